@@ -1,0 +1,203 @@
+//! Builds libvelo.so, libvelo_sim.so and the tests. The `rooms` table below is the architecture: one Zig module
+//! per room, so an import that the table does not list does not compile.
+const std = @import("std");
+
+const Room = struct { name: []const u8, imports: []const []const u8 };
+
+/// Bottom to top; a room may import only what its line lists (docs/ARCHITECTURE.md explains each arrow).
+const rooms = [_]Room{
+    .{ .name = "base", .imports = &.{} },
+    .{ .name = "layout", .imports = &.{"base"} },
+    .{ .name = "quant", .imports = &.{"base"} },
+    .{ .name = "io", .imports = &.{"base"} },
+    .{ .name = "cache", .imports = &.{ "base", "layout" } },
+    .{ .name = "filter", .imports = &.{"base"} },
+    .{ .name = "graph", .imports = &.{ "base", "layout", "quant" } },
+    .{ .name = "index", .imports = &.{ "base", "layout", "quant", "graph" } },
+    .{ .name = "search", .imports = &.{ "base", "layout", "quant", "io", "cache", "filter", "graph", "index" } },
+    .{ .name = "sim", .imports = &.{ "base", "layout", "quant", "io", "cache", "filter", "graph", "index", "search" } },
+    .{ .name = "capi", .imports = &.{ "base", "io", "filter", "graph", "index", "search" } },
+};
+
+/// One object of the same kernels per CPU level, chosen once at load (zig/src/base/cpu.zig).
+const Level = struct { name: []const u8, cpu: []const u8 };
+const levels_x86_64 = [_]Level{
+    .{ .name = "base", .cpu = "x86_64" },
+    .{ .name = "v3", .cpu = "x86_64_v3" },
+    .{ .name = "v4", .cpu = "x86_64_v4+avx512vnni+avx512vpopcntdq+avx512bitalg+avx512vbmi+avx512vbmi2" },
+};
+const levels_aarch64 = [_]Level{
+    .{ .name = "base", .cpu = "generic" },
+    .{ .name = "dotprod", .cpu = "generic+dotprod" },
+};
+
+const Builder = struct {
+    b: *std.Build,
+    target: std.Build.ResolvedTarget,
+    optimize: std.builtin.OptimizeMode,
+    sanitize_thread: bool,
+    liburing: []const u8,
+    kernel_objects: []const *std.Build.Step.Compile,
+
+    /// A fresh set of all rooms (one per artifact, so that ThreadSanitizer and the simulated build stay apart).
+    fn modules(self: Builder) std.StringHashMap(*std.Build.Module) {
+        var map = std.StringHashMap(*std.Build.Module).init(self.b.allocator);
+        for (rooms) |room| {
+            const m = self.b.createModule(.{
+                .root_source_file = self.b.path(self.b.fmt("zig/src/{s}/{s}.zig", .{ room.name, room.name })),
+                .target = self.target,
+                .optimize = self.optimize,
+                .link_libc = true,
+                .pic = true,
+                .strip = self.optimize != .Debug,
+                .sanitize_c = .off,
+                .sanitize_thread = self.sanitize_thread,
+                .omit_frame_pointer = self.optimize != .Debug,
+            });
+            for (room.imports) |name| m.addImport(name, map.get(name).?);
+            map.put(room.name, m) catch @panic("OOM");
+        }
+        for (self.kernel_objects) |object| map.get("base").?.addObject(object);
+        self.add_liburing(map.get("io").?);
+        return map;
+    }
+
+    /// The distribution's static liburing and only its own headers: the host's glibc headers clash with zig's.
+    fn add_liburing(self: Builder, m: *std.Build.Module) void {
+        const b = self.b;
+        const headers = b.addWriteFiles();
+        const include = self.liburing_include();
+        _ = headers.addCopyFile(.{ .cwd_relative = b.fmt("{s}/liburing.h", .{include}) }, "liburing.h");
+        _ = headers.addCopyDirectory(.{ .cwd_relative = b.fmt("{s}/liburing", .{include}) }, "liburing", .{});
+        m.addIncludePath(headers.getDirectory());
+        m.addCSourceFile(.{
+            .file = b.path("zig/src/io/uring_shim.c"),
+            .flags = &.{ "-std=gnu11", "-D_GNU_SOURCE", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter" },
+        });
+        m.addObjectFile(.{ .cwd_relative = self.liburing });
+    }
+
+    fn liburing_include(self: Builder) []const u8 {
+        const b = self.b;
+        var folder = std.fs.path.dirname(self.liburing);
+        while (folder) |path| : (folder = std.fs.path.dirname(path)) {
+            const include = b.fmt("{s}/include", .{std.mem.trimRight(u8, path, "/")});
+            if (exists(b.fmt("{s}/liburing.h", .{include}))) return include;
+        }
+        std.process.fatal("liburing.h not found beside {s}: install liburing-dev (Debian, Ubuntu) or liburing-devel (Fedora)", .{self.liburing});
+    }
+};
+
+fn exists(path: []const u8) bool {
+    std.fs.cwd().access(path, .{}) catch return false;
+    return true;
+}
+
+fn find_liburing(b: *std.Build, arch: std.Target.Cpu.Arch) []const u8 {
+    const wanted = b.option([]const u8, "liburing", "path of liburing.a (default: auto, the distribution's)") orelse "auto";
+    if (!std.mem.eql(u8, wanted, "auto")) return wanted;
+    const folders = [_][]const u8{
+        b.fmt("/usr/lib/{s}-linux-gnu", .{@tagName(arch)}),
+        if (arch == @import("builtin").cpu.arch) "/usr/lib64" else "/nonexistent",
+        if (arch == @import("builtin").cpu.arch) "/usr/lib" else "/nonexistent",
+    };
+    for (folders) |folder| {
+        const path = b.fmt("{s}/liburing.a", .{folder});
+        if (exists(path)) return path;
+    }
+    std.process.fatal("liburing.a for {s} not found: apt-get install liburing-dev (dnf install liburing-devel), or -Dliburing=PATH", .{@tagName(arch)});
+}
+
+fn kernel_objects(b: *std.Build, target: std.Build.ResolvedTarget) []const *std.Build.Step.Compile {
+    const arch = target.result.cpu.arch;
+    const levels: []const Level = switch (arch) {
+        .x86_64 => &levels_x86_64,
+        .aarch64 => &levels_aarch64,
+        else => std.process.fatal("velo builds for x86_64 and aarch64 Linux, not {s}", .{@tagName(arch)}),
+    };
+    const objects = b.allocator.alloc(*std.Build.Step.Compile, levels.len) catch @panic("OOM");
+    for (levels, objects) |level, *object| {
+        const query = std.Build.parseTargetQuery(.{
+            .arch_os_abi = b.fmt("{s}-linux-gnu.2.28", .{@tagName(arch)}),
+            .cpu_features = level.cpu,
+        }) catch |err| std.process.fatal("cpu level {s}: {t}", .{ level.name, err });
+        const options = b.addOptions();
+        options.addOption([]const u8, "level", level.name);
+        const m = b.createModule(.{
+            .root_source_file = b.path("zig/src/quant/kernels/kernels.zig"),
+            .target = b.resolveTargetQuery(query),
+            .optimize = .ReleaseFast, // also in Debug builds: a kernel without optimisation tests nothing that ships
+            .pic = true,
+            .strip = true,
+            .link_libc = true,
+        });
+        m.addOptions("options", options);
+        object.* = b.addObject(.{ .name = b.fmt("kernels_{s}", .{level.name}), .root_module = m });
+    }
+    return objects;
+}
+
+pub fn build(b: *std.Build) void {
+    const target = b.standardTargetOptions(.{ .default_target = .{
+        .cpu_model = .baseline,
+        .os_tag = .linux,
+        .abi = .gnu,
+        .glibc_version = .{ .major = 2, .minor = 28, .patch = 0 },
+    } });
+    const optimize = b.standardOptimizeOption(.{ .preferred_optimize_mode = .ReleaseFast });
+    const filters = b.args orelse &.{};
+    var builder = Builder{
+        .b = b,
+        .target = target,
+        .optimize = optimize,
+        .sanitize_thread = false,
+        .liburing = find_liburing(b, target.result.cpu.arch),
+        .kernel_objects = kernel_objects(b, target),
+    };
+
+    // The shipped library, and its twin with the simulated device behind the same ABI (tests only).
+    for ([_]struct { name: []const u8, simulated: bool }{
+        .{ .name = "velo", .simulated = false },
+        .{ .name = "velo_sim", .simulated = true },
+    }) |kind| {
+        const map = builder.modules();
+        const root = map.get("capi").?;
+        const options = b.addOptions();
+        options.addOption(bool, "simulated", kind.simulated);
+        root.addOptions("build_options", options);
+        if (kind.simulated) root.addImport("sim", map.get("sim").?);
+        const library = b.addLibrary(.{ .name = kind.name, .linkage = .dynamic, .root_module = root });
+        library.linker_allow_shlib_undefined = false;
+        const install = b.addInstallArtifact(library, .{});
+        b.step(b.fmt("lib{s}", .{kind.name}), "Build and install this library").dependOn(&install.step);
+        b.getInstallStep().dependOn(&install.step);
+    }
+
+    // `zig build test` runs every room's tests, `zig build test-quant` one room's; `-- NAME` filters.
+    const test_all = b.step("test", "Run the tests of every room");
+    const map = builder.modules();
+    for (rooms) |room| add_test(b, test_all, b.fmt("test-{s}", .{room.name}), room.name, map.get(room.name).?, filters, false);
+
+    // ThreadSanitizer over the rooms in which threads meet.
+    builder.sanitize_thread = true;
+    const tsan_all = b.step("tsan", "Run the rooms in which threads meet under ThreadSanitizer");
+    const tsan_map = builder.modules();
+    for ([_][]const u8{ "io", "cache", "graph", "search", "sim" }) |name|
+        add_test(b, tsan_all, b.fmt("tsan-{s}", .{name}), name, tsan_map.get(name).?, filters, true);
+}
+
+fn add_test(b: *std.Build, all: *std.Build.Step, step_name: []const u8, room: []const u8, module: *std.Build.Module, filters: []const []const u8, tsan: bool) void {
+    if (std.mem.eql(u8, room, "capi")) {
+        const options = b.addOptions();
+        options.addOption(bool, "simulated", false);
+        module.addOptions("build_options", options);
+    }
+    const t = b.addTest(.{ .name = b.fmt("{s}-{s}", .{ if (tsan) "tsan" else "test", room }), .root_module = module, .filters = filters, .use_llvm = true });
+    const run = b.addRunArtifact(t);
+    if (tsan) run.setEnvironmentVariable("TSAN_OPTIONS", "halt_on_error=1");
+    const step = b.step(step_name, b.fmt("Run the tests of {s}", .{room}));
+    step.dependOn(&run.step);
+    all.dependOn(&run.step);
+    const install = b.addInstallArtifact(t, .{});
+    b.step(b.fmt("install-{s}", .{step_name}), "Install this test binary (for valgrind, perf)").dependOn(&install.step);
+}

@@ -1,0 +1,294 @@
+/* velo.h: the C ABI of libvelo. Read by cffi in ABI mode (velo/_native), so: no macros beyond the guard, no inline code.
+ *
+ * Rules. Handles are opaque. Every call returns a velo_status; details of the last failure of the calling thread come
+ * from velo_last_error. Results leave through *_out; arrays belong to the caller. Structs start with struct_size (set
+ * by the caller) and are only ever appended to; a zero field means "the default". No call calls back. Every call may
+ * run without the GIL, and any handle may be used from several threads at once unless its comment says otherwise.
+ * A "vertex" is a position in placement order, 0 <= vertex < n; a "row" is a position in the input.
+ */
+#ifndef VELO_H
+#define VELO_H
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum velo_status {
+    VELO_OK = 0,
+    VELO_INVALID_ARGUMENT = 1,     /* error.argument names it */
+    VELO_DIMENSION_MISMATCH = 2,
+    VELO_NOT_FINITE = 3,           /* NaN or infinity; error.row says where */
+    VELO_EMPTY = 4,                /* an empty set of vectors */
+    VELO_NOT_AN_INDEX = 5,         /* no manifest, or not ours */
+    VELO_CORRUPT = 6,              /* error.file, error.page */
+    VELO_UNSUPPORTED_VERSION = 7,
+    VELO_IO = 8,                   /* the device or file system failed; error.file */
+    VELO_NO_SPACE = 9,
+    VELO_PERMISSION = 10,
+    VELO_OUT_OF_MEMORY = 11,
+    VELO_BUDGET_TOO_SMALL = 12,    /* error.needed_bytes is the minimum */
+    VELO_CANCELLED = 13,
+    VELO_TIMEOUT = 14,
+    VELO_CLOSED = 15,
+    VELO_FORKED = 16,              /* the handle was opened in another process */
+    VELO_FILTER = 17,              /* a malformed filter program, or a column it needs is missing */
+    VELO_BUSY = 18,                /* a queue with a limit is full */
+    VELO_EXISTS = 19,              /* the target folder already holds something */
+    VELO_UNSUPPORTED = 20,         /* this index was built without what the call needs */
+    VELO_INTERNAL = 21
+} velo_status;
+
+typedef struct velo_error {
+    uint32_t struct_size;
+    int32_t status;
+    char message[512];             /* one sentence, UTF-8, NUL-terminated */
+    char argument[64];             /* name of the argument at fault, or "" */
+    char file[256];                /* file inside the index folder, or "" */
+    int64_t page;                  /* page of that file, or -1 */
+    int64_t row;                   /* row of the input, or -1 */
+    uint64_t needed_bytes;         /* for VELO_BUDGET_TOO_SMALL */
+} velo_error;
+
+int32_t velo_last_error(velo_error *error_out);
+/* "0.1.0"; static storage. */
+const char *velo_version(void);
+/* The CPU level in use: "base", "v3", "v4" or "dotprod"; static storage. */
+const char *velo_cpu_level(void);
+
+typedef enum velo_metric { VELO_METRIC_L2 = 0, VELO_METRIC_IP = 1, VELO_METRIC_COSINE = 2 } velo_metric;
+typedef enum velo_dtype { VELO_DTYPE_F32 = 0, VELO_DTYPE_F16 = 1, VELO_DTYPE_U8 = 2, VELO_DTYPE_I8 = 3 } velo_dtype;
+typedef enum velo_io { VELO_IO_AUTO = 0, VELO_IO_URING = 1, VELO_IO_THREADS = 2, VELO_IO_SIMULATED = 3 } velo_io;
+typedef enum velo_plan {
+    VELO_PLAN_AUTO = 0,
+    VELO_PLAN_LINKS_IN_MEMORY = 1,
+    VELO_PLAN_LINKS_ON_DISK = 2
+} velo_plan;
+
+/* ---- the device, for `velo doctor` ---- */
+
+typedef struct velo_device_info {
+    uint32_t struct_size;
+    int32_t io;                    /* velo_io that is, or would be, in use */
+    int32_t direct;                /* 1: O_DIRECT; 0: buffered reads */
+    int32_t uring_errno;           /* 0: io_uring works; else the errno with which the kernel refused it */
+    int32_t direct_errno;          /* 0: O_DIRECT works in that folder; else the errno */
+    uint32_t queue_depth;
+    char name[32];                 /* "uring", "threads", "simulated" */
+    char reason[256];              /* why this device, one sentence */
+    char advice[256];              /* how to get the better one, or "" */
+} velo_device_info;
+
+/* Probe the device for files in `folder` (a scratch file of one page is written and removed there when it is writable). */
+int32_t velo_device_probe(const char *folder, int32_t io, velo_device_info *info_out);
+
+/* ---- building ---- */
+
+typedef struct velo_build velo_build;
+
+typedef struct velo_build_options {
+    uint32_t struct_size;
+    uint32_t dim;
+    uint64_t row_count;            /* exact number of rows that scan and add will bring */
+    int32_t metric;
+    int32_t dtype;                 /* of the rows given to scan and add */
+    uint32_t memory_bits;          /* code bits a dimension in memory, 1..6; 0 = 4 */
+    uint32_t record_bits;          /* code bits a dimension in the record, 0..8; default 4 (memory 4) so that the sum is 8 */
+    uint32_t degree;               /* R; 0 = 48 */
+    uint32_t build_list_size;      /* L; 0 = 100 */
+    float alpha;                   /* 0 = 1.2 */
+    uint32_t links_kept;           /* links a vertex in links.bin: 0..degree; UINT32_MAX = 32 */
+    uint32_t threads;              /* 0 = all cores; 1 = deterministic */
+    uint64_t seed;
+    uint64_t memory_bytes;         /* 0 = no limit; else resident growth stays below it + 64 MiB, or BUDGET_TOO_SMALL */
+    int32_t store_vectors;         /* 1: keep vectors.bin (dtype of the input) */
+    int32_t overwrite;             /* 1: replace an existing index when the new one is complete */
+} velo_build_options;
+
+typedef enum velo_build_stage {
+    VELO_STAGE_SCAN = 0, VELO_STAGE_ENCODE = 1, VELO_STAGE_GRAPH = 2, VELO_STAGE_PLACE = 3, VELO_STAGE_WRITE = 4,
+    VELO_STAGE_COMMIT = 5, VELO_STAGE_DONE = 6
+} velo_build_stage;
+
+typedef struct velo_build_progress {
+    uint32_t struct_size;
+    int32_t stage;                 /* velo_build_stage */
+    uint64_t done;                 /* of `total`, in rows, within the stage */
+    uint64_t total;
+} velo_build_progress;
+
+/* Create `path` (a folder) with its work files. A folder that is not an index and not empty is VELO_EXISTS. */
+int32_t velo_build_open(const char *path, const velo_build_options *options, velo_build **build_out);
+/* First pass: every row once, in order, in chunks of any size. Checks finiteness, takes the mean and the largest norm.
+ * row_stride is in bytes; elements of a row are contiguous. One thread at a time. */
+int32_t velo_build_scan(velo_build *build, const void *rows, uint64_t row_count, uint64_t row_stride);
+/* Second pass: the same rows again in the same order; rotates and encodes. One thread at a time. */
+int32_t velo_build_add(velo_build *build, const void *rows, uint64_t row_count, uint64_t row_stride);
+/* Graph, placement, pages. Blocks; velo_build_progress_get and velo_build_cancel may be called meanwhile. */
+int32_t velo_build_run(velo_build *build);
+int32_t velo_build_progress_get(velo_build *build, velo_build_progress *progress_out);
+/* The running call returns VELO_CANCELLED soon after. */
+int32_t velo_build_cancel(velo_build *build);
+/* rows_out[vertex] = row, n entries; after run. */
+int32_t velo_build_order(velo_build *build, uint32_t *rows_out);
+/* Write manifest.json last, by rename after fsync. `extra_files` are names inside the folder, written by the caller
+ * before (ids.arrow, columns.arrow, …): their sizes and checksums enter the manifest. `extra_json` is one JSON object
+ * kept verbatim under "user" in the manifest, or NULL. */
+int32_t velo_build_commit(velo_build *build, const char *const *extra_files, uint32_t extra_count, const char *extra_json);
+/* Always call it. Without a commit the work files are removed (and the folder, if the build made it). */
+int32_t velo_build_close(velo_build *build);
+
+/* ---- an open index ---- */
+
+typedef struct velo_index velo_index;
+typedef struct velo_filter velo_filter;
+
+typedef struct velo_open_options {
+    uint32_t struct_size;
+    int32_t io;                    /* velo_io */
+    int32_t plan;                  /* velo_plan */
+    uint32_t threads;              /* workers; 0 = all cores */
+    uint64_t memory_bytes;         /* 0 = what codes and links need, no cache */
+    uint32_t links_kept;           /* 0 = by plan; UINT32_MAX = as built */
+    uint32_t queries_in_flight;    /* B, a worker; 0 = the default */
+    int32_t buffered;              /* 1: no O_DIRECT even where it works */
+    uint64_t simulated_seed;       /* libvelo_sim only: seed of the fault plan */
+    uint32_t simulated_faults;     /* libvelo_sim only: bit set, see docs/HACKING.md */
+    uint32_t queue_depth;          /* reads in flight a worker; 0 = 64 */
+    double cache_share;            /* share of memory_bytes for record slots, 0..1; negative = by plan */
+    uint32_t cache_policy;         /* 0 clock, 1 LRU, 2 FIFO, 3 random, 4 static; see docs */
+    uint32_t cache_unit;           /* 0 color set (the default), 1 record, 2 page */
+} velo_open_options;
+
+int32_t velo_index_open(const char *path, const velo_open_options *options, velo_index **index_out);
+/* Searches under way end with VELO_CLOSED; returns when all workers have stopped. Idempotent on NULL. */
+int32_t velo_index_close(velo_index *index);
+
+typedef struct velo_index_info {
+    uint32_t struct_size;
+    uint32_t dim;
+    uint64_t n;
+    int32_t metric;
+    int32_t dtype;                 /* of the vectors it was built from */
+    uint32_t memory_bits;
+    uint32_t record_bits;
+    uint32_t degree;
+    uint32_t links_built;          /* links a vertex in links.bin */
+    uint32_t links_kept;           /* of them in memory now */
+    uint32_t page_size;            /* bytes */
+    uint64_t page_count;
+    double records_per_page;
+    double edges_per_vertex;
+    double adjacency_bits_per_edge;
+    uint32_t threads;
+    uint32_t queries_in_flight;
+    int32_t plan;                  /* velo_plan in use */
+    int32_t stores_vectors;
+    uint64_t memory_codes_bytes;
+    uint64_t memory_links_bytes;
+    uint64_t memory_cache_bytes;
+    uint64_t memory_pages_bytes;   /* the page directory */
+    uint64_t memory_workers_bytes; /* query states and buffers */
+    uint64_t memory_budget_bytes;  /* as asked for; 0 = none */
+    velo_device_info device;
+    char uuid[40];
+} velo_index_info;
+
+int32_t velo_index_info_get(velo_index *index, velo_index_info *info_out);
+
+typedef struct velo_search_options {
+    uint32_t struct_size;
+    uint32_t k;                    /* >= 1 */
+    uint32_t list_size;            /* L; 0 = from `recall`, else the default */
+    float recall;                  /* 0 = not given; else 0 < recall < 1, a target that the list size is chosen for */
+    uint64_t timeout_us;           /* 0 = none */
+    uint32_t beam_width;           /* links on disk: reads asked for ahead; 0 = 4 */
+    uint32_t burst_max;            /* pages in the first burst at most; 0 = by plan */
+    float sigma;                   /* burst threshold in standard deviations; negative or 0 = by plan */
+    int32_t late_filter;           /* 1: check the filter only on results (for comparison) */
+    uint32_t flags;                /* for benches; see docs/HACKING.md */
+} velo_search_options;
+
+/* One entry a query; any pointer may be NULL when not wanted. ids and distances hold query_count * k entries, rows
+ * padded with -1 and infinity; counts says how many are real. */
+typedef struct velo_search_out {
+    uint32_t struct_size;
+    uint32_t reserved;
+    int64_t *vertices;             /* (query_count, k), ascending distance */
+    float *distances;              /* (query_count, k): squared L2, negated inner product, 1 - cosine */
+    uint32_t *counts;
+    int32_t *statuses;             /* velo_status of each query */
+    int64_t *error_pages;          /* page of pages.bin at fault, or -1 */
+    uint32_t *reads;               /* device reads */
+    uint32_t *rounds;              /* dependent read rounds */
+    uint64_t *bytes_read;
+    uint32_t *cache_hits;
+    uint32_t *estimates;           /* distances estimated from in-memory codes */
+    uint32_t *expanded;            /* vertices whose links were followed */
+    uint32_t *filtered;            /* vertices navigated through that failed the filter */
+    uint64_t *latency_us;          /* from the moment a worker took the query up to its end */
+    uint32_t *records_scored;      /* records of read pages scored with their full code */
+    uint32_t *records_used;        /* of them, those that ended in the list or the results */
+} velo_search_out;
+
+/* Blocking. `queries` are query_count rows of dim elements, contiguous. filters: NULL, or filter_count handles with
+ * filter_count 1 (the same for all) or query_count (each may be NULL). Returns VELO_OK when every query did; else the
+ * first failing status, and `statuses` tells each. */
+int32_t velo_search(velo_index *index, const void *queries, int32_t dtype, uint64_t query_count,
+                    const velo_filter *const *filters, uint64_t filter_count,
+                    const velo_search_options *options, velo_search_out *out);
+
+/* The asynchronous form: queries are copied, `out` and the filters must stay alive until the ticket is reaped.
+ * VELO_BUSY when too many tickets wait. velo_event_fd is an eventfd (nonblocking), readable when tickets finished. */
+int32_t velo_submit(velo_index *index, const void *queries, int32_t dtype, uint64_t query_count,
+                    const velo_filter *const *filters, uint64_t filter_count,
+                    const velo_search_options *options, velo_search_out *out, uint64_t ticket);
+typedef struct velo_completion { uint64_t ticket; int32_t status; uint32_t reserved; } velo_completion;
+int32_t velo_reap(velo_index *index, velo_completion *completions_out, uint32_t capacity, uint32_t *count_out);
+int32_t velo_event_fd(velo_index *index, int32_t *fd_out);
+
+/* The stored vectors (VELO_UNSUPPORTED without them), as float32, in the space of the input. */
+int32_t velo_get_vectors(velo_index *index, const uint32_t *vertices, uint64_t count, float *vectors_out);
+
+/* Read every file whole and check every checksum, page and link. *pages_checked_out may be NULL. Needs no open index. */
+int32_t velo_verify(const char *path, uint64_t *pages_checked_out);
+
+/* ---- filters: a store of columns in placement order, a predicate program over them ---- */
+
+typedef struct velo_columns velo_columns;
+
+typedef enum velo_column_type {
+    VELO_COLUMN_BOOL = 0,          /* values: bit-packed as in Arrow */
+    VELO_COLUMN_I8 = 1, VELO_COLUMN_I16 = 2, VELO_COLUMN_I32 = 3, VELO_COLUMN_I64 = 4,
+    VELO_COLUMN_U8 = 5, VELO_COLUMN_U16 = 6, VELO_COLUMN_U32 = 7, VELO_COLUMN_U64 = 8,
+    VELO_COLUMN_F32 = 9, VELO_COLUMN_F64 = 10,
+    VELO_COLUMN_CODE32 = 11,       /* strings as int32 codes of a sorted dictionary: order of codes = order of strings */
+    VELO_COLUMN_LIST_CODE32 = 12,  /* list<int32 code>; offsets int32, values int32 */
+    VELO_COLUMN_LIST_I64 = 13      /* list<int64>; offsets int32, values int64 */
+} velo_column_type;
+
+/* Buffers are borrowed: the caller keeps them alive and unchanged until velo_columns_close. */
+typedef struct velo_column {
+    uint32_t struct_size;
+    int32_t type;
+    const char *name;
+    uint64_t row_count;
+    const uint8_t *validity;       /* Arrow bitmap, or NULL when nothing is null */
+    uint64_t validity_offset;      /* in bits */
+    const void *values;
+    uint64_t values_offset;        /* in elements (in bits for BOOL) */
+    uint64_t values_count;         /* elements behind `values`, for checks of list offsets */
+    const int32_t *offsets;        /* lists: row_count + 1 entries */
+} velo_column;
+
+int32_t velo_columns_open(uint64_t row_count, velo_columns **columns_out);
+int32_t velo_columns_add(velo_columns *columns, const velo_column *column);
+/* After this no filter compiled over them may be used. */
+int32_t velo_columns_close(velo_columns *columns);
+
+/* `program` is the byte code that velo/filters.py writes and docs/FORMAT.md draws; checked here against the columns. */
+int32_t velo_filter_compile(velo_columns *columns, const uint8_t *program, uint64_t program_size, velo_filter **filter_out);
+/* bits: ceil(row_count / 8) bytes, bit v = vertex v passes; copied. */
+int32_t velo_filter_mask(const uint8_t *bits, uint64_t row_count, velo_filter **filter_out);
+/* *count_out = rows that pass, exact; matches_out, when not NULL, gets ceil(row_count / 8) bytes of bits. */
+int32_t velo_filter_count(const velo_filter *filter, uint64_t *count_out, uint8_t *matches_out);
+int32_t velo_filter_close(velo_filter *filter);
+
+#endif
