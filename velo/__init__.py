@@ -1,0 +1,1 @@
+"""Vector search over an index that lives on an SSD."""

@@ -1,0 +1,242 @@
+"""Every error that velo raises: one tree under :class:`VeloError`, and the table from native statuses to it."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+__all__ = [
+    "STATUS_ERRORS",
+    "BudgetTooSmallError",
+    "BusyError",
+    "CancelledError",
+    "ClosedError",
+    "CorruptIndexError",
+    "DeviceError",
+    "DimensionMismatchError",
+    "DtypeError",
+    "DuplicateIdError",
+    "EmptyError",
+    "FilterError",
+    "FilterTypeError",
+    "ForkedError",
+    "FormatError",
+    "IndexExistsError",
+    "InternalError",
+    "InvalidArgumentError",
+    "MissingDependencyError",
+    "NativeLibraryError",
+    "NoSpaceError",
+    "NotAnIndexError",
+    "NotFiniteError",
+    "OutOfMemoryError",
+    "PermissionDeniedError",
+    "SearchTimeoutError",
+    "UnknownColumnError",
+    "UnknownIdError",
+    "UnsupportedError",
+    "UnsupportedVersionError",
+    "VeloError",
+]
+
+
+class VeloError(Exception):
+    """Base of every error that velo raises; it says what was wrong and where.
+
+    Attributes
+    ----------
+    message : str
+        One sentence.
+    argument : str or None
+        Name of the argument at fault.
+    file : str or None
+        File at fault: a name inside the index folder, or the path of an input file.
+    page : int or None
+        Page of that file.
+    row : int or None
+        Row of the input.
+    position : int or None
+        Byte of an input file.
+    needed_bytes : int or None
+        The smallest budget that would do.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        argument: str | None = None,
+        file: str | None = None,
+        page: int | None = None,
+        row: int | None = None,
+        position: int | None = None,
+        needed_bytes: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.argument = argument
+        self.file = file
+        self.page = page
+        self.row = row
+        self.position = position
+        self.needed_bytes = needed_bytes
+
+    def __str__(self) -> str:
+        # KeyError would print the repr, OSError an errno: all of ours print the sentence and where it happened.
+        places = [
+            f"{name} {value}"
+            for name, value in (
+                ("argument", self.argument),
+                ("file", self.file),
+                ("page", self.page),
+                ("row", self.row),
+                ("byte", self.position),
+                ("needed bytes", self.needed_bytes),
+            )
+            if value is not None and str(value) not in self.message
+        ]
+        return f"{self.message} ({', '.join(places)})" if places else self.message
+
+
+class InvalidArgumentError(VeloError, ValueError):
+    """An argument has a value that cannot be."""
+
+
+class DtypeError(VeloError, TypeError):
+    """Vectors have an element type that velo does not take."""
+
+
+class DimensionMismatchError(VeloError, ValueError):
+    """Vectors have another dimension than the index, or rows differ in length."""
+
+
+class NotFiniteError(VeloError, ValueError):
+    """A vector holds NaN or an infinity."""
+
+
+class EmptyError(VeloError, ValueError):
+    """The set of vectors is empty."""
+
+
+class DuplicateIdError(InvalidArgumentError):
+    """Two vectors were given the same id."""
+
+
+class UnknownIdError(VeloError, KeyError):
+    """No vector of the index has this id."""
+
+
+class FormatError(VeloError, ValueError):
+    """An input file is truncated or is not what its name promises."""
+
+
+class NotAnIndexError(VeloError, FileNotFoundError):
+    """The folder does not exist, or holds no complete index."""
+
+
+class CorruptIndexError(VeloError):
+    """A file of the index is damaged: its size, checksum or content is not what was written."""
+
+
+class UnsupportedVersionError(VeloError):
+    """The index was written in a format version that this velo cannot read."""
+
+
+class DeviceError(VeloError, OSError):
+    """The file system or the device below it failed."""
+
+
+class NoSpaceError(DeviceError):
+    """The file system is full, or a quota or file size limit is reached."""
+
+
+class PermissionDeniedError(VeloError, PermissionError):
+    """The file system refuses access, or is mounted read-only."""
+
+
+class IndexExistsError(VeloError, FileExistsError):
+    """The folder for a new index already holds something."""
+
+
+class OutOfMemoryError(VeloError, MemoryError):
+    """The operating system gave no memory."""
+
+
+class BudgetTooSmallError(InvalidArgumentError):
+    """The memory budget is below the minimum, which ``needed_bytes`` states."""
+
+
+class CancelledError(VeloError):
+    """The work was cancelled by its progress callback or by an interrupt."""
+
+
+class SearchTimeoutError(VeloError, TimeoutError):
+    """A search did not end within ``timeout_s``."""
+
+
+class ClosedError(VeloError, RuntimeError):
+    """The index was closed."""
+
+
+class ForkedError(VeloError, RuntimeError):
+    """The index was opened before this process was forked; open it again here."""
+
+
+class FilterError(VeloError, ValueError):
+    """A filter is malformed."""
+
+
+class UnknownColumnError(FilterError, KeyError):
+    """A filter or a request for metadata names a column that the index does not have."""
+
+
+class FilterTypeError(FilterError, TypeError):
+    """A filter compares a column with a value of a type that cannot be compared with it."""
+
+
+class BusyError(VeloError, RuntimeError):
+    """Too many searches wait already; try again shortly."""
+
+
+class UnsupportedError(VeloError, RuntimeError):
+    """This index was built without what the call needs."""
+
+
+class InternalError(VeloError, RuntimeError):
+    """A mistake of velo itself; please report it."""
+
+
+class NativeLibraryError(VeloError, ImportError):
+    """The native library is missing, or does not fit this version of the package."""
+
+
+class MissingDependencyError(VeloError, ImportError):
+    """An optional package that this call needs is not installed."""
+
+
+#: The one table from a ``velo_status`` of ``velo.h`` to the exception that it becomes (0, VELO_OK, becomes none).
+STATUS_ERRORS: Final = MappingProxyType(
+    {
+        "VELO_INVALID_ARGUMENT": InvalidArgumentError,
+        "VELO_DIMENSION_MISMATCH": DimensionMismatchError,
+        "VELO_NOT_FINITE": NotFiniteError,
+        "VELO_EMPTY": EmptyError,
+        "VELO_NOT_AN_INDEX": NotAnIndexError,
+        "VELO_CORRUPT": CorruptIndexError,
+        "VELO_UNSUPPORTED_VERSION": UnsupportedVersionError,
+        "VELO_IO": DeviceError,
+        "VELO_NO_SPACE": NoSpaceError,
+        "VELO_PERMISSION": PermissionDeniedError,
+        "VELO_OUT_OF_MEMORY": OutOfMemoryError,
+        "VELO_BUDGET_TOO_SMALL": BudgetTooSmallError,
+        "VELO_CANCELLED": CancelledError,
+        "VELO_TIMEOUT": SearchTimeoutError,
+        "VELO_CLOSED": ClosedError,
+        "VELO_FORKED": ForkedError,
+        "VELO_FILTER": FilterError,
+        "VELO_BUSY": BusyError,
+        "VELO_EXISTS": IndexExistsError,
+        "VELO_UNSUPPORTED": UnsupportedError,
+        "VELO_INTERNAL": InternalError,
+    }
+)
