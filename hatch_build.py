@@ -1,0 +1,118 @@
+"""Compile the native library and put it into the package.
+
+Hatchling runs :class:`NativeBuildHook` for wheels and editable installs; ``python hatch_build.py`` does the same by hand
+(``./dev build``), into the working tree. The compiler is the pinned ``ziglang`` wheel, so nothing but liburing's static
+library and headers is asked of the system.
+
+Environment
+-----------
+VELO_TARGET_ARCH : ``x86_64`` or ``aarch64``; default: this machine's.
+VELO_LIBURING : path of a ``liburing.a`` for that architecture; default: the distribution's.
+ZIG_GLOBAL_CACHE_DIR : where zig keeps its own objects; default: ``$XDG_CACHE_HOME/zig`` or ``~/.cache/zig``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+GLIBC = "2.28"
+ARCHITECTURES = ("x86_64", "aarch64")
+BUILD_TIMEOUT_S = 1800
+
+
+class NativeBuildHook(BuildHookInterface):  # type: ignore[misc]  # hatchling ships no types
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        root = Path(self.root)
+        arch = target_arch()
+        with tempfile.TemporaryDirectory(prefix="velo-build-") as scratch:
+            # An editable install is rebuilt often: keep its objects. Any other build leaves nothing behind.
+            cache = root / ".zig-cache" if version == "editable" else Path(scratch) / "cache"
+            compile_library(root, "libvelo", Path(scratch) / "out", cache, arch)
+            install_library(root, Path(scratch) / "out")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-manylinux_{GLIBC.replace('.', '_')}_{arch}"
+
+
+def target_arch() -> str:
+    arch = os.environ.get("VELO_TARGET_ARCH") or platform.machine()
+    if sys.platform != "linux" or arch not in ARCHITECTURES:
+        raise RuntimeError(f"velo builds for Linux on {' and '.join(ARCHITECTURES)}, not {sys.platform} on {arch}")
+    return arch
+
+
+def compile_library(root: Path, step: str, prefix: Path, cache: Path, arch: str) -> None:
+    """Run ``zig build STEP``; the result lies under ``prefix/lib``. Raises RuntimeError with zig's own words."""
+    command = [
+        sys.executable,
+        *("-m", "ziglang", "build", step),
+        *("-Doptimize=ReleaseFast", f"-Dtarget={arch}-linux-gnu.{GLIBC}"),
+        *("--prefix", str(prefix), "--cache-dir", str(cache)),
+    ]
+    if liburing := os.environ.get("VELO_LIBURING"):
+        command.append(f"-Dliburing={liburing}")
+    with tempfile.TemporaryDirectory(prefix="velo-zig-") as scratch:
+        env = dict(os.environ)
+        env["ZIG_GLOBAL_CACHE_DIR"] = str(global_cache_dir() or scratch)
+        done = subprocess.run(
+            command, cwd=root, env=env, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
+        )
+    if done.returncode != 0:
+        raise RuntimeError(f"the native library did not build ({' '.join(command[1:])}):\n{done.stderr[-8000:]}")
+
+
+def global_cache_dir() -> Path | None:
+    """A folder that zig may write, or None. Made here, because zig waits for ever on one whose parents cannot be made."""
+    home = os.environ.get("HOME")
+    candidates = [
+        os.environ.get("ZIG_GLOBAL_CACHE_DIR"),
+        f"{os.environ['XDG_CACHE_HOME']}/zig" if os.environ.get("XDG_CACHE_HOME") else None,
+        f"{home}/.cache/zig" if home else None,
+    ]
+    for candidate in candidates:
+        if not candidate:
+            continue
+        folder = Path(candidate)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError:
+            continue
+    return None
+
+
+def install_library(root: Path, prefix: Path) -> None:
+    """Replace velo/_native's library and header; a process that has the old library open keeps it intact."""
+    native = root / "velo" / "_native"
+    for source in (prefix / "lib" / "libvelo.so", root / "zig" / "velo.h"):
+        staged = native / f"{source.name}.tmp"
+        shutil.copyfile(source, staged)
+        staged.chmod(0o755 if source.suffix == ".so" else 0o644)
+        staged.replace(native / source.name)
+
+
+def main() -> None:
+    """Build into the working tree; ``--sim`` adds zig-out/lib/libvelo_sim.so, which only tests use."""
+    parser = argparse.ArgumentParser(description="Compile libvelo into velo/_native.")
+    parser.add_argument("--sim", action="store_true", help="also build zig-out/lib/libvelo_sim.so")
+    arguments = parser.parse_args()
+    root = Path(__file__).resolve().parent
+    for step in ("libvelo", "libvelo_sim") if arguments.sim else ("libvelo",):
+        compile_library(root, step, root / "zig-out", root / ".zig-cache", target_arch())
+    install_library(root, root / "zig-out")
+
+
+if __name__ == "__main__":
+    main()
