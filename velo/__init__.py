@@ -1,1 +1,1 @@
-"""Vector search over an index that lives on an SSD."""
+"""Vector search over an index that lives on an SSD and answers as if it lived in memory."""

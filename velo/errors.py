@@ -1,4 +1,4 @@
-"""Every error that velo raises: one tree under :class:`VeloError`, and the table from native statuses to it."""
+"""Every error that velo raises: one tree under :class:`VeloError`, and the table from statuses to it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class VeloError(Exception):
         self.needed_bytes = needed_bytes
 
     def __str__(self) -> str:
-        # KeyError would print the repr, OSError an errno: all of ours print the sentence and where it happened.
+        # KeyError would print the repr, OSError an errno: ours print the sentence and where it happened.
         places = [
             f"{name} {value}"
             for name, value in (
@@ -214,7 +214,7 @@ class MissingDependencyError(VeloError, ImportError):
     """An optional package that this call needs is not installed."""
 
 
-#: The one table from a ``velo_status`` of ``velo.h`` to the exception that it becomes (0, VELO_OK, becomes none).
+#: The one table from a ``velo_status`` of ``velo.h`` to the exception that it becomes (VELO_OK: none).
 STATUS_ERRORS: Final = MappingProxyType(
     {
         "VELO_INVALID_ARGUMENT": InvalidArgumentError,

@@ -1,0 +1,73 @@
+"""Finds ``velo.h`` and the library; reads the one into cffi, opens the other (ABI mode: no compiler)."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cffi
+
+from velo._native.abi import Library
+from velo.errors import NativeLibraryError
+
+__all__ = ["Native", "declarations", "header_path", "library_path", "load"]
+
+#: Beside this file in a wheel.
+PACKAGED = Path(__file__).resolve().parent
+#: The root of a source checkout, if this is one.
+CHECKOUT = PACKAGED.parent.parent
+
+
+class Native(NamedTuple):
+    """An opened library."""
+
+    ffi: Any
+    lib: Library
+    path: Path
+
+
+def header_path() -> Path:
+    """Path of ``velo.h``: a checkout's own before the copy that an editable install left there."""
+    for path in (CHECKOUT / "zig" / "velo.h", PACKAGED / "velo.h"):
+        if path.is_file():
+            return path
+    raise NativeLibraryError(f"velo.h is neither in {PACKAGED} nor in a checkout's zig/", file="velo.h")
+
+
+def library_path() -> Path:
+    """Path of the library: ``VELO_LIBRARY``, else the newer of a checkout's build and the packaged one."""
+    named = os.environ.get("VELO_LIBRARY")
+    if named:
+        path = Path(named)
+        if not path.is_file():
+            raise NativeLibraryError(f"VELO_LIBRARY names {named}, which is not a file", file=named)
+        return path
+    built = CHECKOUT / "zig-out" / "lib" / "libvelo.so"
+    found = [path for path in (PACKAGED / "libvelo.so", built) if path.is_file()]
+    if not found:
+        raise NativeLibraryError(
+            f"libvelo.so is neither in {PACKAGED} nor in a checkout's zig-out/lib; "
+            "install the wheel, or run `zig build libvelo` in the checkout",
+            file="libvelo.so",
+        )
+    return max(found, key=lambda path: path.stat().st_mtime_ns)
+
+
+def declarations(header: str) -> str:
+    """The header without its preprocessor lines and comments, as cffi reads it."""
+    without_comments = re.sub(r"/\*.*?\*/", " ", header, flags=re.DOTALL)
+    return "\n".join(line for line in without_comments.splitlines() if not line.lstrip().startswith("#"))
+
+
+def load() -> Native:
+    """Read the header and open the library."""
+    path = library_path()
+    ffi = cffi.FFI()
+    ffi.cdef(declarations(header_path().read_text(encoding="utf-8")))
+    try:
+        lib = ffi.dlopen(str(path))
+    except OSError as error:
+        raise NativeLibraryError(f"{path} cannot be loaded: {error}", file=str(path)) from error
+    return Native(ffi, lib, path)

@@ -1,0 +1,66 @@
+"""The names of types that velo's signatures use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "AnyArray",
+    "Float32Array",
+    "Int64Array",
+    "IoName",
+    "Memory",
+    "MetricName",
+    "PathLike",
+    "PlanName",
+    "ProgressCallback",
+    "VectorSource",
+    "VectorsLike",
+]
+
+AnyArray: TypeAlias = npt.NDArray[Any]
+Float32Array: TypeAlias = npt.NDArray[np.float32]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+PathLike: TypeAlias = str | os.PathLike[str]
+
+MetricName: TypeAlias = Literal["l2", "ip", "cosine"]
+IoName: TypeAlias = Literal["auto", "uring", "threads"]
+PlanName: TypeAlias = Literal["auto", "links_in_memory", "links_on_disk"]
+
+#: A budget: bytes (int), a share of n·d·4 bytes (float, or "15%"), or a size ("2GiB").
+Memory: TypeAlias = int | float | str
+
+#: Called with (done, total), both in rows over all stages; returning False cancels.
+ProgressCallback: TypeAlias = Callable[[int, int], "bool | None"]
+
+
+@runtime_checkable
+class VectorSource(Protocol):
+    """Vectors that are read in chunks, as often as needed, and never held whole.
+
+    Anything with these three members can be given to :func:`velo.build`.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(row_count, dim)."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type of the chunks."""
+        ...
+
+    def chunks(self, rows: int) -> Iterator[AnyArray]:
+        """Yield all rows in order, at most `rows` at a time; a chunk is valid until the next one."""
+        ...
+
+
+#: What :func:`velo.build` takes as vectors: arrays, memmaps, Arrow list arrays, paths, sources.
+VectorsLike: TypeAlias = "AnyArray | Sequence[Sequence[float]] | PathLike | VectorSource | Any"
