@@ -1,0 +1,90 @@
+//! Memory for codes, pages and slots: aligned for O_DIRECT and for vector loads, on huge pages where asked, given back
+//! to the system on free (the memory promise counts resident bytes, so no allocator may keep them).
+const std = @import("std");
+const assert = std.debug.assert;
+const linux = std.os.linux;
+
+pub const page_size = 4096;
+pub const huge_page_size = 2 << 20;
+
+pub const AlignedBytes = struct {
+    bytes: []align(page_size) u8,
+
+    pub const empty: AlignedBytes = .{ .bytes = &.{} };
+
+    pub const Options = struct {
+        /// Ask the kernel for transparent huge pages: random access to large arrays then misses the TLB far less.
+        /// A wish: without them everything works, only slower.
+        huge_pages: bool = false,
+    };
+
+    /// Zeroed memory, aligned to 4096 bytes (with huge pages and from 2 MiB on, to 2 MiB).
+    pub fn alloc(len: usize, options: Options) error{OutOfMemory}!AlignedBytes {
+        if (len == 0) return .empty;
+        const size = mapped_size(len) orelse return error.OutOfMemory;
+        if (!options.huge_pages or len < huge_page_size) return .{ .bytes = (try map(size))[0..len] };
+
+        // Map more than needed, cut off what lies outside the aligned middle.
+        const room = std.math.add(usize, size, huge_page_size) catch return error.OutOfMemory;
+        const raw = try map(room);
+        const start = std.mem.alignForward(usize, @intFromPtr(raw.ptr), huge_page_size) - @intFromPtr(raw.ptr);
+        if (start > 0) std.posix.munmap(raw[0..start]);
+        const end = start + size;
+        if (end < raw.len) std.posix.munmap(@alignCast(raw[end..]));
+        const kept: []align(page_size) u8 = @alignCast(raw[start..end]);
+        std.posix.madvise(kept.ptr, kept.len, linux.MADV.HUGEPAGE) catch {}; // kernels without THP refuse; see Options
+        return .{ .bytes = kept[0..len] };
+    }
+
+    pub fn free(self: *AlignedBytes) void {
+        if (self.bytes.len > 0) std.posix.munmap(self.bytes.ptr[0..mapped_size(self.bytes.len).?]);
+        self.* = .empty;
+    }
+
+    fn mapped_size(len: usize) ?usize {
+        const padded = std.math.add(usize, len, page_size - 1) catch return null;
+        return padded / page_size * page_size;
+    }
+
+    fn map(size: usize) error{OutOfMemory}![]align(page_size) u8 {
+        return std.posix.mmap(
+            null,
+            size,
+            std.posix.PROT.READ | std.posix.PROT.WRITE,
+            .{ .TYPE = .PRIVATE, .ANONYMOUS = true },
+            -1,
+            0,
+        ) catch error.OutOfMemory;
+    }
+};
+
+comptime {
+    assert(std.heap.page_size_min <= page_size);
+}
+
+test "aligned, zeroed, writable to the last byte, freed" {
+    for ([_]usize{ 0, 1, 4095, 4096, 4097, huge_page_size - 1, huge_page_size, 3 * huge_page_size + 5 }) |len| {
+        for ([_]bool{ false, true }) |huge_pages| {
+            var memory = try AlignedBytes.alloc(len, .{ .huge_pages = huge_pages });
+            defer memory.free();
+            try std.testing.expectEqual(len, memory.bytes.len);
+            if (len == 0) continue;
+            const alignment: usize = if (huge_pages and len >= huge_page_size) huge_page_size else page_size;
+            try std.testing.expect(@intFromPtr(memory.bytes.ptr) % alignment == 0);
+            try std.testing.expect(std.mem.allEqual(u8, memory.bytes, 0));
+            @memset(memory.bytes, 0xa5);
+        }
+    }
+}
+
+test "freed memory is unmapped, and a size that cannot be is an error" {
+    var memory = try AlignedBytes.alloc(8 << 20, .{ .huge_pages = true });
+    const start = memory.bytes.ptr;
+    memory.free();
+    memory.free(); // the second time there is nothing to free
+    var resident: [2048]u8 = undefined;
+    const result = linux.syscall3(.mincore, @intFromPtr(start), 8 << 20, @intFromPtr(&resident));
+    try std.testing.expectEqual(linux.E.NOMEM, linux.E.init(result));
+    try std.testing.expectError(error.OutOfMemory, AlignedBytes.alloc(std.math.maxInt(usize), .{}));
+    try std.testing.expectError(error.OutOfMemory, AlignedBytes.alloc(1 << 60, .{ .huge_pages = true }));
+}
