@@ -1,0 +1,307 @@
+"""Sources of vectors: where rows come from, read in chunks and as often as needed, never held whole."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from velo.errors import DimensionMismatchError, DtypeError, FormatError, InvalidArgumentError
+from velo.types import AnyArray, PathLike, VectorSource
+
+__all__ = [
+    "ArraySource",
+    "FileSource",
+    "ForeignSource",
+    "RawSource",
+    "Source",
+    "as_source",
+    "chunk_rows",
+    "native_dtype",
+]
+
+#: Rows are handed on in chunks of about this many bytes.
+CHUNK_BYTES = 8 << 20
+
+#: Element types that the library takes as they are; float64 is narrowed to float32 on the way.
+NATIVE_DTYPES = ("float32", "float16", "uint8", "int8")
+
+
+def chunk_rows(row_bytes: int) -> int:
+    """How many rows of `row_bytes` bytes make a chunk."""
+    return max(1, CHUNK_BYTES // max(1, row_bytes))
+
+
+def native_dtype(dtype: np.dtype[Any], argument: str = "vectors") -> np.dtype[Any]:
+    """The element type in which the library is given rows of `dtype`, or a `DtypeError`."""
+    if dtype == np.float64 or (dtype.kind == "f" and dtype.itemsize == 4):
+        return np.dtype(np.float32)
+    if dtype.newbyteorder("=").name in NATIVE_DTYPES:
+        native: np.dtype[Any] = dtype.newbyteorder("=")
+        return native
+    raise DtypeError(
+        f"{argument} must be float32, float64, float16, uint8 or int8, not {dtype}"
+        + ("; convert them with .astype(numpy.float32)" if dtype.kind in "iufb" else ""),
+        argument=argument,
+    )
+
+
+class Source(ABC):
+    """Base of velo's own sources: a :class:`velo.types.VectorSource` that can also start in the middle."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """(row_count, dim)."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Element type of the chunks."""
+
+    @abstractmethod
+    def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
+        """Yield rows ``start`` to ``stop`` in order, at most `rows` at a time."""
+
+    def chunks(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[AnyArray]:
+        """Yield rows in order, at most `rows` at a time; a chunk is valid until the next one.
+
+        Parameters
+        ----------
+        rows : int
+            Rows of a chunk at most.
+        start, stop : int, optional
+            The range of rows; all without them.
+
+        Yields
+        ------
+        ndarray of shape (at most rows, dim)
+        """
+        if rows < 1:
+            raise InvalidArgumentError(f"rows must be at least 1, not {rows}", argument="rows")
+        stop = self.shape[0] if stop is None else min(stop, self.shape[0])
+        if start < stop:
+            yield from self.slices(rows, start, stop)
+
+    def read(self) -> AnyArray:
+        """All rows in one array; for sets that fit in memory."""
+        out = np.empty(self.shape, self.dtype)
+        row = 0
+        for chunk in self.chunks(chunk_rows(self.shape[1] * self.dtype.itemsize)):
+            out[row : row + len(chunk)] = chunk
+            row += len(chunk)
+        return out
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
+
+
+class ArraySource(Source):
+    """Rows of an array in memory, or of anything that slices into arrays (memmap, HDF5 data set).
+
+    Parameters
+    ----------
+    array : array-like of shape (n, d)
+        Not copied. The pages of a read-only memmap are given back to the system after each chunk, so that
+        reading it does not make this process grow by its size.
+    """
+
+    def __init__(self, array: Any, argument: str = "vectors") -> None:
+        if len(array.shape) != 2:
+            raise DimensionMismatchError(
+                f"{argument} must have the shape (n, d), not {tuple(array.shape)}", argument=argument
+            )
+        self.array = array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(row_count, dim)."""
+        return int(self.array.shape[0]), int(self.array.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type of the array."""
+        dtype: np.dtype[Any] = np.dtype(self.array.dtype)
+        return dtype
+
+    def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
+        """Yield views (for arrays) of the rows ``start`` to ``stop``."""
+        mapped = self._droppable()
+        for row in range(start, stop, rows):
+            yield np.asarray(self.array[row : min(row + rows, stop)])
+            if mapped is not None:
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+    def _droppable(self) -> mmap.mmap | None:
+        # Pages of a copy-on-write mapping may hold the caller's changes: those must stay.
+        if isinstance(self.array, np.memmap) and self.array.mode in ("r", "r+"):
+            mapped = getattr(self.array, "_mmap", None)
+            return mapped if isinstance(mapped, mmap.mmap) else None
+        return None
+
+
+class ForeignSource(Source):
+    """A source of the caller's own: its ``chunks(rows)`` starts at the first row, so a later start skips."""
+
+    def __init__(self, source: VectorSource) -> None:
+        self.source = source
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(row_count, dim)."""
+        rows, dim = self.source.shape
+        return int(rows), int(dim)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type of the chunks."""
+        return np.dtype(self.source.dtype)
+
+    def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
+        """Yield the rows ``start`` to ``stop``, passing over those before."""
+        row = 0
+        for given in self.source.chunks(rows):
+            chunk = np.asarray(given)
+            if chunk.ndim != 2 or chunk.shape[1] != self.shape[1]:
+                raise DimensionMismatchError(
+                    f"a chunk of shape {chunk.shape} came from a source of dimension {self.shape[1]}",
+                    argument="vectors",
+                    row=row,
+                )
+            first, last = max(start - row, 0), min(stop - row, len(chunk))
+            if first < last:
+                yield chunk[first:last]
+            row += len(chunk)
+            if row >= stop:
+                return
+        raise DimensionMismatchError(
+            f"a source of {self.shape[0]} rows ended after {row}", argument="vectors", row=row
+        )
+
+
+class FileSource(Source):
+    """Base of sources that read one file."""
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+
+    def malformed(self, message: str, position: int | None = None, row: int | None = None) -> FormatError:
+        """The error for what is wrong with this file at that byte or row."""
+        return FormatError(f"{self.path}: {message}", file=str(self.path), position=position, row=row)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r}, shape={self.shape}, dtype={self.dtype})"
+
+
+class RawSource(FileSource):
+    """Rows of fixed size behind a header, each with `row_header` bytes before its elements.
+
+    They are read with plain reads into one buffer, not mapped: a mapping counts as resident memory.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        offset: int,
+        row_header: int = 0,
+    ) -> None:
+        super().__init__(path)
+        self._shape = shape
+        self._dtype = dtype
+        self.offset = offset
+        self.row_header = row_header
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(row_count, dim)."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type."""
+        return self._dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in the file, with what stands before its elements."""
+        return self.row_header + self._shape[1] * self._dtype.itemsize
+
+    def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
+        """Yield rows ``start`` to ``stop`` as views of one buffer that is read into again and again."""
+        rows = min(rows, stop - start)
+        buffer = np.empty(rows * self.row_bytes, np.uint8)
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(self.offset + start * self.row_bytes)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            for row in range(start, stop, rows):
+                count = min(rows, stop - row)
+                part = buffer.data[: count * self.row_bytes]
+                filled = 0
+                while filled < len(part):
+                    got = file.readinto(part[filled:])
+                    if not got:
+                        raise self.malformed("the file ended early", position=file.tell())
+                    filled += got
+                yield self.view(buffer, count, row)
+
+    def view(self, buffer: AnyArray, count: int, row: int) -> AnyArray:
+        """The elements of the first `count` rows in `buffer`; `row` is the number of the first."""
+        rows: AnyArray = np.ndarray(
+            (count, self._shape[1]),
+            self._dtype,
+            buffer,
+            offset=self.row_header,
+            strides=(self.row_bytes, self._dtype.itemsize),
+        )
+        return rows
+
+
+def as_source(vectors: Any, argument: str = "vectors") -> Source:
+    """Whatever :func:`velo.build` takes as vectors, as a source.
+
+    Parameters
+    ----------
+    vectors : array, memmap, Arrow list array or table, path, source, or nested sequence
+    argument : str
+        Its name, for errors.
+    """
+    from velo.formats import arrow, open_vectors
+
+    if isinstance(vectors, Source):
+        return vectors
+    if isinstance(vectors, np.ndarray):
+        return ArraySource(vectors, argument)
+    if isinstance(vectors, str | os.PathLike):
+        return open_vectors(vectors)
+    if isinstance(vectors, pa.Array | pa.ChunkedArray | pa.Table | pa.RecordBatch):
+        return arrow.ArrowSource(vectors, argument)
+    if hasattr(vectors, "shape") and hasattr(vectors, "dtype"):
+        if callable(getattr(vectors, "chunks", None)):
+            return ForeignSource(vectors)
+        if isinstance(vectors.dtype, np.dtype) and hasattr(vectors, "__getitem__"):
+            return ArraySource(vectors, argument)
+    return ArraySource(array_of(vectors, argument), argument)
+
+
+def array_of(values: Any, argument: str) -> AnyArray:
+    """A nested sequence of numbers, or anything with ``__array__``, as an array; plain numbers as float32."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DimensionMismatchError(f"the rows of {argument} differ in length", argument=argument) from error
+    if isinstance(values, list | tuple) and array.dtype.kind in "iuf":
+        return array.astype(np.float32, copy=False)
+    return array
