@@ -73,7 +73,8 @@ def _values(array: ArrowArray, dim: int | None, first_row: int, where: str) -> A
 
 
 def _element(kind: Any) -> np.dtype[Any]:
-    return np.dtype(kind.value_type.to_pandas_dtype())
+    dtype: np.dtype[Any] = np.dtype(kind.value_type.to_pandas_dtype())
+    return dtype
 
 
 class ArrowSource(Source):

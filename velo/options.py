@@ -1,0 +1,295 @@
+"""What can be chosen when building, opening and searching, checked before the library sees it."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from velo.errors import InvalidArgumentError
+from velo.types import Memory
+
+__all__ = [
+    "CACHE_POLICIES",
+    "CACHE_UNITS",
+    "DTYPE_CODES",
+    "IO_CODES",
+    "METRIC_CODES",
+    "PLAN_CODES",
+    "BuildOptions",
+    "OpenTuning",
+    "SearchTuning",
+    "code_of",
+    "memory_bytes",
+    "whole_number",
+]
+
+METRIC_CODES: Final = {"l2": 0, "ip": 1, "cosine": 2}
+DTYPE_CODES: Final = {"float32": 0, "float16": 1, "uint8": 2, "int8": 3}
+IO_CODES: Final = {"auto": 0, "uring": 1, "threads": 2, "simulated": 3}
+PLAN_CODES: Final = {"auto": 0, "links_in_memory": 1, "links_on_disk": 2}
+CACHE_POLICIES: Final = {"clock": 0, "lru": 1, "fifo": 2, "random": 3, "static": 4}
+CACHE_UNITS: Final = {"color_set": 0, "record": 1, "page": 2}
+
+UINT32_MAX: Final = 2**32 - 1
+
+_UNITS: Final = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+def memory_bytes(memory: Memory | None, row_count: int, dim: int, argument: str = "memory") -> int:
+    """A budget in bytes.
+
+    Parameters
+    ----------
+    memory : int, float, str or None
+        Bytes (int), a share of ``row_count * dim * 4`` bytes (float up to 1, or ``"15%"``), or a size with
+        its unit (``"2GiB"``, ``"500 MB"``). None is 0, which stands for no budget.
+    row_count, dim : int
+        The shape that a share refers to: float32 vectors, whatever their type in the input.
+    argument : str
+        Its name, for errors.
+
+    Returns
+    -------
+    int
+    """
+    if memory is None:
+        return 0
+    bad = InvalidArgumentError(
+        f'{argument} must be bytes (int), a share ("15%" or 0.15) or a size ("2GiB"), not {memory!r}',
+        argument=argument,
+    )
+    if isinstance(memory, bool):
+        raise bad
+    if isinstance(memory, numbers.Integral):
+        size = int(memory)
+    elif isinstance(memory, numbers.Real):
+        share = float(memory)
+        if not 0.0 < share <= 1.0:
+            raise InvalidArgumentError(
+                f"{argument} as a float is a share of the vectors, above 0 and at most 1, not {share}; "
+                "bytes are an int",
+                argument=argument,
+            )
+        size = math.floor(share * row_count * dim * 4)
+    elif isinstance(memory, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-z]*)\s*", memory.lower())
+        if match is None or (match[2] != "%" and match[2] not in _UNITS):
+            raise bad
+        if match[2] == "%":
+            size = math.floor(float(match[1]) / 100 * row_count * dim * 4)
+        else:
+            size = math.floor(float(match[1]) * _UNITS[match[2]])
+    else:
+        raise bad
+    if size <= 0:
+        raise InvalidArgumentError(f"{argument} must be more than 0 bytes, not {memory!r}", argument=argument)
+    return size
+
+
+def whole_number(value: Any, argument: str, low: int, high: int) -> int:
+    """`value` as an int between `low` and `high`, or an `InvalidArgumentError`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise InvalidArgumentError(f"{argument} must be a whole number, not {value!r}", argument=argument)
+    if not low <= int(value) <= high:
+        bound = f"at least {low}" if int(value) < low else f"at most {high}"
+        raise InvalidArgumentError(f"{argument} must be {bound}, not {int(value)}", argument=argument)
+    return int(value)
+
+
+def code_of(codes: dict[str, int], value: Any, argument: str) -> int:
+    """The native number behind a name such as ``"l2"``."""
+    if not isinstance(value, str) or value not in codes:
+        names = ", ".join(repr(name) for name in codes)
+        raise InvalidArgumentError(f"{argument} must be one of {names}, not {value!r}", argument=argument)
+    return codes[value]
+
+
+def _real_number(value: Any, argument: str, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not low <= float(value) <= high:
+        raise InvalidArgumentError(
+            f"{argument} must be between {low} and {high}, not {value!r}", argument=argument
+        )
+    return float(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """What shapes a new index; see :func:`velo.build` for the meaning of each."""
+
+    metric: str = "l2"
+    memory_bits: int = 4
+    record_bits: int = 4
+    degree: int = 48
+    build_list_size: int = 100
+    alpha: float = 1.2
+    links_kept: int = 32
+    threads: int | None = None
+    seed: int = 0
+    store_vectors: bool = False
+
+    def __post_init__(self) -> None:
+        code_of(METRIC_CODES, self.metric, "metric")
+        whole_number(self.memory_bits, "memory_bits", 1, 6)
+        whole_number(self.record_bits, "record_bits", 0, 8)
+        whole_number(self.degree, "degree", 1, 1024)
+        whole_number(self.build_list_size, "build_list_size", 1, 100_000)
+        whole_number(self.links_kept, "links_kept", 0, self.degree)
+        whole_number(self.seed, "seed", 0, 2**64 - 1)
+        _real_number(self.alpha, "alpha", 1.0, 10.0)
+        if self.threads is not None:
+            whole_number(self.threads, "threads", 1, 4096)
+
+    def fill(self, struct: Any) -> None:
+        """Write these into a ``velo_build_options``."""
+        struct.metric = METRIC_CODES[self.metric]
+        struct.memory_bits = self.memory_bits
+        struct.record_bits = self.record_bits
+        struct.degree = self.degree
+        struct.build_list_size = self.build_list_size
+        struct.alpha = self.alpha
+        struct.links_kept = self.links_kept
+        struct.threads = self.threads or 0
+        struct.seed = self.seed
+        struct.store_vectors = int(self.store_vectors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenTuning:
+    """What an open index can be tuned by, beyond its budget; the defaults are the plan's own choice.
+
+    Attributes
+    ----------
+    links_kept : int, optional
+        Links of a vertex kept in memory; at most as many as were built.
+    queries_in_flight : int, optional
+        Queries that a worker interleaves.
+    queue_depth : int, optional
+        Reads in flight of a worker.
+    buffered : bool
+        Read through the system's page cache even where O_DIRECT works.
+    cache_share : float, optional
+        Share of the budget for the record cache.
+    cache_policy : {"clock", "lru", "fifo", "random", "static"}
+    cache_unit : {"color_set", "record", "page"}
+    simulated_seed, simulated_faults : int
+        For the simulated device of the test library.
+    """
+
+    links_kept: int | None = None
+    queries_in_flight: int | None = None
+    queue_depth: int | None = None
+    buffered: bool = False
+    cache_share: float | None = None
+    cache_policy: str = "clock"
+    cache_unit: str = "color_set"
+    simulated_seed: int = 0
+    simulated_faults: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("links_kept", "queries_in_flight", "queue_depth"):
+            value = getattr(self, name)
+            if value is not None:
+                whole_number(value, name, 1, 65_536)
+        if self.cache_share is not None:
+            _real_number(self.cache_share, "cache_share", 0.0, 1.0)
+        code_of(CACHE_POLICIES, self.cache_policy, "cache_policy")
+        code_of(CACHE_UNITS, self.cache_unit, "cache_unit")
+        whole_number(self.simulated_seed, "simulated_seed", 0, 2**64 - 1)
+        whole_number(self.simulated_faults, "simulated_faults", 0, UINT32_MAX)
+
+    def fill(self, struct: Any) -> None:
+        """Write these into a ``velo_open_options``."""
+        struct.links_kept = self.links_kept or 0
+        struct.queries_in_flight = self.queries_in_flight or 0
+        struct.queue_depth = self.queue_depth or 0
+        struct.buffered = int(self.buffered)
+        struct.cache_share = -1.0 if self.cache_share is None else self.cache_share
+        struct.cache_policy = CACHE_POLICIES[self.cache_policy]
+        struct.cache_unit = CACHE_UNITS[self.cache_unit]
+        struct.simulated_seed = self.simulated_seed
+        struct.simulated_faults = self.simulated_faults
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchTuning:
+    """What a search can be tuned by, beyond ``recall`` and ``list_size``; for benches and experiments.
+
+    Attributes
+    ----------
+    beam_width : int, optional
+        Links on disk: reads asked for ahead.
+    burst_max : int, optional
+        Pages of the first burst at most.
+    sigma : float, optional
+        A candidate is read if its estimate lies within this many standard deviations of the k-th.
+    late_filter : bool
+        Check the filter only on results, as engines that filter afterwards do.
+    flags : int
+        Switches for benches.
+    """
+
+    beam_width: int | None = None
+    burst_max: int | None = None
+    sigma: float | None = None
+    late_filter: bool = False
+    flags: int = 0
+
+    def __post_init__(self) -> None:
+        if self.beam_width is not None:
+            whole_number(self.beam_width, "beam_width", 1, 4096)
+        if self.burst_max is not None:
+            whole_number(self.burst_max, "burst_max", 1, 65_536)
+        if self.sigma is not None:
+            _real_number(self.sigma, "sigma", 1e-9, 100.0)
+        whole_number(self.flags, "flags", 0, UINT32_MAX)
+
+    def fill(self, struct: Any) -> None:
+        """Write these into a ``velo_search_options``."""
+        struct.beam_width = self.beam_width or 0
+        struct.burst_max = self.burst_max or 0
+        struct.sigma = self.sigma or 0.0
+        struct.late_filter = int(self.late_filter)
+        struct.flags = self.flags
+
+
+def fill_search(
+    struct: Any,
+    k: Any,
+    recall: Any,
+    list_size: Any,
+    timeout_s: Any,
+    tuning: SearchTuning | None,
+) -> None:
+    """Check what a search was asked for and write it into a ``velo_search_options``."""
+    struct.k = whole_number(k, "k", 1, 1 << 24)
+    if recall is not None:
+        if isinstance(recall, bool) or not isinstance(recall, numbers.Real) or not 0.0 < float(recall) < 1.0:
+            raise InvalidArgumentError(
+                f"recall must be above 0 and below 1, not {recall!r}", argument="recall"
+            )
+        struct.recall = float(recall)
+    if list_size is not None:
+        struct.list_size = whole_number(list_size, "list_size", 1, 1 << 20)
+    if timeout_s is not None:
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real) or not float(timeout_s) > 0:
+            raise InvalidArgumentError(
+                f"timeout_s must be more than 0 seconds, not {timeout_s!r}", argument="timeout_s"
+            )
+        # No search lasts an hour; the bound keeps infinity and its like out of the integer.
+        struct.timeout_us = max(1, int(min(float(timeout_s), 3600.0) * 1e6))
+    if tuning is not None:
+        tuning.fill(struct)
