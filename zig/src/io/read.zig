@@ -1,0 +1,149 @@
+//! One read, owned by the caller, and the queue that devices keep reads in.
+const std = @import("std");
+const assert = std.debug.assert;
+
+/// Offsets, lengths and addresses of reads are multiples of this: the smallest that O_DIRECT accepts anywhere.
+/// (A file on a drive with larger sectors needs larger multiples; pages of 4096 bytes satisfy every drive.)
+pub const sector_size = 512;
+
+pub const Status = enum(u8) {
+    /// Not given to a device yet.
+    idle,
+    /// A device has it: neither the read nor its buffer may be moved or touched.
+    pending,
+    /// All `length` bytes are in the buffer.
+    ok,
+    /// The device refused or failed: `errno` says how.
+    io,
+    /// The file ended first: `bytes` are in the buffer.
+    short,
+    /// The device was closed before the read had begun.
+    canceled,
+};
+
+/// One read. It must stay where it is from `submit` until `poll` hands it back.
+pub const Read = struct {
+    /// Bytes from the start of the file.
+    offset: u64,
+    buffer: [*]align(sector_size) u8,
+    /// Bytes wanted.
+    length: u32,
+    /// The caller's own; no device looks at it.
+    context: usize = 0,
+
+    // Set by the device.
+    status: Status = .idle,
+    /// The positive errno when `status` is `.io`, else 0.
+    errno: i32 = 0,
+    /// Bytes that stand in the buffer; equals `length` when `status` is `.ok`.
+    bytes: u32 = 0,
+
+    // The device's own while it has the read.
+    next: ?*Read = null,
+    previous: ?*Read = null,
+    /// Bytes before the point from which the current attempt reads (see transfer.zig).
+    attempt_start: u32 = 0,
+    retry_count: u8 = 0,
+
+    /// Called first by every device's `submit`, and resets what an earlier use left: the one place where alignment is
+    /// checked.
+    pub fn verify(read: *Read) void {
+        assert(read.status != .pending);
+        assert(read.length > 0);
+        assert(read.length % sector_size == 0);
+        assert(read.offset % sector_size == 0);
+        assert(@intFromPtr(read.buffer) % sector_size == 0);
+        read.status = .pending;
+        read.errno = 0;
+        read.bytes = 0;
+        read.next = null;
+        read.attempt_start = 0;
+        read.retry_count = 0;
+    }
+
+    /// The bytes that arrived.
+    pub fn data(read: *const Read) []align(sector_size) const u8 {
+        assert(read.status == .ok or read.status == .short);
+        return read.buffer[0..read.bytes];
+    }
+
+    // What the current attempt asks the system for.
+    pub fn attempt_offset(read: *const Read) u64 {
+        return read.offset + read.attempt_start;
+    }
+    pub fn attempt_buffer(read: *const Read) [*]u8 {
+        return read.buffer + read.attempt_start;
+    }
+    pub fn attempt_length(read: *const Read) u32 {
+        return read.length - read.attempt_start;
+    }
+};
+
+/// First in, first out, through `Read.next`: no memory of its own, no limit.
+pub const Queue = struct {
+    first: ?*Read = null,
+    last: ?*Read = null,
+    count: u32 = 0,
+
+    pub fn push(queue: *Queue, read: *Read) void {
+        read.next = null;
+        if (queue.last) |last| last.next = read else queue.first = read;
+        queue.last = read;
+        queue.count += 1;
+    }
+
+    /// For a read whose turn has already come once.
+    pub fn push_front(queue: *Queue, read: *Read) void {
+        read.next = queue.first;
+        queue.first = read;
+        if (queue.last == null) queue.last = read;
+        queue.count += 1;
+    }
+
+    pub fn pop(queue: *Queue) ?*Read {
+        const read = queue.first orelse return null;
+        queue.first = read.next;
+        if (queue.first == null) queue.last = null;
+        read.next = null;
+        queue.count -= 1;
+        return read;
+    }
+
+    /// All of `other` behind all of `queue`.
+    pub fn append(queue: *Queue, other: *Queue) void {
+        const first = other.first orelse return;
+        if (queue.last) |last| last.next = first else queue.first = first;
+        queue.last = other.last;
+        queue.count += other.count;
+        other.* = .{};
+    }
+
+    /// Ends every read in it as canceled.
+    pub fn cancel(queue: *Queue) void {
+        while (queue.pop()) |read| read.status = .canceled;
+    }
+};
+
+test "the queue keeps its order" {
+    var buffer: [sector_size]u8 align(sector_size) = undefined;
+    var reads: [5]Read = undefined;
+    for (&reads, 0..) |*read, i| read.* = .{ .offset = 0, .buffer = &buffer, .length = sector_size, .context = i };
+    var a: Queue = .{};
+    var b: Queue = .{};
+    try std.testing.expectEqual(null, a.pop());
+    a.append(&b);
+    a.push(&reads[1]);
+    a.push_front(&reads[0]);
+    b.push(&reads[2]);
+    b.push(&reads[3]);
+    a.append(&b);
+    a.push(&reads[4]);
+    try std.testing.expectEqual(5, a.count);
+    try std.testing.expectEqual(0, b.count);
+    for (0..5) |i| try std.testing.expectEqual(i, a.pop().?.context);
+    try std.testing.expectEqual(null, a.pop());
+    b.push_front(&reads[3]);
+    b.push(&reads[2]);
+    try std.testing.expectEqual(3, b.pop().?.context);
+    try std.testing.expectEqual(2, b.pop().?.context);
+}
