@@ -1,1 +1,39 @@
-//! The graph room.
+//! The graph room: builds a Vamana graph over distances it is handed, keeps it connected, chooses entry points and
+//! decides which vertices share a page. It is generic over the distances: anything with
+//!
+//!     n: u32,
+//!     pub fn distance(self: *const Distances, a: u32, b: u32) f32
+//!     pub fn distances(self: *const Distances, from: u32, ids: []const u32, out: []f32) void
+//!
+//! serves, as long as distances are finite and symmetric. `quant.BuildCodes` is what an index is built with.
+const std = @import("std");
+
+const types = @import("types.zig");
+const vamana = @import("vamana.zig");
+const connectivity = @import("connect.zig");
+const entries = @import("entry.zig");
+const placement = @import("placement.zig");
+const coloring = @import("color.zig");
+
+pub const BuildOptions = types.BuildOptions;
+pub const PlaceOptions = types.PlaceOptions;
+pub const Graph = types.Graph;
+pub const Error = types.Error;
+pub const vertices_max = types.vertices_max;
+pub const build = vamana.build;
+pub const connect = connectivity.connect;
+pub const reachable_count = connectivity.reachable_count;
+pub const entry_points = entries.entry_points;
+pub const entry_count = entries.entry_count;
+pub const Placement = placement.Placement;
+pub const place = placement.place;
+pub const remap = placement.remap;
+pub const color = coloring.color;
+pub const affinity_threshold = coloring.affinity_threshold;
+pub const search = @import("search.zig");
+
+test {
+    std.testing.refAllDecls(@This());
+    _ = @import("test_build.zig");
+    _ = @import("test_place.zig");
+}

@@ -1,0 +1,119 @@
+//! Every vertex reachable from the entry: pruning may leave a vertex without an edge that leads to it.
+const std = @import("std");
+const base = @import("base");
+
+const types = @import("types.zig");
+const Graph = types.Graph;
+const Candidate = @import("search.zig").Candidate;
+const Scratch = @import("search.zig").Scratch;
+
+const list_size = 64;
+
+/// Adds edges until every vertex can be reached from the entry, in the order of ids. An unreachable vertex is found a
+/// parent near it: a vertex with a free place, or else one that gives up the edge to its farthest neighbor, to which
+/// the newly attached vertex then leads instead.
+pub fn connect(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, graph: *Graph, cancel: ?*const std.atomic.Value(bool)) types.Error!void {
+    if (graph.n == 0) return;
+    var reached = try base.BitSet.init(allocator, graph.n);
+    defer reached.deinit(allocator);
+    const stack = try allocator.alloc(u32, graph.n);
+    defer allocator.free(stack);
+    spread(graph, &reached, stack, graph.entry);
+    if (reached.count() == graph.n) return;
+
+    var scratch = try Scratch.init(allocator, list_size, graph.degree_max);
+    defer scratch.deinit(allocator);
+    for (0..graph.n) |v| {
+        const vertex: u32 = @intCast(v);
+        if (reached.contains(vertex)) continue;
+        if (cancel) |flag| if (flag.load(.monotonic)) return error.Canceled;
+        scratch.begin(Distances, distances, vertex, &.{graph.entry});
+        scratch.walk(Distances, distances, vertex, Plain{ .graph = graph }, &.{});
+        attach(Distances, distances, graph, vertex, scratch.list.slice());
+        spread(graph, &reached, stack, vertex);
+    }
+}
+
+/// Vertices that can be reached from the entry.
+pub fn reachable_count(allocator: std.mem.Allocator, graph: *const Graph) error{OutOfMemory}!u32 {
+    if (graph.n == 0) return 0;
+    var reached = try base.BitSet.init(allocator, graph.n);
+    defer reached.deinit(allocator);
+    const stack = try allocator.alloc(u32, graph.n);
+    defer allocator.free(stack);
+    spread(graph, &reached, stack, graph.entry);
+    return @intCast(reached.count());
+}
+
+/// Neighbor lists of a graph that nobody changes.
+pub const Plain = struct {
+    graph: *const Graph,
+
+    pub fn copy(self: Plain, vertex: u32, _: []u32) []const u32 {
+        return self.graph.list(vertex);
+    }
+
+    pub inline fn hint(self: Plain, vertex: u32) void {
+        const row = self.graph.row(vertex);
+        @prefetch(&self.graph.degrees[vertex], .{});
+        var at: usize = 0;
+        while (at < row.len) : (at += 16) @prefetch(&row[at], .{});
+    }
+};
+
+/// Marks all that can be reached from `start`. Each vertex is pushed once in its life, so a stack of n is enough.
+fn spread(graph: *const Graph, reached: *base.BitSet, stack: []u32, start: u32) void {
+    reached.insert(start);
+    stack[0] = start;
+    var height: usize = 1;
+    while (height > 0) {
+        height -= 1;
+        for (graph.list(stack[height])) |neighbor| {
+            if (!reached.insert_new(neighbor)) continue;
+            stack[height] = neighbor;
+            height += 1;
+        }
+    }
+}
+
+/// `near`: reachable vertices, nearest first; at least one.
+fn attach(comptime Distances: type, distances: *const Distances, graph: *Graph, vertex: u32, near: []const Candidate) void {
+    for (near) |candidate| {
+        if (insert_sorted(Distances, distances, graph, candidate.id, vertex)) return;
+    }
+    // Copies of one vector fill each other's lists: going down along copies, at random, ends at one with a free place.
+    var parent: u32 = near[0].id;
+    if (near[0].distance() == 0) {
+        var prng = base.Prng.init(vertex);
+        for (0..64) |_| {
+            const list = graph.list(parent);
+            const below = list[@intCast(prng.below(list.len))];
+            if (distances.distance(vertex, below) != 0) continue;
+            parent = below;
+            if (insert_sorted(Distances, distances, graph, parent, vertex)) return;
+        }
+    }
+    const row = graph.list(parent);
+    const given_up = row[row.len - 1];
+    graph.degrees[parent] -= 1;
+    if (!insert_sorted(Distances, distances, graph, parent, vertex)) unreachable;
+    if (given_up == vertex) unreachable;
+    if (std.mem.indexOfScalar(u32, graph.list(vertex), given_up) != null) return;
+    if (graph.degrees[vertex] == graph.degree_max) graph.degrees[vertex] -= 1;
+    if (!insert_sorted(Distances, distances, graph, vertex, given_up)) unreachable;
+}
+
+/// False if the list is full.
+fn insert_sorted(comptime Distances: type, distances: *const Distances, graph: *Graph, vertex: u32, newcomer: u32) bool {
+    if (graph.degrees[vertex] == graph.degree_max) return false;
+    const wanted = Candidate.init(distances.distance(vertex, newcomer), newcomer);
+    graph.degrees[vertex] += 1;
+    const row = graph.list(vertex);
+    var at = row.len - 1;
+    while (at > 0) : (at -= 1) {
+        if (Candidate.init(distances.distance(vertex, row[at - 1]), row[at - 1]).key() < wanted.key()) break;
+        row[at] = row[at - 1];
+    }
+    row[at] = newcomer;
+    return true;
+}

@@ -1,0 +1,173 @@
+//! Best-first search over a graph, and the buffers that one thread needs for it.
+const std = @import("std");
+const assert = std.debug.assert;
+
+/// A vertex with its distance in one integer that sorts by distance, then id. The lowest bit marks it as expanded and
+/// does not take part in the order of different vertices.
+pub const Candidate = packed struct(u64) {
+    expanded: bool,
+    id: u31,
+    /// Bits of a non-negative float: they order as the float does.
+    distance_bits: u32,
+
+    pub fn init(squared_distance: f32, vertex: u32) Candidate {
+        return .{ .expanded = false, .id = @intCast(vertex), .distance_bits = @bitCast(@max(squared_distance, 0)) };
+    }
+
+    pub fn distance(self: Candidate) f32 {
+        return @bitCast(self.distance_bits);
+    }
+
+    pub inline fn key(self: Candidate) u64 {
+        return @as(u64, @bitCast(self)) >> 1;
+    }
+
+    pub fn less(_: void, a: Candidate, b: Candidate) bool {
+        return a.key() < b.key();
+    }
+};
+
+/// The nearest candidates seen so far, sorted, each at most once.
+pub const CandidateList = struct {
+    items: []Candidate,
+    len: u32 = 0,
+
+    pub inline fn accepts(self: *const CandidateList, distance: f32) bool {
+        return self.len < self.items.len or distance <= self.items[self.len - 1].distance();
+    }
+
+    /// Position at which the candidate now stands; null if it was there already or is farther than all of a full list.
+    pub fn insert(self: *CandidateList, candidate: Candidate) ?u32 {
+        const wanted = candidate.key();
+        var low: u32 = 0;
+        var high: u32 = self.len;
+        while (low < high) {
+            const middle = low + (high - low) / 2;
+            if (self.items[middle].key() < wanted) low = middle + 1 else high = middle;
+        }
+        if (low == self.items.len) return null;
+        if (low < self.len and self.items[low].key() == wanted) return null;
+        if (self.len < self.items.len) self.len += 1;
+        std.mem.copyBackwards(Candidate, self.items[low + 1 .. self.len], self.items[low .. self.len - 1]);
+        self.items[low] = candidate;
+        return low;
+    }
+
+    pub fn slice(self: *const CandidateList) []Candidate {
+        return self.items[0..self.len];
+    }
+};
+
+/// Ids seen by one search. When three quarters are taken it forgets new ones: an id then costs a second distance, and
+/// the candidate list refuses the duplicate.
+pub const VisitedSet = struct {
+    slots: []u32,
+    len: u32 = 0,
+
+    const empty: u32 = std.math.maxInt(u32);
+
+    pub fn clear(self: *VisitedSet) void {
+        @memset(self.slots, empty);
+        self.len = 0;
+    }
+
+    /// True if the id was not there.
+    pub inline fn insert(self: *VisitedSet, id: u32) bool {
+        const mask: u32 = @intCast(self.slots.len - 1);
+        var slot = (id *% 0x9E37_79B1) >> @intCast(32 - @ctz(self.slots.len));
+        while (true) : (slot = (slot + 1) & mask) {
+            const found = self.slots[slot];
+            if (found == id) return false;
+            if (found == empty) break;
+        }
+        if (self.len >= self.slots.len / 4 * 3) return true;
+        self.len += 1;
+        self.slots[slot] = id;
+        return true;
+    }
+};
+
+/// Buffers of one thread, allocated once.
+pub const Scratch = struct {
+    list: CandidateList,
+    visited: VisitedSet,
+    /// Every vertex that a search expanded, with its distance.
+    expanded: []Candidate,
+    expanded_len: u32 = 0,
+    ids: []u32,
+    distances: []f32,
+    /// Counters of the last search.
+    distances_computed: u64 = 0,
+
+    /// `degree` is the longest neighbor list that will be read.
+    pub fn init(allocator: std.mem.Allocator, list_size: u32, degree: u32) error{OutOfMemory}!Scratch {
+        const slots = std.math.ceilPowerOfTwoAssert(usize, std.math.clamp(@as(usize, list_size) * degree * 2, 256, 1 << 20));
+        const items = try allocator.alloc(Candidate, @max(list_size, 1));
+        errdefer allocator.free(items);
+        const visited = try allocator.alloc(u32, slots);
+        errdefer allocator.free(visited);
+        const expanded = try allocator.alloc(Candidate, @as(usize, @max(list_size, 16)) * 4);
+        errdefer allocator.free(expanded);
+        const ids = try allocator.alloc(u32, degree + 1);
+        errdefer allocator.free(ids);
+        const distances = try allocator.alloc(f32, degree + 1);
+        return .{ .list = .{ .items = items }, .visited = .{ .slots = visited }, .expanded = expanded, .ids = ids, .distances = distances };
+    }
+
+    pub fn deinit(self: *Scratch, allocator: std.mem.Allocator) void {
+        allocator.free(self.list.items);
+        allocator.free(self.visited.slots);
+        allocator.free(self.expanded);
+        allocator.free(self.ids);
+        allocator.free(self.distances);
+        self.* = undefined;
+    }
+
+    /// Empties the buffers and puts the starts into the list. The target itself is never a candidate.
+    pub fn begin(self: *Scratch, comptime Distances: type, distances: *const Distances, target: u32, starts: []const u32) void {
+        self.list.len = 0;
+        self.expanded_len = 0;
+        self.distances_computed = 0;
+        self.visited.clear();
+        _ = self.visited.insert(target);
+        for (starts) |start| {
+            if (!self.visited.insert(start) or start == target) continue;
+            _ = self.list.insert(.init(distances.distance(target, start), start));
+        }
+    }
+
+    /// Expands until every candidate of the list is expanded. `source.copy(vertex, buffer)` returns a vertex's
+    /// neighbors, in the buffer or elsewhere; `source.hint(vertex)` may prefetch them.
+    pub fn walk(self: *Scratch, comptime Distances: type, distances: *const Distances, target: u32, source: anytype, buffer: []u32) void {
+        var cursor: u32 = 0;
+        while (cursor < self.list.len) {
+            const current = &self.list.items[cursor];
+            if (current.expanded) {
+                cursor += 1;
+                continue;
+            }
+            current.expanded = true;
+            if (self.expanded_len < self.expanded.len) {
+                self.expanded[self.expanded_len] = current.*;
+                self.expanded_len += 1;
+            }
+            const vertex: u32 = current.id;
+            if (cursor + 1 < self.list.len) source.hint(self.list.items[cursor + 1].id);
+            var fresh: u32 = 0;
+            for (source.copy(vertex, buffer)) |neighbor| {
+                self.ids[fresh] = neighbor;
+                fresh += @intFromBool(self.visited.insert(neighbor));
+            }
+            const ids = self.ids[0..fresh];
+            const out = self.distances[0..fresh];
+            distances.distances(target, ids, out);
+            self.distances_computed += fresh;
+            var lowest: u32 = cursor + 1;
+            for (ids, out) |id, distance| {
+                if (id == target or !self.list.accepts(distance)) continue;
+                if (self.list.insert(.init(distance, id))) |position| lowest = @min(lowest, position);
+            }
+            cursor = lowest;
+        }
+    }
+};

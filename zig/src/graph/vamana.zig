@@ -1,0 +1,264 @@
+//! Vamana construction: vertices are inserted one after another in a random order, by as many threads as wanted. A
+//! vertex searches the graph for its place, keeps what pruning leaves of all that the search expanded, and offers
+//! itself to those neighbors in return.
+//!
+//! A neighbor list is read and written under its vertex's lock, and read by copying it, so no list is ever seen torn.
+//! While building, a list is a sorted, pruned head and a tail of newcomers that carry `mark`; a newcomer to a full list
+//! triggers a pruning in which only pairs with a marked member are compared. A full list without newcomers refuses, by
+//! one comparison with its radius, whatever is farther than its last member.
+const std = @import("std");
+const assert = std.debug.assert;
+const base = @import("base");
+
+const types = @import("types.zig");
+const workers = @import("workers.zig");
+const entry = @import("entry.zig");
+const connectivity = @import("connect.zig");
+const Candidate = @import("search.zig").Candidate;
+const Scratch = @import("search.zig").Scratch;
+const prune = @import("prune.zig");
+const Pruner = prune.Pruner;
+const Graph = types.Graph;
+const BuildOptions = types.BuildOptions;
+
+/// Vertices inserted by one thread before others join: a tiny graph gives threads nothing to do but wait.
+const alone_max = 512;
+/// Vertices that a thread takes at a time.
+const batch = 16;
+
+/// Builds the graph over all vertices of `distances`. With one thread the result depends on the distances, the options
+/// and nothing else. Every vertex can be reached from the entry.
+pub fn build(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions) types.Error!Graph {
+    const n: u32 = @intCast(distances.n);
+    assert(n <= types.vertices_max);
+    assert(options.degree >= 2 and options.degree <= std.math.maxInt(u8));
+    assert(options.list_size >= 1);
+    assert(options.alpha >= 1);
+    const threads = std.math.clamp(options.threads, 1, workers.threads_max);
+
+    var graph = Graph{
+        .n = n,
+        .degree_max = options.degree,
+        .neighbors = try allocator.alloc(u32, @as(usize, n) * options.degree),
+        .degrees = &.{},
+        .entry = 0,
+    };
+    errdefer allocator.free(graph.neighbors);
+    graph.degrees = try allocator.alloc(u16, n);
+    errdefer allocator.free(graph.degrees);
+    @memset(graph.degrees, 0);
+    if (n == 0) return graph;
+
+    {
+        var builder = try Builder(Distances).init(allocator, distances, &graph, options, threads);
+        defer builder.deinit(allocator);
+        graph.entry = entry.medoid(Distances, distances, n, options.seed);
+        builder.shuffle();
+
+        builder.limit = @min(n, alone_max);
+        Builder(Distances).insert_many(&builder, 0);
+        builder.limit = n;
+        if (builder.cursor.load(.monotonic) < n) try workers.run(threads, &builder, Builder(Distances).insert_many);
+        builder.cursor.store(0, .monotonic);
+        if (!builder.stopped()) try workers.run(threads, &builder, Builder(Distances).finish_many);
+        if (builder.stopped()) return error.Canceled;
+    }
+    try connectivity.connect(Distances, allocator, distances, &graph, options.cancel);
+    return graph;
+}
+
+fn Builder(comptime Distances: type) type {
+    return struct {
+        const Self = @This();
+
+        distances: *const Distances,
+        graph: *Graph,
+        options: BuildOptions,
+        locks: []workers.SpinLock,
+        /// Distance of the last neighbor of a full list without newcomers; infinite for any other list.
+        radii: []f32,
+        order: []u32,
+        tools: []Tools,
+        cursor: std.atomic.Value(u32) = .init(0),
+        limit: u32 = 0,
+        stop_requested: std.atomic.Value(bool) = .init(false),
+
+        const Tools = struct {
+            scratch: Scratch,
+            pruner: Pruner,
+            /// A list together with a newcomer, with distances.
+            members: []Candidate,
+            /// A copy of the list being expanded.
+            buffer: []u32,
+
+            fn init(allocator: std.mem.Allocator, options: BuildOptions) error{OutOfMemory}!Tools {
+                var scratch = try Scratch.init(allocator, options.list_size, options.degree);
+                errdefer scratch.deinit(allocator);
+                var pruner = try Pruner.init(allocator, options.degree);
+                errdefer pruner.deinit(allocator);
+                const members = try allocator.alloc(Candidate, options.degree + 1);
+                errdefer allocator.free(members);
+                return .{ .scratch = scratch, .pruner = pruner, .members = members, .buffer = try allocator.alloc(u32, options.degree) };
+            }
+
+            fn deinit(self: *Tools, allocator: std.mem.Allocator) void {
+                self.scratch.deinit(allocator);
+                self.pruner.deinit(allocator);
+                allocator.free(self.members);
+                allocator.free(self.buffer);
+            }
+        };
+
+        fn init(allocator: std.mem.Allocator, distances: *const Distances, graph: *Graph, options: BuildOptions, threads: u32) error{OutOfMemory}!Self {
+            const locks = try allocator.alloc(workers.SpinLock, graph.n);
+            errdefer allocator.free(locks);
+            @memset(locks, .{});
+            const radii = try allocator.alloc(f32, graph.n);
+            errdefer allocator.free(radii);
+            @memset(radii, std.math.inf(f32));
+            const order = try allocator.alloc(u32, graph.n);
+            errdefer allocator.free(order);
+            const tools = try allocator.alloc(Tools, threads);
+            errdefer allocator.free(tools);
+            var made: usize = 0;
+            errdefer for (tools[0..made]) |*tool| tool.deinit(allocator);
+            while (made < tools.len) : (made += 1) tools[made] = try Tools.init(allocator, options);
+            return .{ .distances = distances, .graph = graph, .options = options, .locks = locks, .radii = radii, .order = order, .tools = tools };
+        }
+
+        fn deinit(self: *Self, allocator: std.mem.Allocator) void {
+            for (self.tools) |*tool| tool.deinit(allocator);
+            allocator.free(self.tools);
+            allocator.free(self.order);
+            allocator.free(self.radii);
+            allocator.free(self.locks);
+        }
+
+        pub fn stop(self: *Self) void {
+            self.stop_requested.store(true, .monotonic);
+        }
+
+        fn stopped(self: *Self) bool {
+            if (self.options.cancel) |cancel| if (cancel.load(.monotonic)) return true;
+            return self.stop_requested.load(.monotonic);
+        }
+
+        /// The entry first, then all others at random.
+        fn shuffle(self: *Self) void {
+            for (self.order, 0..) |*vertex, i| vertex.* = @intCast(i);
+            std.mem.swap(u32, &self.order[0], &self.order[self.graph.entry]);
+            var prng = base.Prng.init(self.options.seed);
+            prng.shuffle(u32, self.order[1..]);
+        }
+
+        fn insert_many(self: *Self, worker: u32) void {
+            const tools = &self.tools[worker];
+            while (true) {
+                const first = self.take() orelse return;
+                for (self.order[first.from..first.to]) |vertex| {
+                    if (self.stopped()) return;
+                    self.insert(tools, vertex);
+                }
+                if (self.options.progress) |progress| _ = progress.fetchAdd(first.to - first.from, .monotonic);
+            }
+        }
+
+        fn take(self: *Self) ?struct { from: u32, to: u32 } {
+            var from = self.cursor.load(.monotonic);
+            while (from < self.limit) {
+                const to = @min(from + batch, self.limit);
+                from = self.cursor.cmpxchgWeak(from, to, .monotonic, .monotonic) orelse return .{ .from = from, .to = to };
+            }
+            return null;
+        }
+
+        fn copies_max(self: *const Self) u32 {
+            return @max(self.options.degree / 4, 1);
+        }
+
+        fn insert(self: *Self, tools: *Tools, vertex: u32) void {
+            const scratch = &tools.scratch;
+            if (vertex == self.graph.entry) return;
+            scratch.begin(Distances, self.distances, vertex, &.{self.graph.entry});
+            scratch.walk(Distances, self.distances, vertex, self, tools.buffer);
+            const candidates = scratch.expanded[0..scratch.expanded_len];
+            std.sort.pdq(Candidate, candidates, {}, Candidate.less);
+            for (candidates) |*candidate| candidate.expanded = false;
+            const kept = tools.pruner.prune(Distances, self.distances, candidates, self.options.degree, self.copies_max(), self.options.alpha);
+            self.locks[vertex].lock();
+            const row = self.graph.row(vertex);
+            for (candidates[0..kept], row[0..kept]) |candidate, *place| place.* = candidate.id;
+            self.graph.degrees[vertex] = @intCast(kept);
+            if (kept == self.options.degree) self.radii[vertex] = candidates[kept - 1].distance();
+            self.locks[vertex].unlock();
+            for (candidates[0..kept]) |candidate| self.offer(tools, candidate.id, vertex, candidate.distance());
+        }
+
+        /// Adds `newcomer` to the list of `vertex`, unless it is refused or hidden there.
+        fn offer(self: *Self, tools: *Tools, vertex: u32, newcomer: u32, distance: f32) void {
+            const degree = self.options.degree;
+            self.locks[vertex].lock();
+            defer self.locks[vertex].unlock();
+            const row = self.graph.row(vertex);
+            const held = self.graph.degrees[vertex];
+            if (held < degree) {
+                row[held] = newcomer | prune.mark;
+                self.graph.degrees[vertex] = held + 1;
+                return;
+            }
+            if (distance >= self.radii[vertex]) return;
+            const ids = tools.scratch.ids[0..held];
+            const out = tools.scratch.distances[0..held];
+            for (row, ids) |neighbor, *id| id.* = neighbor & ~prune.mark;
+            self.distances.distances(vertex, ids, out);
+            for (ids, out, row, tools.members[0..held]) |id, d, neighbor, *member| {
+                member.* = .init(d, id);
+                member.expanded = neighbor & prune.mark == 0;
+            }
+            tools.members[held] = .init(distance, newcomer);
+            std.sort.insertion(Candidate, tools.members, {}, Candidate.less);
+            const kept = tools.pruner.prune(Distances, self.distances, tools.members, degree, self.copies_max(), self.options.alpha);
+            for (tools.members[0..kept], row[0..kept]) |member, *place| place.* = member.id;
+            self.graph.degrees[vertex] = @intCast(kept);
+            self.radii[vertex] = if (kept == degree) tools.members[kept - 1].distance() else std.math.inf(f32);
+        }
+
+        /// Called by a walk: a copy of a vertex's neighbors, taken under its lock.
+        pub fn copy(self: *Self, vertex: u32, buffer: []u32) []const u32 {
+            const row = self.graph.row(vertex);
+            self.locks[vertex].lock();
+            const held = self.graph.degrees[vertex];
+            @memcpy(buffer[0..held], row[0..held]);
+            self.locks[vertex].unlock();
+            for (buffer[0..held]) |*neighbor| neighbor.* &= ~prune.mark;
+            return buffer[0..held];
+        }
+
+        pub inline fn hint(self: *Self, vertex: u32) void {
+            const row = self.graph.row(vertex);
+            @prefetch(&self.locks[vertex], .{ .rw = .write });
+            @prefetch(&self.graph.degrees[vertex], .{});
+            var at: usize = 0;
+            while (at < row.len) : (at += 16) @prefetch(&row[at], .{});
+        }
+
+        /// Takes the marks away and sorts every list, nearest first. Each list has one thread now.
+        fn finish_many(self: *Self, worker: u32) void {
+            const tools = &self.tools[worker];
+            while (self.take()) |range| {
+                if (self.stopped()) return;
+                for (range.from..range.to) |v| {
+                    const vertex: u32 = @intCast(v);
+                    const list = self.graph.list(vertex);
+                    for (list) |*neighbor| neighbor.* &= ~prune.mark;
+                    const out = tools.scratch.distances[0..list.len];
+                    self.distances.distances(vertex, list, out);
+                    const members = tools.members[0..list.len];
+                    for (list, out, members) |id, d, *member| member.* = .init(d, id);
+                    std.sort.insertion(Candidate, members, {}, Candidate.less);
+                    for (members, list) |member, *place| place.* = member.id;
+                }
+            }
+        }
+    };
+}
