@@ -1,1 +1,34 @@
-//! The quant room.
+//! The quant room: rotation, RaBitQ codes, estimators and their bounds. docs/rabitq.md has the mathematics; names of
+//! fields are its symbols. Kernels are compiled once per CPU level from `kernels/`, where scalar.zig is the definition.
+const rotation = @import("rotation.zig");
+pub const Rotation = rotation.Rotation;
+pub const dim_code_of = rotation.dim_code_of;
+
+const encode = @import("encode.zig");
+pub const CodeParams = encode.CodeParams;
+pub const Factors = encode.Factors;
+pub const Encoder = encode.Encoder;
+pub const pack = encode.pack;
+pub const unpack = encode.unpack;
+pub const packed_bytes = encode.packed_bytes;
+
+const store = @import("store.zig");
+pub const Scale16 = store.Scale16;
+pub const Codes = store.Codes;
+
+pub const Query = @import("query.zig").Query;
+pub const BuildCodes = @import("build_codes.zig").BuildCodes;
+
+const dispatch = @import("dispatch.zig");
+pub const Kernels = dispatch.Kernels;
+pub const kernels = dispatch.kernels;
+
+test {
+    _ = rotation;
+    _ = encode;
+    _ = store;
+    _ = @import("query.zig");
+    _ = @import("build_codes.zig");
+    _ = @import("estimate_test.zig");
+    _ = @import("kernels_test.zig");
+}

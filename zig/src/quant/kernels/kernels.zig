@@ -1,9 +1,12 @@
-//! The root of one kernel object.
+//! The root of one kernel object: build.zig compiles it once per CPU level, and each compilation exports its functions
+//! under its own level's name. Imports nothing from outside this folder but std.
 const std = @import("std");
 const level = @import("options").level;
-fn checksum(bytes: [*]const u8, len: usize) callconv(.c) u64 {
-    return std.hash.XxHash3.hash(0, bytes[0..len]);
-}
+const abi = @import("abi.zig");
+const scalar = @import("scalar.zig");
+
 comptime {
-    @export(&checksum, .{ .name = "k_" ++ level ++ "_checksum", .visibility = .hidden });
+    for (std.meta.fieldNames(abi.Kernels)) |name| {
+        @export(&@field(scalar, name), .{ .name = "k_" ++ level ++ "_" ++ name, .visibility = .hidden });
+    }
 }

@@ -1,0 +1,266 @@
+//! Extended RaBitQ codes: the grid point that fits a rotated vector best, its factors, and the packing of codes into
+//! bytes. Symbols are those of docs/rabitq.md.
+const std = @import("std");
+const assert = std.debug.assert;
+const base = @import("base");
+const dispatch = @import("dispatch.zig");
+const abi = @import("kernels/abi.zig");
+
+/// The shape of an index's codes: B = memory_bits + record_bits bits a dimension, the upper ones in memory.
+pub const CodeParams = struct {
+    /// dim_code, a multiple of 16.
+    dim: u32,
+    memory_bits: u8,
+    record_bits: u8,
+
+    /// The two u16 factors behind every upper code.
+    pub const factor_bytes = 4;
+
+    pub fn check(self: CodeParams) void {
+        assert(self.dim > 0 and self.dim % base.limits.dim_code_multiple == 0 and self.dim <= base.limits.dim_code_max);
+        assert(self.memory_bits >= 1 and self.memory_bits <= base.limits.memory_bits_max);
+        assert(self.record_bits <= base.limits.record_bits_max);
+    }
+
+    pub fn total_bits(self: CodeParams) u8 {
+        return self.memory_bits + self.record_bits;
+    }
+
+    pub fn upper_bytes(self: CodeParams) usize {
+        return packed_bytes(self.dim, self.memory_bits);
+    }
+
+    pub fn lower_bytes(self: CodeParams) usize {
+        return packed_bytes(self.dim, self.record_bits);
+    }
+
+    /// One vector's bytes in memory.
+    pub fn entry_bytes(self: CodeParams) usize {
+        return self.upper_bytes() + factor_bytes;
+    }
+
+    /// x̄ = u − center, for the whole code.
+    pub fn center_full(self: CodeParams) f32 {
+        return center(self.total_bits());
+    }
+
+    pub fn center_upper(self: CodeParams) f32 {
+        return center(self.memory_bits);
+    }
+
+    fn center(bits: u8) f32 {
+        return std.math.ldexp(@as(f32, 0.5), bits) - 0.5;
+    }
+};
+
+pub fn packed_bytes(dim: u32, bits: u8) usize {
+    assert(dim % 8 == 0);
+    return @as(usize, dim) / 8 * bits;
+}
+
+/// What estimating needs to know of one vector beside its code.
+pub const Factors = struct {
+    /// |o|²
+    norm2: f32,
+    /// F = |o|²/⟨x̄,o⟩ of the whole code and of its upper bits alone.
+    f_full: f32,
+    f_upper: f32,
+    /// tan² of the angle between x̄ and o: the size of the error.
+    tan2_full: f32,
+    tan2_upper: f32,
+
+    pub const zero: Factors = .{ .norm2 = 0, .f_full = 0, .f_upper = 0, .tan2_full = 0, .tan2_upper = 0 };
+};
+
+pub const Encoder = struct {
+    params: CodeParams,
+    kernels: *const dispatch.Kernels,
+    /// |o_i|
+    magnitudes: []f32,
+
+    pub fn init(alloc: std.mem.Allocator, params: CodeParams) std.mem.Allocator.Error!Encoder {
+        params.check();
+        return .{
+            .params = params,
+            .kernels = dispatch.kernels(),
+            .magnitudes = try alloc.alloc(f32, params.dim),
+        };
+    }
+
+    pub fn deinit(self: *Encoder, alloc: std.mem.Allocator) void {
+        alloc.free(self.magnitudes);
+        self.* = undefined;
+    }
+
+    /// Writes u for every dimension of the rotated, centered vector `o`, and returns its factors.
+    pub fn encode(self: *Encoder, o: []const f32, code: []u16) Factors {
+        assert(o.len == self.params.dim);
+        assert(code.len == self.params.dim);
+        var largest: f32 = 0;
+        for (o, self.magnitudes) |x, *magnitude| {
+            magnitude.* = @abs(x);
+            largest = @max(largest, magnitude.*);
+        }
+        const half: u16 = @as(u16, 1) << @intCast(self.params.total_bits() - 1);
+        // Below this a square is no normal number any more; such a vector is the mean itself.
+        if (!(largest > 1e-18)) {
+            @memset(code, half);
+            return .zero;
+        }
+        const t = self.best_scale(largest);
+        const level_max: f32 = @floatFromInt(half - 1);
+        for (o, self.magnitudes, code) |x, magnitude, *u| {
+            const level: u16 = @intFromFloat(@min(magnitude * t, level_max));
+            u.* = if (x < 0) half - 1 - level else half + level;
+        }
+        return self.factors_of(o, code);
+    }
+
+    /// The scale t of the grid (levels a unit) that fits best. Any t gives a valid code: only its error depends on it.
+    fn best_scale(self: *Encoder, largest: f32) f32 {
+        const half: f32 = @floatFromInt(@as(u16, 1) << @intCast(self.params.total_bits() - 1));
+        // The largest scale that clips nothing; the best one lies around it.
+        const unclipped = half / largest;
+        var best: f32 = unclipped;
+        var best_cost: f32 = std.math.inf(f32);
+        const first = 0.7;
+        const last = 2.4;
+        const steps = 40;
+        for (0..steps) |i| {
+            const share = @as(f32, @floatFromInt(i)) / (steps - 1);
+            const t = unclipped * first * std.math.pow(f32, last / first, share);
+            const c = self.cost(t);
+            if (c < best_cost) {
+                best_cost = c;
+                best = t;
+            }
+        }
+        return best;
+    }
+
+    /// 1/cos² of the angle between o and the whole code.
+    fn cost(self: *const Encoder, t: f32) f32 {
+        const half: f32 = @floatFromInt(@as(u16, 1) << @intCast(self.params.total_bits() - 1));
+        var scores: abi.CodeScores = undefined;
+        self.kernels.code_scores(self.magnitudes.ptr, self.params.dim, t, half - 1, std.math.ldexp(@as(f32, 1), -@as(i32, self.params.record_bits)), &scores);
+        return scores.sum2_full / (scores.dot_full * scores.dot_full);
+    }
+
+    fn factors_of(self: *const Encoder, o: []const f32, code: []const u16) Factors {
+        const full = fit(o, code, 0, self.params.center_full());
+        const upper = fit(o, code, @intCast(self.params.record_bits), self.params.center_upper());
+        return .{
+            .norm2 = @floatCast(full.norm2),
+            .f_full = @floatCast(full.f),
+            .f_upper = @floatCast(upper.f),
+            .tan2_full = @floatCast(full.tan2),
+            .tan2_upper = @floatCast(upper.tan2),
+        };
+    }
+
+    const Fit = struct { norm2: f64, f: f64, tan2: f64 };
+
+    fn fit(o: []const f32, code: []const u16, shift: u4, center: f32) Fit {
+        var norm2: f64 = 0;
+        var inner: f64 = 0;
+        var sum2: f64 = 0;
+        for (o, code) |x, u| {
+            const point: f64 = @as(f32, @floatFromInt(u >> shift)) - center;
+            norm2 += @as(f64, x) * x;
+            inner += point * x;
+            sum2 += point * point;
+        }
+        // Every point has the sign of its coordinate, so inner > 0 unless o = 0.
+        return .{ .norm2 = norm2, .f = norm2 / inner, .tan2 = @max(0, norm2 * sum2 / (inner * inner) - 1) };
+    }
+};
+
+/// Packs (code >> shift) & (2^bits − 1): dimension i occupies bits [i·bits, (i+1)·bits), little-endian.
+pub fn pack(code: []const u16, shift: u4, bits: u8, out: []u8) void {
+    assert(bits <= 8);
+    assert(code.len % 8 == 0);
+    if (bits == 0) return;
+    const mask = (@as(u64, 1) << @intCast(bits)) - 1;
+    for (0..code.len / 8) |group| {
+        var word: u64 = 0;
+        inline for (0..8) |i| word |= ((code[group * 8 + i] >> shift) & mask) << @intCast(i * bits);
+        var bytes: [8]u8 = undefined;
+        std.mem.writeInt(u64, &bytes, word, .little);
+        @memcpy(out[group * bits ..][0..bits], bytes[0..bits]);
+    }
+}
+
+/// The inverse: code_i = packed value of dimension i.
+pub fn unpack(bytes: []const u8, bits: u8, code: []u16) void {
+    assert(bits <= 8);
+    assert(code.len % 8 == 0);
+    if (bits == 0) return @memset(code, 0);
+    const mask = (@as(u64, 1) << @intCast(bits)) - 1;
+    for (0..code.len / 8) |group| {
+        var word_bytes: [8]u8 = @splat(0);
+        @memcpy(word_bytes[0..bits], bytes[group * bits ..][0..bits]);
+        const word = std.mem.readInt(u64, &word_bytes, .little);
+        inline for (0..8) |i| code[group * 8 + i] = @intCast((word >> @intCast(i * bits)) & mask);
+    }
+}
+
+test "pack and unpack are inverse, touch only their bytes, and split a code without loss" {
+    var prng = base.Prng.init(9);
+    for ([_]u32{ 16, 48, 128, 400 }) |dim| for (0..9) |bits_usize| for ([_]u4{ 0, 3, 8 }) |shift| {
+        const bits: u8 = @intCast(bits_usize);
+        var code: [400]u16 = undefined;
+        var again: [400]u16 = undefined;
+        for (code[0..dim]) |*u| u.* = @truncate(prng.next());
+        var bytes: [401]u8 = @splat(0xee);
+        pack(code[0..dim], shift, bits, &bytes);
+        const used = packed_bytes(dim, bits);
+        try std.testing.expectEqual(0xee, bytes[used]);
+        unpack(bytes[0..used], bits, again[0..dim]);
+        const mask = (@as(u32, 1) << @intCast(bits)) - 1;
+        for (code[0..dim], again[0..dim], 0..) |u, v, i| {
+            try std.testing.expectEqual((u >> shift) & mask, v);
+            if (bits > 0) try std.testing.expectEqual(v, @import("kernels/scalar.zig").code_at(&bytes, i, bits));
+        }
+    };
+}
+
+test "a code keeps the sign of every coordinate and stays inside its bits" {
+    const alloc = std.testing.allocator;
+    var prng = base.Prng.init(10);
+    for (1..9) |memory_bits| for ([_]u8{ 0, 1, 4, 8 }) |record_bits| {
+        const params = CodeParams{ .dim = 64, .memory_bits = @intCast(memory_bits), .record_bits = record_bits };
+        var encoder = try Encoder.init(alloc, params);
+        defer encoder.deinit(alloc);
+        var o: [64]f32 = undefined;
+        var code: [64]u16 = undefined;
+        for (0..20) |_| {
+            for (&o) |*x| x.* = prng.gaussian() * 17;
+            const factors = encoder.encode(&o, &code);
+            for (o, code) |x, u| {
+                try std.testing.expect(@as(u32, u) < @as(u32, 1) << @intCast(params.total_bits()));
+                try std.testing.expectEqual(x > 0, @as(f32, @floatFromInt(u)) > params.center_full());
+            }
+            try std.testing.expect(factors.f_full > 0 and factors.f_upper > 0);
+            try std.testing.expect(factors.tan2_full >= 0 and factors.tan2_full <= factors.tan2_upper + 1e-6);
+        }
+    };
+}
+
+test "zero, constant, one-hot, tiny and huge vectors have finite factors" {
+    const alloc = std.testing.allocator;
+    for ([_][2]u8{ .{ 1, 0 }, .{ 4, 4 }, .{ 8, 8 }, .{ 2, 6 } }) |bits| {
+        var encoder = try Encoder.init(alloc, .{ .dim = 32, .memory_bits = bits[0], .record_bits = bits[1] });
+        defer encoder.deinit(alloc);
+        var code: [32]u16 = undefined;
+        var o: [32]f32 = @splat(0);
+        try std.testing.expectEqual(Factors.zero, encoder.encode(&o, &code));
+        for ([_]f32{ 1e-30, 1e-12, 1, -3, 1e12 }) |value| for ([_]bool{ false, true }) |one_hot| {
+            @memset(&o, if (one_hot) 0 else value);
+            o[5] = value;
+            const factors = encoder.encode(&o, &code);
+            inline for (std.meta.fields(Factors)) |field| {
+                try std.testing.expect(std.math.isFinite(@field(factors, field.name)));
+            }
+        };
+    }
+}

@@ -1,0 +1,79 @@
+//! What the kernel objects and the rest of the room agree on: the table of functions and the structs they take.
+//! No imports from outside this folder: every kernel object compiles it for its own CPU level.
+
+/// Conventions of every kernel:
+///  - `dim` is a multiple of 16; packed codes are those of encode.zig: dimension i in bits [i·bits, (i+1)·bits),
+///    little-endian; bits 1 to 8.
+///  - queries (i8 planes) are aligned to 64 bytes and zero-padded to a multiple of 64.
+///  - up to 64 bytes past the end of a code may be read, never written.
+///  - ids come unsorted, may repeat, and count may be 0.
+pub const Kernels = struct {
+    /// XXH3-64, seed 0.
+    checksum: *const fn (bytes: [*]const u8, len: usize) callconv(.c) u64,
+
+    /// The hot one: squared distances to entries (code, then u16 norm2, u16 f) in memory.
+    /// out[j] = norm2 + query_norm2 − f·(dot·scale − bias), dot = Σ query[i]·code_i of the entry at base + ids[j]·stride.
+    estimate_gather: *const fn (query: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, terms: *const EstimateTerms, out: [*]f32) callconv(.c) void,
+
+    /// Dot products of entries with both planes of a fine query.
+    dot_gather2: *const fn (hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void,
+
+    /// The same for `count` codes that lie one after the other, `stride` bytes apart.
+    dot_rows: *const fn (hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, rows: [*]const u8, stride: usize, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void,
+
+    /// Code against codes, 8 bits each (graph construction).
+    /// out[j] = max(0, norm2_j + terms.norm2 − terms.f·f_j·(2·dot + sum_j + terms.bias)).
+    pair_gather: *const fn (plane: [*]align(64) const i8, dim: u32, codes: [*]const u8, factors: [*]const PairFactors, ids: [*]const u32, count: u32, terms: *const PairTerms, out: [*]f32) callconv(.c) void,
+
+    /// How well the grid of step 1/t fits a vector of magnitudes, for the whole code and its upper half at once.
+    /// level_i = min(floor(magnitude_i·t), level_max); x_i = level_i + 0.5, y_i = floor(level_i·upper_scale) + 0.5.
+    code_scores: *const fn (magnitudes: [*]const f32, dim: u32, t: f32, level_max: f32, upper_scale: f32, out: *CodeScores) callconv(.c) void,
+
+    /// x_i = x_i·y_i.
+    multiply: *const fn (x: [*]f32, y: [*]const f32, len: u32) callconv(.c) void,
+
+    /// Fast Walsh-Hadamard transform without scaling, in place; len is a power of two, at least 16.
+    hadamard: *const fn (x: [*]f32, len: u32) callconv(.c) void,
+
+    /// Σ x_i².
+    sum_squares: *const fn (x: [*]const f32, len: u32) callconv(.c) f32,
+
+    /// Σ x_i·y_i.
+    dot: *const fn (x: [*]const f32, y: [*]const f32, len: u32) callconv(.c) f32,
+};
+
+/// What an estimate needs beside the dot product: the index-wide scales of the two u16 factors, and the query's terms.
+pub const EstimateTerms = extern struct {
+    norm2_min: f32,
+    norm2_step: f32,
+    f_min: f32,
+    f_step: f32,
+    scale: f32,
+    bias: f32,
+    query_norm2: f32,
+};
+
+/// One vector's factors for construction.
+pub const PairFactors = extern struct {
+    /// |o|²
+    norm2: f32,
+    /// |o|²/⟨x̄,o⟩
+    f: f32,
+    /// Σ u_i
+    sum: i32,
+};
+
+pub const PairTerms = extern struct {
+    norm2: f32,
+    f: f32,
+    bias: i32,
+};
+
+pub const CodeScores = extern struct {
+    /// Σ x_i·magnitude_i, Σ x_i²
+    dot_full: f32,
+    sum2_full: f32,
+    /// Σ y_i·magnitude_i, Σ y_i²
+    dot_upper: f32,
+    sum2_upper: f32,
+};

@@ -1,0 +1,101 @@
+//! The definition: what every kernel computes, one value at a time. Tests hold each compiled level against this file.
+const std = @import("std");
+const abi = @import("abi.zig");
+
+pub fn code_at(code: [*]const u8, i: usize, bits: u32) u32 {
+    var value: u32 = 0;
+    for (0..bits) |b| {
+        const bit = i * bits + b;
+        value |= @as(u32, (code[bit / 8] >> @intCast(bit % 8)) & 1) << @intCast(b);
+    }
+    return value;
+}
+
+pub fn dot_code(query: [*]const i8, dim: u32, bits: u32, code: [*]const u8) i32 {
+    var sum: i32 = 0;
+    for (0..dim) |i| sum += query[i] * @as(i32, @intCast(code_at(code, i, bits)));
+    return sum;
+}
+
+pub fn checksum(bytes: [*]const u8, len: usize) callconv(.c) u64 {
+    return std.hash.XxHash3.hash(0, bytes[0..len]);
+}
+
+pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, terms: *const abi.EstimateTerms, out: [*]f32) callconv(.c) void {
+    for (ids[0..count], out[0..count]) |id, *o| {
+        const entry = base + id * stride;
+        const factors = entry + dim * bits / 8;
+        const norm2 = terms.norm2_min + terms.norm2_step * scaled(factors[0..2]);
+        const f = terms.f_min + terms.f_step * scaled(factors[2..4]);
+        const dot_query: f32 = @floatFromInt(dot_code(query, dim, bits, entry));
+        o.* = norm2 + terms.query_norm2 - f * (dot_query * terms.scale - terms.bias);
+    }
+}
+
+fn scaled(bytes: *const [2]u8) f32 {
+    return @floatFromInt(std.mem.readInt(u16, bytes, .little));
+}
+
+pub fn dot_gather2(hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void {
+    for (ids[0..count], 0..) |id, j| {
+        out_hi[j] = dot_code(hi, dim, bits, base + id * stride);
+        out_lo[j] = dot_code(lo, dim, bits, base + id * stride);
+    }
+}
+
+pub fn dot_rows(hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, rows: [*]const u8, stride: usize, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void {
+    for (0..count) |j| {
+        out_hi[j] = dot_code(hi, dim, bits, rows + j * stride);
+        out_lo[j] = dot_code(lo, dim, bits, rows + j * stride);
+    }
+}
+
+pub fn pair_gather(plane: [*]align(64) const i8, dim: u32, codes: [*]const u8, factors: [*]const abi.PairFactors, ids: [*]const u32, count: u32, terms: *const abi.PairTerms, out: [*]f32) callconv(.c) void {
+    for (ids[0..count], out[0..count]) |id, *o| {
+        const factor = factors[id];
+        const inner: f32 = @floatFromInt(2 * dot_code(plane, dim, 8, codes + @as(usize, id) * dim) + factor.sum + terms.bias);
+        o.* = @max(0, factor.norm2 + terms.norm2 - terms.f * factor.f * inner);
+    }
+}
+
+pub fn code_scores(magnitudes: [*]const f32, dim: u32, t: f32, level_max: f32, upper_scale: f32, out: *abi.CodeScores) callconv(.c) void {
+    var sums = abi.CodeScores{ .dot_full = 0, .sum2_full = 0, .dot_upper = 0, .sum2_upper = 0 };
+    for (magnitudes[0..dim]) |magnitude| {
+        const level = @min(@floor(magnitude * t), level_max);
+        const x = level + 0.5;
+        const y = @floor(level * upper_scale) + 0.5;
+        sums.dot_full += x * magnitude;
+        sums.sum2_full += x * x;
+        sums.dot_upper += y * magnitude;
+        sums.sum2_upper += y * y;
+    }
+    out.* = sums;
+}
+
+pub fn multiply(x: [*]f32, y: [*]const f32, len: u32) callconv(.c) void {
+    for (x[0..len], y[0..len]) |*a, b| a.* *= b;
+}
+
+pub fn hadamard(x: [*]f32, len: u32) callconv(.c) void {
+    var half: usize = 1;
+    while (half < len) : (half *= 2) {
+        var start: usize = 0;
+        while (start < len) : (start += 2 * half) {
+            for (x[start..][0..half], x[start + half ..][0..half]) |*a, *b| {
+                const sum = a.* + b.*;
+                b.* = a.* - b.*;
+                a.* = sum;
+            }
+        }
+    }
+}
+
+pub fn sum_squares(x: [*]const f32, len: u32) callconv(.c) f32 {
+    return dot(x, x, len);
+}
+
+pub fn dot(x: [*]const f32, y: [*]const f32, len: u32) callconv(.c) f32 {
+    var sum: f64 = 0;
+    for (x[0..len], y[0..len]) |a, b| sum += @as(f64, a) * b;
+    return @floatCast(sum);
+}

@@ -1,0 +1,1 @@
+//! Every compiled kernel against the definition.

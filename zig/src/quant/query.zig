@@ -1,0 +1,241 @@
+//! One query against codes: quantised once, then estimated in integers. Symbols are those of docs/rabitq.md.
+const std = @import("std");
+const assert = std.debug.assert;
+const base = @import("base");
+const dispatch = @import("dispatch.zig");
+const abi = @import("kernels/abi.zig");
+const encode = @import("encode.zig");
+const store = @import("store.zig");
+const CodeParams = encode.CodeParams;
+const Codes = store.Codes;
+
+/// Codes refined per inner round: their dot products lie on the stack.
+const chunk = 64;
+
+pub const Query = struct {
+    params: CodeParams,
+    kernels: *const dispatch.Kernels,
+    /// All three planes in one allocation.
+    planes: []align(64) i8,
+    /// The query in 8 bits, for navigation: q ≈ coarse_step·coarse.
+    coarse: []align(64) i8,
+    /// The query in 16 bits, for records: q ≈ fine_step·(256·hi + lo).
+    hi: []align(64) i8,
+    lo: []align(64) i8,
+    coarse_step: f32 = 0,
+    fine_step: f32 = 0,
+    /// Σ coarse, Σ (256·hi + lo)
+    coarse_sum: i32 = 0,
+    fine_sum: i32 = 0,
+    /// |q|²
+    norm2: f32 = 0,
+    /// |q − coarse_step·coarse|²/|q|²: what rounding the query adds to tan² of the code.
+    coarse_error2: f32 = 0,
+    /// Of the codes that are searched, see `bind`.
+    tan_upper: f32 = -1,
+    tan_full: f32 = -1,
+
+    pub fn init(alloc: std.mem.Allocator, params: CodeParams) std.mem.Allocator.Error!Query {
+        params.check();
+        const width = std.mem.alignForward(usize, params.dim, 64);
+        const planes = try alloc.alignedAlloc(i8, .@"64", 3 * width);
+        @memset(planes, 0);
+        return .{
+            .params = params,
+            .kernels = dispatch.kernels(),
+            .planes = planes,
+            .coarse = planes[0..width],
+            .hi = @alignCast(planes[width..][0..width]),
+            .lo = @alignCast(planes[2 * width ..][0..width]),
+        };
+    }
+
+    pub fn deinit(self: *Query, alloc: std.mem.Allocator) void {
+        alloc.free(self.planes);
+        self.* = undefined;
+    }
+
+    /// Takes over the size of the codes' error, which `sigma_upper` and `sigma_full` need.
+    pub fn bind(self: *Query, codes: *const Codes) void {
+        self.tan_upper = codes.tan_upper;
+        self.tan_full = if (self.params.record_bits == 0) codes.tan_upper else codes.tan_full;
+    }
+
+    /// Quantises a query that is already in the codes' space: minus the mean, rotated. Allocates nothing.
+    pub fn prepare(self: *Query, rotated_centered: []const f32) void {
+        assert(rotated_centered.len == self.params.dim);
+        var largest: f32 = 0;
+        for (rotated_centered) |x| largest = @max(largest, @abs(x));
+        self.norm2 = self.kernels.sum_squares(rotated_centered.ptr, self.params.dim);
+        self.coarse_sum = 0;
+        self.fine_sum = 0;
+        if (!(largest > 1e-18)) { // the mean itself: every distance is the vector's own norm
+            @memset(self.planes, 0);
+            self.coarse_step = 0;
+            self.fine_step = 0;
+            self.coarse_error2 = 0;
+            return;
+        }
+        const coarse_scale = coarse_max / largest;
+        const fine_scale = fine_max / largest;
+        self.coarse_step = largest / coarse_max;
+        self.fine_step = largest / fine_max;
+        var error2: f32 = 0;
+        var coarse_sum: i32 = 0;
+        var fine_sum: i32 = 0;
+        for (rotated_centered, 0..) |x, i| {
+            const coarse: i32 = @intFromFloat(@round(x * coarse_scale));
+            self.coarse[i] = @intCast(coarse);
+            coarse_sum += coarse;
+            const off = x - self.coarse_step * @as(f32, @floatFromInt(coarse));
+            error2 += off * off;
+            const fine: i32 = @intFromFloat(@round(x * fine_scale));
+            const hi = (fine + 128) >> 8;
+            self.hi[i] = @intCast(hi);
+            self.lo[i] = @intCast(fine - (hi << 8));
+            fine_sum += fine;
+        }
+        self.coarse_sum = coarse_sum;
+        self.fine_sum = fine_sum;
+        self.coarse_error2 = error2 / self.norm2;
+    }
+
+    const coarse_max: f32 = 127;
+    /// 127·256, so that hi is at most 127.
+    const fine_max: f32 = 127 * 256;
+
+    /// Squared distances estimated from the codes in memory, to 8 bits of the query.
+    pub fn estimate(self: *const Query, codes: *const Codes, ids: []const u32, out: []f32) void {
+        assert(ids.len == out.len);
+        assert(std.meta.eql(self.params, codes.params));
+        const scale = 2 * self.coarse_step;
+        const terms = abi.EstimateTerms{
+            .norm2_min = codes.norm2.min,
+            .norm2_step = codes.norm2.step,
+            .f_min = codes.f_upper.min,
+            .f_step = codes.f_upper.step,
+            .scale = scale,
+            .bias = scale * self.params.center_upper() * @as(f32, @floatFromInt(self.coarse_sum)),
+            .query_norm2 = self.norm2,
+        };
+        self.kernels.estimate_gather(
+            self.coarse.ptr,
+            self.params.dim,
+            self.params.memory_bits,
+            codes.bytes.ptr,
+            self.params.entry_bytes(),
+            ids.ptr,
+            @intCast(ids.len),
+            &terms,
+            out.ptr,
+        );
+    }
+
+    /// Squared distances to `count` records of one page from all their bits and 16 bits of the query. The records are
+    /// those of the vertices from `first_vertex` on; `lower` holds their lower codes one after the other.
+    pub fn estimate_page(self: *const Query, codes: *const Codes, first_vertex: u32, count: u32, lower: [*]const u8, f_full: []align(1) const u16, out: []f32) void {
+        assert(out.len >= count);
+        assert(first_vertex + count <= codes.n);
+        assert(std.meta.eql(self.params, codes.params));
+        const k = self.kernels;
+        const params = self.params;
+        var done: u32 = 0;
+        while (done < count) {
+            const part = @min(chunk, count - done);
+            const first = first_vertex + done;
+            var dots: Dots = undefined;
+            k.dot_rows(self.hi.ptr, self.lo.ptr, params.dim, params.memory_bits, codes.entry(first), params.entry_bytes(), part, &dots.upper_hi, &dots.upper_lo);
+            if (params.record_bits > 0) {
+                k.dot_rows(self.hi.ptr, self.lo.ptr, params.dim, params.record_bits, lower + done * params.lower_bytes(), params.lower_bytes(), part, &dots.lower_hi, &dots.lower_lo);
+            }
+            for (out[done..][0..part], 0..) |*o, j| {
+                const id = first + @as(u32, @intCast(j));
+                o.* = self.distance2(codes, id, &dots, j, if (params.record_bits > 0) f_full[done + j] else 0);
+            }
+            done += part;
+        }
+    }
+
+    /// The same for single records that lie apart, as in a cache: `lower[j]` and `f_full[j]` belong to `ids[j]`.
+    pub fn estimate_records(self: *const Query, codes: *const Codes, ids: []const u32, lower: []const [*]const u8, f_full: []const u16, out: []f32) void {
+        assert(ids.len == out.len);
+        assert(std.meta.eql(self.params, codes.params));
+        const k = self.kernels;
+        const params = self.params;
+        if (params.record_bits > 0) {
+            assert(ids.len == lower.len);
+            assert(ids.len == f_full.len);
+        }
+        var done: usize = 0;
+        while (done < ids.len) {
+            const part = @min(chunk, ids.len - done);
+            var dots: Dots = undefined;
+            k.dot_gather2(self.hi.ptr, self.lo.ptr, params.dim, params.memory_bits, codes.bytes.ptr, params.entry_bytes(), ids[done..].ptr, @intCast(part), &dots.upper_hi, &dots.upper_lo);
+            if (params.record_bits > 0) for (0..part) |j| {
+                k.dot_rows(self.hi.ptr, self.lo.ptr, params.dim, params.record_bits, lower[done + j], 0, 1, dots.lower_hi[j..].ptr, dots.lower_lo[j..].ptr);
+            };
+            for (out[done..][0..part], ids[done..][0..part], 0..) |*o, id, j| {
+                o.* = self.distance2(codes, id, &dots, j, if (params.record_bits > 0) f_full[done + j] else 0);
+            }
+            done += part;
+        }
+    }
+
+    const Dots = struct {
+        upper_hi: [chunk]i32,
+        upper_lo: [chunk]i32,
+        lower_hi: [chunk]i32,
+        lower_lo: [chunk]i32,
+    };
+
+    inline fn distance2(self: *const Query, codes: *const Codes, id: u32, dots: *const Dots, j: usize, f_full: u16) f32 {
+        // ⟨u,q⟩ in units of fine_step: exact in i64, rounded once.
+        var inner = @as(i64, dots.upper_hi[j]) * 256 + dots.upper_lo[j];
+        var f = codes.f_upper_of(id);
+        if (self.params.record_bits > 0) {
+            inner = (inner << @intCast(self.params.record_bits)) + @as(i64, dots.lower_hi[j]) * 256 + dots.lower_lo[j];
+            f = codes.f_full.decode(f_full);
+        }
+        // Twice ⟨x̄,q⟩: the center is a whole number of halves, so this too is exact.
+        const twice_center = (@as(i64, 1) << @intCast(self.params.total_bits())) - 1;
+        const twice_inner: f32 = @floatFromInt(2 * inner - twice_center * self.fine_sum);
+        return codes.norm2_of(id) + self.norm2 - f * (twice_inner * self.fine_step);
+    }
+
+    /// One standard deviation of `estimate` for a vertex of that norm2, wherever the query lies.
+    pub fn sigma_upper(self: *const Query, norm2: f32) f32 {
+        assert(self.tan_upper >= 0); // bind first
+        return self.sigma(norm2, self.norm2, self.tan_upper, self.coarse_error2);
+    }
+
+    /// One standard deviation of `estimate_page` for a vertex of that norm2.
+    pub fn sigma_full(self: *const Query, norm2: f32) f32 {
+        assert(self.tan_full >= 0);
+        return self.sigma(norm2, self.norm2, self.tan_full, 0);
+    }
+
+    /// `sigma_upper`, sharper for a vertex at about squared distance `near2`: the code's error is orthogonal to the
+    /// vertex, so only the part of the query that is orthogonal to the vertex meets it.
+    pub fn sigma_upper_at(self: *const Query, norm2: f32, near2: f32) f32 {
+        assert(self.tan_upper >= 0);
+        return self.sigma(norm2, self.orthogonal2(norm2, near2), self.tan_upper, self.coarse_error2);
+    }
+
+    pub fn sigma_full_at(self: *const Query, norm2: f32, near2: f32) f32 {
+        assert(self.tan_full >= 0);
+        return self.sigma(norm2, self.orthogonal2(norm2, near2), self.tan_full, 0);
+    }
+
+    /// `query2`: |q|² as far as the code's error meets it; the query's own rounding error points anywhere.
+    fn sigma(self: *const Query, norm2: f32, query2: f32, tan: f32, query_error2: f32) f32 {
+        const freedom: f32 = @floatFromInt(self.params.dim - 1);
+        return 2 * @sqrt(norm2 * (query2 * tan * tan + self.norm2 * query_error2) / freedom);
+    }
+
+    /// |q|² less its part along a vertex of that norm and distance.
+    fn orthogonal2(self: *const Query, norm2: f32, near2: f32) f32 {
+        if (norm2 <= 0) return self.norm2;
+        const inner = (norm2 + self.norm2 - near2) / 2;
+        return std.math.clamp(self.norm2 - inner * inner / norm2, 0, self.norm2);
+    }
+};

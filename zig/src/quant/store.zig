@@ -1,0 +1,98 @@
+//! The codes that an open index keeps in memory.
+const std = @import("std");
+const assert = std.debug.assert;
+const base = @import("base");
+const encode = @import("encode.zig");
+const CodeParams = encode.CodeParams;
+
+/// A float as 16 bits between index-wide bounds: value = min + step·u.
+pub const Scale16 = struct {
+    min: f32,
+    step: f32,
+
+    pub fn of(min: f32, max: f32) Scale16 {
+        assert(min <= max);
+        return .{ .min = min, .step = (max - min) / std.math.maxInt(u16) };
+    }
+
+    /// The nearest value that has a code; values outside the bounds take the bound.
+    pub fn encode(self: Scale16, value: f32) u16 {
+        if (self.step == 0) return 0;
+        return @intFromFloat(std.math.clamp(@round((value - self.min) / self.step), 0, std.math.maxInt(u16)));
+    }
+
+    pub fn decode(self: Scale16, code: u16) f32 {
+        return self.min + self.step * @as(f32, @floatFromInt(code));
+    }
+};
+
+/// Entries of `params.entry_bytes()`: the packed upper code, u16 norm2, u16 f_upper (both scaled, little-endian);
+/// `base.limits.code_padding` bytes behind the last one.
+pub const Codes = struct {
+    params: CodeParams,
+    n: u32,
+    bytes: []align(64) const u8,
+    norm2: Scale16,
+    f_upper: Scale16,
+    f_full: Scale16,
+    /// Root mean squares of tan(angle between x̄ and o) over the index.
+    tan_upper: f32,
+    tan_full: f32,
+
+    /// Bytes of the array with its padding.
+    pub fn byte_len(params: CodeParams, n: u32) usize {
+        return params.entry_bytes() * n + base.limits.code_padding;
+    }
+
+    /// Writes one entry: the upper bits of `code` and the scaled factors.
+    pub fn write_entry(params: CodeParams, out: []u8, code: []const u16, norm2: u16, f_upper: u16) void {
+        assert(out.len == params.entry_bytes());
+        assert(code.len == params.dim);
+        encode.pack(code, @intCast(params.record_bits), params.memory_bits, out);
+        const factors = out[params.upper_bytes()..];
+        std.mem.writeInt(u16, factors[0..2], norm2, .little);
+        std.mem.writeInt(u16, factors[2..4], f_upper, .little);
+    }
+
+    pub fn entry(self: *const Codes, id: u32) [*]const u8 {
+        assert(id < self.n);
+        return self.bytes.ptr + self.params.entry_bytes() * id;
+    }
+
+    pub fn norm2_of(self: *const Codes, id: u32) f32 {
+        return self.norm2.decode(self.factor(id, 0));
+    }
+
+    pub fn f_upper_of(self: *const Codes, id: u32) f32 {
+        return self.f_upper.decode(self.factor(id, 2));
+    }
+
+    fn factor(self: *const Codes, id: u32, offset: usize) u16 {
+        return std.mem.readInt(u16, (self.entry(id) + self.params.upper_bytes() + offset)[0..2], .little);
+    }
+
+    /// Starts the loads of an entry that will be estimated soon.
+    pub inline fn prefetch(self: *const Codes, id: u32) void {
+        const start = self.entry(id);
+        const len = self.params.entry_bytes();
+        var offset: usize = 0;
+        while (offset < len) : (offset += 64) @prefetch(start + offset, .{ .locality = 3 });
+        @prefetch(start + len - 1, .{ .locality = 3 });
+    }
+};
+
+test "Scale16 is off by at most half a step, keeps its bounds, and survives an empty range" {
+    for ([_][2]f32{ .{ 0, 1 }, .{ 3, 4000 }, .{ -2, 5 }, .{ 1e-9, 2e-9 }, .{ 0, 3e8 } }) |range| {
+        const scale = Scale16.of(range[0], range[1]);
+        const width = range[1] - range[0];
+        for (0..1001) |i| {
+            const value = range[0] + width * @as(f32, @floatFromInt(i)) / 1000;
+            const error_max = 0.5 * width / 65535 + 4 * std.math.floatEps(f32) * @max(@abs(range[0]), @abs(range[1]));
+            try std.testing.expectApproxEqAbs(value, scale.decode(scale.encode(value)), error_max);
+        }
+        try std.testing.expectEqual(0, scale.encode(range[0] - width));
+        try std.testing.expectEqual(65535, scale.encode(range[1] + width));
+    }
+    const point = Scale16.of(2.5, 2.5);
+    try std.testing.expectEqual(2.5, point.decode(point.encode(2.5)));
+}
