@@ -1,8 +1,8 @@
 """Compile the native library and put it into the package.
 
-Hatchling runs :class:`NativeBuildHook` for wheels and editable installs; ``python hatch_build.py`` does the same by hand
-(``./dev build``), into the working tree. The compiler is the pinned ``ziglang`` wheel, so nothing but liburing's static
-library and headers is asked of the system.
+Hatchling runs :class:`NativeBuildHook` for wheels and editable installs; ``python hatch_build.py`` does the
+same by hand (``./dev build``), into the working tree. The compiler is the pinned ``ziglang`` wheel, so
+nothing but liburing's static library and headers is asked of the system.
 
 Environment
 -----------
@@ -30,7 +30,7 @@ ARCHITECTURES = ("x86_64", "aarch64")
 BUILD_TIMEOUT_S = 1800
 
 
-class NativeBuildHook(BuildHookInterface):  # type: ignore[misc]  # hatchling ships no types
+class NativeBuildHook(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
@@ -48,12 +48,16 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[misc]  # hatchling sh
 def target_arch() -> str:
     arch = os.environ.get("VELO_TARGET_ARCH") or platform.machine()
     if sys.platform != "linux" or arch not in ARCHITECTURES:
-        raise RuntimeError(f"velo builds for Linux on {' and '.join(ARCHITECTURES)}, not {sys.platform} on {arch}")
+        raise RuntimeError(
+            f"velo builds for Linux on {' and '.join(ARCHITECTURES)}, not {sys.platform} on {arch}"
+        )
     return arch
 
 
 def compile_library(root: Path, step: str, prefix: Path, cache: Path, arch: str) -> None:
-    """Run ``zig build STEP``; the result lies under ``prefix/lib``. Raises RuntimeError with zig's own words."""
+    """Run ``zig build STEP``; the result lies under ``prefix/lib``. Raises RuntimeError with zig's own
+    words.
+    """
     command = [
         sys.executable,
         *("-m", "ziglang", "build", step),
@@ -69,11 +73,15 @@ def compile_library(root: Path, step: str, prefix: Path, cache: Path, arch: str)
             command, cwd=root, env=env, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
         )
     if done.returncode != 0:
-        raise RuntimeError(f"the native library did not build ({' '.join(command[1:])}):\n{done.stderr[-8000:]}")
+        raise RuntimeError(
+            f"the native library did not build ({' '.join(command[1:])}):\n{done.stderr[-8000:]}"
+        )
 
 
 def global_cache_dir() -> Path | None:
-    """A folder that zig may write, or None. Made here, because zig waits for ever on one whose parents cannot be made."""
+    """A folder that zig may write, or None. Made here, because zig waits for ever on one whose parents
+    cannot be made.
+    """
     home = os.environ.get("HOME")
     candidates = [
         os.environ.get("ZIG_GLOBAL_CACHE_DIR"),

@@ -1,7 +1,7 @@
 """How a system under test is run: one process, one request file, one folder of answers.
 
-Every runner is a small script beside this file's folders. It subclasses :class:`System` and ends with ``run(MySystem)``.
-It is started with the interpreter of its own environment and one argument, a JSON file:
+Every runner is a small script beside this file's folders. It subclasses :class:`System` and ends with
+``run(MySystem)``. It is started with the interpreter of its own environment and one argument, a JSON file:
 
     base, queries    paths of npy files
     k, threads       numbers
@@ -11,14 +11,14 @@ It is started with the interpreter of its own environment and one argument, a JS
     points           settings to measure, one after the other
     out              folder for answers; point i leaves ``i.npz``
 
-One JSON line a point goes to ``out/points.jsonl``. Only numpy and the standard library are used here: the file is imported
-inside environments that know nothing of velo.
+One JSON line a point goes to ``out/points.jsonl``. Only numpy and the standard library are used here: the
+file is imported inside environments that know nothing of velo.
 
-What is measured, and how it stays honest: the batch pass and the one-at-a-time pass are separate; no clock runs inside the
-batch; warm-up queries are the last of the set, and are measured in neither pass when the set is large enough; pages of the
-index files are dropped from the page cache before opening; memory is the growth of the process's resident set since just
-before the index was opened, at its highest; bytes from the device are the kernel's own count for this process
-(/proc/self/io), beside whatever the system itself claims.
+What is measured, and how it stays honest: the batch pass and the one-at-a-time pass are separate; no clock
+runs inside the batch; warm-up queries are the last of the set, and are measured in neither pass when the set
+is large enough; pages of the index files are dropped from the page cache before opening; memory is the
+growth of the process's resident set since just before the index was opened, at its highest; bytes from the
+device are the kernel's own count for this process (/proc/self/io), beside whatever the system itself claims.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ import gc
 import json
 import os
 import resource
+import shutil
 import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +39,8 @@ import numpy as np
 WARM_UP_COUNT = 200
 
 
-class System:
-    """One system under test. Methods not overridden mean "nothing to do"."""
+class System(ABC):
+    """One system under test."""
 
     #: "memory" or "disk": where the vectors are while searching.
     home = "memory"
@@ -49,12 +51,15 @@ class System:
         self.folder = Path(request["folder"])
         self.options: dict[str, Any] = request["build"]
 
+    @abstractmethod
     def version(self) -> str:
-        raise NotImplementedError  # every runner says its version
+        """Version of the package under test."""
 
+    @abstractmethod
     def build(self, base: np.ndarray) -> None:
         """Build into ``self.folder`` (empty)."""
 
+    @abstractmethod
     def open(self) -> None:
         """Open ``self.folder`` for searching."""
 
@@ -64,21 +69,24 @@ class System:
 
     def set_point(self, point: dict[str, Any]) -> None:
         """Take the settings of the next measurement."""
+        self.point = point
 
     def search_one(self, query: np.ndarray) -> Any:
         """Ids of the nearest to one query; whatever the system returns (converted after the clock stops)."""
         return self.search_batch(query[None, :])
 
+    @abstractmethod
     def search_batch(self, queries: np.ndarray) -> Any:
         """Ids of the nearest to all queries, by ``self.threads`` threads."""
-        raise NotImplementedError  # every runner searches
 
     def ids(self, answer: Any) -> np.ndarray:
         """(query_count, k) int64 from what search_batch returned."""
         return np.asarray(answer, dtype=np.int64)
 
     def counters(self, answer: Any) -> dict[str, np.ndarray]:
-        """One array a counter, an entry a query, from the batch's answer; names as in velo's ``result.stats``."""
+        """One array a counter, an entry a query, from the batch's answer; names as in velo's
+        ``result.stats``.
+        """
         return {}
 
     def facts(self) -> dict[str, Any]:
@@ -135,8 +143,6 @@ def build_once(system: System, base_path: str) -> dict[str, Any]:
         built: dict[str, Any] = json.loads(marker.read_text())
         return built
     if system.folder.exists():
-        import shutil
-
         shutil.rmtree(system.folder)
     system.folder.mkdir(parents=True)
     base = np.load(base_path, mmap_mode="r")
@@ -154,13 +160,24 @@ def build_once(system: System, base_path: str) -> dict[str, Any]:
     return built
 
 
-def measure(system: System, point: dict[str, Any], queries: np.ndarray, single_count: int, out: Path) -> dict[str, Any]:
+def measure(
+    system: System, point: dict[str, Any], queries: np.ndarray, single_count: int, out: Path
+) -> dict[str, Any]:
     system.set_point(point)
-    system.search_batch(queries[-WARM_UP_COUNT:])
+    if len(queries) >= 5 * WARM_UP_COUNT:
+        queries, warm_up = queries[:-WARM_UP_COUNT], queries[-WARM_UP_COUNT:]
+    else:
+        warm_up = queries
+    system.search_batch(warm_up)
+    single_count = min(single_count, len(queries))
 
     start, cpu_start, io_start = time.perf_counter(), cpu_s(), device_bytes()
     answer = system.search_batch(queries)
-    batch_s, batch_cpu_s, batch_io = time.perf_counter() - start, cpu_s() - cpu_start, device_bytes() - io_start
+    batch_s, batch_cpu_s, batch_io = (
+        time.perf_counter() - start,
+        cpu_s() - cpu_start,
+        device_bytes() - io_start,
+    )
 
     latency_s = np.empty(single_count)
     for i in range(single_count):
@@ -168,10 +185,10 @@ def measure(system: System, point: dict[str, Any], queries: np.ndarray, single_c
         system.search_one(queries[i])
         latency_s[i] = time.perf_counter() - start
 
-    counters = {name: np.asarray(values) for name, values in system.counters(answer).items()}
-    np.savez_compressed(
-        out, ids=system.ids(answer).astype(np.int32), latency_us=(latency_s * 1e6).astype(np.float32), **counters
-    )
+    arrays: dict[str, Any] = {name: np.asarray(values) for name, values in system.counters(answer).items()}
+    arrays["ids"] = system.ids(answer).astype(np.int32)
+    arrays["latency_us"] = (latency_s * 1e6).astype(np.float32)
+    np.savez_compressed(out, **arrays)
     return {
         "point": point,
         "query_count": len(queries),
@@ -206,10 +223,15 @@ def run(kind: type[System]) -> None:
     before = status_bytes("VmRSS")
     start = time.perf_counter()
     system.open()
-    opened = {"version": system.version(), "home": system.home, "open_s": time.perf_counter() - start, **built}
+    opened = {
+        "version": system.version(),
+        "home": system.home,
+        "open_s": time.perf_counter() - start,
+        **built,
+    }
     with (out / "points.jsonl").open("w") as lines:
         for i, point in enumerate(request["points"]):
-            line = measure(system, point, queries, min(int(request["single_count"]), len(queries)), out / f"{i}.npz")
+            line = measure(system, point, queries, int(request["single_count"]), out / f"{i}.npz")
             line.update(opened)
             line["resident_growth_bytes"] = status_bytes("VmHWM") - before
             line["facts"] = system.facts()

@@ -2,8 +2,9 @@
 
     python examples/data/make_sample.py --data DIR_OF_SIFT1M [--out DIR]
 
-The first 20,000 base rows and the first 200 queries; both orders are random in the source. Truth is exact: squared L2 of
-uint8 vectors is a whole number, equal distances go by lower id. Running it twice gives the same bytes.
+The first 20,000 base rows and the first 200 queries; both orders are random in the source. Truth is exact:
+squared L2 of uint8 vectors is a whole number, equal distances go by lower id. Running it twice gives the
+same bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ COLUMNS = ["uniform10", "zipf10", "cluster10", "price", "ts", "tags", "brand"]
 def read_u8bin(path: Path, row_count: int) -> NDArray[np.uint8]:
     n, dim = np.fromfile(path, dtype="<u4", count=2)
     assert n >= row_count, f"{path} holds {n} rows"
-    return np.fromfile(path, dtype=np.uint8, count=row_count * int(dim), offset=8).reshape(row_count, int(dim))
+    return np.fromfile(path, dtype=np.uint8, count=row_count * int(dim), offset=8).reshape(
+        row_count, int(dim)
+    )
 
 
 def write_u8bin(path: Path, rows: NDArray[np.uint8]) -> None:
@@ -45,7 +48,9 @@ def write_truth(path: Path, ids: NDArray[np.int32], distances: NDArray[np.float3
 def nearest(
     base: NDArray[np.uint8], queries: NDArray[np.uint8], k: int, passes: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The k nearest rows of each query by direct computation; ``passes`` (query, row) leaves the others out."""
+    """The k nearest rows of each query by direct computation; ``passes`` (query, row) leaves the others
+    out.
+    """
     rows = base.astype(np.int64)
     ids = np.empty((len(queries), k), dtype=np.int32)
     distances = np.empty((len(queries), k), dtype=np.float32)
@@ -71,7 +76,9 @@ def main() -> None:
     base = read_u8bin(arguments.data / "base.u8bin", ROW_COUNT)
     queries = read_u8bin(arguments.data / "query.u8bin", QUERY_COUNT)
     labels = pq.read_table(arguments.data / "labels.parquet", columns=COLUMNS).slice(0, ROW_COUNT)
-    asked = pq.read_table(arguments.data / "query_filters.parquet", columns=["uniform10"]).slice(0, QUERY_COUNT)
+    asked = pq.read_table(arguments.data / "query_filters.parquet", columns=["uniform10"]).slice(
+        0, QUERY_COUNT
+    )
 
     write_u8bin(out / "sample.u8bin", base)
     write_u8bin(out / "sample_queries.u8bin", queries)
@@ -85,7 +92,10 @@ def main() -> None:
     passes = asked.column("uniform10").to_numpy()[:, None] == row_class[None, :]
     write_truth(out / "sample_truth_uniform10.bin", *nearest(base, queries, FILTERED_K, passes))
     for path in sorted(out.glob("sample*")):
-        print(f"{path.name:30} {path.stat().st_size:>9,} bytes", pa.__version__ if path.suffix == ".parquet" else "")
+        print(
+            f"{path.name:30} {path.stat().st_size:>9,} bytes",
+            pa.__version__ if path.suffix == ".parquet" else "",
+        )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ class DiskAnn(System):
         return version("diskannpy")
 
     def build(self, base: np.ndarray) -> None:
-        code_bytes = self.options["code_bytes"]  # a vector; DiskANN takes it as a share of the search memory, in GiB
+        code_bytes = self.options[
+            "code_bytes"
+        ]  # a vector; DiskANN takes it as a share of the search memory, in GiB
         diskannpy.build_disk_index(
             data=np.ascontiguousarray(base),
             distance_metric="l2",
@@ -39,7 +41,9 @@ class DiskAnn(System):
             data_copy.unlink()
 
     def open(self) -> None:
-        self.index = diskannpy.StaticDiskIndex(str(self.folder), self.threads, num_nodes_to_cache=0, cache_mechanism=0)
+        self.index = diskannpy.StaticDiskIndex(
+            str(self.folder), self.threads, num_nodes_to_cache=0, cache_mechanism=0
+        )
 
     def set_point(self, point: dict[str, Any]) -> None:
         self.list_size, self.beam_width = point["list_size"], point["beam_width"]
@@ -48,7 +52,9 @@ class DiskAnn(System):
         return self.index.search(query, self.k, self.list_size, self.beam_width).identifiers
 
     def search_batch(self, queries: np.ndarray) -> Any:
-        return self.index.batch_search(queries, self.k, self.list_size, self.threads, self.beam_width).identifiers
+        return self.index.batch_search(
+            queries, self.k, self.list_size, self.threads, self.beam_width
+        ).identifiers
 
     def facts(self) -> dict[str, Any]:
         return {"files": {path.name: path.stat().st_size for path in sorted(self.folder.glob("*.bin"))}}

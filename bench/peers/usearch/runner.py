@@ -31,7 +31,10 @@ class Usearch(System):
         for start in range(0, len(base), 100_000):
             chunk = base[start : start + 100_000]
             index.add(
-                np.arange(start, start + len(chunk)), np.asarray(chunk, dtype=np.float32), threads=self.threads, copy=True
+                np.arange(start, start + len(chunk)),
+                np.asarray(chunk, dtype=np.float32),
+                threads=self.threads,
+                copy=True,
             )
         index.save(str(self.folder / "index.usearch"))
 

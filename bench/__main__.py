@@ -1,0 +1,129 @@
+"""``python -m bench``: sweep, filters, score, data, machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from bench import datasets, filters, machine, report, sweep
+from bench.peers import install
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True)
+
+    def common(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument(
+            "--data", type=Path, required=True, help="folder of the set (python -m bench data finds it)"
+        )
+        sub.add_argument("--limit", type=int, help="only the first N base vectors, with truth of their own")
+        sub.add_argument("--queries", type=int, help="only the first N queries")
+        sub.add_argument(
+            "--work", type=Path, default=Path(".bench"), help="indexes, environments, raw answers"
+        )
+        sub.add_argument("--out", type=Path, default=Path("docs/results"))
+        sub.add_argument("--name", help="name of the report (default: command and set)")
+        sub.add_argument("--threads", type=int, default=2)
+
+    sub = commands.add_parser("sweep", help="recall against cost, beside the peers")
+    common(sub)
+    sub.add_argument("--budgets", nargs="+", default=["10%", "20%"], help="shares of n·d·4 bytes for velo")
+    sub.add_argument("--lists", nargs="+", type=int, default=[16, 24, 32, 48, 64, 96, 128, 192, 256])
+    sub.add_argument("--peer-lists", nargs="+", type=int, default=[16, 32, 48, 64, 96, 128, 192, 256])
+    sub.add_argument("--peers", default=",".join(install.NAMES), help="comma-separated, or none")
+    sub.add_argument("--peer-code-share", default="20%", help="memory that disk peers get for their codes")
+    sub.add_argument("--single", type=int, default=1000, help="queries of the one-at-a-time pass")
+    sub.add_argument("--io", default="auto", choices=["auto", "uring", "threads"])
+    sub.add_argument("--plan", default="auto", choices=["auto", "links_in_memory", "links_on_disk"])
+
+    sub = commands.add_parser("score", help="score the raw answers of an earlier sweep again")
+    sub.add_argument("run", type=Path, help="folder under WORK/runs")
+    common(sub)
+
+    sub = commands.add_parser("filters", help="filtered search against filtering afterwards")
+    common(sub)
+    sub.add_argument("--budget", default="20%")
+    sub.add_argument("--filters", nargs="+", help="default: every truth_<filter>.bin of the set")
+    sub.add_argument("--lists", nargs="+", type=int, default=[32, 64, 128])
+
+    sub = commands.add_parser("data", help="print the folder of a set; make it where a maker is named")
+    sub.add_argument("set", choices=["sift1m", "sift100k"])
+    sub.add_argument("--maker", type=Path, help="the script that makes it")
+
+    sub = commands.add_parser("machine", help="describe this machine and probe a file's device")
+    sub.add_argument("--probe", type=Path, help="a large file on that device")
+    return top
+
+
+def run_sweep(arguments: argparse.Namespace) -> None:
+    dataset = datasets.load(arguments.data.resolve(), limit=arguments.limit, query_count=arguments.queries)
+    jobs = sweep.velo_jobs(
+        arguments.budgets, arguments.lists, io=arguments.io, plan=arguments.plan, metric=dataset.metric
+    )
+    share = sweep.share_of(arguments.peer_code_share)
+    names = [] if arguments.peers == "none" else arguments.peers.split(",")
+    jobs += [sweep.peer_job(name, dataset, arguments.peer_lists, share) for name in names]
+    rows = sweep.run(
+        dataset,
+        jobs,
+        work=arguments.work,
+        out=arguments.out,
+        name=arguments.name or f"sweep-{dataset.name}-{dataset.n}",
+        threads=arguments.threads,
+        single_count=arguments.single,
+    )
+    show(arguments.out, arguments.name or f"sweep-{dataset.name}-{dataset.n}")
+    if not rows:
+        sys.exit("sweep: nothing was measured")
+
+
+def run_filters(arguments: argparse.Namespace) -> None:
+    dataset = datasets.load(arguments.data.resolve(), query_count=arguments.queries)
+    if arguments.limit is not None:
+        sys.exit("filters: the truths of a set are for all of it; --limit is for the sweep")
+    name = arguments.name or f"filters-{dataset.name}-{dataset.n}"
+    filters.run(
+        dataset,
+        arguments.filters or filters.known_cases(dataset.folder),
+        memory=arguments.budget,
+        lists=arguments.lists,
+        work=arguments.work.resolve(),
+        out=arguments.out,
+        name=name,
+        threads=arguments.threads,
+    )
+    show(arguments.out, name)
+
+
+def show(out: Path, name: str) -> None:
+    print((out / f"{name}.md").read_text())
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    try:
+        match arguments.command:
+            case "sweep":
+                run_sweep(arguments)
+            case "filters":
+                run_filters(arguments)
+            case "score":
+                dataset = datasets.load(
+                    arguments.data.resolve(), limit=arguments.limit, query_count=arguments.queries
+                )
+                sweep.finish(dataset, arguments.run, arguments.out)
+            case "data":
+                print(datasets.find(arguments.set, arguments.maker))
+            case "machine":
+                host = machine.describe(Path.cwd(), arguments.probe)
+                print(json.dumps(host, indent=1))
+                print(report.machine_line(host))
+    except (datasets.DataError, install.PeerMissing) as error:
+        sys.exit(f"bench: {error}")
+
+
+if __name__ == "__main__":
+    main()

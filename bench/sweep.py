@@ -1,0 +1,240 @@
+"""The sweep: every system, every setting, one process each; raw answers first, scores afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import datasets, machine, report
+from bench.datasets import Dataset
+from bench.peers import install
+
+ROOT = Path(__file__).resolve().parents[1]
+COUNTERS = ("reads", "rounds", "bytes_read", "cache_hits", "estimates", "expanded")
+RUN_TIMEOUT_S = 4 * 3600
+
+
+@dataclass(frozen=True)
+class Job:
+    """One system with one set of build options and the settings to measure it at."""
+
+    system: str
+    label: str
+    build: dict[str, Any]
+    points: list[dict[str, Any]]
+
+
+def velo_jobs(
+    budgets: Sequence[str], lists: Sequence[int], *, io: str = "auto", plan: str = "auto", metric: str = "l2"
+) -> list[Job]:
+    points = [{"list_size": size, "io": io, "plan": plan} for size in lists]
+    suffix = "".join(f", {value}" for value in (io, plan) if value != "auto")
+    build = {} if metric == "l2" else {"metric": metric}
+    return [Job("velo", f"velo {b}{suffix}", {**build, "memory": b}, points) for b in budgets]
+
+
+def peer_job(name: str, dataset: Dataset, lists: Sequence[int], code_share: float) -> Job:
+    """The peer's settings: those its papers and manuals recommend, one place for all."""
+    points = [{"list_size": size} for size in lists]
+    code_bytes = min(int(dataset.dim * 4 * code_share), dataset.dim)
+    match name:
+        case "hnswlib":
+            return Job(name, "hnswlib", {"degree": 32, "build_list_size": 200, "seed": 1}, points)
+        case "usearch":
+            return Job(name, "usearch", {"degree": 32, "build_list_size": 200}, points)
+        case "diskannpy":
+            build = {"degree": 64, "build_list_size": 100, "code_bytes": code_bytes, "build_memory_gb": 8}
+            return Job(name, f"diskannpy {code_share:.0%}", build, [{**p, "beam_width": 4} for p in points])
+        case "zvec":
+            build = {"degree": 64, "build_list_size": 100, "code_bytes": code_bytes}
+            return Job(name, f"zvec DiskANN {code_share:.0%}", build, points)
+        case "numpy":
+            return Job(name, "numpy, exact", {}, [{"list_size": 0}])
+    raise install.PeerMissing(f"{name}: no such peer; there are {', '.join(install.NAMES)}")
+
+
+def share_of(budget: str) -> float:
+    """``20%`` → 0.2."""
+    if not budget.endswith("%"):
+        raise datasets.DataError(f"a budget of the sweep is a share such as 20%, not {budget!r}")
+    return float(budget[:-1]) / 100
+
+
+def export_arrays(dataset: Dataset, work: Path) -> Path:
+    """The set as npy files that any environment can read, and its truth, written once."""
+    folder = work / "arrays" / f"{dataset.name}-{dataset.n}-{digest(dataset.queries)}"
+    done = folder / "done"
+    if not done.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / "base.npy", datasets.for_peers(dataset.base, dataset.metric))
+        np.save(folder / "queries.npy", datasets.for_peers(dataset.queries, dataset.metric))
+        if dataset.metric != "l2":
+            np.save(folder / "raw_base.npy", dataset.base)
+            np.save(folder / "raw_queries.npy", dataset.queries)
+        done.touch()
+    return folder
+
+
+def digest(array: np.ndarray[Any, Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:8]
+
+
+def index_folder(job: Job, dataset: Dataset, work: Path) -> Path:
+    options = ",".join(f"{key}={value}" for key, value in sorted(job.build.items()))
+    name = f"{job.system}-{options}" if options else job.system
+    return work / "indexes" / f"{dataset.name}-{dataset.n}" / name.replace("/", "_")
+
+
+def run_job(job: Job, dataset: Dataset, work: Path, out: Path, *, threads: int, single_count: int) -> None:
+    """Measure ``job`` in a process of its own; answers and ``points.jsonl`` land in ``out``."""
+    arrays = export_arrays(dataset, work)
+    raw = "raw_" if job.system == "velo" and dataset.metric != "l2" else ""
+    out.mkdir(parents=True, exist_ok=True)
+    request = out / "request.json"
+    request.write_text(
+        json.dumps(
+            {
+                "system": job.system,
+                "label": job.label,
+                "base": str(arrays / f"{raw}base.npy"),
+                "queries": str(arrays / f"{raw}queries.npy"),
+                "k": datasets.K,
+                "threads": threads,
+                "single_count": single_count,
+                "folder": str(index_folder(job, dataset, work)),
+                "build": job.build,
+                "points": job.points,
+                "out": str(out),
+            },
+            indent=1,
+        )
+    )
+    env = dict(os.environ)
+    env.update(
+        {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    )
+    if job.system == "velo":
+        python, script = Path(sys.executable), ROOT / "bench" / "velo_runner.py"
+        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
+    else:
+        python, script = install.interpreter(job.system, work), install.runner(job.system)
+        env.pop("PYTHONPATH", None)
+    with (out / "log").open("w") as log:
+        done = subprocess.run(
+            [str(python), str(script), str(request)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=out,
+            timeout=RUN_TIMEOUT_S,
+            check=False,
+        )
+    if done.returncode != 0:
+        tail = (out / "log").read_text(errors="replace").strip().splitlines()[-12:]
+        raise RuntimeError(f"{job.label} failed ({done.returncode}); {out / 'log'} ends:\n" + "\n".join(tail))
+
+
+def score_run(dataset: Dataset, run_folder: Path) -> list[dict[str, Any]]:
+    """Rows of the table from the raw answers under ``run_folder``; measures nothing, so it may be run
+    again.
+    """
+    rows = []
+    for points in sorted(run_folder.glob("*/points.jsonl")):
+        request = json.loads((points.parent / "request.json").read_text())
+        for i, line in enumerate(points.read_text().splitlines()):
+            with np.load(points.parent / f"{i}.npz") as answer:
+                rows.append(
+                    score(dataset, request, json.loads(line), {name: answer[name] for name in answer.files})
+                )
+    return rows
+
+
+def score(
+    dataset: Dataset, request: dict[str, Any], line: dict[str, Any], answer: dict[str, np.ndarray[Any, Any]]
+) -> dict[str, Any]:
+    ids = answer["ids"].astype(np.int64)
+    count = len(ids)
+    latency = answer["latency_us"]
+    row: dict[str, Any] = {
+        "system": request["system"],
+        "label": request["label"],
+        "version": line["version"],
+        "home": line["home"],
+        "dataset": dataset.name,
+        "n": dataset.n,
+        "dim": dataset.dim,
+        "threads": request["threads"],
+        "build": request["build"],
+        **line["point"],
+        "query_count": count,
+        f"recall_at_{datasets.K}": float(datasets.recall(dataset, ids).mean()),
+        "qps": count / line["batch_s"],
+        "latency_mean_us": float(latency.mean()),
+        "latency_p50_us": float(np.percentile(latency, 50)),
+        "latency_p99_us": float(np.percentile(latency, 99)),
+        "cpu_us_per_query": line["batch_cpu_s"] * 1e6 / count,
+        "device_bytes_per_query": line["batch_device_bytes"] / count,
+        "resident_growth_bytes": line["resident_growth_bytes"],
+        "load": line["load"],
+        **{
+            key: line[key]
+            for key in ("build_s", "build_cpu_s", "build_peak_bytes", "build_load", "disk_bytes")
+        },
+        "facts": line["facts"],
+    }
+    for name in COUNTERS:
+        if name in answer:
+            row[name] = float(answer[name].mean())
+    if "memory" in request["build"]:
+        row["budget_bytes"] = int(share_of(request["build"]["memory"]) * dataset.float32_bytes)
+    return row
+
+
+def run(
+    dataset: Dataset,
+    jobs: Iterable[Job],
+    *,
+    work: Path,
+    out: Path,
+    name: str,
+    threads: int = 2,
+    single_count: int = 1000,
+) -> list[dict[str, Any]]:
+    """Run all jobs, then score and write ``out/name.jsonl`` and ``out/name.md``; a failed or missing system
+    is a line.
+    """
+    work = work.resolve()
+    run_folder = work / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    export_arrays(dataset, work)
+    notes = []
+    for number, job in enumerate(jobs):
+        print(f"sweep: {job.label}: {len(job.points)} settings", file=sys.stderr, flush=True)
+        folder = run_folder / f"{number:02}-{job.system}"
+        try:
+            run_job(job, dataset, work, folder, threads=threads, single_count=single_count)
+        except install.PeerMissing as missing:
+            notes.append(str(missing))
+        except (RuntimeError, subprocess.TimeoutExpired) as failed:
+            notes.append(f"{job.label}: failed: {str(failed).splitlines()[-1]}")
+            print(f"sweep: {failed}", file=sys.stderr)
+    host = machine.describe(work, export_arrays(dataset, work) / "base.npy")
+    (run_folder / "head.json").write_text(json.dumps({"machine": host, "notes": notes, "name": name}))
+    return finish(dataset, run_folder, out)
+
+
+def finish(dataset: Dataset, run_folder: Path, out: Path) -> list[dict[str, Any]]:
+    """Score the run in ``run_folder`` and write its report."""
+    head = json.loads((run_folder / "head.json").read_text())
+    rows = score_run(dataset, run_folder)
+    report.write(out, head["name"], dataset, head["machine"], rows, head["notes"])
+    return rows
