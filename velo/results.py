@@ -1,0 +1,163 @@
+"""What a search answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from velo.types import AnyArray, Float32Array
+
+__all__ = ["Explanation", "SearchResult"]
+
+
+@dataclass(eq=False)
+class SearchResult:
+    """Neighbors of each query; unpacks as ``ids, distances = result``.
+
+    Attributes
+    ----------
+    ids : ndarray of shape (nq, k), or (k,) for a single query
+        int64, or str objects where the index has string ids; -1 (None) where fewer than k were found.
+    distances : ndarray of the same shape, float32
+        Ascending: squared L2, negated inner product, or 1 - cosine; infinity where ids are -1.
+    counts : ndarray of shape (nq,), uint32
+        How many of each query's k entries are real.
+    stats : dict of str to ndarray of shape (nq,)
+        ``reads``, ``rounds`` (dependent read rounds), ``bytes_read``, ``cache_hits``, ``estimates``
+        (distances estimated from codes in memory), ``expanded`` (vertices whose links were followed), ``filtered``
+        (vertices navigated through that failed the filter), ``records_scored``, ``records_used``,
+        ``latency_us`` (from when a worker took the query until its end).
+    metadata : pyarrow.Table, list of pyarrow.Table, or None
+        The columns asked for by ``return_metadata``, one row a real hit, in the order of ``ids``: a table for
+        a single query, a list of tables for several.
+    """
+
+    ids: AnyArray
+    distances: Float32Array
+    counts: AnyArray
+    stats: Mapping[str, AnyArray]
+    metadata: pa.Table | list[pa.Table] | None = None
+
+    def __iter__(self) -> Iterator[AnyArray]:
+        yield self.ids
+        yield self.distances
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def _rows(self) -> AnyArray:
+        """(query, rank) of every real hit."""
+        k = self.ids.shape[-1]
+        return np.argwhere(np.arange(k) < np.asarray(self.counts)[:, None])
+
+    def to_arrow(self) -> pa.Table:
+        """One row a real hit: ``query``, ``rank`` (from 0), ``id``, ``distance``, then the metadata.
+
+        Returns
+        -------
+        pyarrow.Table
+        """
+        queries, ranks = self._rows[:, 0], self._rows[:, 1]
+        k = self.ids.shape[-1]
+        ids = self.ids.reshape(-1, k)[queries, ranks]
+        columns: dict[str, Any] = {
+            "query": pa.array(queries.astype(np.int32)),
+            "rank": pa.array(ranks.astype(np.int32)),
+            "id": pa.array(ids, pa.string() if ids.dtype == object else pa.int64()),
+            "distance": pa.array(self.distances.reshape(-1, k)[queries, ranks]),
+        }
+        table = pa.table(columns)
+        if self.metadata is not None:
+            parts = self.metadata if isinstance(self.metadata, list) else [self.metadata]
+            if parts:
+                found = pa.concat_tables(parts)
+                for name in found.column_names:
+                    shown = name if name not in columns else f"metadata.{name}"
+                    table = table.append_column(shown, found.column(name))
+        return table
+
+    def __repr__(self) -> str:
+        reads = float(np.mean(self.stats["reads"])) if len(self.counts) else 0.0
+        return f"SearchResult(shape={self.ids.shape}, reads a query={reads:.1f})"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How one query was answered; ``print`` it, or take the parts.
+
+    Attributes
+    ----------
+    result : SearchResult
+        The answer itself.
+    index : dict
+        ``Index.info()``.
+    matches : int or None
+        Rows that pass the filter; None without one.
+    times_us : dict of str to float
+        Time of each stage as seen from Python, microseconds.
+    request : dict
+        What was asked: k, list_size, recall.
+    """
+
+    result: SearchResult
+    index: Mapping[str, Any]
+    matches: int | None
+    times_us: Mapping[str, float]
+    request: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "plan": self.index["plan"],
+            "device": self.index["device"]["name"],
+            "request": dict(self.request),
+            "matches": self.matches,
+            "n": self.index["n"],
+            "memory_bytes": dict(self.index["memory_bytes"]),
+            **{name: int(values[0]) for name, values in self.result.stats.items()},
+            "found": int(self.result.counts[0]),
+            "times_us": dict(self.times_us),
+        }
+
+    def __str__(self) -> str:
+        info, stats = self.index, {name: int(values[0]) for name, values in self.result.stats.items()}
+        memory = info["memory_bytes"]
+        device = info["device"]
+        lines = [
+            f"plan        {info['plan']}, {info['memory_bits']} + {info['record_bits']} bits a dimension, "
+            f"{info['links_kept']} links a vertex in memory",
+            f"device      {device['name']}{', O_DIRECT' if device['direct'] else ', buffered'}",
+            "memory      " + ", ".join(f"{name} {_size(size)}" for name, size in memory.items()),
+            "asked       " + ", ".join(f"{name} {value}" for name, value in self.request.items()),
+        ]
+        if self.matches is not None:
+            share = self.matches / info["n"] if info["n"] else 0.0
+            lines.append(
+                f"filter      {self.matches:,} of {info['n']:,} rows pass ({share:.2%}); "
+                f"{stats['filtered']:,} vertices navigated through that do not"
+            )
+        lines += [
+            f"navigate    {stats['expanded']:,} hops, {stats['estimates']:,} distances estimated in memory",
+            f"read        {stats['reads']:,} reads in {stats['rounds']:,} rounds, "
+            f"{_size(stats['bytes_read'])}, {stats['cache_hits']:,} cache hits",
+            f"score       {stats['records_scored']:,} records scored, {stats['records_used']:,} of them used",
+            f"found       {int(self.result.counts[0])} neighbors",
+            "time        "
+            + ", ".join(f"{name} {value:,.0f} µs" for name, value in self.times_us.items())
+            + f" (in the worker {stats['latency_us']:,} µs)",
+        ]
+        return "\n".join(lines)
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    raise AssertionError("the loop ends at GiB")
