@@ -1,1 +1,24 @@
-//! The index room.
+//! An index folder as a whole: building it, reading it, verifying it.
+pub const diagnostic = @import("diagnostic.zig");
+pub const Diagnostic = diagnostic.Diagnostic;
+pub const Error = diagnostic.Error;
+pub const reader = @import("reader.zig");
+pub const Reader = reader.Reader;
+pub const Metric = reader.Metric;
+pub const Dtype = reader.Dtype;
+pub const builder = @import("builder.zig");
+pub const Builder = builder.Builder;
+pub const space = @import("space.zig");
+pub const trim = @import("trim.zig");
+pub const verify = @import("verify.zig").verify;
+
+test {
+    _ = @import("files.zig");
+    _ = diagnostic;
+    _ = reader;
+    _ = builder;
+    _ = space;
+    _ = trim;
+    _ = @import("verify.zig");
+    _ = @import("tests.zig");
+}

@@ -1,0 +1,196 @@
+//! Files of an index folder: written once from front to back, summed as they go, fsynced before the manifest names
+//! them; read whole, with the sum checked.
+//!
+//! The checksum of a file is the xxh3-64 of the xxh3-64s of its 1 MiB chunks, so that it can be taken while
+//! streaming, and by several threads.
+const std = @import("std");
+const base = @import("base");
+const diagnostics = @import("diagnostic.zig");
+const Diagnostic = diagnostics.Diagnostic;
+const Error = diagnostics.Error;
+
+pub const chunk_bytes = 1 << 20;
+
+pub const Summary = struct { bytes: u64, checksum: u64 };
+
+/// The running checksum of a file.
+const Sum = struct {
+    chunk_sums: std.ArrayList(u64) = .empty,
+
+    fn add(self: *Sum, allocator: std.mem.Allocator, chunk: []const u8) error{OutOfMemory}!void {
+        try self.chunk_sums.append(allocator, base.checksum(chunk));
+    }
+
+    fn finish(self: *const Sum) u64 {
+        return base.checksum(std.mem.sliceAsBytes(self.chunk_sums.items));
+    }
+};
+
+/// Writes a new file. Everything goes through one aligned chunk.
+pub const FileWriter = struct {
+    allocator: std.mem.Allocator,
+    file: std.fs.File,
+    name: []const u8,
+    diagnostic: *Diagnostic,
+    chunk: []u8,
+    used: usize = 0,
+    written: u64 = 0,
+    sum: Sum = .{},
+
+    pub fn create(allocator: std.mem.Allocator, dir: std.fs.Dir, name: []const u8, diagnostic: *Diagnostic) Error!FileWriter {
+        const file = dir.createFile(name, .{ .truncate = true, .read = true }) catch |err| return diagnostics.file_error(diagnostic, name, "create", err);
+        errdefer file.close();
+        return .{
+            .allocator = allocator,
+            .file = file,
+            .name = name,
+            .diagnostic = diagnostic,
+            .chunk = try allocator.alloc(u8, chunk_bytes),
+        };
+    }
+
+    pub fn deinit(self: *FileWriter) void {
+        self.file.close();
+        self.allocator.free(self.chunk);
+        self.sum.chunk_sums.deinit(self.allocator);
+    }
+
+    pub fn write(self: *FileWriter, bytes: []const u8) Error!void {
+        var rest = bytes;
+        while (rest.len > 0) {
+            const len = @min(rest.len, self.chunk.len - self.used);
+            @memcpy(self.chunk[self.used..][0..len], rest[0..len]);
+            self.used += len;
+            rest = rest[len..];
+            if (self.used == self.chunk.len) try self.flush();
+        }
+    }
+
+    fn flush(self: *FileWriter) Error!void {
+        if (self.used == 0) return;
+        try self.sum.add(self.allocator, self.chunk[0..self.used]);
+        self.file.writeAll(self.chunk[0..self.used]) catch |err|
+            return diagnostics.file_error(self.diagnostic, self.name, "write", err);
+        self.written += self.used;
+        self.used = 0;
+    }
+
+    /// Puts `header` over the first bytes of the file, for what is only known at the end; then `finish`.
+    pub fn finish_with_header(self: *FileWriter, header: []const u8) Error!Summary {
+        try self.flush();
+        const first_len: usize = @intCast(@min(self.written, chunk_bytes));
+        std.debug.assert(header.len <= first_len);
+        self.file.pwriteAll(header, 0) catch |err| return diagnostics.file_error(self.diagnostic, self.name, "write", err);
+        const len = self.file.preadAll(self.chunk[0..first_len], 0) catch |err|
+            return diagnostics.file_error(self.diagnostic, self.name, "read", err);
+        if (len != first_len) return diagnostics.file_error(self.diagnostic, self.name, "read", error.EndOfStream);
+        self.sum.chunk_sums.items[0] = base.checksum(self.chunk[0..first_len]);
+        return self.finish();
+    }
+
+    /// Everything is on the device when this returns.
+    pub fn finish(self: *FileWriter) Error!Summary {
+        try self.flush();
+        self.file.sync() catch |err| return diagnostics.file_error(self.diagnostic, self.name, "sync", err);
+        return .{ .bytes = self.written, .checksum = self.sum.finish() };
+    }
+};
+
+/// Size and checksum of a file that somebody else wrote, read in chunks.
+pub fn summarize(allocator: std.mem.Allocator, dir: std.fs.Dir, name: []const u8, diagnostic: *Diagnostic) Error!Summary {
+    const file = dir.openFile(name, .{}) catch |err| return open_error(diagnostic, name, err);
+    defer file.close();
+    const chunk = try allocator.alloc(u8, chunk_bytes);
+    defer allocator.free(chunk);
+    var sum: Sum = .{};
+    defer sum.chunk_sums.deinit(allocator);
+    var bytes: u64 = 0;
+    while (true) {
+        const len = file.readAll(chunk) catch |err| return diagnostics.file_error(diagnostic, name, "read", err);
+        if (len > 0) try sum.add(allocator, chunk[0..len]);
+        bytes += len;
+        if (len < chunk.len) break;
+    }
+    return .{ .bytes = bytes, .checksum = sum.finish() };
+}
+
+/// A file named by the manifest that is missing or shorter is damage, not a caller's mistake.
+pub fn open_error(diagnostic: *Diagnostic, name: []const u8, err: anyerror) Error {
+    if (err == error.FileNotFound) {
+        diagnostic.in_file(name, "{s} is missing from the index", .{name});
+        return error.Corrupt;
+    }
+    return diagnostics.file_error(diagnostic, name, "open", err);
+}
+
+/// Reads a file whole into `buffer` (exactly its size) and checks its sum.
+pub fn read_checked(
+    allocator: std.mem.Allocator,
+    dir: std.fs.Dir,
+    name: []const u8,
+    buffer: []u8,
+    checksum: u64,
+    diagnostic: *Diagnostic,
+) Error!void {
+    const file = dir.openFile(name, .{}) catch |err| return open_error(diagnostic, name, err);
+    defer file.close();
+    const size = file.getEndPos() catch |err| return diagnostics.file_error(diagnostic, name, "stat", err);
+    const len = file.readAll(buffer) catch |err| return diagnostics.file_error(diagnostic, name, "read", err);
+    if (len != buffer.len or size != buffer.len) {
+        diagnostic.in_file(name, "{s} has {d} bytes where the manifest says {d}", .{ name, size, buffer.len });
+        return error.Corrupt;
+    }
+    var sum: Sum = .{};
+    defer sum.chunk_sums.deinit(allocator);
+    var at: usize = 0;
+    while (at < buffer.len) : (at += chunk_bytes) try sum.add(allocator, buffer[at..@min(buffer.len, at + chunk_bytes)]);
+    if (sum.finish() != checksum) {
+        diagnostic.in_file(name, "the checksum of {s} does not match the manifest", .{name});
+        return error.Corrupt;
+    }
+}
+
+/// Replaces `name` by these bytes: a temporary file, fsync, rename, fsync of the folder.
+pub fn replace(dir: std.fs.Dir, name: []const u8, bytes: []const u8, diagnostic: *Diagnostic) Error!void {
+    var buffer: [256]u8 = undefined;
+    const temporary = std.fmt.bufPrint(&buffer, "{s}.tmp", .{name}) catch unreachable; // our own short names
+    write_and_rename(dir, name, temporary, bytes) catch |err| {
+        dir.deleteFile(temporary) catch {};
+        return diagnostics.file_error(diagnostic, name, "write", err);
+    };
+}
+
+fn write_and_rename(dir: std.fs.Dir, name: []const u8, temporary: []const u8, bytes: []const u8) !void {
+    {
+        const file = try dir.createFile(temporary, .{ .truncate = true });
+        defer file.close();
+        try file.writeAll(bytes);
+        try file.sync();
+    }
+    try dir.rename(temporary, name);
+    try std.posix.fsync(dir.fd);
+}
+
+test "a written file reads back, and a changed one does not" {
+    const allocator = std.testing.allocator;
+    var tmp = std.testing.tmpDir(.{});
+    defer tmp.cleanup();
+    var diagnostic: Diagnostic = .{};
+    const content = try allocator.alloc(u8, 2 * chunk_bytes + 77);
+    defer allocator.free(content);
+    for (content, 0..) |*byte, i| byte.* = @truncate(i * 7);
+    var writer = try FileWriter.create(allocator, tmp.dir, "a.bin", &diagnostic);
+    try writer.write(content[0..10]);
+    try writer.write(content[10..]);
+    const summary = try writer.finish();
+    writer.deinit();
+    try std.testing.expectEqual(summary, try summarize(allocator, tmp.dir, "a.bin", &diagnostic));
+    const back = try allocator.alloc(u8, content.len);
+    defer allocator.free(back);
+    try read_checked(allocator, tmp.dir, "a.bin", back, summary.checksum, &diagnostic);
+    try std.testing.expectEqualSlices(u8, content, back);
+    try std.testing.expectError(error.Corrupt, read_checked(allocator, tmp.dir, "a.bin", back, summary.checksum ^ 1, &diagnostic));
+    try std.testing.expectError(error.Corrupt, read_checked(allocator, tmp.dir, "a.bin", back[1..], summary.checksum, &diagnostic));
+    try std.testing.expectError(error.Corrupt, read_checked(allocator, tmp.dir, "b.bin", back, summary.checksum, &diagnostic));
+    try std.testing.expectEqualStrings("b.bin", diagnostic.file());
+}

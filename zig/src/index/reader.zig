@@ -1,0 +1,351 @@
+//! An index folder opened for reading: everything that lives in memory, and where the pages are. Each resident file
+//! is checked against the manifest as it is loaded; pages are checked as they are read.
+const std = @import("std");
+const base = @import("base");
+const layout = @import("layout");
+const quant = @import("quant");
+const diagnostics = @import("diagnostic.zig");
+const files = @import("files.zig");
+const trim = @import("trim.zig");
+const Diagnostic = diagnostics.Diagnostic;
+const Error = diagnostics.Error;
+
+pub const Metric = enum(i32) {
+    l2 = 0,
+    ip = 1,
+    cosine = 2,
+};
+
+pub const Dtype = enum(i32) {
+    f32 = 0,
+    f16 = 1,
+    u8 = 2,
+    i8 = 3,
+
+    pub fn bytes(self: Dtype) u32 {
+        return switch (self) {
+            .f32 => 4,
+            .f16 => 2,
+            .u8, .i8 => 1,
+        };
+    }
+};
+
+pub const file_codes = "codes.bin";
+pub const file_links = "links.bin";
+pub const file_pages = "pages.bin";
+pub const file_page_starts = "page_starts.bin";
+pub const file_vectors = "vectors.bin";
+
+pub const Options = struct {
+    /// Links a vertex in memory; null leaves it to the budget.
+    links_kept: ?u32 = null,
+    /// What codes, links and page directory may take together; 0 is no limit.
+    memory_bytes: u64 = 0,
+    /// False: keep no links (the links-on-disk plan).
+    keep_links: bool = true,
+    threads: u32 = 1,
+};
+
+pub const Reader = struct {
+    allocator: std.mem.Allocator,
+    dir: std.fs.Dir,
+    parsed: layout.manifest.Parsed,
+    metric: Metric,
+    dtype: Dtype,
+    header: layout.headers.Codes,
+    pages_header: layout.headers.Pages,
+    adjacency: layout.adjacency.Codec,
+    rotation: quant.Rotation,
+    mean: []f32,
+    codes_memory: base.AlignedBytes,
+    codes: quant.Codes,
+    directory: layout.page_starts.Directory,
+    /// Null on the links-on-disk plan.
+    links: ?layout.links.Links = null,
+    links_memory: base.AlignedBytes = .empty,
+    links_kept: u32 = 0,
+    vectors: ?std.fs.File = null,
+
+    pub fn manifest(self: *const Reader) *const layout.manifest.Manifest {
+        return &self.parsed.value;
+    }
+
+    pub fn n(self: *const Reader) u32 {
+        return @intCast(self.header.n);
+    }
+
+    pub fn open(allocator: std.mem.Allocator, path: []const u8, options: Options, diagnostic: *Diagnostic) Error!Reader {
+        var dir = std.fs.cwd().openDir(path, .{}) catch |err| {
+            diagnostic.say("{s} is no index: {t}", .{ path, err });
+            return switch (err) {
+                error.AccessDenied, error.PermissionDenied => error.Permission,
+                else => error.NotAnIndex,
+            };
+        };
+        errdefer dir.close();
+        var parsed = try read_manifest(allocator, dir, path, diagnostic);
+        errdefer parsed.deinit();
+        const m = &parsed.value;
+        const metric = std.meta.stringToEnum(Metric, m.metric) orelse return bad_manifest(diagnostic, "metric");
+        const dtype = std.meta.stringToEnum(Dtype, m.dtype) orelse return bad_manifest(diagnostic, "dtype");
+        // Files that other parts read (ids, columns) are checked here too: one rule for the whole folder.
+        for (m.files) |file| {
+            const ours = [_][]const u8{ file_codes, file_links, file_page_starts, file_pages, file_vectors };
+            for (ours) |name| {
+                if (std.mem.eql(u8, name, file.name)) break;
+            } else try check_file(allocator, dir, file, diagnostic);
+        }
+        try check_size(dir, m.file(file_pages) orelse return bad_manifest(diagnostic, file_pages), diagnostic);
+
+        // ---- codes ----
+        const codes_file = m.file(file_codes) orelse return bad_manifest(diagnostic, file_codes);
+        var codes_memory = try base.AlignedBytes.alloc(std.math.cast(usize, codes_file.bytes) orelse return error.OutOfMemory, .{ .huge_pages = true });
+        errdefer codes_memory.free();
+        try load(allocator, dir, codes_file, codes_memory.bytes, diagnostic);
+        if (codes_file.bytes < @sizeOf(layout.headers.Codes)) return bad_file(diagnostic, file_codes);
+        const header = std.mem.bytesToValue(layout.headers.Codes, codes_memory.bytes[0..@sizeOf(layout.headers.Codes)]);
+        if (!std.mem.eql(u8, &header.magic, layout.headers.Codes.magic_expected)) return bad_file(diagnostic, file_codes);
+        if (header.n == 0 or header.n > base.limits.vertices_max or header.n != m.n) return bad_file(diagnostic, file_codes);
+        if (header.dim_in == 0 or header.dim_in > base.limits.dim_max or header.dim_work < header.dim_in or
+            header.dim_work > header.dim_in + 1 or header.dim_code != quant.dim_code_of(header.dim_work) or
+            header.memory_bits < 1 or header.memory_bits > 8 or header.record_bits > 8 or
+            header.metric != @intFromEnum(metric) or header.entry_vertex >= header.n or
+            header.file_bytes() != codes_file.bytes) return bad_file(diagnostic, file_codes);
+        const mean = try allocator.alloc(f32, header.dim_work);
+        errdefer allocator.free(mean);
+        @memcpy(mean, std.mem.bytesAsSlice(f32, codes_memory.bytes[@sizeOf(layout.headers.Codes)..][0 .. header.dim_work * 4]));
+        var rotation = try quant.Rotation.init(allocator, header.dim_work, header.rotation_seed);
+        errdefer rotation.deinit(allocator);
+        const codes: quant.Codes = .{
+            .params = .{ .dim = header.dim_code, .memory_bits = @intCast(header.memory_bits), .record_bits = @intCast(header.record_bits) },
+            .n = @intCast(header.n),
+            .bytes = @alignCast(codes_memory.bytes[@intCast(header.entries_offset())..@intCast(codes_file.bytes)]),
+            .norm2 = .{ .min = header.norm2_min, .step = header.norm2_step },
+            .f_upper = .{ .min = header.factor_upper_min, .step = header.factor_upper_step },
+            .f_full = .{ .min = header.factor_full_min, .step = header.factor_full_step },
+            .tan_upper = header.tan_upper,
+            .tan_full = header.tan_full,
+        };
+
+        // ---- pages ----
+        const pages_header = try read_pages_header(dir, m, &header, diagnostic);
+        const adjacency = layout.adjacency.Codec.load(&pages_header.codec) catch return bad_file(diagnostic, file_pages);
+        const starts_file = m.file(file_page_starts) orelse return bad_manifest(diagnostic, file_page_starts);
+        const starts_bytes = try allocator.alloc(u8, std.math.cast(usize, starts_file.bytes) orelse return error.OutOfMemory);
+        defer allocator.free(starts_bytes);
+        try load(allocator, dir, starts_file, starts_bytes, diagnostic);
+        var directory = layout.page_starts.Directory.decode(allocator, starts_bytes) catch |err| switch (err) {
+            error.OutOfMemory => return error.OutOfMemory,
+            error.BadStarts => return bad_file(diagnostic, file_page_starts),
+        };
+        errdefer directory.deinit(allocator);
+        if (directory.n != header.n or directory.page_count() != pages_header.page_count) return bad_file(diagnostic, file_page_starts);
+
+        var self: Reader = .{
+            .allocator = allocator,
+            .dir = dir,
+            .parsed = parsed,
+            .metric = metric,
+            .dtype = dtype,
+            .header = header,
+            .pages_header = pages_header,
+            .adjacency = adjacency,
+            .rotation = rotation,
+            .mean = mean,
+            .codes_memory = codes_memory,
+            .codes = codes,
+            .directory = directory,
+        };
+        const resident = self.memory_codes_bytes() + self.memory_pages_bytes();
+        if (options.memory_bytes > 0 and resident > options.memory_bytes) {
+            diagnostic.needed_bytes = resident;
+            diagnostic.argument = "memory";
+            diagnostic.say("memory is {d} bytes, but the codes and the page directory alone take {d}", .{ options.memory_bytes, resident });
+            return error.BudgetTooSmall;
+        }
+        if (options.keep_links) try self.load_links(options, resident, diagnostic);
+        errdefer self.free_links();
+        if (m.file(file_vectors)) |file| {
+            try check_size(dir, file, diagnostic);
+            self.vectors = dir.openFile(file_vectors, .{}) catch |err| return files.open_error(diagnostic, file_vectors, err);
+        }
+        return self;
+    }
+
+    pub fn deinit(self: *Reader) void {
+        if (self.vectors) |file| file.close();
+        self.free_links();
+        self.directory.deinit(self.allocator);
+        self.rotation.deinit(self.allocator);
+        self.allocator.free(self.mean);
+        self.codes_memory.free();
+        self.parsed.deinit();
+        self.dir.close();
+    }
+
+    fn free_links(self: *Reader) void {
+        self.links_memory.free();
+        self.links = null;
+    }
+
+    fn load_links(self: *Reader, options: Options, resident: u64, diagnostic: *Diagnostic) Error!void {
+        const m = self.manifest();
+        const file = m.file(file_links) orelse return bad_manifest(diagnostic, file_links);
+        var loaded = try base.AlignedBytes.alloc(std.math.cast(usize, file.bytes) orelse return error.OutOfMemory, .{ .huge_pages = true });
+        errdefer loaded.free();
+        const memory = loaded.bytes;
+        try load(self.allocator, self.dir, file, memory, diagnostic);
+        if (file.bytes < @sizeOf(layout.headers.Links)) return bad_file(diagnostic, file_links);
+        const header = std.mem.bytesToValue(layout.headers.Links, memory[0..@sizeOf(layout.headers.Links)]);
+        if (!std.mem.eql(u8, &header.magic, layout.headers.Links.magic_expected) or header.n != self.header.n or
+            header.heap_bytes > file.bytes or header.file_bytes() != file.bytes) return bad_file(diagnostic, file_links);
+        const groups = layout.links.group_count(self.n());
+        var at: usize = @sizeOf(layout.headers.Links);
+        const group_bytes = (@as(usize, groups) + 1) * 8;
+        const links: layout.links.Links = .{
+            .n = self.n(),
+            .codec = layout.adjacency.Codec.load(&header.codec) catch return bad_file(diagnostic, file_links),
+            .groups = @alignCast(std.mem.bytesAsSlice(u64, memory[at..][0..group_bytes])),
+            .lengths = blk: {
+                at += group_bytes;
+                break :blk memory[at..][0 .. @as(usize, groups) * layout.links.group_size];
+            },
+            .heap = memory[at + @as(usize, groups) * layout.links.group_size ..][0..@intCast(header.heap_bytes)],
+        };
+        links.verify() catch return bad_file(diagnostic, file_links);
+
+        const built = header.links_built;
+        const room: ?u64 = if (options.memory_bytes == 0) null else options.memory_bytes - resident;
+        const wanted = @min(built, options.links_kept orelse built);
+        if (wanted == built and (room == null or file.bytes <= room.?)) {
+            self.links = links;
+            self.links_memory = loaded;
+            self.links_kept = built;
+            return;
+        }
+        const trimmed = trim.trim(self.allocator, &self.codes, &links, wanted, built, room, options.threads) catch |err| switch (err) {
+            error.OutOfMemory => return error.OutOfMemory,
+            error.BadList => return bad_file(diagnostic, file_links),
+            error.NoRoom => {
+                diagnostic.needed_bytes = resident + trim.estimate_bytes(&links, built, trim.kept_min);
+                diagnostic.argument = "memory";
+                diagnostic.say("memory is {d} bytes; links in memory need at least {d}", .{ options.memory_bytes, diagnostic.needed_bytes });
+                return error.BudgetTooSmall;
+            },
+        };
+        loaded.free();
+        self.links = trimmed.links;
+        self.links_memory = trimmed.memory;
+        self.links_kept = trimmed.kept;
+    }
+
+    pub fn memory_codes_bytes(self: *const Reader) u64 {
+        return self.codes_memory.bytes.len;
+    }
+    pub fn memory_links_bytes(self: *const Reader) u64 {
+        return self.links_memory.bytes.len;
+    }
+    pub fn memory_pages_bytes(self: *const Reader) u64 {
+        return self.directory.memory_bytes();
+    }
+
+    pub fn page_geometry(self: *const Reader) layout.page.Geometry {
+        return .{ .page_size = self.pages_header.page_size, .lower_bytes = self.pages_header.lower_bytes, .salt = self.pages_header.salt };
+    }
+
+    /// Stored vectors of these vertices as float32 (count × dim), in the space of the input.
+    pub fn get_vectors(self: *const Reader, vertices: []const u32, out: []f32, diagnostic: *Diagnostic) Error!void {
+        const file = self.vectors orelse {
+            diagnostic.say("this index stores no vectors; build it with store_vectors=True", .{});
+            return error.Unsupported;
+        };
+        const dim = self.header.dim_in;
+        const row_bytes = dim * self.dtype.bytes();
+        const row = try self.allocator.alloc(u8, row_bytes);
+        defer self.allocator.free(row);
+        for (vertices, 0..) |vertex, i| {
+            if (vertex >= self.n()) {
+                diagnostic.argument = "vertices";
+                diagnostic.say("vertex {d} is not below {d}", .{ vertex, self.n() });
+                return error.InvalidArgument;
+            }
+            const len = file.preadAll(row, @as(u64, vertex) * row_bytes) catch |err|
+                return diagnostics.file_error(diagnostic, file_vectors, "read", err);
+            if (len != row_bytes) return bad_file(diagnostic, file_vectors);
+            @import("space.zig").convert(self.dtype, row, out[i * dim ..][0..dim]);
+        }
+    }
+};
+
+pub fn read_manifest(allocator: std.mem.Allocator, dir: std.fs.Dir, path: []const u8, diagnostic: *Diagnostic) Error!layout.manifest.Parsed {
+    const text = dir.readFileAlloc(allocator, layout.manifest.file_name, layout.manifest.bytes_max) catch |err| switch (err) {
+        error.FileNotFound => {
+            diagnostic.say("{s} is no index: it has no {s} (a build that did not finish?)", .{ path, layout.manifest.file_name });
+            return error.NotAnIndex;
+        },
+        error.OutOfMemory => return error.OutOfMemory,
+        else => return diagnostics.file_error(diagnostic, layout.manifest.file_name, "read", err),
+    };
+    defer allocator.free(text);
+    return layout.manifest.parse(allocator, text) catch |err| switch (err) {
+        error.OutOfMemory => error.OutOfMemory,
+        error.NewerVersion => {
+            diagnostic.in_file(layout.manifest.file_name, "this index was written by a newer version of velo (this one reads formats up to {d})", .{layout.format_version});
+            return error.UnsupportedVersion;
+        },
+        error.BadManifest => {
+            diagnostic.in_file(layout.manifest.file_name, "{s} is damaged", .{layout.manifest.file_name});
+            return error.Corrupt;
+        },
+    };
+}
+
+fn read_pages_header(dir: std.fs.Dir, m: *const layout.manifest.Manifest, codes: *const layout.headers.Codes, diagnostic: *Diagnostic) Error!layout.headers.Pages {
+    const file = dir.openFile(file_pages, .{}) catch |err| return files.open_error(diagnostic, file_pages, err);
+    defer file.close();
+    var bytes: [@sizeOf(layout.headers.Pages)]u8 = undefined;
+    const len = file.readAll(&bytes) catch |err| return diagnostics.file_error(diagnostic, file_pages, "read", err);
+    if (len != bytes.len) return bad_file(diagnostic, file_pages);
+    const header = std.mem.bytesToValue(layout.headers.Pages, &bytes);
+    if (!std.mem.eql(u8, &header.magic, layout.headers.Pages.magic_expected)) return bad_file(diagnostic, file_pages);
+    if (header.checksum != base.checksum(bytes[16..])) return bad_file(diagnostic, file_pages);
+    if (header.page_size < base.limits.page_size_min or header.page_size > base.limits.page_size_max or
+        !std.math.isPowerOfTwo(header.page_size) or header.page_count != m.page_count or
+        header.lower_bytes != codes.dim_code * codes.record_bits / 8) return bad_file(diagnostic, file_pages);
+    if ((@as(u64, header.page_count) + 1) * header.page_size != m.file(file_pages).?.bytes) return bad_file(diagnostic, file_pages);
+    return header;
+}
+
+fn load(allocator: std.mem.Allocator, dir: std.fs.Dir, file: layout.manifest.File, buffer: []u8, diagnostic: *Diagnostic) Error!void {
+    const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return bad_manifest(diagnostic, file.name);
+    return files.read_checked(allocator, dir, file.name, buffer, sum, diagnostic);
+}
+
+pub fn check_file(allocator: std.mem.Allocator, dir: std.fs.Dir, file: layout.manifest.File, diagnostic: *Diagnostic) Error!void {
+    const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return bad_manifest(diagnostic, file.name);
+    try check_size(dir, file, diagnostic);
+    const summary = try files.summarize(allocator, dir, file.name, diagnostic);
+    if (summary.checksum != sum) {
+        diagnostic.in_file(file.name, "the checksum of {s} does not match the manifest", .{file.name});
+        return error.Corrupt;
+    }
+}
+
+fn check_size(dir: std.fs.Dir, file: layout.manifest.File, diagnostic: *Diagnostic) Error!void {
+    const stat = dir.statFile(file.name) catch |err| return files.open_error(diagnostic, file.name, err);
+    if (stat.size != file.bytes) {
+        diagnostic.in_file(file.name, "{s} has {d} bytes where the manifest says {d}", .{ file.name, stat.size, file.bytes });
+        return error.Corrupt;
+    }
+}
+
+fn bad_manifest(diagnostic: *Diagnostic, what: []const u8) Error {
+    diagnostic.in_file(layout.manifest.file_name, "the manifest says nothing sensible of {s}", .{what});
+    return error.Corrupt;
+}
+
+fn bad_file(diagnostic: *Diagnostic, name: []const u8) Error {
+    diagnostic.in_file(name, "{s} is damaged: its header or tables contradict the manifest", .{name});
+    return error.Corrupt;
+}

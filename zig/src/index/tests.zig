@@ -1,0 +1,148 @@
+//! Build small indexes and read them back.
+const std = @import("std");
+const layout = @import("layout");
+const base = @import("base");
+const Builder = @import("builder.zig").Builder;
+const Options = @import("builder.zig").Options;
+const Reader = @import("reader.zig").Reader;
+const reader = @import("reader.zig");
+const verify = @import("verify.zig").verify;
+const Diagnostic = @import("diagnostic.zig").Diagnostic;
+const testing = std.testing;
+
+fn build(path: []const u8, options: Options, rows: []const f32, diagnostic: *Diagnostic) !void {
+    const builder = try Builder.open(testing.allocator, path, options, diagnostic);
+    defer builder.close();
+    const bytes: [*]const u8 = @ptrCast(rows.ptr);
+    const stride = options.dim * 4;
+    const half = options.n / 2;
+    try builder.scan(bytes, half, stride, diagnostic);
+    try builder.scan(bytes + half * stride, options.n - half, stride, diagnostic);
+    try builder.add(bytes, half, stride, diagnostic);
+    try builder.add(bytes + half * stride, options.n - half, stride, diagnostic);
+    try builder.run(diagnostic);
+    try builder.commit(&.{}, "{\"a\": 1}", diagnostic);
+}
+
+fn random_rows(allocator: std.mem.Allocator, n: usize, dim: usize, seed: u64) ![]f32 {
+    var prng = base.Prng.init(seed);
+    const rows = try allocator.alloc(f32, n * dim);
+    for (rows) |*value| value.* = prng.gaussian();
+    return rows;
+}
+
+const Place = struct {
+    tmp: std.testing.TmpDir,
+    buffer: [std.fs.max_path_bytes]u8 = undefined,
+    path: []const u8 = "",
+
+    fn init(self: *Place) !void {
+        self.tmp = testing.tmpDir(.{});
+        const parent = try self.tmp.dir.realpath(".", &self.buffer);
+        self.path = try std.fmt.bufPrint(self.buffer[parent.len..], "{s}/x.velo", .{parent});
+    }
+};
+
+test "what is built verifies, for every metric and many shapes" {
+    for ([_]reader.Metric{ .l2, .ip, .cosine }) |metric| {
+        for ([_][2]u32{ .{ 1, 1 }, .{ 2, 3 }, .{ 700, 24 }, .{ 90, 260 } }) |shape| {
+            var place: Place = undefined;
+            try place.init();
+            defer place.tmp.cleanup();
+            var diagnostic: Diagnostic = .{};
+            errdefer std.debug.print("{s} {s}\n", .{ diagnostic.message(), diagnostic.file() });
+            const rows = try random_rows(testing.allocator, shape[0], shape[1], 5);
+            defer testing.allocator.free(rows);
+            try build(place.path, .{ .dim = shape[1], .n = shape[0], .metric = metric, .dtype = .f32, .degree = 16, .build_list_size = 32, .links_kept = 12 }, rows, &diagnostic);
+            var pages: u64 = 0;
+            try verify(testing.allocator, place.path, &pages, &diagnostic);
+            try testing.expect(pages > 0);
+            var opened = try Reader.open(testing.allocator, place.path, .{ .links_kept = 6 }, &diagnostic);
+            defer opened.deinit();
+            try testing.expectEqual(shape[0], opened.n());
+            var ids: [64]u32 = undefined;
+            for (0..opened.n()) |vertex| try testing.expect((try opened.links.?.decode(@intCast(vertex), &ids)).len <= 6);
+        }
+    }
+}
+
+test "one thread and one seed give the same bytes" {
+    var sums: [2]u64 = undefined;
+    const rows = try random_rows(testing.allocator, 500, 32, 9);
+    defer testing.allocator.free(rows);
+    for (&sums) |*sum| {
+        var place: Place = undefined;
+        try place.init();
+        defer place.tmp.cleanup();
+        var diagnostic: Diagnostic = .{};
+        try build(place.path, .{ .dim = 32, .n = 500, .metric = .l2, .dtype = .f32, .degree = 16, .build_list_size = 32 }, rows, &diagnostic);
+        const path = try std.fs.path.join(testing.allocator, &.{ place.path, layout.manifest.file_name });
+        defer testing.allocator.free(path);
+        const text = try std.fs.cwd().readFileAlloc(testing.allocator, path, 1 << 20);
+        defer testing.allocator.free(text);
+        sum.* = base.checksum(text); // the manifest holds the sums of all files
+    }
+    try testing.expectEqual(sums[0], sums[1]);
+}
+
+test "a build that ends early leaves nothing that opens, and its folder can be used again" {
+    var place: Place = undefined;
+    try place.init();
+    defer place.tmp.cleanup();
+    var diagnostic: Diagnostic = .{};
+    const rows = try random_rows(testing.allocator, 100, 8, 1);
+    defer testing.allocator.free(rows);
+    rows[50 * 8 + 3] = std.math.nan(f32);
+    const options: Options = .{ .dim = 8, .n = 100, .metric = .l2, .dtype = .f32, .degree = 8, .build_list_size = 16 };
+    try testing.expectError(error.NotFinite, build(place.path, options, rows, &diagnostic));
+    try testing.expectEqual(50, diagnostic.row);
+    try testing.expectError(error.NotAnIndex, Reader.open(testing.allocator, place.path, .{}, &diagnostic));
+    rows[50 * 8 + 3] = 0;
+    try build(place.path, options, rows, &diagnostic);
+    try testing.expectError(error.Exists, build(place.path, options, rows, &diagnostic));
+    var again = options;
+    again.overwrite = true;
+    try build(place.path, again, rows, &diagnostic);
+    try testing.expectError(error.BudgetTooSmall, Reader.open(testing.allocator, place.path, .{ .memory_bytes = 100 }, &diagnostic));
+    try testing.expect(diagnostic.needed_bytes > 100);
+}
+
+test "a flipped bit in any file is noticed by verify" {
+    var place: Place = undefined;
+    try place.init();
+    defer place.tmp.cleanup();
+    var diagnostic: Diagnostic = .{};
+    const rows = try random_rows(testing.allocator, 300, 16, 2);
+    defer testing.allocator.free(rows);
+    try build(place.path, .{ .dim = 16, .n = 300, .metric = .l2, .dtype = .f32, .degree = 8, .build_list_size = 16, .store_vectors = true }, rows, &diagnostic);
+    var dir = try std.fs.cwd().openDir(place.path, .{ .iterate = true });
+    defer dir.close();
+    const seed = testing.random_seed;
+    errdefer std.debug.print("seed={d} {s}\n", .{ seed, diagnostic.message() });
+    var prng = base.Prng.init(seed);
+    var iterator = dir.iterate();
+    var pages: u64 = 0;
+    while (try iterator.next()) |entry| {
+        const file = try dir.openFile(entry.name, .{ .mode = .read_write });
+        defer file.close();
+        const size = try file.getEndPos();
+        for (0..20) |_| {
+            const at = prng.below(size);
+            var byte: [1]u8 = undefined;
+            _ = try file.preadAll(&byte, at);
+            const flipped = [1]u8{byte[0] ^ (@as(u8, 1) << @intCast(prng.below(8)))};
+            try file.pwriteAll(&flipped, at);
+            errdefer std.debug.print("file {s} byte {d}\n", .{ entry.name, at });
+            const result = verify(testing.allocator, place.path, &pages, &diagnostic);
+            try testing.expect(if (result) |_| false else |err| err == error.Corrupt or err == error.UnsupportedVersion);
+            try file.pwriteAll(&byte, at);
+        }
+        try verify(testing.allocator, place.path, &pages, &diagnostic);
+        var last: [1]u8 = undefined;
+        _ = try file.preadAll(&last, size - 1);
+        try file.setEndPos(size - 1);
+        try testing.expectError(error.Corrupt, verify(testing.allocator, place.path, &pages, &diagnostic));
+        try file.pwriteAll(&last, size - 1);
+        try verify(testing.allocator, place.path, &pages, &diagnostic);
+    }
+}

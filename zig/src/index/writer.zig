@@ -1,0 +1,332 @@
+//! From a graph and its placement to the files of the index, in placement order.
+const std = @import("std");
+const layout = @import("layout");
+const quant = @import("quant");
+const graph = @import("graph");
+const base = @import("base");
+const diagnostics = @import("diagnostic.zig");
+const files = @import("files.zig");
+const work = @import("work.zig");
+const reader = @import("reader.zig");
+const Control = @import("builder.zig").Control;
+const Diagnostic = diagnostics.Diagnostic;
+const Error = diagnostics.Error;
+const adjacency = layout.adjacency;
+
+pub const Input = struct {
+    allocator: std.mem.Allocator,
+    dir: std.fs.Dir,
+    graph: *const graph.Graph,
+    placement: *const graph.Placement,
+    colors: []const u8, // by new id
+    work_codes: *const work.CodesFile,
+    work_vectors: ?std.fs.File,
+    vector_bytes: u32,
+    params: quant.CodeParams,
+    page_size: u32,
+    salt: u32,
+    links_kept: u32,
+    header: layout.headers.Codes,
+    mean: []const f32,
+    control: *Control,
+};
+
+pub const NamedSummary = struct { name: []const u8, summary: files.Summary };
+
+pub const Written = struct {
+    files: std.ArrayList(NamedSummary) = .empty,
+    links_built: u32 = 0,
+    page_size: u32 = 0,
+    page_count: u32 = 0,
+    edges: u64 = 0,
+    adjacency_bits: u64 = 0,
+
+    pub fn deinit(self: *Written, allocator: std.mem.Allocator) void {
+        self.files.deinit(allocator);
+    }
+};
+
+/// The smallest page that holds a handful of the largest records.
+pub fn page_size_for(built: *const graph.Graph, params: quant.CodeParams) u32 {
+    const list_bytes_max = 1 + built.degree_max * (adjacency.code_length_max + 31) / 8 + 1;
+    var page_size: u32 = base.limits.page_size_min;
+    while (page_size < base.limits.page_size_max and
+        layout.page.bytes_needed(@intCast(params.lower_bytes()), 4, 4 * @min(list_bytes_max, built.degree_max * 3)) > page_size) page_size *= 2;
+    return page_size;
+}
+
+pub fn write(input: Input, diagnostic: *Diagnostic) Error!Written {
+    const allocator = input.allocator;
+    const n = input.graph.n;
+    const new_of_old = try allocator.alloc(u32, n);
+    defer allocator.free(new_of_old);
+    for (input.placement.order, 0..) |old, new| new_of_old[old] = @intCast(new);
+    const lists: Lists = .{ .graph = input.graph, .order = input.placement.order, .new_of_old = new_of_old };
+
+    var written: Written = .{ .links_built = input.links_kept, .page_size = input.page_size };
+    errdefer written.deinit(allocator);
+    try write_pages(input, lists, &written, diagnostic);
+    try write_links(input, lists, &written, diagnostic);
+    try write_codes(input, new_of_old[input.graph.entry], &written, diagnostic);
+    if (input.work_vectors) |vectors| try write_vectors(input, vectors, &written, diagnostic);
+    return written;
+}
+
+/// Neighbor lists in placement ids, made as they are asked for.
+const Lists = struct {
+    graph: *const graph.Graph,
+    order: []const u32,
+    new_of_old: []const u32,
+
+    /// The first `kept` neighbors that pruning took, ascending.
+    fn of(self: Lists, vertex: u32, kept: usize, buffer: *[adjacency.neighbors_max]u32) []u32 {
+        const old = self.graph.list(self.order[vertex]);
+        const count = @min(kept, old.len);
+        for (old[0..count], buffer[0..count]) |id, *slot| slot.* = self.new_of_old[id];
+        std.mem.sortUnstable(u32, buffer[0..count], {}, std.sort.asc(u32));
+        // A list names a neighbor once; a duplicate would have no gap to be stored as.
+        var unique: usize = 0;
+        for (buffer[0..count]) |id| {
+            if (unique > 0 and buffer[unique - 1] == id) continue;
+            buffer[unique] = id;
+            unique += 1;
+        }
+        return buffer[0..unique];
+    }
+};
+
+fn train(lists: Lists, n: u32, kept: usize) adjacency.Codec {
+    var statistics: adjacency.Codec.Statistics = .{};
+    var buffer: [adjacency.neighbors_max]u32 = undefined;
+    const stride = @max(1, n / 200_000);
+    var vertex: u32 = 0;
+    while (vertex < n) : (vertex += stride) statistics.count(vertex, lists.of(vertex, kept, &buffer));
+    return adjacency.Codec.train(&statistics);
+}
+
+fn scale_of(span: work.Ranges.Span) quant.Scale16 {
+    return quant.Scale16.of(span.min, span.max);
+}
+
+fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagnostic) Error!void {
+    const allocator = input.allocator;
+    const n = input.graph.n;
+    const codec = train(lists, n, adjacency.neighbors_max);
+    const geometry: layout.page.Geometry = .{ .page_size = input.page_size, .lower_bytes = @intCast(input.params.lower_bytes()), .salt = input.salt };
+    const factor_scale = scale_of(input.work_codes.ranges.f_full);
+    var starts: std.ArrayList(u32) = .empty;
+    defer starts.deinit(allocator);
+    const page = try allocator.alloc(u8, input.page_size);
+    defer allocator.free(page);
+    const row_buffer = try allocator.alloc(u8, input.work_codes.row_bytes);
+    defer allocator.free(row_buffer);
+
+    // The header names the page count, which splitting may raise: so it is written last, over a placeholder.
+    var file = try files.FileWriter.create(allocator, input.dir, reader.file_pages, diagnostic);
+    defer file.deinit();
+    @memset(page, 0);
+    try file.write(page);
+
+    var group: usize = 0;
+    var first: u32 = 0;
+    while (first < n) {
+        try input.control.check();
+        while (group + 1 < input.placement.page_first.len and input.placement.page_first[group + 1] <= first) group += 1;
+        const group_end: u32 = if (group + 1 < input.placement.page_first.len) input.placement.page_first[group + 1] else n;
+        var set: RecordSet = .{};
+        const count = set.fill(lists, &codec, geometry, first, @min(group_end - first, layout.page.records_max));
+        if (count == 0) {
+            diagnostic.say("a record does not fit a page of {d} bytes", .{input.page_size});
+            return error.Internal;
+        }
+        var composer = layout.page.Composer.init(page, geometry, @intCast(starts.items.len), first, count);
+        for (0..count) |i| {
+            const vertex = first + @as(u32, @intCast(i));
+            const row = try input.work_codes.read(input.placement.order[vertex], row_buffer, diagnostic);
+            var buffer: [adjacency.neighbors_max]u32 = undefined;
+            const ids = lists.of(vertex, set.kept[i], &buffer);
+            var list: [2048]u8 = undefined;
+            const list_bytes = codec.encode(vertex, ids, &list);
+            composer.add(row.lower, factor_scale.encode(row.f_full), input.colors[vertex], list[0..list_bytes]);
+            written.edges += ids.len;
+            written.adjacency_bits += codec.encoded_bits(vertex, ids);
+        }
+        composer.seal();
+        try file.write(page);
+        try starts.append(allocator, first);
+        first += count;
+        input.control.done.store(first / 2, .monotonic);
+    }
+    written.page_count = @intCast(starts.items.len);
+
+    var header: layout.headers.Pages = .{
+        .checksum = 0,
+        .page_size = input.page_size,
+        .page_count = written.page_count,
+        .salt = input.salt,
+        .lower_bytes = geometry.lower_bytes,
+        .codec = undefined,
+    };
+    codec.store(&header.codec);
+    header.checksum = base.checksum(std.mem.asBytes(&header)[16..]);
+    @memset(page, 0);
+    @memcpy(page[0..@sizeOf(layout.headers.Pages)], std.mem.asBytes(&header));
+    const summary = try file.finish_with_header(page);
+    try written.files.append(allocator, .{ .name = reader.file_pages, .summary = summary });
+
+    const bytes = try allocator.alloc(u8, layout.page_starts.encoded_bytes(n, written.page_count));
+    defer allocator.free(bytes);
+    layout.page_starts.encode(n, starts.items, bytes);
+    try write_whole(input, reader.file_page_starts, &.{bytes}, written, diagnostic);
+}
+
+/// How many records of a group share a page, and with how many neighbors each. Sizes were guesses until now: a group
+/// that is a little too large gives up its least important edges (the last that pruning took, of the longest lists),
+/// one that is much too large goes on in another page.
+const RecordSet = struct {
+    kept: [layout.page.records_max]u8 = @splat(adjacency.neighbors_max),
+
+    /// Edges a page may give up: about one in thirty.
+    const give_up_share = 30;
+
+    fn fill(self: *RecordSet, lists: Lists, codec: *const adjacency.Codec, geometry: layout.page.Geometry, first: u32, wanted: u32) u32 {
+        var sizes: [layout.page.records_max]u32 = undefined;
+        var buffer: [adjacency.neighbors_max]u32 = undefined;
+        var total: u32 = 0;
+        var edges: u32 = 0;
+        for (0..wanted) |i| {
+            const vertex = first + @as(u32, @intCast(i));
+            const ids = lists.of(vertex, adjacency.neighbors_max, &buffer);
+            self.kept[i] = @intCast(ids.len);
+            edges += @intCast(ids.len);
+            sizes[i] = codec.encoded_bytes(vertex, ids);
+            total += sizes[i];
+        }
+        var count = wanted;
+        var given_up: u32 = 0;
+        while (layout.page.bytes_needed(geometry.lower_bytes, count, total) > geometry.page_size) {
+            if (given_up < edges / give_up_share or count == 1) {
+                const longest = std.mem.indexOfMax(u8, self.kept[0..count]);
+                if (self.kept[longest] == 0) return 0;
+                self.kept[longest] -= 1;
+                given_up += 1;
+                const vertex = first + @as(u32, @intCast(longest));
+                const size = codec.encoded_bytes(vertex, lists.of(vertex, self.kept[longest], &buffer));
+                total = total - sizes[longest] + size;
+                sizes[longest] = size;
+            } else {
+                count -= 1;
+                total -= sizes[count];
+            }
+        }
+        return count;
+    }
+};
+
+fn write_links(input: Input, lists: Lists, written: *Written, diagnostic: *Diagnostic) Error!void {
+    const allocator = input.allocator;
+    const n = input.graph.n;
+    const codec = train(lists, n, input.links_kept);
+    const group_size = layout.links.group_size;
+    const groups = layout.links.group_count(n);
+    const lengths = try allocator.alloc(u8, @as(usize, groups) * group_size);
+    defer allocator.free(lengths);
+    @memset(lengths, 0);
+    const begins = try allocator.alloc(u64, groups + 1);
+    defer allocator.free(begins);
+    var heap_bytes: u64 = 0;
+    var buffer: [adjacency.neighbors_max]u32 = undefined;
+    // Two turns, first for the lengths: the heap is never in memory as a whole.
+    for (0..n) |vertex| {
+        if (vertex % group_size == 0) begins[vertex / group_size] = heap_bytes;
+        const ids = fitting(&codec, @intCast(vertex), lists.of(@intCast(vertex), input.links_kept, &buffer));
+        lengths[vertex] = @intCast(codec.encoded_bytes(@intCast(vertex), ids));
+        heap_bytes += lengths[vertex];
+    }
+    begins[groups] = heap_bytes;
+    var header: layout.headers.Links = .{ .n = n, .links_built = input.links_kept, .heap_bytes = heap_bytes + adjacency.over_read_bytes, .codec = undefined };
+    codec.store(&header.codec);
+    var file = try files.FileWriter.create(allocator, input.dir, reader.file_links, diagnostic);
+    defer file.deinit();
+    try file.write(std.mem.asBytes(&header));
+    try file.write(std.mem.sliceAsBytes(begins));
+    try file.write(lengths);
+    for (0..n) |vertex| {
+        if (vertex % 4096 == 0) try input.control.check();
+        const ids = fitting(&codec, @intCast(vertex), lists.of(@intCast(vertex), input.links_kept, &buffer));
+        var list: [layout.links.list_bytes_max]u8 = undefined;
+        try file.write(list[0..codec.encode(@intCast(vertex), ids, &list)]);
+        input.control.done.store((n + vertex / 2) / 2, .monotonic);
+    }
+    try file.write(&@as([adjacency.over_read_bytes]u8, @splat(0)));
+    try written.files.append(allocator, .{ .name = reader.file_links, .summary = try file.finish() });
+}
+
+fn fitting(codec: *const adjacency.Codec, vertex: u32, ids: []u32) []u32 {
+    var kept = ids;
+    while (codec.encoded_bytes(vertex, kept) > layout.links.list_bytes_max) kept = kept[0 .. kept.len - 1];
+    return kept;
+}
+
+fn write_codes(input: Input, entry_vertex: u32, written: *Written, diagnostic: *Diagnostic) Error!void {
+    const allocator = input.allocator;
+    const ranges = &input.work_codes.ranges;
+    const norm2 = scale_of(ranges.norm2);
+    const f_upper = scale_of(ranges.f_upper);
+    const f_full = scale_of(ranges.f_full);
+    var header = input.header;
+    header.entry_vertex = entry_vertex;
+    header.norm2_min = norm2.min;
+    header.norm2_step = norm2.step;
+    header.factor_upper_min = f_upper.min;
+    header.factor_upper_step = f_upper.step;
+    header.factor_full_min = f_full.min;
+    header.factor_full_step = f_full.step;
+    const count: f64 = @floatFromInt(@max(1, ranges.count));
+    header.tan_upper = @floatCast(@sqrt(ranges.tan2_upper / count));
+    header.tan_full = @floatCast(@sqrt(ranges.tan2_full / count));
+    var file = try files.FileWriter.create(allocator, input.dir, reader.file_codes, diagnostic);
+    defer file.deinit();
+    try file.write(std.mem.asBytes(&header));
+    try file.write(std.mem.sliceAsBytes(input.mean));
+    const zeros: [64]u8 = @splat(0);
+    try file.write(zeros[0..@intCast(header.entries_offset() - @sizeOf(layout.headers.Codes) - input.mean.len * 4)]);
+    const row_buffer = try allocator.alloc(u8, input.work_codes.row_bytes);
+    defer allocator.free(row_buffer);
+    for (input.placement.order, 0..) |old, vertex| {
+        if (vertex % 4096 == 0) try input.control.check();
+        const row = try input.work_codes.read(old, row_buffer, diagnostic);
+        try file.write(row.upper);
+        var factors: [4]u8 = undefined;
+        std.mem.writeInt(u16, factors[0..2], norm2.encode(row.norm2), .little);
+        std.mem.writeInt(u16, factors[2..4], f_upper.encode(row.f_upper), .little);
+        try file.write(&factors);
+        input.control.done.store((3 * @as(u64, input.graph.n) + vertex) / 4, .monotonic);
+    }
+    try file.write(&zeros);
+    try written.files.append(allocator, .{ .name = reader.file_codes, .summary = try file.finish() });
+}
+
+fn write_vectors(input: Input, vectors: std.fs.File, written: *Written, diagnostic: *Diagnostic) Error!void {
+    var file = try files.FileWriter.create(input.allocator, input.dir, reader.file_vectors, diagnostic);
+    defer file.deinit();
+    const row = try input.allocator.alloc(u8, input.vector_bytes);
+    defer input.allocator.free(row);
+    for (input.placement.order, 0..) |old, vertex| {
+        if (vertex % 4096 == 0) try input.control.check();
+        const len = vectors.preadAll(row, @as(u64, old) * row.len) catch |err| return diagnostics.file_error(diagnostic, work.vectors_name, "read", err);
+        if (len != row.len) {
+            diagnostic.in_file(work.vectors_name, "{s} ended early at row {d}", .{ work.vectors_name, old });
+            return error.Io;
+        }
+        try file.write(row);
+    }
+    try written.files.append(input.allocator, .{ .name = reader.file_vectors, .summary = try file.finish() });
+}
+
+fn write_whole(input: Input, name: []const u8, parts: []const []const u8, written: *Written, diagnostic: *Diagnostic) Error!void {
+    var file = try files.FileWriter.create(input.allocator, input.dir, name, diagnostic);
+    defer file.deinit();
+    for (parts) |part| try file.write(part);
+    try written.files.append(input.allocator, .{ .name = name, .summary = try file.finish() });
+}

@@ -1,0 +1,318 @@
+//! Neighbor lists as bits. A list is stored sorted, as gaps, because ids are placement order and neighbors lie close
+//! together; the order that pruning gave them (nearest first) is lost on purpose.
+//!
+//! A list of `count` neighbors of vertex `v`:
+//!
+//!   count            8 bits
+//!   first id         class of zigzag(first - v) by the table `first`, then class - 1 raw bits
+//!   every next id    class of (id - previous - 1) by the table `gap`, then class - 1 raw bits
+//!
+//! The class of a value is its bit width (0 for 0), so a value of class c > 0 is 2^(c-1) plus its c - 1 raw bits. The
+//! classes are written with a canonical prefix code of at most `code_length_max` bits, trained on the graph itself and
+//! stored as its lengths. Bits run from the least significant bit of the first byte upwards.
+const std = @import("std");
+const assert = std.debug.assert;
+
+pub const class_count = 33; // values below 2^32; ids below 2^31, so that a signed difference of two fits
+pub const code_length_max = 10; // one table of 1,024 entries decodes every code in one step
+pub const neighbors_max = 255;
+/// Readers load 8 bytes at a time and may look that far past a list.
+pub const over_read_bytes = 8;
+
+pub const Histogram = [class_count]u64;
+
+inline fn class_of(value: u32) u6 {
+    return @intCast(32 - @clz(value));
+}
+
+inline fn zigzag(delta: i64) u32 {
+    return @truncate(@as(u64, @bitCast((delta << 1) ^ (delta >> 63))));
+}
+
+inline fn unzigzag(value: u32) i64 {
+    return @as(i64, value >> 1) ^ -@as(i64, value & 1);
+}
+
+/// A canonical prefix code over the classes.
+pub const PrefixCode = struct {
+    lengths: [class_count]u8,
+    codes: [class_count]u16, // bit-reversed: the first bit of the code is the lowest
+    decode_table: [1 << code_length_max]Entry,
+
+    const Entry = packed struct(u16) { class: u8, length: u8 };
+
+    /// The best code with lengths up to `code_length_max` for these counts. Every class gets a code, so that a table
+    /// trained on a sample can still write what the sample did not hold.
+    pub fn train(histogram: *const Histogram) PrefixCode {
+        // Package-merge over 33 symbols: exact and small.
+        const Item = struct { weight: u64, used: [class_count]u8 };
+        var leaves: [class_count]Item = undefined;
+        for (&leaves, 0..) |*leaf, class| {
+            leaf.* = .{ .weight = histogram[class] * class_count + 1, .used = @splat(0) };
+            leaf.used[class] = 1;
+        }
+        const less = struct {
+            fn less(_: void, a: Item, b: Item) bool {
+                return a.weight < b.weight;
+            }
+        }.less;
+        std.sort.insertion(Item, &leaves, {}, less);
+        var row: [2 * class_count]Item = undefined;
+        var row_len: usize = class_count;
+        @memcpy(row[0..class_count], &leaves);
+        for (1..code_length_max) |_| {
+            var packages: [class_count]Item = undefined;
+            const package_count = row_len / 2;
+            for (packages[0..package_count], 0..) |*package, i| {
+                const a = row[2 * i];
+                const b = row[2 * i + 1];
+                package.weight = a.weight + b.weight;
+                for (&package.used, a.used, b.used) |*u, x, y| u.* = x + y;
+            }
+            @memcpy(row[0..class_count], &leaves);
+            @memcpy(row[class_count..][0..package_count], packages[0..package_count]);
+            row_len = class_count + package_count;
+            std.sort.insertion(Item, row[0..row_len], {}, less);
+        }
+        var lengths: [class_count]u8 = @splat(0);
+        for (row[0 .. 2 * class_count - 2]) |item| {
+            for (&lengths, item.used) |*length, used| length.* += used;
+        }
+        return from_lengths(lengths) catch unreachable; // package-merge fills the code space exactly
+    }
+
+    /// error.BadCode: the lengths are not those of a complete prefix code.
+    pub fn from_lengths(lengths: [class_count]u8) error{BadCode}!PrefixCode {
+        var self: PrefixCode = .{ .lengths = lengths, .codes = @splat(0), .decode_table = undefined };
+        var space: u32 = 0;
+        for (lengths) |length| {
+            if (length == 0 or length > code_length_max) return error.BadCode;
+            space += @as(u32, 1) << @intCast(code_length_max - length);
+        }
+        if (space != 1 << code_length_max) return error.BadCode;
+        var next: u32 = 0;
+        for (1..code_length_max + 1) |length| {
+            for (0..class_count) |class| {
+                if (lengths[class] != length) continue;
+                const code: u16 = @intCast(next >> @intCast(code_length_max - length));
+                next += @as(u32, 1) << @intCast(code_length_max - length);
+                const reversed = @bitReverse(code) >> @intCast(16 - length);
+                self.codes[class] = reversed;
+                var index: u32 = reversed;
+                while (index < self.decode_table.len) : (index += @as(u32, 1) << @intCast(length))
+                    self.decode_table[index] = .{ .class = @intCast(class), .length = @intCast(length) };
+            }
+        }
+        return self;
+    }
+
+    inline fn bits_of(self: *const PrefixCode, value: u32) u32 {
+        const class = class_of(value);
+        return self.lengths[class] + (class -| 1);
+    }
+};
+
+pub const Codec = struct {
+    first: PrefixCode,
+    gap: PrefixCode,
+
+    pub const Statistics = struct {
+        first: Histogram = @splat(0),
+        gap: Histogram = @splat(0),
+
+        /// `ids` ascending, without duplicates.
+        pub fn count(self: *Statistics, vertex: u32, ids: []const u32) void {
+            if (ids.len == 0) return;
+            self.first[class_of(zigzag(@as(i64, ids[0]) - vertex))] += 1;
+            for (ids[0 .. ids.len - 1], ids[1..]) |previous, id| self.gap[class_of(id - previous - 1)] += 1;
+        }
+    };
+
+    pub fn train(statistics: *const Statistics) Codec {
+        return .{ .first = .train(&statistics.first), .gap = .train(&statistics.gap) };
+    }
+
+    pub const stored_bytes = 2 * class_count;
+
+    pub fn store(self: *const Codec, out: *[stored_bytes]u8) void {
+        out[0..class_count].* = self.first.lengths;
+        out[class_count..].* = self.gap.lengths;
+    }
+
+    pub fn load(bytes: *const [stored_bytes]u8) error{BadCode}!Codec {
+        return .{
+            .first = try .from_lengths(bytes[0..class_count].*),
+            .gap = try .from_lengths(bytes[class_count..].*),
+        };
+    }
+
+    pub fn encoded_bits(self: *const Codec, vertex: u32, ids: []const u32) u32 {
+        var bits: u32 = 8;
+        if (ids.len == 0) return bits;
+        bits += self.first.bits_of(zigzag(@as(i64, ids[0]) - vertex));
+        for (ids[0 .. ids.len - 1], ids[1..]) |previous, id| bits += self.gap.bits_of(id - previous - 1);
+        return bits;
+    }
+
+    pub fn encoded_bytes(self: *const Codec, vertex: u32, ids: []const u32) u32 {
+        return (self.encoded_bits(vertex, ids) + 7) / 8;
+    }
+
+    /// Writes `encoded_bytes` bytes and returns their count. `ids` ascending, without duplicates.
+    pub fn encode(self: *const Codec, vertex: u32, ids: []const u32, out: []u8) u32 {
+        assert(ids.len <= neighbors_max);
+        var writer: Writer = .{ .out = out };
+        writer.put(ids.len, 8);
+        if (ids.len > 0) {
+            writer.value(&self.first, zigzag(@as(i64, ids[0]) - vertex));
+            for (ids[0 .. ids.len - 1], ids[1..]) |previous, id| writer.value(&self.gap, id - previous - 1);
+        }
+        return writer.finish();
+    }
+
+    pub const DecodeError = error{ BadList, TooManyNeighbors };
+
+    /// Decodes a list of vertex `vertex` that lies in `bytes[0..length]` into `out`; `bytes` must be readable for
+    /// `over_read_bytes` more. Ids come ascending and below `n`; anything else is error.BadList.
+    pub fn decode(self: *const Codec, vertex: u32, bytes: [*]const u8, length: u32, n: u32, out: []u32) DecodeError![]u32 {
+        if (length == 0) return error.BadList;
+        const count: u32 = bytes[0];
+        if (count > out.len) return error.TooManyNeighbors;
+        if (count == 0) return out[0..0];
+        var reader: Reader = .{ .bytes = bytes, .position = 8, .end = length * 8 };
+        const first = @as(i64, vertex) + unzigzag(try reader.value(&self.first));
+        if (first < 0 or first >= n) return error.BadList;
+        var id: u64 = @intCast(first);
+        out[0] = @intCast(id);
+        for (out[1..count]) |*slot| {
+            id += @as(u64, try reader.value(&self.gap)) + 1;
+            slot.* = @truncate(id);
+        }
+        // Gaps only grow, so the last id bounds all of them.
+        if (id >= n) return error.BadList;
+        return out[0..count];
+    }
+};
+
+const Writer = struct {
+    out: []u8,
+    pending: u64 = 0,
+    pending_bits: u6 = 0,
+    written: u32 = 0,
+
+    fn put(self: *Writer, bits: u64, count: u6) void {
+        assert(count <= 32);
+        self.pending |= bits << self.pending_bits;
+        self.pending_bits += count;
+        while (self.pending_bits >= 8) {
+            self.out[self.written] = @truncate(self.pending);
+            self.written += 1;
+            self.pending >>= 8;
+            self.pending_bits -= 8;
+        }
+    }
+
+    fn value(self: *Writer, code: *const PrefixCode, v: u32) void {
+        const class = class_of(v);
+        self.put(code.codes[class], @intCast(code.lengths[class]));
+        if (class > 1) self.put(v & ~(@as(u32, 1) << @intCast(class - 1)), class - 1);
+    }
+
+    fn finish(self: *Writer) u32 {
+        if (self.pending_bits > 0) {
+            self.out[self.written] = @truncate(self.pending);
+            self.written += 1;
+        }
+        return self.written;
+    }
+};
+
+const Reader = struct {
+    bytes: [*]const u8,
+    position: u32,
+    end: u32,
+
+    inline fn value(self: *Reader, code: *const PrefixCode) error{BadList}!u32 {
+        // One load serves the code (10 bits at most) and the raw bits (31 at most): 41 + 7 of alignment < 64.
+        if (self.position >= self.end) return error.BadList;
+        const word = std.mem.readInt(u64, self.bytes[self.position / 8 ..][0..8], .little) >> @intCast(self.position % 8);
+        const entry = code.decode_table[@as(usize, @truncate(word & ((1 << code_length_max) - 1)))];
+        const raw_bits: u6 = @intCast(entry.class -| 1);
+        const raw = (word >> @intCast(entry.length)) & ((@as(u64, 1) << raw_bits) - 1);
+        self.position += @as(u32, entry.length) + raw_bits;
+        if (entry.class == 0) return 0;
+        return @intCast(raw | (@as(u64, 1) << raw_bits));
+    }
+};
+
+fn random_list(random: std.Random, vertex: u32, n: u32, out: []u32) []u32 {
+    var count: usize = 0;
+    for (0..out.len) |_| {
+        const near = random.boolean();
+        const id = if (near)
+            @min(n - 1, vertex -| 64 + random.uintLessThan(u32, 128))
+        else
+            random.uintLessThan(u32, n);
+        if (std.mem.indexOfScalar(u32, out[0..count], id) == null) {
+            out[count] = id;
+            count += 1;
+        }
+    }
+    std.mem.sort(u32, out[0..count], {}, std.sort.asc(u32));
+    return out[0..count];
+}
+
+test "lists of every length survive a round trip, and the size is what encoded_bits says" {
+    const seed = std.testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = std.Random.DefaultPrng.init(seed);
+    const random = prng.random();
+    for ([_]u32{ 2, 17, 1000, 1_000_000, 1 << 31 }) |n| {
+        var statistics: Codec.Statistics = .{};
+        var buffer: [neighbors_max]u32 = undefined;
+        for (0..200) |_| {
+            const vertex = random.uintLessThan(u32, n);
+            statistics.count(vertex, random_list(random, vertex, n, buffer[0..@min(48, n)]));
+        }
+        var codec = Codec.train(&statistics);
+        var stored: [Codec.stored_bytes]u8 = undefined;
+        codec.store(&stored);
+        codec = try Codec.load(&stored);
+        for (0..500) |_| {
+            const vertex = random.uintLessThan(u32, n);
+            const ids = random_list(random, vertex, n, buffer[0..random.uintAtMost(u32, @min(n, neighbors_max))]);
+            var bytes: [2048]u8 = @splat(0xa5);
+            const length = codec.encode(vertex, ids, &bytes);
+            try std.testing.expectEqual(codec.encoded_bytes(vertex, ids), length);
+            var out: [neighbors_max]u32 = undefined;
+            try std.testing.expectEqualSlices(u32, ids, try codec.decode(vertex, &bytes, length, n, &out));
+        }
+    }
+}
+
+test "random bytes never decode to an id outside the index" {
+    const seed = std.testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = std.Random.DefaultPrng.init(seed);
+    const random = prng.random();
+    var statistics: Codec.Statistics = .{};
+    statistics.count(5, &.{ 1, 2, 9, 700 });
+    const codec = Codec.train(&statistics);
+    for (0..20_000) |_| {
+        var bytes: [128 + over_read_bytes]u8 = undefined;
+        random.bytes(&bytes);
+        var out: [64]u32 = undefined;
+        const n = random.uintAtMost(u32, 5000) + 1;
+        const ids = codec.decode(random.uintLessThan(u32, n), &bytes, random.uintAtMost(u32, 128), n, &out) catch continue;
+        for (ids) |id| try std.testing.expect(id < n);
+    }
+}
+
+test "lengths that are no complete prefix code are refused" {
+    var lengths: [class_count]u8 = @splat(1);
+    try std.testing.expectError(error.BadCode, PrefixCode.from_lengths(lengths));
+    lengths = @splat(10);
+    try std.testing.expectError(error.BadCode, PrefixCode.from_lengths(lengths));
+    lengths[3] = 0;
+    try std.testing.expectError(error.BadCode, PrefixCode.from_lengths(lengths));
+}

@@ -1,0 +1,92 @@
+//! Headers of the binary files, as they lie on disk (little-endian; docs/FORMAT.md draws them).
+const std = @import("std");
+const builtin = @import("builtin");
+const adjacency = @import("adjacency.zig");
+const links = @import("links.zig");
+
+comptime {
+    if (builtin.cpu.arch.endian() != .little) @compileError("velo's files are little-endian and so must be the machine");
+}
+
+/// codes.bin: this header, the mean (f32 × dim_work), zeros up to `entries_offset`, then n entries and padding.
+pub const Codes = extern struct {
+    magic: [8]u8 = magic_expected.*,
+    format_version: u32,
+    entry_vertex: u32, // where a search may always start (the medoid)
+    n: u64,
+    dim_in: u32,
+    dim_work: u32,
+    dim_code: u32,
+    metric: i32,
+    memory_bits: u32,
+    record_bits: u32,
+    rotation_seed: u64,
+    norm2_min: f32,
+    norm2_step: f32,
+    factor_upper_min: f32,
+    factor_upper_step: f32,
+    factor_full_min: f32,
+    factor_full_step: f32,
+    tan_upper: f32,
+    tan_full: f32,
+    norm_max: f32, // largest norm of a row; used by inner product
+    reserved: [9]u32 = @splat(0),
+
+    pub const magic_expected = "VELOCODE";
+    /// Kernels may look that far past the last entry.
+    pub const padding_bytes = 64;
+
+    pub fn entries_offset(self: *const Codes) u64 {
+        return std.mem.alignForward(u64, @sizeOf(Codes) + @as(u64, self.dim_work) * 4, 64);
+    }
+    pub fn entry_bytes(self: *const Codes) u64 {
+        return @as(u64, self.dim_code) * self.memory_bits / 8 + 4;
+    }
+    pub fn file_bytes(self: *const Codes) u64 {
+        return self.entries_offset() + self.n * self.entry_bytes() + padding_bytes;
+    }
+};
+
+/// links.bin: this header, then the three parts of links.Links.
+pub const Links = extern struct {
+    magic: [8]u8 = magic_expected.*,
+    n: u64,
+    links_built: u32,
+    reserved: u32 = 0,
+    heap_bytes: u64, // with its padding
+    codec: [adjacency.Codec.stored_bytes]u8,
+    zeros: [30]u8 = @splat(0),
+
+    pub const magic_expected = "VELOLINK";
+
+    pub fn file_bytes(self: *const Links) u64 {
+        const n: u32 = @intCast(self.n);
+        const groups = links.group_count(n);
+        return @sizeOf(Links) + (@as(u64, groups) + 1) * 8 + @as(u64, groups) * links.group_size + self.heap_bytes;
+    }
+};
+
+/// pages.bin: a page that begins with this header, then the data pages.
+pub const Pages = extern struct {
+    magic: [8]u8 = magic_expected.*,
+    checksum: u64, // xxh3-64 of the rest of this header
+    page_size: u32,
+    page_count: u32, // data pages
+    salt: u32,
+    lower_bytes: u32,
+    codec: [adjacency.Codec.stored_bytes]u8,
+    zeros: [30]u8 = @splat(0),
+
+    pub const magic_expected = "VELOPAGE";
+
+    /// Offset of a data page in the file.
+    pub fn offset_of(self: *const Pages, page_index: u32) u64 {
+        return (@as(u64, page_index) + 1) * self.page_size;
+    }
+};
+
+comptime {
+    std.debug.assert(@sizeOf(Codes) == 128);
+    std.debug.assert(@sizeOf(Links) == 128);
+    std.debug.assert(@sizeOf(Pages) == 128);
+}

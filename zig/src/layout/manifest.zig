@@ -1,0 +1,152 @@
+//! manifest.json: what an index folder holds. Written last, so a folder without it is no index. Its last member is
+//! the xxh3-64 of every byte before it, so that a flipped bit in the manifest itself is noticed too.
+const std = @import("std");
+const base = @import("base");
+
+pub const file_name = "manifest.json";
+pub const bytes_max = 16 * 1024 * 1024;
+const checksum_key = ",\n  \"checksum\": \"";
+
+pub const File = struct { name: []const u8, bytes: u64, checksum: []const u8 };
+
+/// Field names are the keys of the JSON object.
+pub const Manifest = struct {
+    format_version: u32,
+    uuid: []const u8,
+    n: u64,
+    dim: u32,
+    metric: []const u8,
+    dtype: []const u8,
+    memory_bits: u32,
+    record_bits: u32,
+    degree: u32,
+    build_list_size: u32,
+    alpha: f32,
+    seed: u64,
+    links_built: u32,
+    page_size: u32,
+    page_count: u32,
+    edges: u64,
+    adjacency_bits: u64, // of all lists in pages.bin
+    stores_vectors: bool,
+    files: []const File,
+    /// Whatever the caller of the build wants to keep; an object.
+    user: std.json.Value,
+
+    pub fn file(self: *const Manifest, name: []const u8) ?File {
+        for (self.files) |f| if (std.mem.eql(u8, f.name, name)) return f;
+        return null;
+    }
+};
+
+pub const ParseError = error{
+    /// Not JSON, not our fields, or the checksum does not match.
+    BadManifest,
+    /// Written by a newer version.
+    NewerVersion,
+    OutOfMemory,
+};
+
+pub fn checksum_text(value: u64) [16]u8 {
+    var text: [16]u8 = undefined;
+    _ = std.fmt.bufPrint(&text, "{x:0>16}", .{value}) catch unreachable;
+    return text;
+}
+
+pub fn write(allocator: std.mem.Allocator, manifest: *const Manifest) error{OutOfMemory}![]u8 {
+    var out: std.Io.Writer.Allocating = .init(allocator);
+    defer out.deinit();
+    std.json.Stringify.value(manifest.*, .{ .whitespace = .indent_2 }, &out.writer) catch return error.OutOfMemory;
+    var text = out.written();
+    std.debug.assert(std.mem.endsWith(u8, text, "\n}"));
+    text = text[0 .. text.len - 2];
+    const sum = checksum_text(base.checksum(text));
+    return std.fmt.allocPrint(allocator, "{s}" ++ checksum_key ++ "{s}\"\n}}\n", .{ text, &sum });
+}
+
+pub const Parsed = struct {
+    arena: *std.heap.ArenaAllocator,
+    value: Manifest,
+    /// format_version as found, also when parsing failed with NewerVersion.
+    pub fn deinit(self: *Parsed) void {
+        const allocator = self.arena.child_allocator;
+        self.arena.deinit();
+        allocator.destroy(self.arena);
+    }
+};
+
+pub fn parse(allocator: std.mem.Allocator, text: []const u8) ParseError!Parsed {
+    const arena = try allocator.create(std.heap.ArenaAllocator);
+    arena.* = .init(allocator);
+    errdefer {
+        arena.deinit();
+        allocator.destroy(arena);
+    }
+    // The version first: a newer manifest may differ in everything else.
+    const Version = struct { format_version: u64 };
+    const options: std.json.ParseOptions = .{ .ignore_unknown_fields = true, .allocate = .alloc_always };
+    const version = std.json.parseFromSliceLeaky(Version, arena.allocator(), text, options) catch |err| return refuse(err);
+    if (version.format_version > @import("layout.zig").format_version) return error.NewerVersion;
+    const at = std.mem.lastIndexOf(u8, text, checksum_key) orelse return error.BadManifest;
+    const found = text[at + checksum_key.len ..];
+    const sum = checksum_text(base.checksum(text[0..at]));
+    if (!std.mem.eql(u8, found, sum ++ "\"\n}\n")) return error.BadManifest;
+    const value = std.json.parseFromSliceLeaky(Manifest, arena.allocator(), text, options) catch |err| return refuse(err);
+    return .{ .arena = arena, .value = value };
+}
+
+fn refuse(err: anytype) ParseError {
+    return if (err == error.OutOfMemory) error.OutOfMemory else error.BadManifest;
+}
+
+fn example() Manifest {
+    const files = &[_]File{.{ .name = "codes.bin", .bytes = 12, .checksum = "00ff" }};
+    return .{
+        .format_version = 1,
+        .uuid = "u",
+        .n = 5,
+        .dim = 3,
+        .metric = "l2",
+        .dtype = "f32",
+        .memory_bits = 4,
+        .record_bits = 4,
+        .degree = 48,
+        .build_list_size = 100,
+        .alpha = 1.2,
+        .seed = 0,
+        .links_built = 32,
+        .page_size = 4096,
+        .page_count = 1,
+        .edges = 4,
+        .adjacency_bits = 40,
+        .stores_vectors = false,
+        .files = files,
+        .user = .null,
+    };
+}
+
+test "a manifest survives a round trip, and no flipped bit does" {
+    const allocator = std.testing.allocator;
+    const manifest = example();
+    const text = try write(allocator, &manifest);
+    defer allocator.free(text);
+    var parsed = try parse(allocator, text);
+    try std.testing.expectEqual(5, parsed.value.n);
+    try std.testing.expectEqualStrings("00ff", parsed.value.file("codes.bin").?.checksum);
+    parsed.deinit();
+    for (0..text.len * 8) |bit| {
+        text[bit / 8] ^= @as(u8, 1) << @intCast(bit % 8);
+        defer text[bit / 8] ^= @as(u8, 1) << @intCast(bit % 8);
+        if (parse(allocator, text)) |*found| {
+            @constCast(found).deinit();
+            return error.FlippedBitUnnoticed;
+        } else |_| {}
+    }
+}
+
+test "a newer version is told apart from damage" {
+    const allocator = std.testing.allocator;
+    try std.testing.expectError(error.NewerVersion, parse(allocator, "{\"format_version\": 99, \"other\": []}"));
+    try std.testing.expectError(error.BadManifest, parse(allocator, "{\"format_version\": 1}"));
+    try std.testing.expectError(error.BadManifest, parse(allocator, "nonsense"));
+}

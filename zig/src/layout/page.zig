@@ -1,0 +1,216 @@
+//! A page of pages.bin: the records of consecutive vertices, laid out by column so that all their codes are scored in
+//! one pass and an adjacency list is decoded only when it is followed.
+//!
+//!   OFFSET  SIZE              DESCRIPTION
+//!   0       8                 checksum: xxh3-64 of bytes 8 .. page size
+//!   8       4                 page index, 0-based within the data pages
+//!   12      4                 first vertex
+//!   16      4                 salt: from the index's uuid, so that a page of another index is not taken for ours
+//!   20      2                 record count c
+//!   22      2                 adjacency start a: first byte of the adjacency heap, from the start of the page
+//!   24      c * lower_bytes   lower codes
+//!   …       c * 2             factor F of the full code, scaled to 16 bits
+//!   …       c * 1             color: records of one color lie within tau of each other
+//!   …       c * 2             adjacency end: one past the list's last byte, from a
+//!   a       …                 adjacency lists (adjacency.zig), then zeros
+//!
+//! All little-endian. Vertex `first + i` is record `i`, so no slot stores an id.
+const std = @import("std");
+const base = @import("base");
+const assert = std.debug.assert;
+
+pub const header_bytes = 24;
+/// Bytes a record takes beside its code and its adjacency list.
+pub const slot_bytes = 5;
+pub const records_max = 512;
+
+pub const Corrupt = error{
+    BadChecksum,
+    WrongPage,
+    WrongIndex,
+    BadRecordCount,
+    BadAdjacency,
+};
+
+pub fn describe(corrupt: Corrupt) []const u8 {
+    return switch (corrupt) {
+        error.BadChecksum => "its checksum does not match its content",
+        error.WrongPage => "it carries another page's number",
+        error.WrongIndex => "it belongs to another index",
+        error.BadRecordCount => "its record count is impossible",
+        error.BadAdjacency => "its adjacency lists overlap or leave the page",
+    };
+}
+
+pub const Geometry = struct {
+    page_size: u32,
+    lower_bytes: u32,
+    salt: u32,
+};
+
+pub fn bytes_needed(lower_bytes: u32, record_count: u32, adjacency_bytes: u32) u32 {
+    return header_bytes + record_count * (lower_bytes + slot_bytes) + adjacency_bytes;
+}
+
+/// A page whose header, checksum and regions were checked. Lists are checked when they are decoded.
+pub const View = struct {
+    bytes: [*]const u8,
+    page_size: u32,
+    first_vertex: u32,
+    record_count: u32,
+    lower: [*]const u8,
+    factors: []align(1) const u16,
+    colors: []const u8,
+    ends: []align(1) const u16,
+    adjacency_start: u32,
+
+    pub const Expected = struct { page_index: u32, first_vertex: u32, record_count: u32 };
+
+    pub fn parse(bytes: []const u8, geometry: Geometry, expected: Expected) Corrupt!View {
+        assert(bytes.len == geometry.page_size);
+        if (read_u64(bytes, 0) != base.checksum(bytes[8..])) return error.BadChecksum;
+        if (read_u32(bytes, 16) != geometry.salt) return error.WrongIndex;
+        if (read_u32(bytes, 8) != expected.page_index) return error.WrongPage;
+        const count: u32 = read_u16(bytes, 20);
+        if (count != expected.record_count or read_u32(bytes, 12) != expected.first_vertex) return error.BadRecordCount;
+        const start = bytes_needed(geometry.lower_bytes, count, 0);
+        if (start > bytes.len or read_u16(bytes, 22) != start) return error.BadRecordCount;
+        var at: u32 = header_bytes;
+        const lower = bytes.ptr + at;
+        at += count * geometry.lower_bytes;
+        const factors: []align(1) const u16 = @ptrCast(bytes[at..][0 .. 2 * count]);
+        at += 2 * count;
+        const colors = bytes[at..][0..count];
+        at += count;
+        const ends: []align(1) const u16 = @ptrCast(bytes[at..][0 .. 2 * count]);
+        if (count > 0 and start + ends[count - 1] > bytes.len) return error.BadAdjacency;
+        return .{
+            .bytes = bytes.ptr,
+            .page_size = geometry.page_size,
+            .first_vertex = expected.first_vertex,
+            .record_count = count,
+            .lower = lower,
+            .factors = factors,
+            .colors = colors,
+            .ends = ends,
+            .adjacency_start = start,
+        };
+    }
+
+    /// The encoded list of record `index`. Page buffers carry `adjacency.over_read_bytes` of padding behind them.
+    pub fn list(self: *const View, index: u32) error{BadAdjacency}!struct { bytes: [*]const u8, length: u32 } {
+        assert(index < self.record_count);
+        const begin: u32 = if (index == 0) 0 else self.ends[index - 1];
+        const end: u32 = self.ends[index];
+        if (begin > end or self.adjacency_start + end > self.page_size) return error.BadAdjacency;
+        return .{ .bytes = self.bytes + self.adjacency_start + begin, .length = end - begin };
+    }
+};
+
+/// Fills one page; the caller has made sure by `bytes_needed` that everything fits.
+pub const Composer = struct {
+    bytes: []u8,
+    geometry: Geometry,
+    record_count: u32,
+    at_adjacency: u32,
+    added: u32 = 0,
+
+    pub fn init(bytes: []u8, geometry: Geometry, page_index: u32, first_vertex: u32, record_count: u32) Composer {
+        assert(bytes.len == geometry.page_size);
+        assert(record_count <= records_max);
+        @memset(bytes, 0);
+        const start = bytes_needed(geometry.lower_bytes, record_count, 0);
+        std.mem.writeInt(u32, bytes[8..12], page_index, .little);
+        std.mem.writeInt(u32, bytes[12..16], first_vertex, .little);
+        std.mem.writeInt(u32, bytes[16..20], geometry.salt, .little);
+        std.mem.writeInt(u16, bytes[20..22], @intCast(record_count), .little);
+        std.mem.writeInt(u16, bytes[22..24], @intCast(start), .little);
+        return .{ .bytes = bytes, .geometry = geometry, .record_count = record_count, .at_adjacency = start };
+    }
+
+    pub fn add(self: *Composer, lower: []const u8, factor: u16, color: u8, list: []const u8) void {
+        const i = self.added;
+        assert(i < self.record_count);
+        assert(lower.len == self.geometry.lower_bytes);
+        const c = self.record_count;
+        const codes_end = header_bytes + c * self.geometry.lower_bytes;
+        @memcpy(self.bytes[header_bytes + i * lower.len ..][0..lower.len], lower);
+        std.mem.writeInt(u16, self.bytes[codes_end + 2 * i ..][0..2], factor, .little);
+        self.bytes[codes_end + 2 * c + i] = color;
+        @memcpy(self.bytes[self.at_adjacency..][0..list.len], list);
+        self.at_adjacency += @intCast(list.len);
+        const end: u16 = @intCast(self.at_adjacency - bytes_needed(self.geometry.lower_bytes, c, 0));
+        std.mem.writeInt(u16, self.bytes[codes_end + 3 * c + 2 * i ..][0..2], end, .little);
+        self.added += 1;
+    }
+
+    pub fn seal(self: *Composer) void {
+        assert(self.added == self.record_count);
+        std.mem.writeInt(u64, self.bytes[0..8], base.checksum(self.bytes[8..]), .little);
+    }
+};
+
+fn read_u16(bytes: []const u8, at: usize) u16 {
+    return std.mem.readInt(u16, bytes[at..][0..2], .little);
+}
+
+fn read_u32(bytes: []const u8, at: usize) u32 {
+    return std.mem.readInt(u32, bytes[at..][0..4], .little);
+}
+
+fn read_u64(bytes: []const u8, at: usize) u64 {
+    return std.mem.readInt(u64, bytes[at..][0..8], .little);
+}
+
+test "what a composer wrote a view reads back, and one flipped bit anywhere is noticed" {
+    const seed = std.testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = std.Random.DefaultPrng.init(seed);
+    const random = prng.random();
+    for (0..50) |_| {
+        const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = random.uintAtMost(u32, 96), .salt = random.int(u32) };
+        const count = random.uintAtMost(u32, 23) + 1;
+        var bytes: [4096]u8 = undefined;
+        var composer = Composer.init(&bytes, geometry, 7, 1000, count);
+        var lower: [24][96]u8 = undefined;
+        var lists: [24][64]u8 = undefined;
+        var lengths: [24]u32 = undefined;
+        for (0..count) |i| {
+            random.bytes(&lower[i]);
+            random.bytes(&lists[i]);
+            lengths[i] = random.uintAtMost(u32, 64);
+            composer.add(lower[i][0..geometry.lower_bytes], @intCast(i * 3), @intCast(i), lists[i][0..lengths[i]]);
+        }
+        composer.seal();
+        const expected: View.Expected = .{ .page_index = 7, .first_vertex = 1000, .record_count = count };
+        const view = try View.parse(&bytes, geometry, expected);
+        for (0..count) |i| {
+            try std.testing.expectEqualSlices(u8, lower[i][0..geometry.lower_bytes], view.lower[i * geometry.lower_bytes ..][0..geometry.lower_bytes]);
+            try std.testing.expectEqual(i * 3, view.factors[i]);
+            try std.testing.expectEqual(i, view.colors[i]);
+            const list = try view.list(@intCast(i));
+            try std.testing.expectEqualSlices(u8, lists[i][0..lengths[i]], list.bytes[0..list.length]);
+        }
+        bytes[random.uintLessThan(usize, 4096)] ^= @as(u8, 1) << random.int(u3);
+        try std.testing.expectError(error.BadChecksum, View.parse(&bytes, geometry, expected));
+    }
+}
+
+test "a page of another place or index is named as such" {
+    const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = 8, .salt = 1 };
+    var bytes: [4096]u8 = undefined;
+    var composer = Composer.init(&bytes, geometry, 3, 30, 1);
+    composer.add(&@as([8]u8, @splat(1)), 0, 0, &.{0});
+    composer.seal();
+    const right: View.Expected = .{ .page_index = 3, .first_vertex = 30, .record_count = 1 };
+    _ = try View.parse(&bytes, geometry, right);
+    var wrong = right;
+    wrong.page_index = 4;
+    try std.testing.expectError(error.WrongPage, View.parse(&bytes, geometry, wrong));
+    wrong = right;
+    wrong.record_count = 2;
+    try std.testing.expectError(error.BadRecordCount, View.parse(&bytes, geometry, wrong));
+    var other = geometry;
+    other.salt = 2;
+    try std.testing.expectError(error.WrongIndex, View.parse(&bytes, other, right));
+}

@@ -1,0 +1,174 @@
+//! page_starts.bin: the first vertex of every page, as an Elias-Fano sequence: `low_bits` lower bits of each value
+//! packed side by side, the upper bits in unary (for each value a 1 after as many 0s as its upper part grew).
+//!
+//!   OFFSET  SIZE  DESCRIPTION
+//!   0       8     magic "VELOSTRT"
+//!   8       4     page count p
+//!   12      4     vertex count n
+//!   16      4     low_bits l
+//!   20      4     zero
+//!   24      …     lower bits, p * l bits in whole bytes, then upper bits, p + (n >> l) + 1 bits in whole bytes
+//!
+//! In memory the sequence is unfolded into a page per block of vertices (Directory), which finds a vertex's page in
+//! one or two steps and costs a quarter of a byte a vertex.
+const std = @import("std");
+const assert = std.debug.assert;
+
+pub const magic = "VELOSTRT";
+pub const header_bytes = 24;
+
+fn low_bits_of(n: u32, page_count: u32) u5 {
+    const gap = n / @max(1, page_count);
+    return if (gap < 2) 0 else @intCast(31 - @clz(gap));
+}
+
+pub fn encoded_bytes(n: u32, page_count: u32) usize {
+    const l = low_bits_of(n, page_count);
+    return header_bytes + bytes_for(@as(u64, page_count) * l) + bytes_for(@as(u64, page_count) + (n >> l) + 1);
+}
+
+fn bytes_for(bits: u64) usize {
+    return @intCast((bits + 7) / 8);
+}
+
+pub fn encode(n: u32, starts: []const u32, out: []u8) void {
+    const page_count: u32 = @intCast(starts.len);
+    assert(out.len == encoded_bytes(n, page_count));
+    @memset(out, 0);
+    const l = low_bits_of(n, page_count);
+    out[0..8].* = magic.*;
+    std.mem.writeInt(u32, out[8..12], page_count, .little);
+    std.mem.writeInt(u32, out[12..16], n, .little);
+    std.mem.writeInt(u32, out[16..20], l, .little);
+    const upper_begin = header_bytes + bytes_for(@as(u64, page_count) * l);
+    for (starts, 0..) |start, i| {
+        for (0..l) |bit| {
+            if ((start >> @intCast(bit)) & 1 == 1) set_bit(out[header_bytes..], i * l + bit);
+        }
+        set_bit(out[upper_begin..], i + (start >> l));
+    }
+}
+
+fn set_bit(bytes: []u8, index: usize) void {
+    bytes[index / 8] |= @as(u8, 1) << @intCast(index % 8);
+}
+
+fn get_bit(bytes: []const u8, index: usize) u32 {
+    return (bytes[index / 8] >> @intCast(index % 8)) & 1;
+}
+
+pub const DecodeError = error{ BadStarts, OutOfMemory };
+
+/// The page of every vertex.
+pub const Directory = struct {
+    n: u32,
+    starts: []u32, // page_count + 1, the last is n
+    block_pages: []u32, // page of the first vertex of each block
+
+    pub const block_size = 16;
+
+    pub fn decode(allocator: std.mem.Allocator, bytes: []const u8) DecodeError!Directory {
+        if (bytes.len < header_bytes or !std.mem.eql(u8, bytes[0..8], magic)) return error.BadStarts;
+        const pages = std.mem.readInt(u32, bytes[8..12], .little);
+        const n = std.mem.readInt(u32, bytes[12..16], .little);
+        if (pages == 0 or pages > n) return error.BadStarts;
+        const l = low_bits_of(n, pages);
+        if (std.mem.readInt(u32, bytes[16..20], .little) != l) return error.BadStarts;
+        if (bytes.len != encoded_bytes(n, pages)) return error.BadStarts;
+        const starts = try allocator.alloc(u32, pages + 1);
+        errdefer allocator.free(starts);
+        const upper = bytes[header_bytes + bytes_for(@as(u64, pages) * l) ..];
+        var position: usize = 0;
+        for (starts[0..pages], 0..) |*start, i| {
+            while (position < upper.len * 8 and get_bit(upper, position) == 0) position += 1;
+            if (position >= upper.len * 8) return error.BadStarts;
+            var low: u32 = 0;
+            for (0..l) |bit| low |= get_bit(bytes[header_bytes..], i * l + bit) << @intCast(bit);
+            const value = (@as(u64, position - i) << l) | low;
+            if (value >= n) return error.BadStarts;
+            start.* = @intCast(value);
+            if (if (i == 0) value != 0 else start.* <= starts[i - 1]) return error.BadStarts;
+            position += 1;
+        }
+        starts[pages] = n;
+        const block_pages = try allocator.alloc(u32, (n + block_size - 1) / block_size);
+        var page: u32 = 0;
+        for (block_pages, 0..) |*block_page, block| {
+            while (starts[page + 1] <= block * block_size) page += 1;
+            block_page.* = page;
+        }
+        return .{ .n = n, .starts = starts, .block_pages = block_pages };
+    }
+
+    pub fn deinit(self: *Directory, allocator: std.mem.Allocator) void {
+        allocator.free(self.starts);
+        allocator.free(self.block_pages);
+    }
+
+    pub inline fn page_count(self: *const Directory) u32 {
+        return @intCast(self.starts.len - 1);
+    }
+
+    pub inline fn page_of(self: *const Directory, vertex: u32) u32 {
+        assert(vertex < self.n);
+        var page = self.block_pages[vertex / block_size];
+        while (self.starts[page + 1] <= vertex) page += 1;
+        return page;
+    }
+
+    pub inline fn record_count(self: *const Directory, page: u32) u32 {
+        return self.starts[page + 1] - self.starts[page];
+    }
+
+    pub fn memory_bytes(self: *const Directory) u64 {
+        return (self.starts.len + self.block_pages.len) * 4;
+    }
+};
+
+test "every vertex finds its page, for many shapes" {
+    const seed = std.testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = std.Random.DefaultPrng.init(seed);
+    const random = prng.random();
+    const allocator = std.testing.allocator;
+    for ([_]u32{ 1, 1, 2, 3, 30, 100 }) |records_max| {
+        for (0..20) |_| {
+            var starts: std.ArrayList(u32) = .empty;
+            defer starts.deinit(allocator);
+            var n: u32 = 0;
+            for (0..random.uintAtMost(u32, 200) + 1) |_| {
+                try starts.append(allocator, n);
+                n += random.uintLessThan(u32, records_max) + 1;
+            }
+            const bytes = try allocator.alloc(u8, encoded_bytes(n, @intCast(starts.items.len)));
+            defer allocator.free(bytes);
+            encode(n, starts.items, bytes);
+            var directory = try Directory.decode(allocator, bytes);
+            defer directory.deinit(allocator);
+            try std.testing.expectEqual(starts.items.len, directory.page_count());
+            for (0..n) |v| {
+                const page = directory.page_of(@intCast(v));
+                try std.testing.expect(directory.starts[page] <= v and v < directory.starts[page + 1]);
+            }
+            if (n > 1) try std.testing.expectError(error.BadStarts, Directory.decode(allocator, bytes[0 .. bytes.len - 1]));
+        }
+    }
+}
+
+test "damaged sequences are refused, never read past" {
+    const seed = std.testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = std.Random.DefaultPrng.init(seed);
+    const random = prng.random();
+    const allocator = std.testing.allocator;
+    var starts: [50]u32 = undefined;
+    for (&starts, 0..) |*start, i| start.* = @intCast(i * 29);
+    var bytes: [256]u8 = undefined;
+    const size = encoded_bytes(50 * 29, 50);
+    for (0..2000) |_| {
+        encode(50 * 29, &starts, bytes[0..size]);
+        for (0..random.uintAtMost(u32, 4) + 1) |_| bytes[random.uintLessThan(usize, size)] = random.int(u8);
+        var directory = Directory.decode(allocator, bytes[0..size]) catch continue;
+        directory.deinit(allocator);
+    }
+}
