@@ -37,9 +37,7 @@ class NativeBuildHook(BuildHookInterface[Any]):
         root = Path(self.root)
         arch = target_arch()
         with tempfile.TemporaryDirectory(prefix="velo-build-") as scratch:
-            # An editable install is rebuilt often: keep its objects. Any other build leaves nothing behind.
-            cache = root / ".zig-cache" if version == "editable" else Path(scratch) / "cache"
-            compile_library(root, "libvelo", Path(scratch) / "out", cache, arch)
+            compile_library(root, "libvelo", Path(scratch) / "out", root / ".zig-cache", arch)
             install_library(root, Path(scratch) / "out")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux_{GLIBC.replace('.', '_')}_{arch}"

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from velo.formats import read_truth
+
 Vectors = NDArray[np.uint8] | NDArray[np.float16] | NDArray[np.float32]
 
 K = 10
@@ -54,25 +56,17 @@ def read_u8bin(path: Path) -> NDArray[np.uint8]:
     return np.memmap(path, dtype=np.uint8, mode="r", offset=8, shape=(n, dim))
 
 
-def read_truth(path: Path) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Ids and distances of a truth file: uint32 query count, uint32 k, ids int32, distances float32."""
-    count, k = (int(x) for x in np.fromfile(path, dtype="<u4", count=2))
-    ids = np.fromfile(path, dtype="<i4", count=count * k, offset=8).reshape(count, k)
-    distances = np.fromfile(path, dtype="<f4", count=count * k, offset=8 + 4 * count * k).reshape(count, k)
-    return ids.astype(np.int64), distances.astype(np.float32)
-
-
 def load(folder: Path, *, limit: int | None = None, query_count: int | None = None) -> Dataset:
     """Open the set in ``folder``; with ``limit`` its first rows only, with truth of their own."""
     if (folder / "base.u8bin").exists():
         base: Vectors = read_u8bin(folder / "base.u8bin")
         queries: Vectors = np.asarray(read_u8bin(folder / "query.u8bin"))
-        truth = read_truth(folder / "truth.bin")[0]
+        truth = read_truth(folder / "truth.bin").ids
         metric = "l2"
     elif (folder / "sample.u8bin").exists():
         base = read_u8bin(folder / "sample.u8bin")
         queries = np.asarray(read_u8bin(folder / "sample_queries.u8bin"))
-        truth = read_truth(folder / "sample_truth.bin")[0]
+        truth = read_truth(folder / "sample_truth.bin").ids
         metric = "l2"
     elif (folder / "base.f16.npy").exists():
         base = np.load(folder / "base.f16.npy", mmap_mode="r")

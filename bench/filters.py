@@ -58,7 +58,7 @@ def load_cases(dataset: Dataset, names: Sequence[str]) -> list[Case]:
     cases = []
     values: list[Any]
     for name in names:
-        truth = datasets.read_truth(folder / f"{'sample_' if sample else ''}truth_{name}.bin")[0]
+        truth = read_truth(folder / f"{'sample_' if sample else ''}truth_{name}.bin").ids
         count = min(len(truth), len(dataset.queries))
         if name.startswith("range_"):
             column, values = "price", [float(name.removeprefix("range_"))] * count

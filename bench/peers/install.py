@@ -32,7 +32,7 @@ def interpreter(name: str, work: Path) -> Path:
         return python
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     done = subprocess.run(
-        [str(python), "-m", "pip", "install", "--quiet", "--only-binary", ":all:", "-r", str(requirements)],
+        [str(python), "-m", "pip", "install", "--quiet", "-r", str(requirements)],
         capture_output=True,
         text=True,
         check=False,
@@ -40,7 +40,7 @@ def interpreter(name: str, work: Path) -> Path:
     if done.returncode != 0:
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "pip failed")
         raise PeerMissing(
-            f"{name}: skipped, its wheels do not install on Python {sys.version.split()[0]}: {last}"
+            f"{name}: skipped, it does not install on Python {sys.version.split()[0]}: {last}"
         )
     stamp.write_text(wanted)
     return python

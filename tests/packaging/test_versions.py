@@ -1,0 +1,22 @@
+"""One version, written once; the others follow it."""
+
+from __future__ import annotations
+
+from packaging_help import ROOT, project_version
+
+import velo
+
+
+def test_python_agrees_with_the_project() -> None:
+    assert velo.__version__ == project_version()
+
+
+def test_library_agrees_with_the_project() -> None:
+    from velo import _native
+
+    native = _native.load()
+    assert native.ffi.string(native.lib.velo_version()).decode() == project_version()
+
+
+def test_changelog_speaks_of_this_version() -> None:
+    assert f"## {project_version()}" in (ROOT / "CHANGELOG.md").read_text()
