@@ -1,1 +1,186 @@
-//! Every compiled kernel against the definition.
+//! Every compiled kernel of every level that this processor runs, against the definition.
+const std = @import("std");
+const testing = std.testing;
+const base = @import("base");
+const dispatch = @import("dispatch.zig");
+const abi = @import("kernels/abi.zig");
+const scalar = @import("kernels/scalar.zig");
+const alloc = testing.allocator;
+
+const dims = [_]u32{ 16, 32, 48, 64, 80, 112, 128, 144, 208, 240, 256, 336, 384, 432, 496, 624, 768, 784, 1008, 1040, 4096, 8208 };
+const counts = [_]u32{ 0, 1, 2, 3, 4, 5, 7, 8, 13, 21 };
+
+const Fill = enum { random, zeros, ones, extremes };
+
+fn fill_bytes(prng: *base.Prng, how: Fill, bytes: []u8) void {
+    for (bytes) |*byte| byte.* = switch (how) {
+        .random => @truncate(prng.next()),
+        .zeros => 0,
+        .ones => 0xff,
+        .extremes => if (prng.boolean()) 0xff else 0,
+    };
+}
+
+fn fill_query(prng: *base.Prng, how: Fill, query: []i8, dim: u32) void {
+    for (query[0..dim]) |*q| q.* = switch (how) {
+        .random => @bitCast(@as(u8, @truncate(prng.next()))),
+        .zeros => 0,
+        .ones => -128,
+        .extremes => if (prng.boolean()) 127 else -128,
+    };
+    @memset(query[dim..], 0);
+}
+
+fn run_levels(comptime check: fn (k: *const dispatch.Kernels, seed: u64) anyerror!void) !void {
+    const seed = testing.random_seed;
+    for (0..@intFromEnum(base.cpu.detect()) + 1) |i| {
+        const level: base.cpu.Level = @enumFromInt(i);
+        errdefer std.debug.print("level {t}, seed {}\n", .{ level, seed });
+        try check(dispatch.kernels_of(level), seed);
+    }
+}
+
+/// Arrays for one dimension: codes that end `code_padding` bytes before the end of their pages, so that a kernel which
+/// reads farther faults.
+const Case = struct {
+    dim: u32,
+    hi: []align(64) i8,
+    lo: []align(64) i8,
+    memory: base.AlignedBytes,
+
+    const vectors = 23;
+
+    fn init(dim: u32) !Case {
+        const width = std.mem.alignForward(usize, dim, 64);
+        const room = (dim + 16) * vectors + base.limits.code_padding;
+        const memory = try base.AlignedBytes.alloc(std.mem.alignForward(usize, room, 4096) + 4096, .{});
+        try std.posix.mprotect(@alignCast(memory.bytes[memory.bytes.len - 4096 ..]), std.posix.PROT.NONE);
+        return .{
+            .dim = dim,
+            .hi = try alloc.alignedAlloc(i8, .@"64", width),
+            .lo = try alloc.alignedAlloc(i8, .@"64", width),
+            .memory = memory,
+        };
+    }
+
+    fn deinit(self: *Case) void {
+        alloc.free(self.hi);
+        alloc.free(self.lo);
+        self.memory.free();
+    }
+
+    fn codes(self: *Case, len: usize) []u8 {
+        const end = self.memory.bytes.len - 4096 - base.limits.code_padding;
+        return self.memory.bytes[end - len .. end];
+    }
+};
+
+test "code kernels agree with the definition: all widths, dimensions, counts and extremes" {
+    try run_levels(struct {
+        fn check(k: *const dispatch.Kernels, seed: u64) !void {
+            var prng = base.Prng.init(seed);
+            for (dims) |dim| {
+                var case = try Case.init(dim);
+                defer case.deinit();
+                for (1..9) |bits| for ([_]Fill{ .random, .zeros, .ones, .extremes }) |how| {
+                    errdefer std.debug.print("dim {}, bits {}, {t}\n", .{ dim, bits, how });
+                    if (dim > 2000 and (how == .zeros or how == .random)) continue; // the definition is slow
+                    fill_query(&prng, how, case.hi, dim);
+                    fill_query(&prng, if (how == .zeros) .random else how, case.lo, dim);
+                    try check_width(k, &case, &prng, @intCast(bits), how);
+                };
+            }
+        }
+    }.check);
+}
+
+fn check_width(k: *const dispatch.Kernels, case: *Case, prng: *base.Prng, bits: u32, how: Fill) !void {
+    const dim = case.dim;
+    const code_bytes = dim / 8 * bits;
+    const stride = code_bytes + 4;
+    const bytes = case.codes(stride * Case.vectors);
+    fill_bytes(prng, how, bytes);
+    const terms = abi.EstimateTerms{ .norm2_min = 0.5, .norm2_step = 0.25, .f_min = 0.125, .f_step = 0.001, .scale = 0.03, .bias = prng.gaussian(), .query_norm2 = 7 };
+    for (counts) |count| {
+        if (dim > 2000 and count != 7) continue;
+        errdefer std.debug.print("count {}\n", .{count});
+        var ids: [21]u32 = undefined;
+        for (&ids) |*id| id.* = @intCast(prng.below(Case.vectors));
+        if (count > 0) ids[count - 1] = Case.vectors - 1; // the one before the padding
+
+        const marker = 1234.5;
+        var expected: [22]f32 = @splat(marker);
+        var found: [22]f32 = @splat(marker);
+        scalar.estimate_gather(case.hi.ptr, dim, bits, bytes.ptr, stride, &ids, count, &terms, &expected);
+        k.estimate_gather(case.hi.ptr, dim, bits, bytes.ptr, stride, &ids, count, &terms, &found);
+        try testing.expectEqualSlices(f32, &expected, &found); // the same operations in the same order: the same bits
+
+        var dots: [4][22]i32 = @splat(@splat(4321));
+        scalar.dot_gather2(case.hi.ptr, case.lo.ptr, dim, bits, bytes.ptr, stride, &ids, count, &dots[0], &dots[1]);
+        k.dot_gather2(case.hi.ptr, case.lo.ptr, dim, bits, bytes.ptr, stride, &ids, count, &dots[2], &dots[3]);
+        try testing.expectEqualSlices(i32, &dots[0], &dots[2]);
+        try testing.expectEqualSlices(i32, &dots[1], &dots[3]);
+
+        const rows = case.codes(code_bytes * count);
+        scalar.dot_rows(case.hi.ptr, case.lo.ptr, dim, bits, rows.ptr, code_bytes, count, &dots[0], &dots[1]);
+        k.dot_rows(case.hi.ptr, case.lo.ptr, dim, bits, rows.ptr, code_bytes, count, &dots[2], &dots[3]);
+        try testing.expectEqualSlices(i32, &dots[0], &dots[2]);
+        try testing.expectEqualSlices(i32, &dots[1], &dots[3]);
+
+        if (bits != 8) continue;
+        const codes = case.codes(dim * Case.vectors);
+        var factors: [Case.vectors]abi.PairFactors = undefined;
+        for (&factors) |*factor| factor.* = .{ .norm2 = prng.float() * 1e6, .f = prng.float(), .sum = @intCast(prng.below(255 * dim)) };
+        const pair_terms = abi.PairTerms{ .norm2 = 3e5, .f = 0.7, .bias = -@as(i32, @intCast(prng.below(255 * 128 * dim))) };
+        scalar.pair_gather(case.hi.ptr, dim, codes.ptr, &factors, &ids, count, &pair_terms, &expected);
+        k.pair_gather(case.hi.ptr, dim, codes.ptr, &factors, &ids, count, &pair_terms, &found);
+        try testing.expectEqualSlices(f32, &expected, &found);
+    }
+}
+
+test "float kernels agree with the definition" {
+    try run_levels(struct {
+        fn check(k: *const dispatch.Kernels, seed: u64) !void {
+            var prng = base.Prng.init(seed);
+            for (dims) |dim| {
+                errdefer std.debug.print("dim {}\n", .{dim});
+                const x = try alloc.alloc(f32, dim);
+                defer alloc.free(x);
+                const y = try alloc.alloc(f32, dim);
+                defer alloc.free(y);
+                const z = try alloc.alloc(f32, dim);
+                defer alloc.free(z);
+                for (x, y) |*a, *b| {
+                    a.* = prng.gaussian() * 5;
+                    b.* = prng.gaussian();
+                }
+                const scale = @sqrt(scalar.sum_squares(x.ptr, dim) * scalar.sum_squares(y.ptr, dim));
+                for ([_]u32{ 0, 1, 15, dim - 1, dim }) |len| {
+                    try testing.expectApproxEqAbs(scalar.dot(x.ptr, y.ptr, len), k.dot(x.ptr, y.ptr, len), 1e-5 * scale);
+                    try testing.expectApproxEqRel(scalar.sum_squares(x.ptr, len), k.sum_squares(x.ptr, len), 1e-5);
+                }
+                @memcpy(z, x);
+                scalar.multiply(z.ptr, y.ptr, dim - 1);
+                k.multiply(x.ptr, y.ptr, dim - 1);
+                try testing.expectEqualSlices(f32, z, x);
+
+                @memcpy(z, x);
+                const block = std.math.floorPowerOfTwo(u32, dim);
+                scalar.hadamard(z.ptr, block);
+                k.hadamard(x.ptr, block);
+                for (z, x) |a, b| try testing.expectApproxEqAbs(a, b, 1e-5 * @sqrt(scalar.sum_squares(z.ptr, dim)));
+
+                for (y) |*b| b.* = @abs(b.*);
+                for ([_][3]f32{ .{ 3, 7, 0.25 }, .{ 50, 127, 0.0625 }, .{ 0.1, 0, 1 }, .{ 9000, 32767, 0x1p-8 } }) |p| {
+                    var expected: abi.CodeScores = undefined;
+                    var found: abi.CodeScores = undefined;
+                    scalar.code_scores(y.ptr, dim, p[0], p[1], p[2], &expected);
+                    k.code_scores(y.ptr, dim, p[0], p[1], p[2], &found);
+                    inline for (std.meta.fields(abi.CodeScores)) |field| {
+                        try testing.expectApproxEqRel(@field(expected, field.name), @field(found, field.name), 1e-4);
+                    }
+                }
+            }
+        }
+    }.check);
+}

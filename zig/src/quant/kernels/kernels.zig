@@ -1,12 +1,21 @@
 //! The root of one kernel object: build.zig compiles it once per CPU level, and each compilation exports its functions
-//! under its own level's name. Imports nothing from outside this folder but std.
+//! under its own level's name. Imports nothing from outside this folder but std. scalar.zig is the definition.
 const std = @import("std");
 const level = @import("options").level;
 const abi = @import("abi.zig");
-const scalar = @import("scalar.zig");
+const codes = @import("codes.zig");
+const floats = @import("floats.zig");
+
+const checksum = @import("scalar.zig").checksum; // std's is written in vectors, so compiling it per level is enough
 
 comptime {
     for (std.meta.fieldNames(abi.Kernels)) |name| {
-        @export(&@field(scalar, name), .{ .name = "k_" ++ level ++ "_" ++ name, .visibility = .hidden });
+        const function = if (@hasDecl(codes, name))
+            &@field(codes, name)
+        else if (@hasDecl(floats, name))
+            &@field(floats, name)
+        else
+            &@field(@This(), name);
+        @export(function, .{ .name = "k_" ++ level ++ "_" ++ name, .visibility = .hidden });
     }
 }

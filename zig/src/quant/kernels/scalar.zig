@@ -2,13 +2,12 @@
 const std = @import("std");
 const abi = @import("abi.zig");
 
+/// Dimension i of a packed code: bits [i·bits, (i+1)·bits), which lie in at most two bytes.
 pub fn code_at(code: [*]const u8, i: usize, bits: u32) u32 {
-    var value: u32 = 0;
-    for (0..bits) |b| {
-        const bit = i * bits + b;
-        value |= @as(u32, (code[bit / 8] >> @intCast(bit % 8)) & 1) << @intCast(b);
-    }
-    return value;
+    const bit = i * bits;
+    var two: u32 = code[bit / 8];
+    if (bit % 8 + bits > 8) two |= @as(u32, code[bit / 8 + 1]) << 8;
+    return (two >> @intCast(bit % 8)) & ((@as(u32, 1) << @intCast(bits)) - 1);
 }
 
 pub fn dot_code(query: [*]const i8, dim: u32, bits: u32, code: [*]const u8) i32 {
@@ -59,17 +58,25 @@ pub fn pair_gather(plane: [*]align(64) const i8, dim: u32, codes: [*]const u8, f
 }
 
 pub fn code_scores(magnitudes: [*]const f32, dim: u32, t: f32, level_max: f32, upper_scale: f32, out: *abi.CodeScores) callconv(.c) void {
-    var sums = abi.CodeScores{ .dot_full = 0, .sum2_full = 0, .dot_upper = 0, .sum2_upper = 0 };
+    var dot_full: f64 = 0;
+    var sum2_full: f64 = 0;
+    var dot_upper: f64 = 0;
+    var sum2_upper: f64 = 0;
     for (magnitudes[0..dim]) |magnitude| {
         const level = @min(@floor(magnitude * t), level_max);
         const x = level + 0.5;
         const y = @floor(level * upper_scale) + 0.5;
-        sums.dot_full += x * magnitude;
-        sums.sum2_full += x * x;
-        sums.dot_upper += y * magnitude;
-        sums.sum2_upper += y * y;
+        dot_full += @as(f64, x) * magnitude;
+        sum2_full += @as(f64, x) * x;
+        dot_upper += @as(f64, y) * magnitude;
+        sum2_upper += @as(f64, y) * y;
     }
-    out.* = sums;
+    out.* = .{
+        .dot_full = @floatCast(dot_full),
+        .sum2_full = @floatCast(sum2_full),
+        .dot_upper = @floatCast(dot_upper),
+        .sum2_upper = @floatCast(sum2_upper),
+    };
 }
 
 pub fn multiply(x: [*]f32, y: [*]const f32, len: u32) callconv(.c) void {

@@ -1,0 +1,343 @@
+//! Dot products of packed codes with signed 8-bit queries, in registers. All widths and levels share one shape: load
+//! `step` dimensions of a code as bytes (`unpack`), multiply them with as many bytes of the query and add up in 32 bits
+//! (`multiply_add`); four codes at a time, so that one transposed sum serves all four.
+const std = @import("std");
+const builtin = @import("builtin");
+const abi = @import("abi.zig");
+
+const x86 = builtin.cpu.arch == .x86_64;
+const vnni = x86 and builtin.cpu.has(.x86, .avx512vnni) and builtin.cpu.has(.x86, .avx512vbmi);
+const avx2 = x86 and builtin.cpu.has(.x86, .avx2);
+const dotprod = builtin.cpu.arch == .aarch64 and builtin.cpu.has(.aarch64, .dotprod);
+
+/// Dimensions a register takes at once.
+const step = if (vnni) 64 else if (avx2) 32 else 16;
+const Bytes = @Vector(step, u8);
+const Signed = @Vector(step, i8);
+const lanes = step / 4;
+const Sums = @Vector(lanes, i32);
+const Words = @Vector(step / 8, u64);
+
+/// Codes whose loads are started ahead of use: enough to hide memory, few enough for the processor's miss queue.
+const ahead = 8;
+
+// ---- unpacking ----
+
+inline fn load(comptime T: type, p: [*]const u8) T {
+    return @as(*align(1) const T, @ptrCast(p)).*;
+}
+
+/// `step` dimensions of a code, a byte each.
+inline fn unpack(comptime bits: u32, p: [*]const u8) Bytes {
+    if (bits == 8) return load(Bytes, p);
+    if (bits == 1) {
+        const set: @Vector(step, bool) = @bitCast(load(std.meta.Int(.unsigned, step), p));
+        return @select(u8, set, @as(Bytes, @splat(1)), @as(Bytes, @splat(0)));
+    }
+    if (bits == 4) {
+        const pairs: @Vector(step / 2, u16) = load(@Vector(step / 2, u8), p);
+        return @bitCast((pairs | pairs << @splat(4)) & @as(@Vector(step / 2, u16), @splat(0x0f0f)));
+    }
+    const low: Bytes = @splat((1 << bits) - 1);
+    if (vnni) return multishift(comptime multishift_control(bits), groups(bits, p)) & low;
+
+    // Halve three times: 8 dimensions in a word, 4 in each half, 2 in each quarter, 1 in each byte; what lies above is
+    // cut off at the end.
+    var x: Words = @bitCast(groups(bits, p));
+    x = upper_parts(u32, x, 32 - 4 * bits);
+    x = upper_parts(u16, x, 16 - 2 * bits);
+    x = upper_parts(u8, x, 8 - bits);
+    return @as(Bytes, @bitCast(x)) & low;
+}
+
+/// Every second `Part` of x taken from x << shift.
+inline fn upper_parts(comptime Part: type, x: Words, comptime shift: u6) Words {
+    const count = step * 8 / @bitSizeOf(Part);
+    const V = @Vector(count, Part);
+    const even = comptime blk: {
+        var mask: [count]bool = undefined;
+        for (&mask, 0..) |*m, i| m.* = i % 2 == 0;
+        break :blk @as(@Vector(count, bool), mask);
+    };
+    return @bitCast(@select(Part, even, @as(V, @bitCast(x)), @as(V, @bitCast(x << @splat(shift)))));
+}
+
+/// The `bits` bytes of each 8 dimensions at the start of a word.
+inline fn groups(comptime bits: u32, p: [*]const u8) Bytes {
+    if (vnni) {
+        const mask = comptime blk: {
+            var m: [64]i32 = undefined;
+            for (&m, 0..) |*index, i| index.* = @min(63, i / 8 * bits + i % 8);
+            break :blk @as(@Vector(64, i32), m);
+        };
+        return @shuffle(u8, load(Bytes, p), undefined, mask);
+    }
+    if (avx2) { // 16 dimensions in each half of the register
+        const both = std.simd.join(load(@Vector(16, u8), p), load(@Vector(16, u8), p + 2 * bits));
+        const mask = comptime blk: {
+            var m: [32]i32 = undefined;
+            for (&m, 0..) |*index, i| index.* = i / 16 * 16 + i % 16 / 8 * bits + i % 8;
+            break :blk @as(@Vector(32, i32), m);
+        };
+        return @shuffle(u8, both, undefined, mask);
+    }
+    return @bitCast(Words{ load(u64, p), load(u64, p + bits) });
+}
+
+/// Byte k of a word selects the 8 bits of the same word of `data` from this bit on.
+fn multishift_control(comptime bits: u32) Bytes {
+    var control: [64]u8 = undefined;
+    for (&control, 0..) |*c, i| c.* = i % 8 * bits;
+    return control;
+}
+
+inline fn multishift(control: Bytes, data: Bytes) Bytes {
+    return asm ("vpmultishiftqb %[data], %[control], %[out]"
+        : [out] "=v" (-> Bytes),
+        : [control] "v" (control),
+          [data] "v" (data),
+    );
+}
+
+// ---- multiplying ----
+
+/// sums += codes·query, each sum over 4 neighboring dimensions (any 4: in the end all are added).
+inline fn multiply_add(comptime bits: u32, sums: Sums, codes: Bytes, query: Signed) Sums {
+    if (vnni) return asm ("vpdpbusd %[query], %[codes], %[out]"
+        : [out] "=v" (-> Sums),
+        : [codes] "v" (codes),
+          [query] "v" (query),
+          [sums] "0" (sums),
+    );
+    if (avx2 and bits < 8) { // pairs fit 16 bits: 2·127·128 < 2^15
+        const pairs = asm ("vpmaddubsw %[query], %[codes], %[out]"
+            : [out] "=x" (-> @Vector(16, i16)),
+            : [codes] "x" (codes),
+              [query] "x" (query),
+        );
+        return sums + pair_sums(pairs, @splat(1));
+    }
+    if (dotprod and bits < 8) return asm ("sdot %[out].4s, %[codes].16b, %[query].16b"
+        : [out] "=w" (-> Sums),
+        : [codes] "w" (codes),
+          [query] "w" (query),
+          [sums] "0" (sums),
+    );
+    const half = step / 2;
+    const first = pair_sums(@as(@Vector(half, u8), slice(codes, 0, half)), @as(@Vector(half, i8), slice(query, 0, half)));
+    const second = pair_sums(@as(@Vector(half, u8), slice(codes, half, half)), @as(@Vector(half, i8), slice(query, half, half)));
+    return sums + first + second;
+}
+
+inline fn slice(v: anytype, comptime start: usize, comptime len: usize) @Vector(len, std.meta.Child(@TypeOf(v))) {
+    return std.simd.extract(v, start, len);
+}
+
+/// a_0·b_0 + a_1·b_1, a_2·b_2 + a_3·b_3, …
+inline fn pair_sums(a: @Vector(step / 2, i16), b: @Vector(step / 2, i16)) Sums {
+    if (avx2) return asm ("vpmaddwd %[b], %[a], %[out]"
+        : [out] "=x" (-> Sums),
+        : [a] "x" (a),
+          [b] "x" (b),
+    );
+    if (x86) return asm ("pmaddwd %[b], %[out]"
+        : [out] "=x" (-> Sums),
+        : [a] "0" (a),
+          [b] "x" (b),
+    );
+    const products = @as(@Vector(step / 2, i32), a) * @as(@Vector(step / 2, i32), b);
+    const even, const odd = std.simd.deinterlace(2, products);
+    return even + odd;
+}
+
+// ---- adding up ----
+
+/// The totals of four registers. Neighbors first, within each 128 bits, so that four registers become one early.
+inline fn totals(s: [4]Sums) @Vector(4, i32) {
+    const a = interleaved_sum(1, s[0], s[1]);
+    const b = interleaved_sum(1, s[2], s[3]);
+    const c = interleaved_sum(2, a, b);
+    if (lanes == 16) {
+        const half = slice(c, 0, 8) + slice(c, 8, 8);
+        return slice(half, 0, 4) + slice(half, 4, 4);
+    }
+    if (lanes == 8) return slice(c, 0, 4) + slice(c, 4, 4);
+    return c;
+}
+
+/// In each 128 bits: the lower halves of a and b interleaved by `width` lanes, plus the upper halves likewise.
+inline fn interleaved_sum(comptime width: u32, a: Sums, b: Sums) Sums {
+    const lower = comptime interleave_mask(width, 0);
+    const upper = comptime interleave_mask(width, 2);
+    return @shuffle(i32, a, b, lower) + @shuffle(i32, a, b, upper);
+}
+
+fn interleave_mask(comptime width: u32, comptime offset: i32) @Vector(lanes, i32) {
+    var mask: [lanes]i32 = undefined;
+    for (&mask, 0..) |*m, i| {
+        const block: i32 = i / 4 * 4;
+        const within = i % 4; // width 1: a0 b0 a1 b1; width 2: a0 a1 b0 b1
+        const from_b = if (width == 1) within % 2 == 1 else within >= 2;
+        const lane: i32 = if (width == 1) within / 2 else within % 2;
+        const index = block + offset + lane;
+        m.* = if (from_b) ~index else index;
+    }
+    return mask;
+}
+
+/// Dot products of four codes with each of `planes` queries.
+inline fn dots(comptime bits: u32, comptime planes: u32, comptime chunks_fixed: ?usize, queries: [planes][*]align(64) const i8, chunks: usize, codes: [4][*]const u8) [planes]@Vector(4, i32) {
+    var sums: [planes][4]Sums = @splat(@splat(@splat(0)));
+    if (chunks_fixed) |fixed| {
+        inline for (0..fixed) |c| add_chunk(bits, planes, &sums, queries, codes, c);
+    } else {
+        for (0..chunks) |c| add_chunk(bits, planes, &sums, queries, codes, c);
+    }
+    var out: [planes]@Vector(4, i32) = undefined;
+    inline for (0..planes) |p| out[p] = totals(sums[p]);
+    return out;
+}
+
+inline fn add_chunk(comptime bits: u32, comptime planes: u32, sums: *[planes][4]Sums, queries: [planes][*]align(64) const i8, codes: [4][*]const u8, c: usize) void {
+    var query: [planes]Signed = undefined;
+    inline for (0..planes) |p| query[p] = @as(*const Signed, @ptrCast(@alignCast(queries[p] + c * step))).*;
+    inline for (0..4) |k| {
+        const values = unpack(bits, codes[k] + c * (step / 8 * bits));
+        inline for (0..planes) |p| sums[p][k] = multiply_add(bits, sums[p][k], values, query[p]);
+    }
+}
+
+// ---- kernels ----
+
+inline fn prefetch(start: [*]const u8, len: usize) void {
+    var offset: usize = 0;
+    while (offset < len) : (offset += 64) @prefetch(start + offset, .{ .locality = 3 });
+    @prefetch(start + len - 1, .{ .locality = 3 }); // an unaligned code touches one line more
+}
+
+fn chunks_of(dim: u32) usize {
+    return (@as(usize, dim) + step - 1) / step;
+}
+
+/// The common dimension whose loops are unrolled.
+const dim_unrolled = 128;
+
+pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, terms: *const abi.EstimateTerms, out: [*]f32) callconv(.c) void {
+    switch (bits) {
+        inline 1...8 => |b| if (dim == dim_unrolled)
+            estimate(b, dim_unrolled, query, dim, base, stride, ids, count, terms, out)
+        else
+            estimate(b, null, query, dim, base, stride, ids, count, terms, out),
+        else => unreachable,
+    }
+}
+
+fn estimate(comptime bits: u32, comptime dim_fixed: ?u32, query: [*]align(64) const i8, dim_given: u32, base: [*]const u8, stride_given: usize, ids: [*]const u32, count: u32, terms: *const abi.EstimateTerms, out: [*]f32) void {
+    @setEvalBranchQuota(100_000);
+    const dim = dim_fixed orelse dim_given;
+    const code_bytes = @as(usize, dim) / 8 * bits;
+    const stride = if (dim_fixed != null) code_bytes + 4 else stride_given;
+    const t = terms.*;
+    for (0..@min(ahead, count)) |j| prefetch(base + ids[j] * stride, stride);
+    var j: usize = 0;
+    while (j < count) : (j += 4) {
+        var entries: [4][*]const u8 = undefined;
+        // The last round repeats its last code instead of having code of its own.
+        inline for (0..4) |k| entries[k] = base + ids[@min(j + k, count - 1)] * stride;
+        inline for (0..4) |k| if (j + ahead + k < count) prefetch(base + ids[j + ahead + k] * stride, stride);
+        const dot = dots(bits, 1, if (dim_fixed) |d| comptime chunks_of(d) else null, .{query}, chunks_of(dim), entries)[0];
+        var factors: @Vector(4, u32) = undefined;
+        inline for (0..4) |k| factors[k] = load(u32, entries[k] + code_bytes);
+        const distances = convert(dot, factors, t);
+        if (j + 4 <= count) {
+            out[j..][0..4].* = distances;
+        } else {
+            inline for (0..3) |k| if (j + k < count) {
+                out[j + k] = distances[k];
+            };
+        }
+    }
+}
+
+inline fn convert(dot: @Vector(4, i32), factors: @Vector(4, u32), t: abi.EstimateTerms) @Vector(4, f32) {
+    const F = @Vector(4, f32);
+    const norm2_code: @Vector(4, i32) = @bitCast(factors & @as(@Vector(4, u32), @splat(0xffff)));
+    const f_code: @Vector(4, i32) = @bitCast(factors >> @splat(16));
+    const norm2 = @as(F, @splat(t.norm2_min)) + @as(F, @splat(t.norm2_step)) * @as(F, @floatFromInt(norm2_code));
+    const f = @as(F, @splat(t.f_min)) + @as(F, @splat(t.f_step)) * @as(F, @floatFromInt(f_code));
+    const inner = @as(F, @floatFromInt(dot)) * @as(F, @splat(t.scale)) - @as(F, @splat(t.bias));
+    return norm2 + @as(F, @splat(t.query_norm2)) - f * inner;
+}
+
+pub fn pair_gather(plane: [*]align(64) const i8, dim: u32, codes: [*]const u8, factors: [*]const abi.PairFactors, ids: [*]const u32, count: u32, terms: *const abi.PairTerms, out: [*]f32) callconv(.c) void {
+    if (dim == dim_unrolled)
+        pairs_of(dim_unrolled, plane, dim, codes, factors, ids, count, terms, out)
+    else
+        pairs_of(null, plane, dim, codes, factors, ids, count, terms, out);
+}
+
+fn pairs_of(comptime dim_fixed: ?u32, plane: [*]align(64) const i8, dim_given: u32, codes: [*]const u8, factors: [*]const abi.PairFactors, ids: [*]const u32, count: u32, terms: *const abi.PairTerms, out: [*]f32) void {
+    @setEvalBranchQuota(100_000);
+    const F = @Vector(4, f32);
+    const dim: usize = dim_fixed orelse dim_given;
+    const t = terms.*;
+    for (0..@min(ahead, count)) |j| prefetch_pair(codes, factors, dim, ids[j]);
+    var j: usize = 0;
+    while (j < count) : (j += 4) {
+        var starts: [4][*]const u8 = undefined;
+        var norm2: F = undefined;
+        var f: F = undefined;
+        var sum: @Vector(4, i32) = undefined;
+        inline for (0..4) |k| {
+            const id = ids[@min(j + k, count - 1)];
+            starts[k] = codes + id * dim;
+            norm2[k] = factors[id].norm2;
+            f[k] = factors[id].f;
+            sum[k] = factors[id].sum;
+        }
+        inline for (0..4) |k| if (j + ahead + k < count) prefetch_pair(codes, factors, dim, ids[j + ahead + k]);
+        const dot = dots(8, 1, if (dim_fixed) |d| comptime chunks_of(d) else null, .{plane}, chunks_of(@intCast(dim)), starts)[0];
+        const inner: F = @floatFromInt(dot + dot + sum + @as(@Vector(4, i32), @splat(t.bias)));
+        const distances = @max(@as(F, @splat(0)), norm2 + @as(F, @splat(t.norm2)) - @as(F, @splat(t.f)) * f * inner);
+        inline for (0..4) |k| if (j + k < count) {
+            out[j + k] = distances[k];
+        };
+    }
+}
+
+inline fn prefetch_pair(codes: [*]const u8, factors: [*]const abi.PairFactors, dim: usize, id: u32) void {
+    prefetch(codes + id * dim, dim);
+    @prefetch(&factors[id], .{ .locality = 3 });
+}
+
+pub fn dot_gather2(hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void {
+    switch (bits) {
+        inline 1...8 => |b| two_planes(b, hi, lo, dim, base, stride, ids, count, out_hi, out_lo),
+        else => unreachable,
+    }
+}
+
+pub fn dot_rows(hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, rows: [*]const u8, stride: usize, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void {
+    switch (bits) {
+        inline 1...8 => |b| two_planes(b, hi, lo, dim, rows, stride, null, count, out_hi, out_lo),
+        else => unreachable,
+    }
+}
+
+fn two_planes(comptime bits: u32, hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, base: [*]const u8, stride: usize, ids: ?[*]const u32, count: u32, out_hi: [*]i32, out_lo: [*]i32) void {
+    @setEvalBranchQuota(100_000);
+    if (ids) |list| for (list[0..count]) |id| prefetch(base + id * stride, @as(usize, dim) / 8 * bits);
+    var j: usize = 0;
+    while (j < count) : (j += 4) {
+        var codes: [4][*]const u8 = undefined;
+        inline for (0..4) |k| {
+            const row = @min(j + k, count - 1);
+            codes[k] = base + (if (ids) |list| list[row] else row) * stride;
+        }
+        const both = dots(bits, 2, null, .{ hi, lo }, chunks_of(dim), codes);
+        inline for (0..4) |k| if (j + k < count) {
+            out_hi[j + k] = both[0][k];
+            out_lo[j + k] = both[1][k];
+        };
+    }
+}

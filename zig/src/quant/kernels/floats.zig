@@ -1,0 +1,109 @@
+//! Kernels over floats: rotation, norms, and the encoder's search.
+const std = @import("std");
+const builtin = @import("builtin");
+const abi = @import("abi.zig");
+
+const lanes = 16;
+const V = @Vector(lanes, f32);
+const fma = switch (builtin.cpu.arch) {
+    .x86_64 => builtin.cpu.has(.x86, .fma),
+    .aarch64 => true,
+    else => false,
+};
+
+inline fn at(x: [*]const f32, i: usize) V {
+    return x[i..][0..lanes].*;
+}
+
+/// a·b + c; where the processor has no such instruction @mulAdd would call a slow function.
+inline fn multiply_add(a: V, b: V, c: V) V {
+    return if (fma) @mulAdd(V, a, b, c) else a * b + c;
+}
+
+pub fn multiply(x: [*]f32, y: [*]const f32, len: u32) callconv(.c) void {
+    var i: usize = 0;
+    while (i + lanes <= len) : (i += lanes) x[i..][0..lanes].* = at(x, i) * at(y, i);
+    while (i < len) : (i += 1) x[i] *= y[i];
+}
+
+pub fn dot(x: [*]const f32, y: [*]const f32, len: u32) callconv(.c) f32 {
+    var sums: [4]V = @splat(@splat(0));
+    var i: usize = 0;
+    while (i + 4 * lanes <= len) : (i += 4 * lanes) {
+        inline for (0..4) |k| sums[k] = multiply_add(at(x, i + k * lanes), at(y, i + k * lanes), sums[k]);
+    }
+    while (i + lanes <= len) : (i += lanes) sums[0] = multiply_add(at(x, i), at(y, i), sums[0]);
+    var sum = @reduce(.Add, (sums[0] + sums[1]) + (sums[2] + sums[3]));
+    while (i < len) : (i += 1) sum += x[i] * y[i];
+    return sum;
+}
+
+pub fn sum_squares(x: [*]const f32, len: u32) callconv(.c) f32 {
+    return dot(x, x, len);
+}
+
+pub fn hadamard(x: [*]f32, len: u32) callconv(.c) void {
+    var i: usize = 0;
+    while (i < len) : (i += lanes) {
+        var v = at(x, i);
+        inline for (.{ 1, 2, 4, 8 }) |half| v = within(half, v);
+        x[i..][0..lanes].* = v;
+    }
+    var half: usize = lanes;
+    while (half < len) : (half *= 2) {
+        var start: usize = 0;
+        while (start < len) : (start += 2 * half) {
+            i = start;
+            while (i < start + half) : (i += lanes) {
+                const a = at(x, i);
+                const b = at(x, i + half);
+                x[i..][0..lanes].* = a + b;
+                x[i + half ..][0..lanes].* = a - b;
+            }
+        }
+    }
+}
+
+/// The stage whose partners lie `half` lanes apart.
+inline fn within(comptime half: i32, v: V) V {
+    const partner = comptime blk: {
+        var mask: [lanes]i32 = undefined;
+        for (&mask, 0..) |*m, i| m.* = @as(i32, i) ^ half;
+        break :blk @as(@Vector(lanes, i32), mask);
+    };
+    const sign = comptime blk: {
+        var signs: [lanes]f32 = undefined;
+        for (&signs, 0..) |*s, i| s.* = if (i & half == 0) 1 else -1;
+        break :blk @as(V, signs);
+    };
+    return v * sign + @shuffle(f32, v, undefined, partner);
+}
+
+pub fn code_scores(magnitudes: [*]const f32, dim: u32, t: f32, level_max: f32, upper_scale: f32, out: *abi.CodeScores) callconv(.c) void {
+    var dot_full: V = @splat(0);
+    var sum2_full: V = @splat(0);
+    var dot_upper: V = @splat(0);
+    var sum2_upper: V = @splat(0);
+    var i: usize = 0;
+    while (i < dim) : (i += lanes) {
+        const magnitude = at(magnitudes, i);
+        const level = floor(@min(magnitude * @as(V, @splat(t)), @as(V, @splat(level_max))));
+        const x = level + @as(V, @splat(0.5));
+        const y = floor(level * @as(V, @splat(upper_scale))) + @as(V, @splat(0.5));
+        dot_full = multiply_add(x, magnitude, dot_full);
+        sum2_full = multiply_add(x, x, sum2_full);
+        dot_upper = multiply_add(y, magnitude, dot_upper);
+        sum2_upper = multiply_add(y, y, sum2_upper);
+    }
+    out.* = .{
+        .dot_full = @reduce(.Add, dot_full),
+        .sum2_full = @reduce(.Add, sum2_full),
+        .dot_upper = @reduce(.Add, dot_upper),
+        .sum2_upper = @reduce(.Add, sum2_upper),
+    };
+}
+
+/// Of values that are not negative and fit i32; @floor would call a function below SSE4.1.
+inline fn floor(v: V) V {
+    return @floatFromInt(@as(@Vector(lanes, i32), @intFromFloat(v)));
+}
