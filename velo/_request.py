@@ -44,7 +44,7 @@ COUNTERS: Final = (
 
 
 def native_queries(queries: Any, dim: int) -> tuple[AnyArray, bool]:
-    """Queries as a C-contiguous array of shape (nq, dim) in a native type, and whether it was a single one."""
+    """Queries as a C-contiguous array of shape (nq, dim) in a native type, and whether one came alone."""
     array = queries if isinstance(queries, np.ndarray) else array_of(queries, "queries")
     if array.dtype.kind == "O":
         raise DtypeError("queries must be numbers; their rows may differ in length", argument="queries")

@@ -29,9 +29,9 @@ class SearchResult:
         How many of each query's k entries are real.
     stats : dict of str to ndarray of shape (nq,)
         ``reads``, ``rounds`` (dependent read rounds), ``bytes_read``, ``cache_hits``, ``estimates``
-        (distances estimated from codes in memory), ``expanded`` (vertices whose links were followed), ``filtered``
-        (vertices navigated through that failed the filter), ``records_scored``, ``records_used``,
-        ``latency_us`` (from when a worker took the query until its end).
+        (distances estimated from codes in memory), ``expanded`` (vertices whose links were followed),
+        ``filtered`` (vertices navigated through that failed the filter), ``records_scored``,
+        ``records_used``, ``latency_us`` (from when a worker took the query until its end).
     metadata : pyarrow.Table, list of pyarrow.Table, or None
         The columns asked for by ``return_metadata``, one row a real hit, in the order of ``ids``: a table for
         a single query, a list of tables for several.

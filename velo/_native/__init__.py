@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CData",
     "Library",
+    "address",
     "check",
     "error_of",
     "ffi",
@@ -125,6 +126,11 @@ def new(struct: str) -> CData:
 def pointer(element: str, array: AnyArray, *, writable: bool = False) -> CData:
     """The memory of a C-contiguous array as ``element[]``, which keeps the array alive."""
     return native().ffi.from_buffer(_array_types[element], array, require_writable=writable)
+
+
+def address(array: AnyArray) -> CData:
+    """The first element of an array of any layout as ``void *``; the caller keeps the array alive."""
+    return native().ffi.cast("void *", array.__array_interface__["data"][0])
 
 
 def text(field: CData) -> str:

@@ -1,0 +1,371 @@
+"""Building an index: vectors stream through the library twice, then it works while the caller watches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from velo import _native
+from velo.errors import (
+    CancelledError,
+    DimensionMismatchError,
+    EmptyError,
+    InvalidArgumentError,
+    NoSpaceError,
+    PermissionDeniedError,
+    VeloError,
+)
+from velo.formats.source import Source, as_source, chunk_rows, native_dtype
+from velo.ids import IdColumn, given_ids, write_ids
+from velo.index import Index, open_index
+from velo.metadata import MetadataStore
+from velo.options import DTYPE_CODES, BuildOptions, memory_bytes
+from velo.types import AnyArray, Memory, MetricName, PathLike, ProgressCallback
+
+__all__ = ["STAGES", "Watch", "build", "build_shard"]
+
+#: Stages of a build in order, with the share of its time that each usually takes.
+STAGES: Final = {"scan": 2, "encode": 6, "graph": 82, "place": 5, "write": 4, "commit": 1}
+
+#: Told what a build is doing: (stage, done, total), rows of that stage. Returning False cancels.
+Watch = Callable[[str, int, int], "bool | None"]
+
+#: How often a running build is looked at.
+_POLL_SECONDS = 0.05
+
+
+def build(
+    path: PathLike,
+    vectors: Any,
+    *,
+    ids: Any = None,
+    metadata: Any = None,
+    metric: MetricName = "l2",
+    memory: Memory | None = None,
+    build_memory: Memory | None = None,
+    memory_bits: int = 4,
+    record_bits: int = 4,
+    degree: int = 48,
+    build_list_size: int = 100,
+    alpha: float = 1.2,
+    links_kept: int = 32,
+    threads: int | None = None,
+    seed: int = 0,
+    store_vectors: bool = False,
+    overwrite: bool = False,
+    progress: ProgressCallback | None = None,
+) -> Index:
+    """Build an index in a folder and open it.
+
+    Vectors are read twice and never copied whole, so files and memmaps may be larger than memory. A build
+    that fails, is cancelled or is killed leaves no folder that opens.
+
+    Parameters
+    ----------
+    path : path
+        The folder to make; its parent must exist.
+    vectors : array-like of shape (n, d), memmap, path, Arrow list array, or VectorSource
+        float32, float16, uint8 or int8; float64 is narrowed to float32. A path is opened by
+        :func:`velo.formats.open_vectors`.
+    ids : array-like of int or str, optional
+        One a row, no two equal; row numbers without them.
+    metadata : pyarrow.Table, dict of columns, or path of a Parquet file, optional
+        One row a vector; what filters and ``return_metadata`` see.
+    metric : {"l2", "ip", "cosine"}
+    memory : int, float or str, optional
+        Budget of the index that is returned, open: bytes, a share of n·d·4 bytes (``"15%"``) or ``"2GiB"``.
+    build_memory : int, float or str, optional
+        Budget of the build itself; no limit without it.
+    memory_bits, record_bits : int
+        Bits a dimension of the code kept in memory (1 to 6) and of its lower part on disk (0 to 8).
+    degree : int
+        Links of a vertex.
+    build_list_size : int
+        Candidates kept while a vertex is linked; more builds slower and searches better.
+    alpha : float
+        Pruning: above 1 keeps longer links.
+    links_kept : int
+        Links of a vertex that an open index may keep in memory.
+    threads : int, optional
+        All cores without it; with 1 the same input and seed give the same index.
+    seed : int
+    store_vectors : bool
+        Keep the vectors as they are, for :meth:`Index.get_vectors`.
+    overwrite : bool
+        Replace an index at `path` once the new one is complete.
+    progress : callable, optional
+        Called with (done, total) now and then from this thread; returning False cancels.
+
+    Returns
+    -------
+    Index
+
+    Raises
+    ------
+    VeloError
+        One of its kinds, naming argument and row: :class:`NotFiniteError`, :class:`DimensionMismatchError`,
+        :class:`DtypeError`, :class:`EmptyError`, :class:`DuplicateIdError`, :class:`BudgetTooSmallError`,
+        :class:`NoSpaceError`, :class:`PermissionDeniedError`, :class:`IndexExistsError`,
+        :class:`CancelledError`.
+    """
+    options = BuildOptions(
+        metric=metric,
+        memory_bits=memory_bits,
+        record_bits=record_bits,
+        degree=degree,
+        build_list_size=build_list_size,
+        alpha=alpha,
+        links_kept=links_kept,
+        threads=threads,
+        seed=seed,
+        store_vectors=store_vectors,
+    )
+    source = as_source(vectors)
+    memory_bytes(memory, *source.shape)  # refused now rather than after the build
+    build_shard(
+        path,
+        source,
+        options,
+        ids=ids,
+        metadata=metadata,
+        build_memory=build_memory,
+        overwrite=overwrite,
+        watch=None if progress is None else _Overall(progress, source.shape[0]),
+    )
+    return open_index(path, memory=memory, threads=threads)
+
+
+class _Overall:
+    """Turns stages into one (done, total) of rows, each stage weighed by the time it usually takes."""
+
+    def __init__(self, progress: ProgressCallback, rows: int) -> None:
+        self._progress = progress
+        self._rows = rows
+
+    def __call__(self, stage: str, done: int, total: int) -> bool | None:
+        names = list(STAGES)
+        before = sum(STAGES[name] for name in names[: names.index(stage)])
+        share = before + STAGES[stage] * (min(done, total) / total if total else 0.0)
+        return self._progress(int(self._rows * share / sum(STAGES.values())), self._rows)
+
+
+def build_shard(
+    path: PathLike,
+    source: Source,
+    options: BuildOptions,
+    *,
+    ids: Any = None,
+    metadata: Any = None,
+    build_memory: Memory | None = None,
+    overwrite: bool = False,
+    watch: Watch | None = None,
+    start: int = 0,
+    stop: int | None = None,
+) -> None:
+    """Build an index over the rows ``start`` to ``stop`` of a source, without opening it.
+
+    Parameters
+    ----------
+    path : path
+    source : Source
+    options : BuildOptions
+    ids, metadata :
+        Of those rows alone; without ids the rows' numbers in the whole source are used.
+    build_memory, overwrite :
+        As for :func:`build`.
+    watch : callable, optional
+        Called with (stage, done, total).
+    start, stop : int, optional
+    """
+    rows_total, dim = source.shape
+    stop = rows_total if stop is None else stop
+    if stop <= start:
+        raise EmptyError("there are no vectors to index", argument="vectors")
+    if dim < 1:
+        raise DimensionMismatchError("the vectors have no dimensions", argument="vectors")
+    dtype = native_dtype(source.dtype)
+    column = None if ids is None else given_ids(ids, stop - start)
+    store = None if metadata is None else _given_metadata(metadata, stop - start)
+    target = Path(path)
+    with _folder(target, overwrite) as folder:
+        work = _Build(
+            folder, source, dtype, start, stop, options, memory_bytes(build_memory, stop - start, dim)
+        )
+        try:
+            work.stream(watch)
+            work.run(watch)
+            work.commit(column, store, watch)
+        except BaseException:
+            work.abandon()
+            raise
+        finally:
+            work.close()
+
+
+def _given_metadata(metadata: Any, rows: int) -> Any:
+    raise NotImplementedError
+
+
+@contextlib.contextmanager
+def _folder(target: Path, overwrite: bool) -> Iterator[Path]:
+    """Where to build: `target`, or a folder beside it that takes its place in the end."""
+    if not (overwrite and target.is_dir() and (target / "manifest.json").exists()):
+        yield target
+        return
+    try:
+        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.building-", dir=target.parent))
+    except OSError as error:
+        raise _os_failure(error, str(target.parent)) from error
+    try:
+        fresh = beside / "new"
+        yield fresh
+        # An index that is open keeps its files: they stay until it closes, whatever their folder is called.
+        os.rename(target, beside / "old")
+        try:
+            os.rename(fresh, target)
+        except OSError:
+            os.rename(beside / "old", target)
+            raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _os_failure(error: OSError, file: str) -> VeloError:
+    import errno
+
+    message = f"{file}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return NoSpaceError(message, file=file)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return PermissionDeniedError(message, file=file)
+    return InvalidArgumentError(message, file=file)
+
+
+class _Build:
+    """One native build from its first row to its manifest."""
+
+    def __init__(
+        self,
+        folder: Path,
+        source: Source,
+        dtype: np.dtype[Any],
+        start: int,
+        stop: int,
+        options: BuildOptions,
+        limit_bytes: int,
+    ) -> None:
+        self._folder = folder
+        self._source = source
+        self._dtype = dtype
+        self._start, self._stop = start, stop
+        self._rows = stop - start
+        self._extra_files: list[str] = []
+        struct = _native.new("velo_build_options")
+        struct.dim = source.shape[1]
+        struct.row_count = self._rows
+        struct.dtype = DTYPE_CODES[dtype.name]
+        struct.memory_bytes = limit_bytes
+        options.fill(struct)
+        out = _native.ffi.new("velo_build **")
+        _native.check(_native.lib.velo_build_open(os.fsencode(folder), struct, out), "path")
+        self._handle = out[0]
+
+    def stream(self, watch: Watch | None) -> None:
+        """Both passes over the vectors."""
+        self._pass("scan", _native.lib.velo_build_scan, watch)
+        self._pass("encode", _native.lib.velo_build_add, watch)
+
+    def _pass(self, stage: str, take: Callable[[Any, Any, int, int], int], watch: Watch | None) -> None:
+        done = 0
+        rows = chunk_rows(self._source.shape[1] * self._dtype.itemsize)
+        for given in self._source.chunks(rows, self._start, self._stop):
+            chunk = _in_native_layout(given, self._dtype)
+            status = take(self._handle, _native.address(chunk), len(chunk), chunk.strides[0])
+            _native.check(status, "vectors")
+            done += len(chunk)
+            _tell(watch, stage, done, self._rows)
+
+    def run(self, watch: Watch | None) -> None:
+        """Graph, placement, pages: in a thread of their own, so that this one can watch and cancel."""
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                # What went wrong is known to the thread that called.
+                _native.check(_native.lib.velo_build_run(self._handle), "vectors")
+            except BaseException as error:
+                failures.append(error)
+
+        worker = threading.Thread(target=work, name="velo-build")
+        worker.start()
+        progress = _native.new("velo_build_progress")
+        stages = list(STAGES)
+        try:
+            while worker.is_alive():
+                worker.join(_POLL_SECONDS)
+                _native.check(_native.lib.velo_build_progress_get(self._handle, progress))
+                if progress.stage < len(stages):
+                    _tell(watch, stages[progress.stage], int(progress.done), int(progress.total))
+        except BaseException:
+            _native.lib.velo_build_cancel(self._handle)
+            raise
+        finally:
+            worker.join()
+        if failures:
+            raise failures[0]
+
+    def commit(self, ids: IdColumn | None, store: Any, watch: Watch | None) -> None:
+        """Ids and metadata in placement order, then the manifest."""
+        _tell(watch, "commit", 0, self._rows)
+        rows = np.empty(self._rows, np.uint32)
+        _native.check(
+            _native.lib.velo_build_order(self._handle, _native.pointer("uint32_t", rows, writable=True))
+        )
+        try:
+            self._extra_files.append(FILE_NAME)
+            kind = write_ids(self._folder, ids, rows, self._start)
+            if store is not None:
+                self._extra_files += write_metadata(self._folder, store, rows)
+        except OSError as error:
+            if isinstance(error, VeloError):
+                raise
+            raise _os_failure(error, str(error.filename or self._folder)) from error
+        names = [_native.ffi.new("char[]", os.fsencode(name)) for name in self._extra_files]
+        pointers = _native.ffi.new("char *[]", names)
+        user = _native.ffi.new("char[]", json.dumps({"ids": kind, "first_row": self._start}).encode())
+        _native.check(_native.lib.velo_build_commit(self._handle, pointers, len(names), user))
+        _tell(watch, "commit", self._rows, self._rows)
+
+    def abandon(self) -> None:
+        """Remove what was written here beside the library's own files, so that it can remove the folder."""
+        for name in self._extra_files:
+            with contextlib.suppress(OSError):
+                (self._folder / name).unlink()
+
+    def close(self) -> None:
+        """Free the handle; without a commit the library removes what it made."""
+        _native.lib.velo_build_close(self._handle)
+
+
+def _in_native_layout(chunk: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
+    """Rows as the library takes them: native elements, contiguous within a row, rows any stride apart."""
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is reported as such
+        native = chunk.astype(dtype, copy=False)
+    within = native.strides[1] == dtype.itemsize or native.shape[1] == 1
+    if within and native.strides[0] >= native.shape[1] * dtype.itemsize and native.flags.aligned:
+        return native
+    return np.ascontiguousarray(native)
+
+
+def _tell(watch: Watch | None, stage: str, done: int, total: int) -> None:
+    if watch is not None and watch(stage, done, total) is False:
+        raise CancelledError(f"the build was cancelled while it was at stage {stage!r}")

@@ -1,0 +1,532 @@
+"""An open index: search it, look into it, close it."""
+
+from __future__ import annotations
+
+import json
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+
+from velo import _native
+from velo._completions import Completions
+from velo._gate import Gate
+from velo._request import Request
+from velo.errors import InvalidArgumentError
+from velo.ids import Ids
+from velo.options import (
+    IO_CODES,
+    METRIC_CODES,
+    PLAN_CODES,
+    OpenTuning,
+    SearchTuning,
+    code_of,
+    fill_search,
+    memory_bytes,
+    whole_number,
+)
+from velo.results import Explanation, SearchResult
+from velo.types import AnyArray, Float32Array, IoName, Memory, MetricName, PathLike, PlanName
+
+__all__ = ["Index", "open_index", "verify_folder"]
+
+_METRICS: Final[dict[int, MetricName]] = {code: name for name, code in METRIC_CODES.items()}  # type: ignore[misc]
+_PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
+_IO_NAMES: Final = {code: name for name, code in IO_CODES.items()}
+_DTYPE_NAMES: Final = {0: "float32", 1: "float16", 2: "uint8", 3: "int8"}
+
+#: Prepared option structs kept by an index; a service uses a handful.
+_OPTIONS_KEPT = 64
+
+
+def open_index(
+    path: PathLike,
+    *,
+    memory: Memory | None = None,
+    threads: int | None = None,
+    io: IoName = "auto",
+    plan: PlanName = "auto",
+    tuning: OpenTuning | None = None,
+) -> Index:
+    """Open an index that :func:`velo.build` made.
+
+    Parameters
+    ----------
+    path : path
+        Its folder.
+    memory : int, float or str, optional
+        Budget: bytes, a share of n·d·4 bytes (``"15%"`` or 0.15), or a size (``"2GiB"``). Without it the
+        index takes what its codes and links need, and no cache.
+    threads : int, optional
+        Workers; all cores without it.
+    io : {"auto", "uring", "threads"}
+        The device to read with.
+    plan : {"auto", "links_in_memory", "links_on_disk"}
+    tuning : OpenTuning, optional
+        What the plan would choose otherwise.
+
+    Returns
+    -------
+    Index
+
+    Raises
+    ------
+    NotAnIndexError, CorruptIndexError, UnsupportedVersionError, BudgetTooSmallError, DeviceError
+    """
+    folder = Path(path)
+    struct = _native.new("velo_open_options")
+    struct.io = code_of(IO_CODES, io, "io")
+    struct.plan = code_of(PLAN_CODES, plan, "plan")
+    struct.threads = 0 if threads is None else whole_number(threads, "threads", 1, 4096)
+    struct.memory_bytes = memory_bytes(memory, *_shape_in_manifest(folder))
+    (tuning or OpenTuning()).fill(struct)
+    out = _native.ffi.new("velo_index **")
+    _native.check(_native.lib.velo_index_open(bytes(folder), struct, out), "path")
+    reopen = partial(open_index, str(folder), memory=memory, threads=threads, io=io, plan=plan, tuning=tuning)
+    try:
+        return Index(folder, out[0], reopen)
+    except BaseException:
+        _native.lib.velo_index_close(out[0])
+        raise
+
+
+def _shape_in_manifest(folder: Path) -> tuple[int, int]:
+    """(n, d) for a budget given as a share; made up where the library will say what is wrong anyway."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        return int(manifest["n"]), int(manifest["dim"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 1 << 20, 1 << 10  # large enough that no share of it is nothing
+
+
+def verify_folder(path: PathLike) -> int:
+    """Read every file of an index whole and check every checksum, page and link.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    int
+        Pages checked.
+
+    Raises
+    ------
+    CorruptIndexError
+        Naming file and page.
+    """
+    pages = _native.ffi.new("uint64_t *")
+    _native.check(_native.lib.velo_verify(bytes(Path(path)), pages), "path")
+    return int(pages[0])
+
+
+def _close_native(gate: Gate, handle: Any, owned: list[Any]) -> None:
+    """Free an index that was dropped without close(); in a forked child there is nothing to free."""
+    if gate.forked or not gate.close():
+        return
+    _native.lib.velo_index_close(handle)
+    for thing in owned:
+        thing.close()
+
+
+class Index:
+    """An open index; :func:`velo.open` and :func:`velo.build` make it, ``with`` or :meth:`close` ends it.
+
+    All methods may be called from several threads at once. An index belongs to the process that opened it:
+    a forked child gets :class:`ForkedError` and opens its own. Pickling sends path and options, not the
+    contents.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+    n, dim : int
+    metric : {"l2", "ip", "cosine"}
+    """
+
+    def __init__(self, folder: Path, handle: Any, reopen: partial[Index]) -> None:
+        self.path = folder
+        self._handle = handle
+        self._reopen = reopen
+        self._gate = Gate(str(folder))
+        info = self._native_info()
+        self.n = int(info.n)
+        self.dim = int(info.dim)
+        self.metric: MetricName = _METRICS[info.metric]
+        self._ids = Ids(folder, self.n)
+        self._metadata = open_metadata(folder, self.n)
+        self._completions = Completions(handle, self._gate)
+        self._options: dict[tuple[Any, ...], Any] = {}
+        owned = [self._completions] + ([self._metadata] if self._metadata is not None else [])
+        self._finalizer = weakref.finalize(self, _close_native, self._gate, handle, owned)
+
+    # ---- search ----
+
+    def search(
+        self,
+        queries: Any,
+        k: int = 10,
+        *,
+        filter: Any = None,  # noqa: A002
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
+        timeout_s: float | None = None,
+        tuning: SearchTuning | None = None,
+    ) -> SearchResult:
+        """Find the k nearest vectors of each query.
+
+        Parameters
+        ----------
+        queries : array-like of shape (nq, dim) or (dim,)
+            float32, float16, float64, uint8 or int8. A single query of shape (dim,) gives results of
+            shape (k,).
+        k : int
+            Fewer are found where fewer match: ids are padded with -1 (None), distances with infinity.
+        filter : expression, dict, mask or ids, or a list of nq of them, optional
+            Restricts what may be found; see :mod:`velo.filters`. One for all queries, or one (or None) each.
+        recall : float, optional
+            The share of true neighbors to aim for, above 0 and below 1; more costs more.
+        list_size : int, optional
+            Candidates kept while searching, instead of a choice by `recall`.
+        return_metadata : list of str or True, optional
+            Columns to return with the hits.
+        timeout_s : float, optional
+            After so long :class:`SearchTimeoutError` is raised.
+        tuning : SearchTuning, optional
+
+        Returns
+        -------
+        SearchResult
+            ``ids`` and ``distances`` of shape (nq, k); ``stats`` with one entry a query.
+
+        Examples
+        --------
+        >>> ids, distances = index.search(queries, k=10)  # doctest: +SKIP
+        """
+        columns = self._columns(return_metadata)
+        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning)
+        with self._gate:
+            if request.query_count:
+                _native.check(
+                    _native.lib.velo_search(
+                        self._handle,
+                        request.query_pointer,
+                        request.dtype,
+                        request.query_count,
+                        request.filter_handles,
+                        request.filter_count,
+                        request.options,
+                        request.out,
+                    ),
+                    "queries",
+                )
+        return self._result(request, columns)
+
+    async def search_async(
+        self,
+        queries: Any,
+        k: int = 10,
+        *,
+        filter: Any = None,  # noqa: A002
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
+        timeout_s: float | None = None,
+        tuning: SearchTuning | None = None,
+    ) -> SearchResult:
+        """Find the k nearest vectors of each query without blocking the event loop.
+
+        Parameters and result are those of :meth:`search`. Any number may run at once, from any number of
+        event loops; where the library's queue is full, further calls wait for their turn.
+        """
+        columns = self._columns(return_metadata)
+        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning)
+        if request.query_count:
+
+            def submit(ticket: int) -> int:
+                return _native.lib.velo_submit(
+                    self._handle,
+                    request.query_pointer,
+                    request.dtype,
+                    request.query_count,
+                    request.filter_handles,
+                    request.filter_count,
+                    request.options,
+                    request.out,
+                    ticket,
+                )
+
+            status = await self._completions.run(submit, request)
+            if status != 0:
+                raise request.failure(status)
+        else:
+            with self._gate:
+                pass
+        return self._result(request, columns)
+
+    def explain(
+        self,
+        query: Any,
+        k: int = 10,
+        *,
+        filter: Any = None,  # noqa: A002
+        recall: float | None = None,
+        list_size: int | None = None,
+        tuning: SearchTuning | None = None,
+    ) -> Explanation:
+        """Run one query and tell how it was answered: plan, hops, reads, bytes, time.
+
+        Parameters
+        ----------
+        query : array-like of shape (dim,)
+        k, filter, recall, list_size, tuning :
+            As for :meth:`search`.
+
+        Returns
+        -------
+        Explanation
+            Print it; its parts are attributes.
+        """
+        started = time.perf_counter()
+        request = self._request(query, k, filter, recall, list_size, None, tuning)
+        if request.query_count != 1:
+            raise InvalidArgumentError("explain takes a single query", argument="query")
+        prepared = time.perf_counter()
+        with self._gate:
+            _native.check(
+                _native.lib.velo_search(
+                    self._handle,
+                    request.query_pointer,
+                    request.dtype,
+                    1,
+                    request.filter_handles,
+                    request.filter_count,
+                    request.options,
+                    request.out,
+                ),
+                "query",
+            )
+        searched = time.perf_counter()
+        result = self._result(request, None)
+        ended = time.perf_counter()
+        return Explanation(
+            result=result,
+            index=self.info(),
+            matches=request.filters[0].count()
+            if request.filters and request.filters[0] is not None
+            else None,
+            times_us={
+                "filter and arguments": (prepared - started) * 1e6,
+                "search": (searched - prepared) * 1e6,
+                "ids": (ended - searched) * 1e6,
+            },
+            request={"k": k, "list_size": list_size or "by plan", "recall": recall or "by plan"},
+        )
+
+    def _request(
+        self,
+        queries: Any,
+        k: int,
+        filters: Any,
+        recall: float | None,
+        list_size: int | None,
+        timeout_s: float | None,
+        tuning: SearchTuning | None,
+    ) -> Request:
+        if self._gate.forked or self._gate.closed:
+            with self._gate:  # says which
+                pass
+        options = self._search_options(k, recall, list_size, timeout_s, tuning)
+        compiled = self._compiled(filters)
+        handles = _native.ffi.NULL
+        if compiled:
+            null = _native.ffi.NULL
+            handles = _native.ffi.new(
+                "velo_filter *[]", [null if one is None else one.handle for one in compiled]
+            )
+        request = Request(queries, self.dim, int(options.k), options, compiled, handles)
+        if request.filter_count > 1 and request.filter_count != request.query_count:
+            raise InvalidArgumentError(
+                f"{request.filter_count} filters were given for {request.query_count} queries",
+                argument="filter",
+            )
+        return request
+
+    def _search_options(
+        self,
+        k: int,
+        recall: float | None,
+        list_size: int | None,
+        timeout_s: float | None,
+        tuning: SearchTuning | None,
+    ) -> Any:
+        # The types too: True and 1.0 would be found under 1, and neither is a k.
+        key = (k, type(k), recall, list_size, type(list_size), timeout_s, tuning)
+        try:
+            return self._options[key]
+        except (KeyError, TypeError):
+            pass
+        struct = _native.new("velo_search_options")
+        fill_search(struct, k, recall, list_size, timeout_s, tuning)
+        if len(self._options) >= _OPTIONS_KEPT:
+            self._options.clear()
+        self._options[key] = struct
+        return struct
+
+    def _compiled(self, filters: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def _columns(self, return_metadata: Sequence[str] | bool | None) -> list[str] | None:
+        raise NotImplementedError
+
+    def _result(self, request: Request, columns: list[str] | None) -> SearchResult:
+        raise NotImplementedError
+
+    # ---- the rest ----
+
+    def get_vectors(self, ids: Any) -> Float32Array:
+        """The stored vectors of some ids.
+
+        Parameters
+        ----------
+        ids : array-like of shape (m,)
+
+        Returns
+        -------
+        ndarray of shape (m, dim), float32
+            In the space of the input.
+
+        Raises
+        ------
+        UnknownIdError
+        UnsupportedError
+            The index was built without ``store_vectors=True``.
+        """
+        single = isinstance(ids, str | int | np.integer)
+        vertices = self._ids.vertices([ids] if single else ids).astype(np.uint32)
+        vectors = np.empty((len(vertices), self.dim), np.float32)
+        with self._gate:
+            _native.check(
+                _native.lib.velo_get_vectors(
+                    self._handle,
+                    _native.pointer("uint32_t", vertices),
+                    len(vertices),
+                    _native.pointer("float", vectors, writable=True),
+                ),
+                "ids",
+            )
+        return vectors
+
+    def verify(self) -> int:
+        """Read every file whole and check every checksum, page and link; returns the pages checked."""
+        with self._gate:
+            return verify_folder(self.path)
+
+    def _native_info(self) -> Any:
+        info = _native.new("velo_index_info")
+        with self._gate:
+            _native.check(_native.lib.velo_index_info_get(self._handle, info))
+        return info
+
+    def info(self) -> dict[str, Any]:
+        """What this index is and what it costs.
+
+        Returns
+        -------
+        dict
+            Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), ``disk_bytes`` (by
+            file) and ``device``.
+        """
+        info = self._native_info()
+        memory = {
+            "codes": int(info.memory_codes_bytes),
+            "links": int(info.memory_links_bytes),
+            "cache": int(info.memory_cache_bytes),
+            "pages": int(info.memory_pages_bytes),
+            "workers": int(info.memory_workers_bytes),
+        }
+        return {
+            "path": str(self.path),
+            "uuid": _native.text(info.uuid),
+            "n": self.n,
+            "dim": self.dim,
+            "metric": self.metric,
+            "dtype": _DTYPE_NAMES.get(info.dtype, "unknown"),
+            "ids": self._ids.kind,
+            "columns": [] if self._metadata is None else list(self._metadata.column_names),
+            "memory_bits": int(info.memory_bits),
+            "record_bits": int(info.record_bits),
+            "degree": int(info.degree),
+            "links_built": int(info.links_built),
+            "links_kept": int(info.links_kept),
+            "page_size": int(info.page_size),
+            "page_count": int(info.page_count),
+            "records_per_page": float(info.records_per_page),
+            "edges_per_vertex": float(info.edges_per_vertex),
+            "adjacency_bits_per_edge": float(info.adjacency_bits_per_edge),
+            "plan": _PLANS.get(info.plan, "unknown"),
+            "threads": int(info.threads),
+            "queries_in_flight": int(info.queries_in_flight),
+            "stores_vectors": bool(info.stores_vectors),
+            "memory_bytes": memory,
+            "memory_bytes_total": sum(memory.values()),
+            "memory_budget_bytes": int(info.memory_budget_bytes) or None,
+            "disk_bytes": {
+                entry.name: entry.stat().st_size for entry in sorted(self.path.iterdir()) if entry.is_file()
+            },
+            "device": device_dict(info.device),
+        }
+
+    def close(self) -> None:
+        """Stop the workers and give memory and files back; twice is once. Searches under way end first.
+
+        In a forked child this does nothing: the index is its parent's.
+        """
+        self._finalizer()
+
+    @property
+    def closed(self) -> bool:
+        """True after :meth:`close`."""
+        return self._gate.closed
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self._reopen,)
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._gate.closed else ""
+        return f"velo.Index({str(self.path)!r}, n={self.n}, dim={self.dim}, metric={self.metric!r}{state})"
+
+
+def _reopened(reopen: partial[Index]) -> Index:
+    return reopen()
+
+
+def device_dict(device: Any) -> Mapping[str, Any]:
+    """A ``velo_device_info`` as a dict."""
+    return {
+        "name": _native.text(device.name),
+        "io": _IO_NAMES.get(device.io, "unknown"),
+        "direct": bool(device.direct),
+        "queue_depth": int(device.queue_depth),
+        "uring_errno": int(device.uring_errno),
+        "direct_errno": int(device.direct_errno),
+        "reason": _native.text(device.reason),
+        "advice": _native.text(device.advice),
+    }
