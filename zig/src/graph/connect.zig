@@ -10,38 +10,38 @@ const Scratch = @import("search.zig").Scratch;
 const list_size = 64;
 
 /// Adds edges until every vertex can be reached from the entry, in the order of ids. An unreachable vertex is found a
-/// parent near it: a vertex with a free place, or else one that gives up the edge to its farthest neighbor, to which
-/// the newly attached vertex then leads instead.
+/// parent near it: a vertex with a free place, or else one that gives up its last neighbor, to which the newly attached
+/// vertex then leads instead.
 pub fn connect(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, graph: *Graph, cancel: ?*const std.atomic.Value(bool)) types.Error!void {
     if (graph.n == 0) return;
     var reached = try base.BitSet.init(allocator, graph.n);
     defer reached.deinit(allocator);
     const stack = try allocator.alloc(u32, graph.n);
     defer allocator.free(stack);
-    spread(graph, &reached, stack, graph.entry);
+    spread(graph, &reached, stack, graph.entry, graph.degree_max);
     if (reached.count() == graph.n) return;
 
-    var scratch = try Scratch.init(allocator, list_size, graph.degree_max);
+    var scratch = try Scratch(Distances).init(allocator, distances, list_size, graph.degree_max);
     defer scratch.deinit(allocator);
     for (0..graph.n) |v| {
         const vertex: u32 = @intCast(v);
         if (reached.contains(vertex)) continue;
         if (cancel) |flag| if (flag.load(.monotonic)) return error.Canceled;
-        scratch.begin(Distances, distances, vertex, &.{graph.entry});
-        scratch.walk(Distances, distances, vertex, Plain{ .graph = graph }, &.{});
+        scratch.begin(distances, vertex, &.{graph.entry});
+        scratch.walk(distances, Plain{ .graph = graph }, &.{});
         attach(Distances, distances, graph, vertex, scratch.list.slice());
-        spread(graph, &reached, stack, vertex);
+        spread(graph, &reached, stack, vertex, graph.degree_max);
     }
 }
 
-/// Vertices that can be reached from the entry.
-pub fn reachable_count(allocator: std.mem.Allocator, graph: *const Graph) error{OutOfMemory}!u32 {
+/// Vertices that can be reached from the entry over the first `links` neighbors of each.
+pub fn reachable_count(allocator: std.mem.Allocator, graph: *const Graph, links: u32) error{OutOfMemory}!u32 {
     if (graph.n == 0) return 0;
     var reached = try base.BitSet.init(allocator, graph.n);
     defer reached.deinit(allocator);
     const stack = try allocator.alloc(u32, graph.n);
     defer allocator.free(stack);
-    spread(graph, &reached, stack, graph.entry);
+    spread(graph, &reached, stack, graph.entry, links);
     return @intCast(reached.count());
 }
 
@@ -62,13 +62,14 @@ pub const Plain = struct {
 };
 
 /// Marks all that can be reached from `start`. Each vertex is pushed once in its life, so a stack of n is enough.
-fn spread(graph: *const Graph, reached: *base.BitSet, stack: []u32, start: u32) void {
+fn spread(graph: *const Graph, reached: *base.BitSet, stack: []u32, start: u32, links: u32) void {
     reached.insert(start);
     stack[0] = start;
     var height: usize = 1;
     while (height > 0) {
         height -= 1;
-        for (graph.list(stack[height])) |neighbor| {
+        const list = graph.list(stack[height]);
+        for (list[0..@min(list.len, links)]) |neighbor| {
             if (!reached.insert_new(neighbor)) continue;
             stack[height] = neighbor;
             height += 1;
@@ -79,7 +80,7 @@ fn spread(graph: *const Graph, reached: *base.BitSet, stack: []u32, start: u32) 
 /// `near`: reachable vertices, nearest first; at least one.
 fn attach(comptime Distances: type, distances: *const Distances, graph: *Graph, vertex: u32, near: []const Candidate) void {
     for (near) |candidate| {
-        if (insert_sorted(Distances, distances, graph, candidate.id, vertex)) return;
+        if (prepend(graph, candidate.id, vertex)) return;
     }
     // Copies of one vector fill each other's lists: going down along copies, at random, ends at one with a free place.
     var parent: u32 = near[0].id;
@@ -90,30 +91,25 @@ fn attach(comptime Distances: type, distances: *const Distances, graph: *Graph, 
             const below = list[@intCast(prng.below(list.len))];
             if (distances.distance(vertex, below) != 0) continue;
             parent = below;
-            if (insert_sorted(Distances, distances, graph, parent, vertex)) return;
+            if (prepend(graph, parent, vertex)) return;
         }
     }
     const row = graph.list(parent);
     const given_up = row[row.len - 1];
     graph.degrees[parent] -= 1;
-    if (!insert_sorted(Distances, distances, graph, parent, vertex)) unreachable;
-    if (given_up == vertex) unreachable;
+    if (!prepend(graph, parent, vertex)) unreachable;
     if (std.mem.indexOfScalar(u32, graph.list(vertex), given_up) != null) return;
     if (graph.degrees[vertex] == graph.degree_max) graph.degrees[vertex] -= 1;
-    if (!insert_sorted(Distances, distances, graph, vertex, given_up)) unreachable;
+    if (!prepend(graph, vertex, given_up)) unreachable;
 }
 
-/// False if the list is full.
-fn insert_sorted(comptime Distances: type, distances: *const Distances, graph: *Graph, vertex: u32, newcomer: u32) bool {
-    if (graph.degrees[vertex] == graph.degree_max) return false;
-    const wanted = Candidate.init(distances.distance(vertex, newcomer), newcomer);
-    graph.degrees[vertex] += 1;
-    const row = graph.list(vertex);
-    var at = row.len - 1;
-    while (at > 0) : (at -= 1) {
-        if (Candidate.init(distances.distance(vertex, row[at - 1]), row[at - 1]).key() < wanted.key()) break;
-        row[at] = row[at - 1];
-    }
-    row[at] = newcomer;
+/// Puts the newcomer first, so that it is among the links kept in memory; false if the list is full.
+fn prepend(graph: *Graph, vertex: u32, newcomer: u32) bool {
+    const held = graph.degrees[vertex];
+    if (held == graph.degree_max) return false;
+    graph.degrees[vertex] = held + 1;
+    const list = graph.list(vertex);
+    std.mem.copyBackwards(u32, list[1..], list[0..held]);
+    list[0] = newcomer;
     return true;
 }

@@ -1,6 +1,6 @@
 //! Best-first search over a graph, and the buffers that one thread needs for it.
 const std = @import("std");
-const assert = std.debug.assert;
+const Origin = @import("origin.zig").Origin;
 
 /// A vertex with its distance in one integer that sorts by distance, then id. The lowest bit marks it as expanded and
 /// does not take part in the order of different vertices.
@@ -88,86 +88,99 @@ pub const VisitedSet = struct {
 };
 
 /// Buffers of one thread, allocated once.
-pub const Scratch = struct {
-    list: CandidateList,
-    visited: VisitedSet,
-    /// Every vertex that a search expanded, with its distance.
-    expanded: []Candidate,
-    expanded_len: u32 = 0,
-    ids: []u32,
-    distances: []f32,
-    /// Counters of the last search.
-    distances_computed: u64 = 0,
+pub fn Scratch(comptime Distances: type) type {
+    return struct {
+        const Self = @This();
 
-    /// `degree` is the longest neighbor list that will be read.
-    pub fn init(allocator: std.mem.Allocator, list_size: u32, degree: u32) error{OutOfMemory}!Scratch {
-        const slots = std.math.ceilPowerOfTwoAssert(usize, std.math.clamp(@as(usize, list_size) * degree * 2, 256, 1 << 20));
-        const items = try allocator.alloc(Candidate, @max(list_size, 1));
-        errdefer allocator.free(items);
-        const visited = try allocator.alloc(u32, slots);
-        errdefer allocator.free(visited);
-        const expanded = try allocator.alloc(Candidate, @as(usize, @max(list_size, 16)) * 4);
-        errdefer allocator.free(expanded);
-        const ids = try allocator.alloc(u32, degree + 1);
-        errdefer allocator.free(ids);
-        const distances = try allocator.alloc(f32, degree + 1);
-        return .{ .list = .{ .items = items }, .visited = .{ .slots = visited }, .expanded = expanded, .ids = ids, .distances = distances };
-    }
+        origin: Origin(Distances),
+        list: CandidateList,
+        visited: VisitedSet,
+        /// Every vertex that a search expanded, with its distance.
+        expanded: []Candidate,
+        expanded_len: u32 = 0,
+        ids: []u32,
+        distances: []f32,
 
-    pub fn deinit(self: *Scratch, allocator: std.mem.Allocator) void {
-        allocator.free(self.list.items);
-        allocator.free(self.visited.slots);
-        allocator.free(self.expanded);
-        allocator.free(self.ids);
-        allocator.free(self.distances);
-        self.* = undefined;
-    }
-
-    /// Empties the buffers and puts the starts into the list. The target itself is never a candidate.
-    pub fn begin(self: *Scratch, comptime Distances: type, distances: *const Distances, target: u32, starts: []const u32) void {
-        self.list.len = 0;
-        self.expanded_len = 0;
-        self.distances_computed = 0;
-        self.visited.clear();
-        _ = self.visited.insert(target);
-        for (starts) |start| {
-            if (!self.visited.insert(start) or start == target) continue;
-            _ = self.list.insert(.init(distances.distance(target, start), start));
+        /// `degree` is the longest neighbor list that will be read.
+        pub fn init(allocator: std.mem.Allocator, distances: *const Distances, list_size: u32, degree: u32) error{OutOfMemory}!Self {
+            const slots = std.math.ceilPowerOfTwoAssert(usize, std.math.clamp(@as(usize, list_size) * degree * 2, 256, 1 << 20));
+            var origin = try Origin(Distances).init(allocator, distances);
+            errdefer origin.deinit(allocator);
+            const items = try allocator.alloc(Candidate, @max(list_size, 1));
+            errdefer allocator.free(items);
+            const visited = try allocator.alloc(u32, slots);
+            errdefer allocator.free(visited);
+            const expanded = try allocator.alloc(Candidate, @as(usize, @max(list_size, 16)) * 4);
+            errdefer allocator.free(expanded);
+            const ids = try allocator.alloc(u32, degree + 1);
+            errdefer allocator.free(ids);
+            return .{
+                .origin = origin,
+                .list = .{ .items = items },
+                .visited = .{ .slots = visited },
+                .expanded = expanded,
+                .ids = ids,
+                .distances = try allocator.alloc(f32, degree + 1),
+            };
         }
-    }
 
-    /// Expands until every candidate of the list is expanded. `source.copy(vertex, buffer)` returns a vertex's
-    /// neighbors, in the buffer or elsewhere; `source.hint(vertex)` may prefetch them.
-    pub fn walk(self: *Scratch, comptime Distances: type, distances: *const Distances, target: u32, source: anytype, buffer: []u32) void {
-        var cursor: u32 = 0;
-        while (cursor < self.list.len) {
-            const current = &self.list.items[cursor];
-            if (current.expanded) {
-                cursor += 1;
-                continue;
-            }
-            current.expanded = true;
-            if (self.expanded_len < self.expanded.len) {
-                self.expanded[self.expanded_len] = current.*;
-                self.expanded_len += 1;
-            }
-            const vertex: u32 = current.id;
-            if (cursor + 1 < self.list.len) source.hint(self.list.items[cursor + 1].id);
-            var fresh: u32 = 0;
-            for (source.copy(vertex, buffer)) |neighbor| {
-                self.ids[fresh] = neighbor;
-                fresh += @intFromBool(self.visited.insert(neighbor));
-            }
-            const ids = self.ids[0..fresh];
-            const out = self.distances[0..fresh];
-            distances.distances(target, ids, out);
-            self.distances_computed += fresh;
-            var lowest: u32 = cursor + 1;
-            for (ids, out) |id, distance| {
-                if (id == target or !self.list.accepts(distance)) continue;
-                if (self.list.insert(.init(distance, id))) |position| lowest = @min(lowest, position);
-            }
-            cursor = lowest;
+        pub fn deinit(self: *Self, allocator: std.mem.Allocator) void {
+            self.origin.deinit(allocator);
+            allocator.free(self.list.items);
+            allocator.free(self.visited.slots);
+            allocator.free(self.expanded);
+            allocator.free(self.ids);
+            allocator.free(self.distances);
+            self.* = undefined;
         }
-    }
-};
+
+        /// Empties the buffers and puts the starts into the list. The target itself is never a candidate.
+        pub fn begin(self: *Self, distances: *const Distances, target: u32, starts: []const u32) void {
+            self.list.len = 0;
+            self.expanded_len = 0;
+            self.visited.clear();
+            _ = self.visited.insert(target);
+            self.origin.set(distances, target);
+            for (starts) |start| {
+                if (!self.visited.insert(start) or start == target) continue;
+                self.origin.measure(distances, &.{start}, self.distances[0..1]);
+                _ = self.list.insert(.init(self.distances[0], start));
+            }
+        }
+
+        /// Expands until every candidate of the list is expanded. `source.copy(vertex, buffer)` returns a vertex's
+        /// neighbors, in the buffer or elsewhere; `source.hint(vertex)` may prefetch them.
+        pub fn walk(self: *Self, distances: *const Distances, source: anytype, buffer: []u32) void {
+            const target = self.origin.vertex;
+            var cursor: u32 = 0;
+            while (cursor < self.list.len) {
+                const current = &self.list.items[cursor];
+                if (current.expanded) {
+                    cursor += 1;
+                    continue;
+                }
+                current.expanded = true;
+                if (self.expanded_len < self.expanded.len) {
+                    self.expanded[self.expanded_len] = current.*;
+                    self.expanded_len += 1;
+                }
+                const vertex: u32 = current.id;
+                if (cursor + 1 < self.list.len) source.hint(self.list.items[cursor + 1].id);
+                var fresh: u32 = 0;
+                for (source.copy(vertex, buffer)) |neighbor| {
+                    self.ids[fresh] = neighbor;
+                    fresh += @intFromBool(self.visited.insert(neighbor));
+                }
+                const ids = self.ids[0..fresh];
+                const out = self.distances[0..fresh];
+                self.origin.measure(distances, ids, out);
+                var lowest: u32 = cursor + 1;
+                for (ids, out) |id, distance| {
+                    if (id == target or !self.list.accepts(distance)) continue;
+                    if (self.list.insert(.init(distance, id))) |position| lowest = @min(lowest, position);
+                }
+                cursor = lowest;
+            }
+        }
+    };
+}

@@ -54,7 +54,7 @@ test "first" {
     defer points.deinit();
     var graph = try build(&points, .{ .degree = 16, .list_size = 32, .threads = 2, .seed = 1 });
     defer graph.deinit(testing.allocator);
-    try testing.expectEqual(points.n, try graph_room.reachable_count(testing.allocator, &graph));
+    try testing.expectEqual(points.n, try graph_room.reachable_count(testing.allocator, &graph, graph.degree_max));
     const bytes = try testing.allocator.alloc(u16, points.n);
     defer testing.allocator.free(bytes);
     @memset(bytes, 100);
@@ -65,5 +65,5 @@ test "first" {
     try graph_room.remap(testing.allocator, &graph, &p);
     const e = try graph_room.entry_points(testing.allocator, points.n, 10, 1);
     defer testing.allocator.free(e);
-    try testing.expectEqual(points.n, try graph_room.reachable_count(testing.allocator, &graph));
+    try testing.expectEqual(points.n, try graph_room.reachable_count(testing.allocator, &graph, graph.degree_max));
 }

@@ -84,17 +84,17 @@ fn Builder(comptime Distances: type) type {
         stop_requested: std.atomic.Value(bool) = .init(false),
 
         const Tools = struct {
-            scratch: Scratch,
-            pruner: Pruner,
+            scratch: Scratch(Distances),
+            pruner: Pruner(Distances),
             /// A list together with a newcomer, with distances.
             members: []Candidate,
             /// A copy of the list being expanded.
             buffer: []u32,
 
-            fn init(allocator: std.mem.Allocator, options: BuildOptions) error{OutOfMemory}!Tools {
-                var scratch = try Scratch.init(allocator, options.list_size, options.degree);
+            fn init(allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions) error{OutOfMemory}!Tools {
+                var scratch = try Scratch(Distances).init(allocator, distances, options.list_size, options.degree);
                 errdefer scratch.deinit(allocator);
-                var pruner = try Pruner.init(allocator, options.degree);
+                var pruner = try Pruner(Distances).init(allocator, distances, options.degree);
                 errdefer pruner.deinit(allocator);
                 const members = try allocator.alloc(Candidate, options.degree + 1);
                 errdefer allocator.free(members);
@@ -122,7 +122,7 @@ fn Builder(comptime Distances: type) type {
             errdefer allocator.free(tools);
             var made: usize = 0;
             errdefer for (tools[0..made]) |*tool| tool.deinit(allocator);
-            while (made < tools.len) : (made += 1) tools[made] = try Tools.init(allocator, options);
+            while (made < tools.len) : (made += 1) tools[made] = try Tools.init(allocator, distances, options);
             return .{ .distances = distances, .graph = graph, .options = options, .locks = locks, .radii = radii, .order = order, .tools = tools };
         }
 
@@ -179,12 +179,12 @@ fn Builder(comptime Distances: type) type {
         fn insert(self: *Self, tools: *Tools, vertex: u32) void {
             const scratch = &tools.scratch;
             if (vertex == self.graph.entry) return;
-            scratch.begin(Distances, self.distances, vertex, &.{self.graph.entry});
-            scratch.walk(Distances, self.distances, vertex, self, tools.buffer);
+            scratch.begin(self.distances, vertex, &.{self.graph.entry});
+            scratch.walk(self.distances, self, tools.buffer);
             const candidates = scratch.expanded[0..scratch.expanded_len];
             std.sort.pdq(Candidate, candidates, {}, Candidate.less);
             for (candidates) |*candidate| candidate.expanded = false;
-            const kept = tools.pruner.prune(Distances, self.distances, candidates, self.options.degree, self.copies_max(), self.options.alpha);
+            const kept = tools.pruner.prune(self.distances, candidates, self.options.degree, self.copies_max(), self.options.alpha);
             self.locks[vertex].lock();
             const row = self.graph.row(vertex);
             for (candidates[0..kept], row[0..kept]) |candidate, *place| place.* = candidate.id;
@@ -210,14 +210,15 @@ fn Builder(comptime Distances: type) type {
             const ids = tools.scratch.ids[0..held];
             const out = tools.scratch.distances[0..held];
             for (row, ids) |neighbor, *id| id.* = neighbor & ~prune.mark;
-            self.distances.distances(vertex, ids, out);
+            tools.scratch.origin.set(self.distances, vertex);
+            tools.scratch.origin.measure(self.distances, ids, out);
             for (ids, out, row, tools.members[0..held]) |id, d, neighbor, *member| {
                 member.* = .init(d, id);
                 member.expanded = neighbor & prune.mark == 0;
             }
             tools.members[held] = .init(distance, newcomer);
             std.sort.insertion(Candidate, tools.members, {}, Candidate.less);
-            const kept = tools.pruner.prune(Distances, self.distances, tools.members, degree, self.copies_max(), self.options.alpha);
+            const kept = tools.pruner.prune(self.distances, tools.members, degree, self.copies_max(), self.options.alpha);
             for (tools.members[0..kept], row[0..kept]) |member, *place| place.* = member.id;
             self.graph.degrees[vertex] = @intCast(kept);
             self.radii[vertex] = if (kept == degree) tools.members[kept - 1].distance() else std.math.inf(f32);
@@ -242,7 +243,7 @@ fn Builder(comptime Distances: type) type {
             while (at < row.len) : (at += 16) @prefetch(&row[at], .{});
         }
 
-        /// Takes the marks away and sorts every list, nearest first. Each list has one thread now.
+        /// Takes the marks away and puts every list into pruning order. Each list has one thread now.
         fn finish_many(self: *Self, worker: u32) void {
             const tools = &self.tools[worker];
             while (self.take()) |range| {
@@ -252,10 +253,12 @@ fn Builder(comptime Distances: type) type {
                     const list = self.graph.list(vertex);
                     for (list) |*neighbor| neighbor.* &= ~prune.mark;
                     const out = tools.scratch.distances[0..list.len];
-                    self.distances.distances(vertex, list, out);
+                    tools.scratch.origin.set(self.distances, vertex);
+                    tools.scratch.origin.measure(self.distances, list, out);
                     const members = tools.members[0..list.len];
                     for (list, out, members) |id, d, *member| member.* = .init(d, id);
                     std.sort.insertion(Candidate, members, {}, Candidate.less);
+                    tools.pruner.order(self.distances, members);
                     for (members, list) |member, *place| place.* = member.id;
                 }
             }
