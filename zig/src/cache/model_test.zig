@@ -1,0 +1,309 @@
+//! The cache against a model written without atomics, over random interleavings of what queries do.
+const std = @import("std");
+const base = @import("base");
+const cache_module = @import("record_cache.zig");
+const Cache = cache_module.Cache;
+const Policy = cache_module.Policy;
+const Pin = cache_module.Pin;
+const Reservation = cache_module.Reservation;
+const testing = std.testing;
+
+pub const record_max = 48;
+
+/// The record of a vertex: its bytes and its length are functions of the vertex.
+pub fn record_of(vertex: u32, buffer: *[record_max]u8) []const u8 {
+    const length = 1 + vertex * 7 % record_max;
+    for (buffer[0..length], 0..) |*byte, i| byte.* = @truncate(vertex *% 31 +% i);
+    return buffer[0..length];
+}
+
+pub fn expect_record(pin: Pin, vertex: u32) !void {
+    var buffer: [record_max]u8 = undefined;
+    try testing.expectEqualSlices(u8, record_of(vertex, &buffer), pin.bytes());
+}
+
+/// A budget that yields exactly `slots` slots.
+pub fn options(vertex_count: u32, slots: usize, policy: Policy, seed: u64) cache_module.Options {
+    return .{
+        .vertex_count = vertex_count,
+        .budget_bytes = @as(usize, vertex_count) * 4 + 64 + 4096 + slots * (record_max + 16),
+        .slot_bytes = record_max,
+        .policy = policy,
+        .seed = seed,
+    };
+}
+
+/// What the three deterministic policies must do, in the plainest form.
+const Model = struct {
+    const slots_max = 12;
+    const ModelSlot = struct { vertex: ?u32 = null, second_chance: bool = false, pins: u32 = 0, used: u64 = 0 };
+
+    policy: Policy,
+    slots: []ModelSlot,
+    /// A stack.
+    free: [slots_max]u32 = undefined,
+    free_count: u32 = 0,
+    hand: u32 = 0,
+    uses: u64 = 0,
+
+    fn find(model: *Model, vertex: u32) ?u32 {
+        for (model.slots, 0..) |slot, i| if (slot.vertex == vertex) return @intCast(i);
+        return null;
+    }
+
+    fn touch(model: *Model, slot: u32) void {
+        model.slots[slot].second_chance = true;
+        model.slots[slot].used = model.uses;
+        model.uses += 1;
+    }
+
+    fn insert(model: *Model, vertex: u32, evict: bool, second_chance: bool) ?u32 {
+        const slot = if (model.free_count > 0) pop: {
+            model.free_count -= 1;
+            break :pop model.free[model.free_count];
+        } else if (evict) model.victim() orelse return null else return null;
+        model.slots[slot] = .{ .vertex = vertex };
+        model.touch(slot);
+        model.slots[slot].second_chance = second_chance;
+        return slot;
+    }
+
+    fn victim(model: *Model) ?u32 {
+        if (model.policy == .lru) {
+            var oldest: ?u32 = null;
+            for (model.slots, 0..) |slot, i| {
+                if (slot.vertex == null or slot.pins > 0) continue;
+                if (oldest == null or slot.used < model.slots[oldest.?].used) oldest = @intCast(i);
+            }
+            if (oldest) |slot| model.slots[slot].vertex = null;
+            return oldest;
+        }
+        if (model.policy == .static) return null;
+        for (0..2 * model.slots.len + 1) |_| {
+            const at = model.hand;
+            model.hand = @intCast((at + 1) % model.slots.len);
+            const slot = &model.slots[at];
+            if (slot.vertex == null or slot.pins > 0) continue;
+            if (model.policy == .clock and slot.second_chance) {
+                slot.second_chance = false;
+                continue;
+            }
+            slot.vertex = null;
+            return at;
+        }
+        return null;
+    }
+
+    fn sweep(model: *Model, ahead: u32) u32 {
+        var evicted: u32 = 0;
+        while (model.free_count < @min(ahead, model.slots.len)) : (evicted += 1) {
+            model.free[model.free_count] = model.victim() orelse break;
+            model.free_count += 1;
+        }
+        return evicted;
+    }
+};
+
+/// The real cache and the model side by side. For `random` the model cannot know the victim, so it is told.
+fn run(policy: Policy, seed: u64) !void {
+    errdefer std.debug.print("cache model: policy={t} seed={d}\n", .{ policy, seed });
+    var prng = base.Prng.init(seed);
+    const slot_count: u32 = @intCast(1 + prng.below(Model.slots_max));
+    const vertex_count: u32 = @intCast(slot_count + prng.below(40));
+    var cache = try Cache.init(testing.allocator, options(vertex_count, slot_count, policy, seed));
+    defer cache.deinit();
+    try testing.expectEqual(slot_count, cache.slot_count());
+    var model_slots: [Model.slots_max]Model.ModelSlot = @splat(.{});
+    var model: Model = .{ .policy = policy, .slots = model_slots[0..slot_count], .free_count = slot_count };
+    for (0..slot_count) |i| model.free[i] = @intCast(slot_count - 1 - i);
+    const exact = policy != .random;
+
+    var pins: std.ArrayList(struct { pin: Pin, vertex: u32 }) = .empty;
+    defer pins.deinit(testing.allocator);
+    var reservations: std.ArrayList(struct { reservation: Reservation, tag: u31 }) = .empty;
+    defer reservations.deinit(testing.allocator);
+    var buffer: [record_max]u8 = undefined;
+    // Swarm: each run has its own mix, so that rare states are reached in some.
+    var weights: [7]u64 = undefined;
+    for (&weights) |*weight| weight.* = prng.below(4);
+    weights[0] += 1;
+    weights[3] += 1;
+
+    for (0..2000) |step| {
+        const vertex: u32 = @intCast(prng.below(vertex_count));
+        var total: u64 = 0;
+        for (weights) |weight| total += weight;
+        var pick = prng.below(total);
+        const operation = for (weights, 0..) |weight, i| {
+            if (pick < weight) break i;
+            pick -= weight;
+        } else unreachable;
+        switch (operation) {
+            0, 1 => { // look a vertex up
+                const reserved = for (reservations.items) |r| {
+                    if (r.reservation.vertex == vertex) break r.tag;
+                } else null;
+                const tag: u31 = @intCast(step);
+                switch (cache.lookup(vertex, tag)) {
+                    .hit => |pin| {
+                        try testing.expectEqual(null, reserved);
+                        try expect_record(pin, vertex);
+                        const slot = model.find(vertex) orelse return error.HitWithoutRecord;
+                        model.slots[slot].pins += 1;
+                        model.touch(slot);
+                        try pins.append(testing.allocator, .{ .pin = pin, .vertex = vertex });
+                    },
+                    .in_flight => |other| try testing.expectEqual(reserved.?, other),
+                    .miss => |reservation| {
+                        try testing.expectEqual(null, reserved);
+                        try testing.expect(reservation.noted);
+                        try testing.expectEqual(null, model.find(vertex));
+                        try reservations.append(testing.allocator, .{ .reservation = reservation, .tag = tag });
+                    },
+                }
+            },
+            2 => if (reservations.items.len > 0) { // a read failed
+                const r = reservations.swapRemove(@intCast(prng.below(reservations.items.len)));
+                cache.abandon(r.reservation);
+                try testing.expect(!cache.contains(r.reservation.vertex));
+            },
+            3 => if (reservations.items.len > 0) { // a read came back
+                const r = reservations.swapRemove(@intCast(prng.below(reservations.items.len)));
+                const wanted = r.reservation.vertex;
+                const filled = cache.fill(r.reservation, record_of(wanted, &buffer));
+                if (exact) {
+                    const slot = model.insert(wanted, true, true);
+                    try testing.expectEqual(slot, if (filled) |pin| pin.slot else null);
+                } else if (filled) |pin| tell(&model, &cache, wanted, pin.slot);
+                if (filled) |pin| {
+                    try expect_record(pin, wanted);
+                    model.slots[pin.slot].pins += 1;
+                    try pins.append(testing.allocator, .{ .pin = pin, .vertex = wanted });
+                } else { // only where every slot is pinned, or nothing is ever evicted
+                    if (policy != .static) for (model.slots) |slot| try testing.expect(slot.pins > 0);
+                    try testing.expect(!cache.contains(wanted));
+                }
+            },
+            4 => if (pins.items.len > 0) {
+                const held = pins.swapRemove(@intCast(prng.below(pins.items.len)));
+                try expect_record(held.pin, held.vertex);
+                cache.release(held.pin);
+                model.slots[held.pin.slot].pins -= 1;
+            },
+            5 => { // a page brought a record that nobody asked for
+                const evict = prng.boolean();
+                const known = model.find(vertex) != null or for (reservations.items) |r| {
+                    if (r.reservation.vertex == vertex) break true;
+                } else false;
+                const inserted = cache.try_insert(vertex, record_of(vertex, &buffer), if (evict) .evict else .free_only);
+                if (known) {
+                    try testing.expect(!inserted);
+                } else if (exact) {
+                    try testing.expectEqual(model.insert(vertex, evict, false) != null, inserted);
+                } else if (inserted) {
+                    tell(&model, &cache, vertex, cache.mapping[vertex].load(.acquire));
+                }
+            },
+            6 => {
+                const ahead: u32 = @intCast(prng.below(4));
+                const evicted = cache.sweep(ahead);
+                if (exact) try testing.expectEqual(model.sweep(ahead), evicted) else forget(&model, &cache);
+            },
+            else => unreachable,
+        }
+        cache.verify();
+        for (0..vertex_count) |v| try testing.expectEqual(model.find(@intCast(v)) != null, cache.contains(@intCast(v)));
+        for (pins.items) |held| try expect_record(held.pin, held.vertex);
+    }
+    for (pins.items) |held| cache.release(held.pin);
+}
+
+/// The victim of a `random` insertion, and that it was one that might be evicted.
+fn tell(model: *Model, cache: *Cache, vertex: u32, slot: u32) void {
+    forget(model, cache);
+    std.debug.assert(model.slots[slot].pins == 0);
+    model.slots[slot] = .{ .vertex = vertex };
+}
+
+fn forget(model: *Model, cache: *Cache) void {
+    for (model.slots) |*slot| if (slot.vertex) |vertex| {
+        if (!cache.contains(vertex)) {
+            std.debug.assert(slot.pins == 0);
+            slot.* = .{};
+        }
+    };
+}
+
+test "every policy does what its model does" {
+    for (std.enums.values(Policy)) |policy| {
+        for (0..20) |i| try run(policy, @as(u64, testing.random_seed) *% 1000 +% i);
+    }
+}
+
+test "a budget without room for a slot: every lookup misses and nothing is held" {
+    for ([_]usize{ 0, 100, 4 * 1000, 4 * 1000 + 64 + 4096 + record_max + 15 }) |budget_bytes| {
+        var cache = try Cache.init(testing.allocator, .{ .vertex_count = 1000, .budget_bytes = budget_bytes, .slot_bytes = record_max });
+        defer cache.deinit();
+        try testing.expectEqual(0, cache.slot_count());
+        try testing.expectEqual(0, cache.memory_bytes());
+        for (0..2) |_| {
+            const reservation = cache.lookup(7, 1).miss;
+            try testing.expectEqual(null, cache.fill(reservation, "record"));
+            cache.abandon(cache.lookup(7, 1).miss);
+        }
+        try testing.expect(!cache.try_insert(7, "record", .evict));
+        try testing.expectEqual(null, cache.peek(7));
+        try testing.expect(!cache.contains(7));
+        try testing.expectEqual(0, cache.sweep(3));
+        cache.verify();
+    }
+}
+
+test "the budget is kept, and used" {
+    for ([_]u32{ 1, 100, 500, 4000 }) |slot_bytes| {
+        for ([_]usize{ 60_000, 1 << 20, 10_000_000 }) |budget_bytes| {
+            var cache = try Cache.init(testing.allocator, .{ .vertex_count = 10_000, .budget_bytes = budget_bytes, .slot_bytes = slot_bytes });
+            defer cache.deinit();
+            try testing.expect(cache.memory_bytes() <= budget_bytes);
+            const whole = cache.slot_count() == 10_000;
+            if (!whole) try testing.expect(cache.memory_bytes() + 2 * 4096 + slot_bytes + 128 > budget_bytes);
+        }
+    }
+}
+
+test "a record longer than a slot is never kept" {
+    var cache = try Cache.init(testing.allocator, options(10, 4, .clock, 0));
+    defer cache.deinit();
+    const long: [record_max + 1]u8 = @splat(1);
+    try testing.expectEqual(null, cache.fill(cache.lookup(3, 0).miss, &long));
+    try testing.expect(!cache.try_insert(3, &long, .evict));
+    const pin = cache.fill(cache.lookup(3, 0).miss, long[0..record_max]).?;
+    try testing.expectEqual(record_max, pin.bytes().len);
+    cache.release(pin);
+    try testing.expectEqual(2, cache.stats().refused);
+    try testing.expectEqual(1, cache.stats().inserts);
+}
+
+test "the clock keeps what is used and lets a stream pass" {
+    var cache = try Cache.init(testing.allocator, options(10_000, 100, .clock, 0));
+    defer cache.deinit();
+    var buffer: [record_max]u8 = undefined;
+    var hot_hits: u32 = 0;
+    for (0..10_000) |i| {
+        const vertex: u32 = @intCast(if (i % 2 == 0) i / 2 % 20 else 20 + i % 9_980);
+        switch (cache.lookup(vertex, 0)) {
+            .hit => |pin| {
+                hot_hits += @intFromBool(vertex < 20);
+                cache.release(pin);
+            },
+            .miss => |reservation| cache.release(cache.fill(reservation, record_of(vertex, &buffer)).?),
+            .in_flight => unreachable,
+        }
+    }
+    // 5,000 lookups of 20 hot vertices, between which 20 others pass: the first of each misses, and next to no other.
+    try testing.expect(hot_hits >= 4_900);
+    try testing.expect(hot_hits <= 4_980);
+    const stats = cache.stats();
+    try testing.expectEqual(10_000, stats.hits + stats.misses);
+    try testing.expectEqual(stats.inserts - stats.evictions, 100);
+}

@@ -1,0 +1,93 @@
+//! Many threads on a tiny cache: no reader may ever see a slot being reused. Run it under ThreadSanitizer too
+//! (`zig build tsan-cache`), which sees what luck hides.
+const std = @import("std");
+const base = @import("base");
+const cache_module = @import("record_cache.zig");
+const Cache = cache_module.Cache;
+const Pin = cache_module.Pin;
+const model = @import("model_test.zig");
+const testing = std.testing;
+
+const vertex_count = 40;
+const thread_count = 4;
+const steps = 6_000;
+
+const Shared = struct {
+    cache: Cache,
+    failed: std.atomic.Value(bool) = .init(false),
+    hits: std.atomic.Value(u64) = .init(0),
+};
+
+fn work(shared: *Shared, seed: u64, thread: u31) void {
+    run(shared, seed, thread) catch |err| {
+        std.debug.print("cache stress: {t} seed={d}\n", .{ err, seed });
+        shared.failed.store(true, .release);
+    };
+}
+
+/// Holds up to three pins at once while it looks up, fills, abandons, inserts and sweeps.
+fn run(shared: *Shared, seed: u64, thread: u31) !void {
+    const cache = &shared.cache;
+    var prng = base.Prng.init(seed);
+    var held: [3]?struct { pin: Pin, vertex: u32 } = @splat(null);
+    defer for (held) |entry| if (entry) |h| cache.release(h.pin);
+    var buffer: [model.record_max]u8 = undefined;
+    var hits: u64 = 0;
+    for (0..steps) |_| {
+        // Skewed, so that threads meet at the same vertices.
+        const vertex: u32 = @intCast(@min(prng.below(vertex_count), prng.below(vertex_count)));
+        const place = prng.below(held.len);
+        if (held[place]) |h| {
+            try model.expect_record(h.pin, h.vertex);
+            cache.release(h.pin);
+            held[place] = null;
+        }
+        switch (prng.below(8)) {
+            0 => _ = cache.try_insert(vertex, model.record_of(vertex, &buffer), if (prng.boolean()) .evict else .free_only),
+            1 => _ = cache.sweep(@intCast(prng.below(3))),
+            2 => if (cache.peek(vertex)) |pin| {
+                try model.expect_record(pin, vertex);
+                cache.release(pin);
+            },
+            else => switch (cache.lookup(vertex, thread)) {
+                .hit => |pin| {
+                    hits += 1;
+                    try model.expect_record(pin, vertex);
+                    held[place] = .{ .pin = pin, .vertex = vertex };
+                },
+                // A thread fills at once here, so what is in flight is another's.
+                .in_flight => |tag| if (tag == thread or tag >= thread_count) return error.WrongTag,
+                .miss => |reservation| if (prng.below(8) == 0) {
+                    cache.abandon(reservation);
+                } else if (cache.fill(reservation, model.record_of(vertex, &buffer))) |pin| {
+                    try model.expect_record(pin, vertex);
+                    held[place] = .{ .pin = pin, .vertex = vertex };
+                },
+            },
+        }
+        if (prng.below(64) == 0) std.Thread.yield() catch {};
+        for (held) |entry| if (entry) |h| try model.expect_record(h.pin, h.vertex);
+    }
+    _ = shared.hits.fetchAdd(hits, .acq_rel);
+}
+
+test "no reader sees a slot being reused" {
+    const seed: u64 = @as(u64, testing.random_seed) *% 100;
+    for (std.enums.values(cache_module.Policy)) |policy| {
+        for ([_]usize{ 1, 3, 8, 20 }) |slots| {
+            var shared: Shared = .{ .cache = try Cache.init(testing.allocator, model.options(vertex_count, slots, policy, seed)) };
+            defer shared.cache.deinit();
+            var threads: [thread_count]std.Thread = undefined;
+            for (&threads, 0..) |*thread, i| {
+                thread.* = try std.Thread.spawn(.{}, work, .{ &shared, seed +% i, @as(u31, @intCast(i)) });
+            }
+            for (threads) |thread| thread.join();
+            try testing.expect(!shared.failed.load(.acquire));
+            try testing.expect(shared.hits.load(.acquire) > 0);
+            shared.cache.verify();
+            const stats = shared.cache.stats();
+            if (policy != .static) try testing.expect(stats.evictions > 0);
+            try testing.expect(stats.inserts - stats.evictions <= slots);
+        }
+    }
+}
