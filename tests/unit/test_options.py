@@ -1,0 +1,130 @@
+"""Budgets, numbers and names are checked before the library sees them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from velo.errors import InvalidArgumentError
+from velo.options import BuildOptions, OpenTuning, SearchTuning, fill_search, memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [
+        (None, 0),
+        (1, 1),
+        (np.int64(4096), 4096),
+        (0.5, 200_000),
+        (1.0, 400_000),
+        ("15%", 60_000),
+        ("12.5 %", 50_000),
+        ("200%", 800_000),
+        ("2GiB", 2 << 30),
+        ("1.5 MiB", 1_572_864),
+        ("500 MB", 500_000_000),
+        ("7kb", 7_000),
+        ("123", 123),
+        ("123B", 123),
+    ],
+)
+def test_a_budget_in_bytes(memory: Any, expected: int) -> None:
+    assert memory_bytes(memory, 1000, 100) == expected
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [0, -1, 0.0, 1.5, -0.1, float("nan"), "", "15", "x", "GiB", "-3GiB", "1 PiB", True, [], b"1", "0%"],
+)
+def test_what_is_no_budget(memory: Any) -> None:
+    if memory == "15":
+        assert memory_bytes(memory, 1, 1) == 15
+        return
+    with pytest.raises(InvalidArgumentError) as caught:
+        memory_bytes(memory, 1000, 100)
+    assert caught.value.argument == "memory"
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("metric", "euclid"),
+        ("metric", 0),
+        ("memory_bits", 0),
+        ("memory_bits", 7),
+        ("memory_bits", 4.0),
+        ("record_bits", -1),
+        ("record_bits", 9),
+        ("degree", 0),
+        ("degree", True),
+        ("links_kept", 49),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("alpha", 0.9),
+        ("alpha", float("nan")),
+        ("threads", 0),
+        ("build_list_size", 0),
+    ],
+)
+def test_build_options_name_the_argument(argument: str, value: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        BuildOptions(**{argument: value})
+    assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("cache_share", 1.1),
+        ("cache_policy", "mru"),
+        ("cache_unit", "row"),
+        ("queue_depth", 0),
+        ("links_kept", -1),
+    ],
+)
+def test_open_tuning_names_the_argument(argument: str, value: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        OpenTuning(**{argument: value})
+    assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("k", 0),
+        ("k", -1),
+        ("k", 2.0),
+        ("k", True),
+        ("k", None),
+        ("recall", 0),
+        ("recall", 1.0),
+        ("recall", float("nan")),
+        ("list_size", 0),
+        ("list_size", "long"),
+        ("timeout_s", 0),
+        ("timeout_s", -1),
+        ("timeout_s", float("nan")),
+    ],
+)
+def test_a_search_names_the_argument(argument: str, value: Any) -> None:
+    asked = {"k": 10, "recall": None, "list_size": None, "timeout_s": None} | {argument: value}
+    with pytest.raises(InvalidArgumentError) as caught:
+        fill_search(SimpleNamespace(), tuning=None, **asked)
+    assert caught.value.argument == argument
+
+
+def test_what_reaches_the_library() -> None:
+    struct = SimpleNamespace()
+    fill_search(struct, 5, 0.9, 64, float("inf"), SearchTuning(beam_width=8, sigma=0.3, late_filter=True))
+    assert struct.k == 5
+    assert struct.recall == 0.9
+    assert struct.list_size == 64
+    assert struct.timeout_us == 3_600_000_000
+    assert (struct.beam_width, struct.burst_max, struct.sigma, struct.late_filter) == (8, 0, 0.3, 1)
+    struct = SimpleNamespace()
+    OpenTuning().fill(struct)
+    assert struct.cache_share == -1.0
+    assert struct.links_kept == 0
