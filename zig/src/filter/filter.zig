@@ -1,1 +1,20 @@
-//! The filter room.
+//! The filter room: columns in placement order, predicate programs over them, and the answer to "does this vertex
+//! pass" that stands before every read. Nothing here knows of Arrow, strings or dictionaries: whoever fills the
+//! columns has turned them into numbers, and strings into codes whose order is the order of the strings.
+const column = @import("column.zig");
+const predicate = @import("predicate.zig");
+
+pub const Column = column.Column;
+pub const ColumnType = column.ColumnType;
+pub const Columns = column.Columns;
+pub const Filter = predicate.Filter;
+pub const CompileError = predicate.CompileError;
+pub const Diagnostic = @import("diagnostic.zig").Diagnostic;
+pub const program = @import("program.zig");
+
+test {
+    _ = @import("tests.zig");
+    _ = column;
+    _ = predicate;
+    _ = program;
+}

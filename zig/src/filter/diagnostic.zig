@@ -1,0 +1,17 @@
+//! What went wrong, in words, beside an error's name.
+const std = @import("std");
+
+pub const Diagnostic = struct {
+    message_buffer: [512]u8 = undefined,
+    message_len: usize = 0,
+
+    pub fn message(self: *const Diagnostic) []const u8 {
+        return self.message_buffer[0..self.message_len];
+    }
+
+    pub fn say(self: *Diagnostic, comptime format: []const u8, args: anytype) void {
+        var writer: std.Io.Writer = .fixed(&self.message_buffer);
+        writer.print(format, args) catch {}; // a message cut short still says most of it
+        self.message_len = writer.end;
+    }
+};

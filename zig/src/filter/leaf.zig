@@ -1,0 +1,344 @@
+//! One test of one column, in three forms that must agree: a vertex, a word of 64 neighboring rows, and up to 64
+//! vertices from anywhere. The forms are function pointers made at compile time for each type and test, so that a
+//! check costs one indirect call and no look at the type.
+//!
+//! Nulls: the tree above holds `not` only at its leaves (predicate.zig), so a leaf needs no third value. It passes when
+//! the row is valid and the test says what `negated` wants; a null row passes neither the test nor its negation.
+const std = @import("std");
+const assert = std.debug.assert;
+const column_room = @import("column.zig");
+const program = @import("program.zig");
+const Column = column_room.Column;
+const ValueType = program.ValueType;
+
+pub const Leaf = struct {
+    column: Column,
+    negated: bool,
+    /// What a check costs beside the others, for ordering.
+    cost: f32,
+    operands: Operands,
+    passes: *const fn (leaf: *const Leaf, row: usize) bool,
+    /// Rows first..first + count, of which only those in `alive` matter; a subset of `alive` comes back.
+    word: *const fn (leaf: *const Leaf, first: usize, count: usize, alive: u64) u64,
+    gather: *const fn (leaf: *const Leaf, rows: []const u32, alive: u64) u64,
+
+    pub fn init(arena: std.mem.Allocator, parsed: program.Leaf, negated: bool) error{OutOfMemory}!Leaf {
+        const column = parsed.column;
+        if (parsed.opcode == .is_null) return with(NullTest, column, negated, 1, .{ .none = {} });
+        return switch (column.type) {
+            .bool => bool_leaf(parsed, negated),
+            inline .list_code32, .list_i64 => |t| list_leaf(ValueType(t), arena, parsed, negated),
+            inline else => |t| scalar_leaf(ValueType(t), arena, parsed, negated),
+        };
+    }
+
+    fn with(comptime Test: type, column: *const Column, negated: bool, cost: f32, operands: Operands) Leaf {
+        const form = Forms(Test);
+        return .{
+            .column = column.*,
+            .negated = negated,
+            .cost = cost,
+            .operands = operands,
+            .passes = form.passes,
+            .word = form.word,
+            .gather = form.gather,
+        };
+    }
+};
+
+const Operands = union {
+    none: void,
+    /// Which of false and true pass.
+    bools: [2]bool,
+    /// Low and high as the column's type, bit-cast to the low bytes.
+    range: [2]u64,
+    sorted: Sorted,
+    dense: Dense,
+};
+
+const Sorted = struct { bytes: []const u8 };
+
+/// Members of [low, low + span) as bits.
+const Dense = struct { low: i64, span: u64, words: []const u64 };
+
+fn bool_leaf(parsed: program.Leaf, negated: bool) Leaf {
+    var bools = [2]bool{ false, false };
+    if (parsed.opcode == .range) {
+        const low = parsed.operands.word(0);
+        const high = parsed.operands.word(1);
+        for (&bools, 0..) |*accepted, value| accepted.* = low <= value and value <= high;
+    } else for (0..parsed.operands.len()) |i| {
+        bools[@intCast(parsed.operands.word(i))] = true;
+    }
+    return Leaf.with(BoolTest, parsed.column, negated, 1, .{ .bools = bools });
+}
+
+fn scalar_leaf(comptime T: type, arena: std.mem.Allocator, parsed: program.Leaf, negated: bool) error{OutOfMemory}!Leaf {
+    const count = parsed.operands.len();
+    if (parsed.opcode == .range) {
+        const range = [2]u64{ to_word(T, parsed.operands.get(T, 0).?), to_word(T, parsed.operands.get(T, 1).?) };
+        return Leaf.with(RangeTest(T), parsed.column, negated, 1, .{ .range = range });
+    }
+    const values = try copy_values(T, arena, parsed.operands);
+    if (count == 1) {
+        const one = to_word(T, values[0]);
+        return Leaf.with(RangeTest(T), parsed.column, negated, 1, .{ .range = .{ one, one } });
+    }
+    if (@typeInfo(T) == .int) if (try dense_of(T, arena, values)) |dense|
+        return Leaf.with(DenseTest(T), parsed.column, negated, 1.5, .{ .dense = dense });
+    const cost = 1 + @as(f32, @floatFromInt(std.math.log2_int_ceil(usize, count + 1)));
+    return Leaf.with(SortedTest(T), parsed.column, negated, cost, .{ .sorted = .{ .bytes = std.mem.sliceAsBytes(values) } });
+}
+
+fn list_leaf(comptime T: type, arena: std.mem.Allocator, parsed: program.Leaf, negated: bool) error{OutOfMemory}!Leaf {
+    const values = try copy_values(T, arena, parsed.operands);
+    const sorted = Operands{ .sorted = .{ .bytes = std.mem.sliceAsBytes(values) } };
+    const count: f32 = @floatFromInt(values.len);
+    if (parsed.opcode == .contains_all) {
+        if (values.len == 2) return Leaf.with(ContainsBothTest(T), parsed.column, negated, 4, sorted);
+        return Leaf.with(ContainsAllTest(T), parsed.column, negated, 2 + 2 * count, sorted);
+    }
+    if (values.len <= 4) return Leaf.with(ContainsFewTest(T), parsed.column, negated, 3 + count, sorted);
+    if (try dense_of(T, arena, values)) |dense|
+        return Leaf.with(ContainsDenseTest(T), parsed.column, negated, 6, .{ .dense = dense });
+    return Leaf.with(ContainsAnyTest(T), parsed.column, negated, 6 + 4 * @log2(count), sorted);
+}
+
+fn copy_values(comptime T: type, arena: std.mem.Allocator, operands: program.Operands) error{OutOfMemory}![]T {
+    const values = try arena.alloc(T, operands.len());
+    for (values, 0..) |*value, i| value.* = operands.get(T, i).?;
+    return values;
+}
+
+/// A bitmap where it is small by itself, or smaller than about twice the sorted list.
+fn dense_of(comptime T: type, arena: std.mem.Allocator, values: []const T) error{OutOfMemory}!?Dense {
+    if (values.len == 0) return null;
+    const high = values[values.len - 1];
+    if (T == u64 and high > std.math.maxInt(i64)) return null;
+    const low: i64 = @intCast(values[0]);
+    const last: u64 = @bitCast(@as(i64, @intCast(high)) -% low);
+    if (last >= @max(1 << 16, 128 * values.len)) return null;
+    const words = try arena.alloc(u64, last / 64 + 1);
+    @memset(words, 0);
+    for (values) |value| {
+        const at: u64 = @bitCast(@as(i64, @intCast(value)) -% low);
+        words[at / 64] |= @as(u64, 1) << @intCast(at % 64);
+    }
+    return .{ .low = low, .span = last + 1, .words = words };
+}
+
+inline fn dense_has(comptime T: type, dense: *const Dense, value: T) bool {
+    // Subtraction modulo 2^64 sends what lies below `low` beyond the span, and so it does what a u64 above 2^63 holds.
+    const wide: u64 = if (@typeInfo(T).int.signedness == .signed) @bitCast(@as(i64, value)) else @as(u64, value);
+    const at = wide -% @as(u64, @bitCast(dense.low));
+    return at < dense.span and (dense.words[at / 64] >> @intCast(at % 64)) & 1 == 1;
+}
+
+fn to_word(comptime T: type, value: T) u64 {
+    const Bits = std.meta.Int(.unsigned, @bitSizeOf(T));
+    return @as(Bits, @bitCast(value));
+}
+
+inline fn from_word(comptime T: type, word: u64) T {
+    const Bits = std.meta.Int(.unsigned, @bitSizeOf(T));
+    return @bitCast(@as(Bits, @truncate(word)));
+}
+
+inline fn sorted_values(comptime T: type, leaf: *const Leaf) []const T {
+    return @alignCast(std.mem.bytesAsSlice(T, leaf.operands.sorted.bytes));
+}
+
+/// Branch-free: half the remaining values go at every step.
+inline fn sorted_has(comptime T: type, values: []const T, value: T) bool {
+    var from: usize = 0;
+    var len = values.len;
+    while (len > 1) {
+        const half = len / 2;
+        from += if (values[from + half - 1] < value) half else 0;
+        len -= half;
+    }
+    return values.len > 0 and values[from] == value;
+}
+
+inline fn list_of(comptime T: type, column: *const Column, row: usize) []align(1) const T {
+    const offsets = column.offsets.?;
+    const first: usize = @intCast(offsets[row]);
+    const end: usize = @intCast(offsets[row + 1]);
+    return column.elements(T)[first..end];
+}
+
+inline fn list_has(comptime T: type, list: []align(1) const T, value: T) bool {
+    for (list) |element| if (element == value) return true;
+    return false;
+}
+
+// ---- the tests; `match` looks at one row and leaves nulls to the forms
+
+const NullTest = struct {
+    const of_null = true;
+
+    inline fn match(leaf: *const Leaf, row: usize) bool {
+        return !leaf.column.is_valid(row);
+    }
+
+    inline fn match_word(leaf: *const Leaf, first: usize, count: usize) u64 {
+        return ~leaf.column.valid_word(first, count);
+    }
+};
+
+const BoolTest = struct {
+    inline fn match(leaf: *const Leaf, row: usize) bool {
+        return leaf.operands.bools[@intFromBool(leaf.column.bool_at(row))];
+    }
+
+    inline fn match_word(leaf: *const Leaf, first: usize, count: usize) u64 {
+        const bits = column_room.load_bits(leaf.column.values.?, leaf.column.values_offset + first, count);
+        const accepted = leaf.operands.bools;
+        return (if (accepted[1]) bits else 0) | (if (accepted[0]) ~bits else 0);
+    }
+};
+
+fn RangeTest(comptime T: type) type {
+    return struct {
+        inline fn match(leaf: *const Leaf, row: usize) bool {
+            const value = leaf.column.elements(T)[row];
+            const inside_low = value >= from_word(T, leaf.operands.range[0]);
+            const inside_high = value <= from_word(T, leaf.operands.range[1]);
+            return inside_low and inside_high; // both false for NaN
+        }
+
+        inline fn match_word(leaf: *const Leaf, first: usize, count: usize) u64 {
+            const low = from_word(T, leaf.operands.range[0]);
+            const high = from_word(T, leaf.operands.range[1]);
+            const values = leaf.column.elements(T) + first;
+            if (count < 64) {
+                var bits: u64 = 0;
+                for (values[0..count], 0..) |value, i| {
+                    bits |= @as(u64, @intFromBool(value >= low and value <= high)) << @intCast(i);
+                }
+                return bits;
+            }
+            const lanes = 16;
+            const Lanes = @Vector(lanes, T);
+            var bits: u64 = 0;
+            inline for (0..64 / lanes) |part| {
+                const some: Lanes = values[part * lanes ..][0..lanes].*;
+                const above: u16 = @bitCast(some >= @as(Lanes, @splat(low)));
+                const below: u16 = @bitCast(some <= @as(Lanes, @splat(high)));
+                bits |= @as(u64, above & below) << (part * lanes);
+            }
+            return bits;
+        }
+    };
+}
+
+fn SortedTest(comptime T: type) type {
+    return struct {
+        inline fn match(leaf: *const Leaf, row: usize) bool {
+            return sorted_has(T, sorted_values(T, leaf), leaf.column.elements(T)[row]);
+        }
+    };
+}
+
+fn DenseTest(comptime T: type) type {
+    return struct {
+        inline fn match(leaf: *const Leaf, row: usize) bool {
+            return dense_has(T, &leaf.operands.dense, leaf.column.elements(T)[row]);
+        }
+    };
+}
+
+fn ContainsBothTest(comptime T: type) type {
+    return struct {
+        inline fn match(leaf: *const Leaf, row: usize) bool {
+            const wanted = sorted_values(T, leaf);
+            const first = wanted[0];
+            const second = wanted[1];
+            var has_first = false;
+            var has_second = false;
+            for (list_of(T, &leaf.column, row)) |element| {
+                has_first = has_first or element == first;
+                has_second = has_second or element == second;
+            }
+            return has_first and has_second;
+        }
+    };
+}
+
+fn ContainsAllTest(comptime T: type) type {
+    return struct {
+        inline fn match(leaf: *const Leaf, row: usize) bool {
+            const wanted = sorted_values(T, leaf);
+            const list = list_of(T, &leaf.column, row);
+            if (list.len < wanted.len) return false;
+            for (wanted) |value| if (!list_has(T, list, value)) return false;
+            return true;
+        }
+    };
+}
+
+fn ContainsFewTest(comptime T: type) type {
+    return struct {
+        inline fn match(leaf: *const Leaf, row: usize) bool {
+            const list = list_of(T, &leaf.column, row);
+            for (sorted_values(T, leaf)) |value| if (list_has(T, list, value)) return true;
+            return false;
+        }
+    };
+}
+
+fn ContainsDenseTest(comptime T: type) type {
+    return struct {
+        inline fn match(leaf: *const Leaf, row: usize) bool {
+            for (list_of(T, &leaf.column, row)) |element| if (dense_has(T, &leaf.operands.dense, element)) return true;
+            return false;
+        }
+    };
+}
+
+fn ContainsAnyTest(comptime T: type) type {
+    return struct {
+        inline fn match(leaf: *const Leaf, row: usize) bool {
+            const wanted = sorted_values(T, leaf);
+            for (list_of(T, &leaf.column, row)) |element| if (sorted_has(T, wanted, element)) return true;
+            return false;
+        }
+    };
+}
+
+fn Forms(comptime Test: type) type {
+    const of_null = @hasDecl(Test, "of_null");
+    return struct {
+        fn passes(leaf: *const Leaf, row: usize) bool {
+            if (!of_null and !leaf.column.is_valid(row)) return false;
+            return Test.match(leaf, row) != leaf.negated;
+        }
+
+        fn word(leaf: *const Leaf, first: usize, count: usize, alive: u64) u64 {
+            const open = if (of_null) alive else alive & leaf.column.valid_word(first, count);
+            if (open == 0) return 0;
+            if (@hasDecl(Test, "match_word")) {
+                const matched = Test.match_word(leaf, first, count);
+                return open & (if (leaf.negated) ~matched else matched);
+            }
+            var passed: u64 = 0;
+            var left = open;
+            while (left != 0) : (left &= left - 1) {
+                const i: u6 = @intCast(@ctz(left));
+                passed |= @as(u64, @intFromBool(Test.match(leaf, first + i) != leaf.negated)) << i;
+            }
+            return passed;
+        }
+
+        fn gather(leaf: *const Leaf, rows: []const u32, alive: u64) u64 {
+            assert(rows.len <= 64);
+            var passed: u64 = 0;
+            var left = alive;
+            while (left != 0) : (left &= left - 1) {
+                const i: u6 = @intCast(@ctz(left));
+                passed |= @as(u64, @intFromBool(passes(leaf, rows[i]))) << i;
+            }
+            return passed;
+        }
+    };
+}
