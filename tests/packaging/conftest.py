@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from packaging_help import run  # noqa: E402
+from packaging_help import run
 
 
 @pytest.fixture(scope="session")

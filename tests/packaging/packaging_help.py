@@ -20,7 +20,9 @@ def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = Non
 
 
 def project_version() -> str:
-    """The version as pyproject.toml has it, the one place where it is written."""
-    match = re.search(r'^version = "([^"]+)"$', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
+    """The version as velo/__init__.py has it, where the build takes it from."""
+    match = re.search(
+        r'^__version__ = "([^"]+)"$', (ROOT / "velo" / "__init__.py").read_text(), flags=re.MULTILINE
+    )
     assert match
     return match[1]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 from packaging_help import ROOT, project_version
 
 import velo
 
 
-def test_python_agrees_with_the_project() -> None:
-    assert velo.__version__ == project_version()
+def test_installed_package_agrees_with_the_source() -> None:
+    assert velo.__version__ == project_version() == version("veloann")
 
 
 def test_library_agrees_with_the_project() -> None:

@@ -1,4 +1,4 @@
-"""The wheel holds what it should, asks of the system no more than it says, and works where nothing else is installed."""
+"""The wheel holds what it should, asks little of the system, and works where nothing else is installed."""
 
 from __future__ import annotations
 
@@ -36,11 +36,20 @@ def library(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_sdist_holds_what_a_build_needs(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    for needed in ("build.zig", "hatch_build.py", "pyproject.toml", "LICENSE", "zig/velo.h", "velo/__init__.py"):
+    for needed in (
+        "build.zig",
+        "hatch_build.py",
+        "pyproject.toml",
+        "LICENSE",
+        "zig/velo.h",
+        "velo/__init__.py",
+    ):
         assert needed in names
     assert any(name.startswith("zig/src/quant/kernels/") for name in names)
     assert any(name.startswith("serving/velo_serving/") for name in names)
-    assert not [name for name in names if name.endswith(".so") or name.startswith((".git/", ".venv/", ".zig-cache/"))]
+    assert not [
+        name for name in names if name.endswith(".so") or name.startswith((".git/", ".venv/", ".zig-cache/"))
+    ]
 
 
 def test_wheel_holds_both_packages_and_one_library(wheel: Path) -> None:
@@ -71,7 +80,13 @@ def test_wheel_names_its_platform_and_extras(wheel: Path) -> None:
     assert set(metadata.get_all("Provides-Extra", [])) == {"serving", "bench", "dev"}
     assert metadata["License-Expression"] == "Apache-2.0"
     required = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
-    assert {re.split(r"[<>=\[ ]", line)[0] for line in required} == {"numpy", "pyarrow", "cffi", "typer", "rich"}
+    assert {re.split(r"[<>=\[ ]", line)[0] for line in required} == {
+        "numpy",
+        "pyarrow",
+        "cffi",
+        "typer",
+        "rich",
+    }
     assert "velo = velo.cli:main" in entry_points
 
 
@@ -80,7 +95,9 @@ def test_library_needs_only_an_old_glibc(library: Path) -> None:
         elf = ELFFile(file)
         dynamic = next(section for section in elf.iter_sections() if isinstance(section, DynamicSection))
         needed = {tag.needed for tag in dynamic.iter_tags("DT_NEEDED")}
-        search_paths = [tag.entry.d_tag for tag in dynamic.iter_tags() if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH")]
+        search_paths = [
+            tag.entry.d_tag for tag in dynamic.iter_tags() if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH")
+        ]
         versions = [
             (tuple(int(part) for part in match[1].split(".")), auxiliary.name)
             for section in elf.iter_sections()
@@ -102,7 +119,8 @@ def test_library_exports_the_header_and_nothing_else(library: Path) -> None:
         exported = {
             symbol.name
             for symbol in symbols.iter_symbols()
-            if symbol.entry.st_shndx != "SHN_UNDEF" and symbol.entry.st_info.bind in ("STB_GLOBAL", "STB_WEAK")
+            if symbol.entry.st_shndx != "SHN_UNDEF"
+            and symbol.entry.st_info.bind in ("STB_GLOBAL", "STB_WEAK")
         }
     header = re.sub(r"/\*.*?\*/", "", (ROOT / "zig" / "velo.h").read_text(), flags=re.DOTALL)
     declared = set(re.findall(r"\b(velo_\w+)\s*\(", header))
@@ -136,7 +154,8 @@ heavy = sorted(name for name in ("ray", "fastapi", "pandas", "velo_serving") if 
 vectors = np.random.default_rng(1).standard_normal((1000, 32), dtype=np.float32)
 with velo.build("small.velo", vectors, memory="50%") as index:
     ids, distances = index.search(vectors[:50], k=1)
-    print(json.dumps({"heavy": heavy, "found": int((ids[:, 0] == np.arange(50)).sum()), "file": velo.__file__}))
+    found = int((ids[:, 0] == np.arange(50)).sum())
+    print(json.dumps({"heavy": heavy, "found": found, "file": velo.__file__}))
 """
     answer = json.loads(run(python, "-c", script, cwd=tmp_path, env=env))
     assert answer["heavy"] == []
