@@ -91,3 +91,31 @@ test "no reader sees a slot being reused" {
         }
     }
 }
+
+fn churn(shared: *Shared, seed: u64) void {
+    var prng = base.Prng.init(seed);
+    var buffer: [model.record_max]u8 = undefined;
+    for (0..60_000) |_| {
+        const vertex: u32 = @intCast(prng.below(6));
+        if (prng.below(4) == 0) {
+            const pin = shared.cache.peek(vertex) orelse continue;
+            defer shared.cache.release(pin);
+            model.expect_record(pin, vertex) catch shared.failed.store(true, .release);
+        } else _ = shared.cache.try_insert(vertex, model.record_of(vertex, &buffer), .evict);
+    }
+}
+
+test "insertions evict each other at once and mapping and slots still agree" {
+    const seed: u64 = @as(u64, testing.random_seed) *% 100;
+    errdefer std.debug.print("cache churn: seed={d}\n", .{seed});
+    for ([_]cache_module.Policy{ .fifo, .random, .clock }) |policy| {
+        var shared: Shared = .{ .cache = try Cache.init(testing.allocator, model.options(6, 2, policy, seed)) };
+        defer shared.cache.deinit();
+        var threads: [3]std.Thread = undefined;
+        for (&threads, 0..) |*thread, i| thread.* = try std.Thread.spawn(.{}, churn, .{ &shared, seed +% i });
+        for (threads) |thread| thread.join();
+        try testing.expect(!shared.failed.load(.acquire));
+        shared.cache.verify();
+        try testing.expect(shared.cache.stats().evictions > 1000);
+    }
+}
