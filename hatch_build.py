@@ -36,11 +36,20 @@ class NativeBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
         arch = target_arch()
-        with tempfile.TemporaryDirectory(prefix="velo-build-") as scratch:
-            compile_library(root, "libvelo", Path(scratch) / "out", root / ".zig-cache", arch)
-            install_library(root, Path(scratch) / "out")
+        # Kept until finalize(): the wheel is written in between.
+        self.scratch = tempfile.TemporaryDirectory(prefix="velo-build-")
+        prefix = Path(self.scratch.name)
+        compile_library(root, "libvelo", prefix, root / ".zig-cache", arch)
+        if version == "editable":
+            install_library(root, prefix)
+        else:  # not through the working tree, which may be of another architecture than the wheel
+            build_data["force_include"][str(prefix / "lib" / "libvelo.so")] = "velo/_native/libvelo.so"
+            build_data["force_include"][str(root / "zig" / "velo.h")] = "velo/_native/velo.h"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux_{GLIBC.replace('.', '_')}_{arch}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        self.scratch.cleanup()
 
 
 def target_arch() -> str:

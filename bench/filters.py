@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 import velo
 from bench import datasets, machine, report
 from bench.datasets import Dataset, K
+from velo.formats import read_truth
 
 #: How many candidates "filtered afterwards" asks for, as multiples of k / selectivity.
 LATE_FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0)

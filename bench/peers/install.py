@@ -39,8 +39,6 @@ def interpreter(name: str, work: Path) -> Path:
     )
     if done.returncode != 0:
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "pip failed")
-        raise PeerMissing(
-            f"{name}: skipped, it does not install on Python {sys.version.split()[0]}: {last}"
-        )
+        raise PeerMissing(f"{name}: skipped, it does not install on Python {sys.version.split()[0]}: {last}")
     stamp.write_text(wanted)
     return python
