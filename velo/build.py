@@ -31,7 +31,9 @@ from velo.metadata import MetadataStore
 from velo.options import DTYPE_CODES, BuildOptions, memory_bytes
 from velo.types import AnyArray, Memory, MetricName, PathLike, ProgressCallback
 
-__all__ = ["STAGES", "Watch", "build", "build_shard"]
+__all__ = ["STAGES", "Watch", "build", "build_shard", "folder_to_fill", "os_failure", "overall"]
+
+MANIFEST_FILE: Final = "manifest.json"
 
 #: Stages of a build in order, with the share of its time that each usually takes.
 STAGES: Final = {"scan": 2, "encode": 6, "graph": 82, "place": 5, "write": 4, "commit": 1}
@@ -139,23 +141,21 @@ def build(
         metadata=metadata,
         build_memory=build_memory,
         overwrite=overwrite,
-        watch=None if progress is None else _Overall(progress, source.shape[0]),
+        watch=None if progress is None else overall(progress, source.shape[0]),
     )
     return open_index(path, memory=memory, threads=threads)
 
 
-class _Overall:
+def overall(progress: ProgressCallback, rows: int) -> Watch:
     """Turns stages into one (done, total) of rows, each stage weighed by the time it usually takes."""
+    names = list(STAGES)
 
-    def __init__(self, progress: ProgressCallback, rows: int) -> None:
-        self._progress = progress
-        self._rows = rows
-
-    def __call__(self, stage: str, done: int, total: int) -> bool | None:
-        names = list(STAGES)
+    def watch(stage: str, done: int, total: int) -> bool | None:
         before = sum(STAGES[name] for name in names[: names.index(stage)])
         share = before + STAGES[stage] * (min(done, total) / total if total else 0.0)
-        return self._progress(int(self._rows * share / sum(STAGES.values())), self._rows)
+        return progress(int(rows * share / sum(STAGES.values())), rows)
+
+    return watch
 
 
 def build_shard(
@@ -196,7 +196,7 @@ def build_shard(
     column = None if ids is None else given_ids(ids, stop - start)
     store = None if metadata is None else _given_metadata(metadata, stop - start)
     target = Path(path)
-    with _folder(target, overwrite) as folder:
+    with folder_to_fill(target, overwrite, MANIFEST_FILE) as folder:
         work = _Build(
             folder, source, dtype, start, stop, options, memory_bytes(build_memory, stop - start, dim)
         )
@@ -216,15 +216,15 @@ def _given_metadata(metadata: Any, rows: int) -> Any:
 
 
 @contextlib.contextmanager
-def _folder(target: Path, overwrite: bool) -> Iterator[Path]:
-    """Where to build: `target`, or a folder beside it that takes its place in the end."""
-    if not (overwrite and target.is_dir() and (target / "manifest.json").exists()):
+def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator[Path]:
+    """Where to build: `target`, or a folder beside it that takes the place of what is complete there."""
+    if not (overwrite and (target / written_last).is_file()):
         yield target
         return
     try:
         beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.building-", dir=target.parent))
     except OSError as error:
-        raise _os_failure(error, str(target.parent)) from error
+        raise os_failure(error, str(target.parent)) from error
     try:
         fresh = beside / "new"
         yield fresh
@@ -239,7 +239,7 @@ def _folder(target: Path, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _os_failure(error: OSError, file: str) -> VeloError:
+def os_failure(error: OSError, file: str) -> VeloError:
     import errno
 
     message = f"{file}: {error.strerror or error}"
@@ -338,7 +338,7 @@ class _Build:
         except OSError as error:
             if isinstance(error, VeloError):
                 raise
-            raise _os_failure(error, str(error.filename or self._folder)) from error
+            raise os_failure(error, str(error.filename or self._folder)) from error
         names = [_native.ffi.new("char[]", os.fsencode(name)) for name in self._extra_files]
         pointers = _native.ffi.new("char *[]", names)
         user = _native.ffi.new("char[]", json.dumps({"ids": kind, "first_row": self._start}).encode())

@@ -1,0 +1,7 @@
+"""The ``velo`` command."""
+
+from __future__ import annotations
+
+from velo.cli.app import main
+
+__all__ = ["main"]

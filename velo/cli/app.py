@@ -1,0 +1,227 @@
+"""All commands and their options; each does its work in a module of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from velo import __version__
+from velo.cli.output import reported
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="velo",
+    help="Vector search over an index that lives on an SSD and answers as if it lived in memory.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+IndexPath = Annotated[Path, typer.Argument(help="Folder of an index.", metavar="INDEX")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+MemoryText = Annotated[
+    str | None, typer.Option(help='Budget: "15%" of the float32 vectors, "2GiB", or bytes.', metavar="BUDGET")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="Worker threads; all cores without it.")]
+IoDevice = Annotated[str, typer.Option(help="auto, uring or threads.")]
+PlanChoice = Annotated[str, typer.Option(help="auto, links_in_memory or links_on_disk.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"velo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Vector search over an index that lives on an SSD and answers as if it lived in memory."""
+
+
+@app.command()
+@reported
+def build(
+    vectors: Annotated[
+        Path, typer.Argument(help="File of vectors (fbin, fvecs, npy, HDF5, Parquet, Arrow, …).")
+    ],
+    output: Annotated[Path, typer.Argument(help="Folder to make.", metavar="INDEX")],
+    metric: Annotated[str, typer.Option(help="l2, ip or cosine.")] = "l2",
+    metadata: Annotated[Path | None, typer.Option(help="Parquet or Arrow file, one row a vector.")] = None,
+    column: Annotated[str | None, typer.Option(help="Column or data set of the vectors.")] = None,
+    ids_column: Annotated[
+        str | None, typer.Option(help="Column of the metadata that holds the ids; row numbers without it.")
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="Make a collection of so many shards instead of one index.")
+    ] = None,
+    build_memory: MemoryText = None,
+    memory_bits: Annotated[int, typer.Option(help="Bits a dimension in memory, 1 to 6.")] = 4,
+    record_bits: Annotated[int, typer.Option(help="Further bits a dimension on disk, 0 to 8.")] = 4,
+    degree: Annotated[int, typer.Option(help="Links of a vertex.")] = 48,
+    build_list_size: Annotated[int, typer.Option(help="Candidates kept while a vertex is linked.")] = 100,
+    alpha: Annotated[float, typer.Option(help="Pruning; above 1 keeps longer links.")] = 1.2,
+    links_kept: Annotated[int, typer.Option(help="Links a vertex that can be kept in memory.")] = 32,
+    threads: Threads = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    store_vectors: Annotated[
+        bool, typer.Option("--store-vectors", help="Keep the vectors themselves.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an index once the new one is complete.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Build an index, or a collection of shards, from a file of vectors."""
+    from velo.cli import building
+
+    building.run(
+        vectors,
+        output,
+        metric=metric,
+        metadata=metadata,
+        column=column,
+        ids_column=ids_column,
+        shards=shards,
+        build_memory=build_memory,
+        memory_bits=memory_bits,
+        record_bits=record_bits,
+        degree=degree,
+        build_list_size=build_list_size,
+        alpha=alpha,
+        links_kept=links_kept,
+        threads=threads,
+        seed=seed,
+        store_vectors=store_vectors,
+        overwrite=overwrite,
+        as_json=as_json,
+    )
+
+
+@app.command()
+@reported
+def search(
+    index: IndexPath,
+    queries: Annotated[Path, typer.Argument(help="File of queries.")],
+    k: Annotated[int, typer.Option("-k", "--k", help="Neighbors of each query.")] = 10,
+    filter_json: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            help='Filter as JSON: \'{"year": {"$gte": 2020}}\'. A value "@name" stands for that column of '
+            "--query-table in the query's row.",
+        ),
+    ] = None,
+    query_table: Annotated[
+        Path | None, typer.Option(help="Parquet file, one row a query, that the filter may refer to.")
+    ] = None,
+    late_filter: Annotated[
+        bool, typer.Option("--late-filter", help="Filter results only, for comparison.")
+    ] = False,
+    truth: Annotated[Path | None, typer.Option(help="Exact neighbors, to measure recall.")] = None,
+    recall: Annotated[float | None, typer.Option(help="Recall to aim for, between 0 and 1.")] = None,
+    list_size: Annotated[int | None, typer.Option(help="Candidates kept while searching.")] = None,
+    first: Annotated[int | None, typer.Option(min=1, help="Only so many queries.")] = None,
+    column: Annotated[str | None, typer.Option(help="Column or data set of the queries.")] = None,
+    memory: MemoryText = None,
+    threads: Threads = None,
+    io: IoDevice = "auto",
+    plan: PlanChoice = "auto",
+    output: Annotated[
+        Path | None, typer.Option(help="Write ids and distances there: .npz, .parquet or .arrow.")
+    ] = None,
+    show: Annotated[int, typer.Option(min=0, help="Print the neighbors of so many queries.")] = 3,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Tell how the first query was answered.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search an index and tell recall, speed and reads."""
+    from velo.cli import searching
+
+    searching.run(
+        index,
+        queries,
+        k=k,
+        filter_json=filter_json,
+        query_table=query_table,
+        late_filter=late_filter,
+        truth=truth,
+        recall=recall,
+        list_size=list_size,
+        first=first,
+        column=column,
+        memory=memory,
+        threads=threads,
+        io=io,
+        plan=plan,
+        output=output,
+        show=show,
+        explain=explain,
+        as_json=as_json,
+    )
+
+
+@app.command()
+@reported
+def info(
+    index: IndexPath,
+    memory: MemoryText = None,
+    io: IoDevice = "auto",
+    plan: PlanChoice = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Print what an index is, what it costs and how memory would be divided."""
+    from velo.cli import looking
+
+    looking.info(index, memory=memory, io=io, plan=plan, as_json=as_json)
+
+
+@app.command()
+@reported
+def verify(index: IndexPath, as_json: AsJson = False) -> None:
+    """Read every file of an index whole and check every checksum, page and link."""
+    from velo.cli import looking
+
+    looking.verify(index, as_json=as_json)
+
+
+@app.command()
+@reported
+def doctor(
+    folder: Annotated[Path, typer.Argument(help="Folder whose device to look at.")] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Say which device, processor level and library are in use, why, and how to get better ones."""
+    from velo.cli import looking
+
+    looking.doctor(folder, as_json=as_json)
+
+
+@app.command()
+@reported
+def demo(
+    memory: Annotated[str, typer.Option(help="Budget of the open index.", metavar="BUDGET")] = "20%",
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep the index in this folder instead of a temporary one.")
+    ] = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build an index over sample data, search it with and without a filter, and show what it took."""
+    from velo.cli import demonstration
+
+    demonstration.run(memory=memory, keep=keep, threads=threads, as_json=as_json)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

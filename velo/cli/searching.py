@@ -1,0 +1,208 @@
+"""``velo search``."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from velo.cli.output import console, emit_json, table
+from velo.errors import FilterError, InvalidArgumentError, UnknownColumnError
+from velo.formats import open_vectors, read_truth
+from velo.index import Index, open_index
+from velo.options import SearchTuning
+from velo.results import SearchResult
+from velo.testing import recall_at_k
+
+__all__ = ["query_filters", "run"]
+
+
+def run(
+    index_path: Path,
+    queries_path: Path,
+    *,
+    k: int,
+    filter_json: str | None,
+    query_table: Path | None,
+    late_filter: bool,
+    truth: Path | None,
+    recall: float | None,
+    list_size: int | None,
+    first: int | None,
+    column: str | None,
+    memory: str | None,
+    threads: int | None,
+    io: Any,
+    plan: Any,
+    output: Path | None,
+    show: int,
+    explain: bool,
+    as_json: bool,
+) -> None:
+    """Search a file of queries and tell what came of it."""
+    queries = open_vectors(queries_path, column=column).read()[:first]
+    filters = _filters(filter_json, query_table, len(queries))
+    tuning = SearchTuning(late_filter=True) if late_filter else None
+    asked: dict[str, Any] = {"recall": recall, "list_size": list_size, "tuning": tuning}
+    with open_index(index_path, memory=memory, threads=threads, io=io, plan=plan) as index:
+        started = time.perf_counter()
+        result = index.search(queries, k, filter=filters, **asked)
+        seconds = time.perf_counter() - started
+        summary = _summary(index, result, seconds)
+        if truth is not None:
+            summary["recall"] = _recall(result, truth, k, index.info()["ids"])
+        if output is not None:
+            _write(output, result)
+            summary["output"] = str(output)
+        explanation = None
+        if explain and len(queries):
+            one = filters[0] if isinstance(filters, list) else filters
+            explanation = index.explain(queries[0], k, filter=one, **asked)
+    if as_json:
+        if explanation is not None:
+            summary["explain"] = explanation.to_dict()
+        if output is None:
+            summary["ids"] = result.ids.tolist()
+            summary["distances"] = [
+                [float(distance) if np.isfinite(distance) else None for distance in row]
+                for row in result.distances
+            ]
+        emit_json(summary)
+        return
+    _print(summary, result, show)
+    if explanation is not None:
+        console().print(f"\n{explanation}", markup=False)
+
+
+def _filters(filter_json: str | None, query_table: Path | None, count: int) -> Any:
+    if filter_json is None:
+        return None
+    try:
+        given = json.loads(filter_json)
+    except ValueError as error:
+        raise FilterError(f"--filter is not JSON: {error}", argument="filter") from error
+    if query_table is None:
+        return given
+    try:
+        rows = pq.read_table(query_table).slice(0, count)
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidArgumentError(
+            f"{query_table} cannot be read: {error}", argument="query_table"
+        ) from error
+    return query_filters(given, rows, count)
+
+
+def query_filters(given: Any, rows: pa.Table, count: int) -> list[Any]:
+    """A filter for each query: values ``"@name"`` are taken from the query's row of a table."""
+    if rows.num_rows < count:
+        raise InvalidArgumentError(
+            f"the query table has {rows.num_rows} rows for {count} queries", argument="query_table"
+        )
+
+    def filled(part: Any, row: dict[str, Any]) -> Any:
+        if isinstance(part, dict):
+            return {name: filled(value, row) for name, value in part.items()}
+        if isinstance(part, list):
+            return [filled(value, row) for value in part]
+        if isinstance(part, str) and part.startswith("@"):
+            if part[1:] not in row:
+                raise UnknownColumnError(f"the query table has no column {part[1:]!r}", argument="filter")
+            return row[part[1:]]
+        return part
+
+    return [filled(given, row) for row in rows.slice(0, count).to_pylist()]
+
+
+def _summary(index: Index, result: SearchResult, seconds: float) -> dict[str, Any]:
+    info = index.info()
+    count = len(result.counts)
+    summary: dict[str, Any] = {
+        "queries": count,
+        "k": result.ids.shape[-1],
+        "seconds": seconds,
+        "qps": count / seconds if count else 0.0,
+        "device": info["device"]["name"],
+        "direct": info["device"]["direct"],
+        "plan": info["plan"],
+        "memory_bytes": info["memory_bytes_total"],
+        "found": float(np.mean(result.counts)) if count else 0.0,
+    }
+    for name, values in result.stats.items():
+        summary[name] = float(np.mean(values)) if count else 0.0
+    if count:
+        for percent in (50, 99):
+            summary[f"latency_us_p{percent}"] = float(np.percentile(result.stats["latency_us"], percent))
+    return summary
+
+
+def _recall(result: SearchResult, path: Path, k: int, kind: str) -> float:
+    if kind == "string":
+        raise InvalidArgumentError("a truth file holds numbers, this index has string ids", argument="truth")
+    truth = read_truth(path)
+    wide = truth.ids[: len(result.ids)]
+    return recall_at_k(result.ids[: len(wide)], wide, k=min(k, wide.shape[1]))
+
+
+def _write(path: Path, result: SearchResult) -> None:
+    if path.suffix == ".npz":
+        np.savez(path, ids=result.ids, distances=result.distances, counts=result.counts)
+    elif path.suffix == ".parquet":
+        pq.write_table(result.to_arrow(), path)
+    elif path.suffix in (".arrow", ".feather"):
+        found = result.to_arrow()
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, found.schema) as writer:
+            writer.write_table(found)
+    else:
+        raise InvalidArgumentError(f"{path}: --output takes .npz, .parquet or .arrow", argument="output")
+
+
+def _print(summary: dict[str, Any], result: SearchResult, show: int) -> None:
+    out = console()
+    if show and len(result.ids):
+        shown = table("query", "id", "distance")
+        for number in range(min(show, len(result.ids))):
+            for rank in range(int(result.counts[number])):
+                shown.add_row(
+                    str(number) if rank == 0 else "",
+                    str(result.ids[number, rank]),
+                    f"{result.distances[number, rank]:,.4g}",
+                )
+        out.print(shown)
+        out.print()
+    columns = [
+        "queries",
+        "QPS",
+        "mean ms",
+        "p99 ms",
+        "reads",
+        "rounds",
+        "KiB read",
+        "hops",
+        "estimates",
+        "found",
+    ]
+    cells = [
+        f"{summary['queries']:,}",
+        f"{summary['qps']:,.0f}",
+        f"{summary['latency_us'] / 1000:.2f}",
+        f"{summary.get('latency_us_p99', 0.0) / 1000:.2f}",
+        f"{summary['reads']:.1f}",
+        f"{summary['rounds']:.2f}",
+        f"{summary['bytes_read'] / 1024:.0f}",
+        f"{summary['expanded']:.0f}",
+        f"{summary['estimates']:.0f}",
+        f"{summary['found']:.1f}",
+    ]
+    if "recall" in summary:
+        columns.insert(0, f"recall@{summary['k']}")
+        cells.insert(0, f"{summary['recall']:.4f}")
+    means = table(*columns)
+    means.add_row(*cells)
+    out.print(means)
+    direct = "O_DIRECT" if summary["direct"] else "buffered"
+    out.print(f"plan {summary['plan']}, device {summary['device']} ({direct})", style="dim")
