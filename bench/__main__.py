@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     common(sub)
     sub.add_argument("--budgets", nargs="+", default=["10%", "20%"], help="shares of n·d·4 bytes for velo")
     sub.add_argument("--lists", nargs="+", type=int, default=[16, 24, 32, 48, 64, 96, 128, 192, 256])
-    sub.add_argument("--peer-lists", nargs="+", type=int, default=[16, 32, 48, 64, 96, 128, 192, 256])
+    sub.add_argument("--peer-lists", nargs="+", type=int, default=[12, 16, 24, 32, 48, 64, 96, 128, 192, 256])
     sub.add_argument("--peers", default=",".join(install.NAMES), help="comma-separated, or none")
     sub.add_argument("--peer-code-share", default="20%", help="memory that disk peers get for their codes")
     sub.add_argument("--single", type=int, default=1000, help="queries of the one-at-a-time pass")
