@@ -6,10 +6,14 @@ One tree in several dresses: expressions (``velo.col("year") >= 2020``), dicts i
     (velo.col("year") >= 2020) & velo.col("tags").contains_all(["cat", "sofa"])
     {"year": {"$gte": 2020}, "tags": {"$all": ["cat", "sofa"]}}
 
-Nulls follow SQL and Arrow (Kleene's three-valued logic): a comparison with a null is null, ``~`` null is null,
-``false & null`` is false, ``true | null`` is true, and a row passes only where the whole is true. So neither
-``year == 2020`` nor ``year != 2020`` passes a row whose year is null; ``is_null()`` does. NaN is unequal to
-everything, itself included: ``x != 1`` passes it, ``x < 1`` and ``x >= 1`` do not.
+Nulls follow SQL and Arrow (Kleene's three-valued logic): a comparison with a null is null, ``~`` null is
+null, ``false & null`` is false, ``true | null`` is true, and a row passes only where the whole is true. So
+neither ``year == 2020`` nor ``year != 2020`` passes a row whose year is null; ``is_null()`` does. NaN is
+unequal to everything, itself included: ``x != 1`` passes it, ``x < 1`` and ``x >= 1`` do not.
+
+Comparisons are exact, whatever the types: ``year >= 2019.5`` over whole numbers is ``year >= 2020``, and a
+constant beyond a column's type is simply above or below all its values. Only a Python float against a column
+of float32 or float16 is rounded to it first, so that ``price == 0.1`` finds what was stored from 0.1.
 """
 
 from __future__ import annotations
@@ -34,7 +38,6 @@ __all__ = [
     "Between",
     "Column",
     "Compare",
-    "Const",
     "Contains",
     "Expr",
     "IsIn",
@@ -58,7 +61,9 @@ NODES_MAX: Final = 4096
 VALUES_MAX: Final = 1 << 20
 
 #: What a column is compared with.
-Value: TypeAlias = "bool | int | float | str | dt.datetime | dt.date | dt.time | dt.timedelta | np.datetime64 | np.timedelta64"
+Value: TypeAlias = (
+    bool | int | float | str | dt.datetime | dt.date | dt.time | dt.timedelta | np.datetime64 | np.timedelta64
+)
 CompareOp: TypeAlias = Literal["eq", "ne", "lt", "le", "gt", "ge"]
 
 _COMPARE: Final[dict[str, CompareOp]] = {
@@ -95,7 +100,11 @@ def refuse(kind: type[FilterError], message: str, position: str | None = None) -
 
 def _scalar(value: Any, position: str | None) -> Any:
     """A value in one of the types of ``Value``; anything else is refused."""
-    if isinstance(value, bool | str | int):
+    if isinstance(value, str):
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            refuse(FilterError, "the text holds half a surrogate pair, so it is not UTF-8", position)
+        return str(value)
+    if isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         if math.isnan(value):
@@ -189,8 +198,8 @@ class Expr:
     def __bool__(self) -> NoReturn:
         refuse(
             FilterTypeError,
-            "a condition is neither true nor false before it meets a row: write & | ~ in place of and, or, not, put "
-            "comparisons in parentheses, and .between(a, b) in place of a < col < b",
+            "a condition is neither true nor false before it meets a row: write & | ~ in place of and, or, "
+            "not, put comparisons in parentheses, and .between(a, b) in place of a < col < b",
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -223,19 +232,6 @@ def _measure(node: Expr, children: tuple[Expr, ...]) -> None:
         refuse(FilterError, f"it has more than {NODES_MAX} conditions; isin takes many values at once")
     object.__setattr__(node, "depth", depth)
     object.__setattr__(node, "nodes", nodes)
-
-
-@dataclass(frozen=True, eq=False)
-class Const(Expr):
-    """Always or never true."""
-
-    value: bool
-    depth = 1
-    nodes = 1
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return ("const", self.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,7 +332,7 @@ class StartsWith(_Leaf):
 
 @dataclass(frozen=True, eq=False)
 class Contains(_Leaf):
-    """The list in ``column`` holds any, or all, of ``values``. Null elements of the list count for nothing."""
+    """The list in ``column`` holds any, or all, of ``values``; its null elements count for nothing."""
 
     values: tuple[Value, ...]
     mode: Literal["any", "all"]
@@ -498,16 +494,16 @@ def from_dict(conditions: Mapping[str, Any]) -> Expr:
     Parameters
     ----------
     conditions : mapping
-        Column to value (equal) or to ``{operator: operand}``, all of which must hold; ``$and``, ``$or``, ``$nor``
-        to a list of such mappings, ``$not`` to one. Operators: ``$eq $ne $lt $lte $gt $gte $in $nin $between``,
-        ``$any`` and ``$all`` (lists), ``$starts_with``, ``$exists``, ``$not``. A None under ``$eq`` or ``$ne`` asks
-        for null. A column whose name begins with ``$`` is written with ``$$``. Dates, times and durations may be
-        ISO 8601 strings.
+        Column to value (equal) or to ``{operator: operand}``, all of which must hold; ``$and``, ``$or``,
+        ``$nor`` to a list of such mappings, ``$not`` to one. Operators: ``$eq $ne $lt $lte $gt $gte $in $nin
+        $between``, ``$any`` and ``$all`` (lists), ``$starts_with``, ``$exists``, ``$not``. A None under
+        ``$eq`` or ``$ne`` asks for null. A column whose name begins with ``$`` is written with ``$$``. Dates,
+        times and durations may be ISO 8601 strings.
 
     Raises
     ------
     FilterError
-        Unknown operators, nesting beyond ``DEPTH_MAX``; the message has the position, such as ``$.year.$gte``.
+        Unknown operators, nesting beyond ``DEPTH_MAX``; the message has the position, as ``$.year.$gte``.
     FilterTypeError
         An operand of the wrong kind.
     """
@@ -603,8 +599,6 @@ def _read_operator(column: str, key: str, operand: Any, position: str, depth: in
 def to_dict(expr: Expr) -> dict[str, Any]:
     """`expr` as a dict of plain JSON values; :func:`from_dict` reads an equal tree back."""
     match expr:
-        case Const(value):
-            return {"$and": []} if value else {"$or": []}
         case And(children):
             return {"$and": [to_dict(child) for child in children]}
         case Or(children):
