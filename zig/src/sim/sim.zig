@@ -1,1 +1,10 @@
-//! The sim room.
+//! The sim room: a world that a seed decides. Never in the shipped library.
+pub const SimulatedDevice = @import("device.zig").SimulatedDevice;
+pub const faults = @import("faults.zig");
+pub const Fault = faults.Fault;
+
+test {
+    _ = @import("device.zig");
+    _ = faults;
+    _ = @import("device_test.zig");
+}
