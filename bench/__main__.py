@@ -10,6 +10,8 @@ from pathlib import Path
 from bench import datasets, filters, machine, report, sweep
 from bench.peers import install
 
+BUDGET_HELP = "share of n·d·4 bytes, with bits in memory and in the record after a colon: 20%%, 10%%:2+6"
+
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
@@ -30,12 +32,13 @@ def parser() -> argparse.ArgumentParser:
 
     sub = commands.add_parser("sweep", help="recall against cost, beside the peers")
     common(sub)
-    sub.add_argument("--budgets", nargs="+", default=["10%", "20%"], help="shares of n·d·4 bytes for velo")
+    sub.add_argument("--budgets", nargs="+", default=["10%:2+6", "15%:3+5", "20%"], help=BUDGET_HELP)
     sub.add_argument("--lists", nargs="+", type=int, default=[16, 24, 32, 48, 64, 96, 128, 192, 256])
     sub.add_argument("--peer-lists", nargs="+", type=int, default=[12, 16, 24, 32, 48, 64, 96, 128, 192, 256])
     sub.add_argument("--peers", default=",".join(install.NAMES), help="comma-separated, or none")
     sub.add_argument("--peer-code-share", default="20%", help="memory that disk peers get for their codes")
     sub.add_argument("--single", type=int, default=1000, help="queries of the one-at-a-time pass")
+    sub.add_argument("--no-metadata", action="store_true", help="leave the set's columns out of velo's index")
     sub.add_argument("--io", default="auto", choices=["auto", "uring", "threads"])
     sub.add_argument("--plan", default="auto", choices=["auto", "links_in_memory", "links_on_disk"])
 
@@ -45,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
 
     sub = commands.add_parser("filters", help="filtered search against filtering afterwards")
     common(sub)
-    sub.add_argument("--budget", default="20%")
+    sub.add_argument("--budget", default="20%", help=BUDGET_HELP)
     sub.add_argument("--filters", nargs="+", help="default: every truth_<filter>.bin of the set")
     sub.add_argument("--lists", nargs="+", type=int, default=[32, 64, 128])
 
@@ -60,9 +63,17 @@ def parser() -> argparse.ArgumentParser:
 
 def run_sweep(arguments: argparse.Namespace) -> None:
     dataset = datasets.load(arguments.data.resolve(), limit=arguments.limit, query_count=arguments.queries)
-    jobs = sweep.velo_jobs(
-        arguments.budgets, arguments.lists, io=arguments.io, plan=arguments.plan, metric=dataset.metric
-    )
+    jobs = [
+        sweep.velo_job(
+            dataset,
+            budget,
+            arguments.lists,
+            io=arguments.io,
+            plan=arguments.plan,
+            metadata=not arguments.no_metadata,
+        )
+        for budget in arguments.budgets
+    ]
     share = sweep.share_of(arguments.peer_code_share)
     names = [] if arguments.peers == "none" else arguments.peers.split(",")
     jobs += [sweep.peer_job(name, dataset, arguments.peer_lists, share) for name in names]

@@ -35,6 +35,8 @@ class Dataset:
     base: Vectors
     queries: Vectors
     truth_ids: NDArray[np.int64]
+    #: Parquet file of the base vectors' columns, where the set has them.
+    labels: Path | None = None
 
     @property
     def n(self) -> int:
@@ -83,7 +85,9 @@ def load(folder: Path, *, limit: int | None = None, query_count: int | None = No
     if limit is not None and limit < len(base):
         base = base[:limit]
         truth = nearest(base, queries, K, metric)
-    return Dataset(folder.name, folder, metric, base, queries, truth[:, :K])
+    columns = (folder / name for name in ("labels.parquet", "sample_labels.parquet", "meta.parquet"))
+    labels = next((path for path in columns if path.exists()), None)
+    return Dataset(folder.name, folder, metric, base, queries, truth[:, :K], labels)
 
 
 def nearest(base: Vectors, queries: Vectors, k: int, metric: str) -> NDArray[np.int64]:

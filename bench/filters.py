@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 import velo
-from bench import datasets, machine, report
+from bench import datasets, machine, report, sweep
 from bench.datasets import Dataset, K
 from velo.formats import read_truth
 
@@ -89,17 +89,12 @@ def known_cases(folder: Path) -> list[str]:
     )
 
 
-def build(dataset: Dataset, columns: Sequence[str], memory: str, work: Path, threads: int) -> Path:
-    name = f"velo-filters-{'+'.join(sorted(columns))}-memory={memory}"
-    path = work / "indexes" / f"{dataset.name}-{dataset.n}" / name / "index.velo"
-    if not (path / "manifest.json").exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sample = (dataset.folder / "sample_labels.parquet").exists()
-        labels = dataset.folder / ("sample_labels.parquet" if sample else "labels.parquet")
-        table = pq.read_table(labels, columns=sorted(columns)).slice(0, dataset.n)
-        velo.build(
-            str(path), dataset.base, metadata=table, metric=dataset.metric, memory=memory, threads=threads
-        ).close()
+def build(dataset: Dataset, job: sweep.Job, work: Path, threads: int) -> Path:
+    """The index that a sweep with the same options makes; made here if it is not there yet."""
+    path = sweep.index_folder(job, dataset, work) / "index.velo"
+    if not path.exists():
+        out = work / "runs" / f"build-{path.parent.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        sweep.run_job(sweep.Job(job.system, job.label, job.build, []), dataset, work, out, threads=threads)
     return path
 
 
@@ -175,10 +170,8 @@ def score(dataset: Dataset, case: Case, ids: NDArray[np.int64]) -> dict[str, Any
 
 def matching_rows(dataset: Dataset, case: Case) -> list[NDArray[np.bool_]]:
     """For each group of the case, which rows pass; by pyarrow, not by the engine under test."""
-    sample = (dataset.folder / "sample_labels.parquet").exists()
-    table = pq.read_table(
-        dataset.folder / ("sample_labels.parquet" if sample else "labels.parquet"), columns=[case.column]
-    )
+    assert dataset.labels is not None
+    table = pq.read_table(dataset.labels, columns=[case.column])
     column: Any = table.column(0).slice(0, dataset.n).combine_chunks()
     masks = []
     mask: Any
@@ -207,9 +200,10 @@ def run(
 ) -> list[dict[str, Any]]:
     """Measure every case filtered and filtered afterwards; write ``out/name.jsonl`` and ``out/name.md``."""
     cases = load_cases(dataset, names)
-    path = build(dataset, sorted({case.column for case in cases}), memory, work, threads)
+    job = sweep.velo_job(dataset, memory, lists)
+    path = build(dataset, job, work, threads)
     rows: list[dict[str, Any]] = []
-    with velo.open(str(path), memory=memory, threads=threads) as index:
+    with velo.open(path, memory=memory.partition(":")[0], threads=threads) as index:
         for case in cases:
             print(f"filters: {case.name}", file=sys.stderr, flush=True)
             masks = matching_rows(dataset, case)

@@ -22,6 +22,7 @@ from bench.peers import install
 ROOT = Path(__file__).resolve().parents[1]
 COUNTERS = ("reads", "rounds", "bytes_read", "cache_hits", "estimates", "expanded")
 RUN_TIMEOUT_S = 4 * 3600
+DEFAULT_BITS = "4+4"
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,27 @@ class Job:
     points: list[dict[str, Any]]
 
 
-def velo_jobs(
-    budgets: Sequence[str], lists: Sequence[int], *, io: str = "auto", plan: str = "auto", metric: str = "l2"
-) -> list[Job]:
-    points = [{"list_size": size, "io": io, "plan": plan} for size in lists]
-    suffix = "".join(f", {value}" for value in (io, plan) if value != "auto")
-    build = {} if metric == "l2" else {"metric": metric}
-    return [Job("velo", f"velo {b}{suffix}", {**build, "memory": b}, points) for b in budgets]
+def velo_job(
+    dataset: Dataset,
+    budget: str,
+    lists: Sequence[int],
+    *,
+    io: str = "auto",
+    plan: str = "auto",
+    metadata: bool = True,
+) -> Job:
+    """velo at a budget such as ``20%``, or ``10%:2+6`` with the bits in memory and in the record."""
+    share, _, bits = budget.partition(":")
+    share_of(share)
+    memory_bits, record_bits = (int(part) for part in (bits or DEFAULT_BITS).split("+"))
+    build: dict[str, Any] = {"memory_bits": memory_bits, "record_bits": record_bits}
+    if dataset.metric != "l2":
+        build["metric"] = dataset.metric
+    if metadata and dataset.labels is not None:
+        build["metadata"] = str(dataset.labels)
+    label = " ".join(["velo", share, f"{memory_bits}+{record_bits}", *(x for x in (io, plan) if x != "auto")])
+    points = [{"list_size": size, "memory": share, "io": io, "plan": plan} for size in lists]
+    return Job("velo", label, build, points)
 
 
 def peer_job(name: str, dataset: Dataset, lists: Sequence[int], code_share: float) -> Job:
@@ -90,12 +105,14 @@ def digest(array: np.ndarray[Any, Any]) -> str:
 
 
 def index_folder(job: Job, dataset: Dataset, work: Path) -> Path:
-    options = ",".join(f"{key}={value}" for key, value in sorted(job.build.items()))
+    options = ",".join(f"{key}={Path(str(value)).name}" for key, value in sorted(job.build.items()))
     name = f"{job.system}-{options}" if options else job.system
-    return work / "indexes" / f"{dataset.name}-{dataset.n}" / name.replace("/", "_")
+    return work / "indexes" / f"{dataset.name}-{dataset.n}" / name
 
 
-def run_job(job: Job, dataset: Dataset, work: Path, out: Path, *, threads: int, single_count: int) -> None:
+def run_job(
+    job: Job, dataset: Dataset, work: Path, out: Path, *, threads: int, single_count: int = 0
+) -> None:
     """Measure ``job`` in a process of its own; answers and ``points.jsonl`` land in ``out``."""
     arrays = export_arrays(dataset, work)
     raw = "raw_" if job.system == "velo" and dataset.metric != "l2" else ""
@@ -165,6 +182,7 @@ def score(
     ids = answer["ids"].astype(np.int64)
     count = len(ids)
     latency = answer["latency_us"]
+    build = request["build"]
     row: dict[str, Any] = {
         "system": request["system"],
         "label": request["label"],
@@ -174,7 +192,7 @@ def score(
         "n": dataset.n,
         "dim": dataset.dim,
         "threads": request["threads"],
-        "build": request["build"],
+        "build": {key: Path(str(value)).name if key == "metadata" else value for key, value in build.items()},
         **line["point"],
         "query_count": count,
         f"recall_at_{datasets.K}": float(datasets.recall(dataset, ids).mean()),
@@ -195,8 +213,8 @@ def score(
     for name in COUNTERS:
         if name in answer:
             row[name] = float(answer[name].mean())
-    if "memory" in request["build"]:
-        row["budget_bytes"] = int(share_of(request["build"]["memory"]) * dataset.float32_bytes)
+    if "memory" in line["point"]:
+        row["budget_bytes"] = int(share_of(line["point"]["memory"]) * dataset.float32_bytes)
     return row
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 import velo
 from bench.peers.protocol import System, run
@@ -24,25 +25,19 @@ class Velo(System):
 
     def build(self, base: np.ndarray) -> None:
         options = dict(self.options)
-        metric = options.pop("metric", "l2")
-        velo.build(self.path, base, metric=metric, threads=self.threads, **options).close()
-
-    def _open(self, point: dict[str, Any]) -> None:
-        if self.index is not None:
-            self.index.close()
-        self.index = velo.open(
-            self.path,
-            memory=point.get("memory", self.options["memory"]),
-            threads=self.threads,
-            io=point.get("io", "auto"),
-            plan=point.get("plan", "auto"),
-        )
+        if labels := options.pop("metadata", None):
+            options["metadata"] = pq.read_table(labels).slice(0, len(base))
+        velo.build(self.path, base, threads=self.threads, **options).close()
 
     def open(self) -> None:
         """Opened anew by every point, so that no point meets records that another has read."""
 
     def set_point(self, point: dict[str, Any]) -> None:
-        self._open(point)
+        if self.index is not None:
+            self.index.close()
+        self.index = velo.open(
+            self.path, memory=point["memory"], threads=self.threads, io=point["io"], plan=point["plan"]
+        )
         self.list_size = point["list_size"]
 
     def search_batch(self, queries: np.ndarray) -> Any:

@@ -18,7 +18,7 @@ def test_sweep_measures_velo_beside_a_peer(tmp_path: Path, monkeypatch: pytest.M
     # The one peer that needs no environment of its own: this one has numpy.
     monkeypatch.setattr(install, "interpreter", lambda name, work: Path(sys.executable))
     dataset = datasets.load(SAMPLE, limit=4000, query_count=100)
-    jobs = [*sweep.velo_jobs(["50%"], [24, 96]), sweep.peer_job("numpy", dataset, [], 0.2)]
+    jobs = [sweep.velo_job(dataset, "50%", [24, 96]), sweep.peer_job("numpy", dataset, [], 0.2)]
     rows = sweep.run(
         dataset, jobs, work=tmp_path / "work", out=tmp_path / "out", name="small", single_count=20
     )
@@ -40,7 +40,7 @@ def test_sweep_measures_velo_beside_a_peer(tmp_path: Path, monkeypatch: pytest.M
     assert lines[1:] == rows
     table = (tmp_path / "out" / "small.md").read_text()
     assert "numpy, exact" in table
-    assert "velo 50%" in table
+    assert "velo 50% 4+4" in table
 
     (run,) = (tmp_path / "work" / "runs").iterdir()
     assert sweep.finish(dataset, run, tmp_path / "again") == rows
