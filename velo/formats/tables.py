@@ -69,7 +69,7 @@ def _table(metadata: Any, argument: str) -> pa.Table:
 def _read(path: Path) -> pa.Table:
     try:
         if path.suffix in (".arrow", ".feather", ".ipc"):
-            with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as reader:
+            with pa.OSFile(str(path), "rb") as file, pa.ipc.open_file(file) as reader:
                 return reader.read_all()
         return pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
