@@ -16,7 +16,7 @@ const rooms = [_]Room{
     .{ .name = "index", .imports = &.{ "base", "layout", "quant", "graph" } },
     .{ .name = "search", .imports = &.{ "base", "layout", "quant", "io", "cache", "filter", "graph", "index" } },
     .{ .name = "sim", .imports = &.{ "base", "layout", "quant", "io", "cache", "filter", "graph", "index", "search" } },
-    .{ .name = "capi", .imports = &.{ "base", "io", "filter", "graph", "index", "search" } },
+    .{ .name = "capi", .imports = &.{ "base", "io", "filter", "index", "search" } },
 };
 
 /// One object of the same kernels per CPU level, chosen once at load (zig/src/base/cpu.zig).

@@ -1,1 +1,22 @@
-//! The search room.
+//! Searching an open index: one query's state machine, many queries on one device, counters.
+pub const Shared = @import("shared.zig").Shared;
+pub const Plan = @import("shared.zig").Plan;
+pub const Search = @import("search_state.zig").Search;
+pub const parameters = @import("parameters.zig");
+pub const Parameters = parameters.Parameters;
+pub const engine = @import("engine.zig");
+pub const Engine = engine.Engine;
+pub const EngineOptions = engine.Options;
+pub const prepare_filters = @import("filter_plan.zig").prepare_filters;
+pub const job = @import("job.zig");
+pub const Job = job.Job;
+pub const Out = job.Out;
+pub const Outcome = job.Outcome;
+
+test {
+    _ = @import("list.zig");
+    _ = @import("search_state.zig");
+    _ = engine;
+    _ = job;
+    _ = parameters;
+}

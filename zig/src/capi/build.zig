@@ -1,0 +1,149 @@
+//! velo_build of velo.h.
+const std = @import("std");
+const index = @import("index");
+const common = @import("common.zig");
+const fail = common.fail;
+const ok = common.ok;
+
+pub const BuildOptions = extern struct {
+    struct_size: u32,
+    dim: u32,
+    row_count: u64,
+    metric: i32,
+    dtype: i32,
+    memory_bits: u32,
+    record_bits: u32,
+    degree: u32,
+    build_list_size: u32,
+    alpha: f32,
+    links_kept: u32,
+    threads: u32,
+    seed: u64,
+    memory_bytes: u64,
+    store_vectors: i32,
+    overwrite: i32,
+};
+
+pub const BuildProgress = extern struct { struct_size: u32, stage: i32, done: u64, total: u64 };
+
+const Build = struct {
+    builder: *index.Builder,
+    process: i32,
+};
+
+export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, build_out: ?*?*Build) i32 {
+    const folder = path orelse return common.null_argument("path");
+    const given = options orelse return common.null_argument("options");
+    const out = build_out orelse return common.null_argument("build_out");
+    const o = common.versioned(BuildOptions, given) orelse return common.size_error("options", given.struct_size);
+    const metric = std.enums.fromInt(index.Metric, o.metric) orelse
+        return fail(.invalid_argument, .{ .argument = "metric" }, "metric {d} is unknown", .{o.metric});
+    const dtype = std.enums.fromInt(index.Dtype, o.dtype) orelse
+        return fail(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{o.dtype});
+    const degree = if (o.degree == 0) 48 else o.degree;
+    var diagnostic: index.Diagnostic = .{};
+    const builder = index.Builder.open(common.allocator, std.mem.span(folder), .{
+        .dim = o.dim,
+        .n = o.row_count,
+        .metric = metric,
+        .dtype = dtype,
+        .memory_bits = if (o.memory_bits == 0) 4 else o.memory_bits,
+        .record_bits = o.record_bits,
+        .degree = degree,
+        .build_list_size = if (o.build_list_size == 0) 100 else o.build_list_size,
+        .alpha = if (o.alpha == 0) 1.2 else o.alpha,
+        .links_kept = if (o.links_kept == std.math.maxInt(u32)) @min(32, degree) else o.links_kept,
+        .threads = common.thread_count(o.threads),
+        .seed = o.seed,
+        .memory_bytes = o.memory_bytes,
+        .store_vectors = o.store_vectors != 0,
+        .overwrite = o.overwrite != 0,
+    }, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
+    const build = common.allocator.create(Build) catch {
+        builder.close();
+        return common.out_of_memory();
+    };
+    build.* = .{ .builder = builder, .process = common.process() };
+    out.* = build;
+    return ok;
+}
+
+const Pass = enum { scan, add };
+
+fn pass(build: ?*Build, rows: ?*const anyopaque, row_count: u64, row_stride: u64, which: Pass) i32 {
+    const own = build orelse return common.null_argument("build");
+    if (own.process != common.process()) return common.forked();
+    if (row_count == 0) return ok;
+    const bytes: [*]const u8 = @ptrCast(rows orelse return common.null_argument("rows"));
+    var diagnostic: index.Diagnostic = .{};
+    const result = switch (which) {
+        .scan => own.builder.scan(bytes, row_count, row_stride, &diagnostic),
+        .add => own.builder.add(bytes, row_count, row_stride, &diagnostic),
+    };
+    result catch |err| return common.fail_index(err, &diagnostic);
+    return ok;
+}
+
+export fn velo_build_scan(build: ?*Build, rows: ?*const anyopaque, row_count: u64, row_stride: u64) i32 {
+    return pass(build, rows, row_count, row_stride, .scan);
+}
+
+export fn velo_build_add(build: ?*Build, rows: ?*const anyopaque, row_count: u64, row_stride: u64) i32 {
+    return pass(build, rows, row_count, row_stride, .add);
+}
+
+export fn velo_build_run(build: ?*Build) i32 {
+    const own = build orelse return common.null_argument("build");
+    if (own.process != common.process()) return common.forked();
+    var diagnostic: index.Diagnostic = .{};
+    own.builder.run(&diagnostic) catch |err| return common.fail_index(err, &diagnostic);
+    return ok;
+}
+
+export fn velo_build_progress_get(build: ?*Build, progress_out: ?*BuildProgress) i32 {
+    const own = build orelse return common.null_argument("build");
+    const out = progress_out orelse return common.null_argument("progress_out");
+    const control = &own.builder.control;
+    const progress: BuildProgress = .{
+        .struct_size = out.struct_size,
+        .stage = control.stage.load(.acquire),
+        .done = control.done.load(.monotonic),
+        .total = control.total.load(.monotonic),
+    };
+    common.write_versioned(BuildProgress, out, &progress);
+    return ok;
+}
+
+export fn velo_build_cancel(build: ?*Build) i32 {
+    const own = build orelse return common.null_argument("build");
+    own.builder.control.canceled.store(true, .release);
+    return ok;
+}
+
+export fn velo_build_order(build: ?*Build, rows_out: ?[*]u32) i32 {
+    const own = build orelse return common.null_argument("build");
+    const out = rows_out orelse return common.null_argument("rows_out");
+    const order = own.builder.order orelse return fail(.invalid_argument, .{ .argument = "build" }, "the order is known after velo_build_run", .{});
+    @memcpy(out[0..order.len], order);
+    return ok;
+}
+
+export fn velo_build_commit(build: ?*Build, extra_files: ?[*]const ?[*:0]const u8, extra_count: u32, extra_json: ?[*:0]const u8) i32 {
+    const own = build orelse return common.null_argument("build");
+    if (own.process != common.process()) return common.forked();
+    const names = common.allocator.alloc([]const u8, extra_count) catch return common.out_of_memory();
+    defer common.allocator.free(names);
+    for (names, 0..) |*name, i| name.* = std.mem.span((extra_files orelse return common.null_argument("extra_files"))[i] orelse return common.null_argument("extra_files"));
+    var diagnostic: index.Diagnostic = .{};
+    own.builder.commit(names, if (extra_json) |text| std.mem.span(text) else null, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
+    return ok;
+}
+
+export fn velo_build_close(build: ?*Build) i32 {
+    const own = build orelse return ok;
+    // A child of a fork must not remove its parent's work.
+    if (own.process != common.process()) return common.forked();
+    own.builder.close();
+    common.allocator.destroy(own);
+    return ok;
+}

@@ -1,0 +1,95 @@
+//! What the files of this room share: allocation, arguments, the way from an error to a status.
+const std = @import("std");
+const index = @import("index");
+const errors = @import("errors.zig");
+
+pub const allocator = std.heap.c_allocator;
+pub const fail = errors.fail;
+pub const Status = errors.Status;
+pub const ok = @intFromEnum(Status.ok);
+
+pub fn null_argument(comptime name: []const u8) i32 {
+    return fail(.invalid_argument, .{ .argument = name }, name ++ " is NULL", .{});
+}
+
+pub fn out_of_memory() i32 {
+    return fail(.out_of_memory, .{}, "the operating system gave no memory", .{});
+}
+
+/// A struct as the caller's header knows it: fields beyond its size are the defaults of `T` (all zero).
+pub fn versioned(comptime T: type, given: *const T) ?T {
+    var own: T = std.mem.zeroes(T);
+    const size = @min(given.struct_size, @sizeOf(T));
+    if (size < 8) return null;
+    @memcpy(std.mem.asBytes(&own)[0..size], @as([*]const u8, @ptrCast(given))[0..size]);
+    return own;
+}
+
+/// Writes back only what the caller's header knows.
+pub fn write_versioned(comptime T: type, out: *T, value: *const T) void {
+    const given = out.struct_size;
+    const size = @min(given, @sizeOf(T));
+    @memcpy(@as([*]u8, @ptrCast(out))[0..size], std.mem.asBytes(value)[0..size]);
+    out.struct_size = given;
+}
+
+pub fn size_error(comptime name: []const u8, size: u32) i32 {
+    return fail(.invalid_argument, .{ .argument = name }, "struct_size {d} of {s} is too small", .{ size, name });
+}
+
+pub fn status_of(err: index.Error) Status {
+    return switch (err) {
+        error.InvalidArgument => .invalid_argument,
+        error.NotFinite => .not_finite,
+        error.Empty => .empty,
+        error.NotAnIndex => .not_an_index,
+        error.Corrupt => .corrupt,
+        error.UnsupportedVersion => .unsupported_version,
+        error.Io => .io,
+        error.NoSpace => .no_space,
+        error.Permission => .permission,
+        error.OutOfMemory => .out_of_memory,
+        error.BudgetTooSmall => .budget_too_small,
+        error.Canceled => .cancelled,
+        error.Exists => .exists,
+        error.Unsupported => .unsupported,
+        error.Internal => .internal,
+    };
+}
+
+pub fn fail_index(err: index.Error, diagnostic: *const index.Diagnostic) i32 {
+    const status = status_of(err);
+    const message = diagnostic.message();
+    return fail(status, .{
+        .argument = diagnostic.argument,
+        .file = diagnostic.file(),
+        .page = diagnostic.page,
+        .row = diagnostic.row,
+        .needed_bytes = diagnostic.needed_bytes,
+    }, "{s}", .{if (message.len > 0) message else switch (status) {
+        .out_of_memory => "the operating system gave no memory",
+        .cancelled => "the build was cancelled",
+        else => @errorName(err),
+    }});
+}
+
+/// Workers for `threads` as asked: 0 is every processor this process may run on.
+pub fn thread_count(asked: u32) u32 {
+    if (asked > 0) return asked;
+    return @intCast(std.Thread.getCpuCount() catch 1);
+}
+
+pub fn process() i32 {
+    return std.os.linux.getpid();
+}
+
+pub fn forked() i32 {
+    return fail(.forked, .{}, "this handle was opened in another process; open the index again after a fork", .{});
+}
+
+/// Copies text into a fixed field, NUL-terminated.
+pub fn put_text(field: []u8, text: []const u8) void {
+    const len = @min(field.len - 1, text.len);
+    @memcpy(field[0..len], text[0..len]);
+    @memset(field[len..], 0);
+}

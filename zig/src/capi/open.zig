@@ -1,0 +1,545 @@
+//! velo_index of velo.h: opening, searching, closing.
+const std = @import("std");
+const base = @import("base");
+const io = @import("io");
+const index = @import("index");
+const search = @import("search");
+const filter_room = @import("filter");
+const build_options = @import("build_options");
+const common = @import("common.zig");
+const device = @import("device.zig");
+const tickets = @import("tickets.zig");
+const fail = common.fail;
+const ok = common.ok;
+
+pub const OpenOptions = extern struct {
+    struct_size: u32,
+    io: i32,
+    plan: i32,
+    threads: u32,
+    memory_bytes: u64,
+    links_kept: u32,
+    queries_in_flight: u32,
+    buffered: i32,
+    simulated_seed: u64,
+    simulated_faults: u32,
+    queue_depth: u32,
+    cache_share: f64,
+    cache_policy: u32,
+    cache_unit: u32,
+};
+
+pub const SearchOptions = extern struct {
+    struct_size: u32,
+    k: u32,
+    list_size: u32,
+    recall: f32,
+    timeout_us: u64,
+    beam_width: u32,
+    burst_max: u32,
+    sigma: f32,
+    late_filter: i32,
+    flags: u32,
+};
+
+pub const IndexInfo = extern struct {
+    struct_size: u32,
+    dim: u32,
+    n: u64,
+    metric: i32,
+    dtype: i32,
+    memory_bits: u32,
+    record_bits: u32,
+    degree: u32,
+    links_built: u32,
+    links_kept: u32,
+    page_size: u32,
+    page_count: u64,
+    records_per_page: f64,
+    edges_per_vertex: f64,
+    adjacency_bits_per_edge: f64,
+    threads: u32,
+    queries_in_flight: u32,
+    plan: i32,
+    stores_vectors: i32,
+    memory_codes_bytes: u64,
+    memory_links_bytes: u64,
+    memory_cache_bytes: u64,
+    memory_pages_bytes: u64,
+    memory_workers_bytes: u64,
+    memory_budget_bytes: u64,
+    device: device.DeviceInfo,
+    uuid: [40]u8,
+};
+
+const Engines = union(enum) {
+    uring: *search.Engine(io.Uring),
+    threads: *search.Engine(io.Threads),
+    simulated: if (build_options.simulated) *search.Engine(@import("sim").Device) else noreturn,
+};
+
+pub const Index = struct {
+    process: i32,
+    reader: index.Reader,
+    shared: search.Shared,
+    engine: Engines,
+    pages_fd: std.posix.fd_t,
+    device: device.DeviceInfo,
+    threads: u32,
+    queries_in_flight: u32,
+    memory_budget_bytes: u64,
+    /// Calls under way; closing waits for them.
+    calls: std.atomic.Value(u32) = .init(0),
+    closing: std.atomic.Value(bool) = .init(false),
+    completed: tickets.Completed,
+
+    fn submit(self: *Index, job: *search.Job) bool {
+        return switch (self.engine) {
+            inline else => |engine| engine.submit(job),
+        };
+    }
+
+    /// A call begins: refuses after a fork and while closing.
+    fn enter(self: *Index) ?i32 {
+        if (self.process != common.process()) return common.forked();
+        _ = self.calls.fetchAdd(1, .acquire);
+        if (self.closing.load(.acquire)) {
+            self.leave();
+            return closed();
+        }
+        return null;
+    }
+
+    fn leave(self: *Index) void {
+        _ = self.calls.fetchSub(1, .release);
+    }
+};
+
+fn closed() i32 {
+    return fail(.closed, .{}, "the index was closed", .{});
+}
+
+export fn velo_index_open(path: ?[*:0]const u8, options: ?*const OpenOptions, index_out: ?*?*Index) i32 {
+    const folder = path orelse return common.null_argument("path");
+    const given = options orelse return common.null_argument("options");
+    const out = index_out orelse return common.null_argument("index_out");
+    const o = common.versioned(OpenOptions, given) orelse return common.size_error("options", given.struct_size);
+    if (o.plan < 0 or o.plan > 2) return fail(.invalid_argument, .{ .argument = "plan" }, "plan {d} is unknown", .{o.plan});
+    if (o.io < 0 or o.io > 3) return fail(.invalid_argument, .{ .argument = "io" }, "io {d} is unknown", .{o.io});
+    if (o.threads > 1024) return fail(.invalid_argument, .{ .argument = "threads" }, "threads is {d}; at most 1024", .{o.threads});
+    if (o.queries_in_flight > search.engine.queries_in_flight_max)
+        return fail(.invalid_argument, .{ .argument = "queries_in_flight" }, "queries_in_flight is {d}; at most {d}", .{ o.queries_in_flight, search.engine.queries_in_flight_max });
+    if (o.queue_depth > io.queue_depth_max)
+        return fail(.invalid_argument, .{ .argument = "queue_depth" }, "queue_depth is {d}; at most {d}", .{ o.queue_depth, io.queue_depth_max });
+    const self = common.allocator.create(Index) catch return common.out_of_memory();
+    const status = open(self, std.mem.span(folder), o);
+    if (status != ok) {
+        common.allocator.destroy(self);
+        return status;
+    }
+    out.* = self;
+    return ok;
+}
+
+fn open(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
+    var diagnostic: index.Diagnostic = .{};
+    const threads = common.thread_count(o.threads);
+    var plan: search.Plan = if (o.plan == 2) .links_on_disk else .links_in_memory;
+    const reader_options: index.reader.Options = .{
+        .links_kept = if (o.links_kept == 0 or o.links_kept == std.math.maxInt(u32)) null else o.links_kept,
+        .memory_bytes = o.memory_bytes,
+        .keep_links = plan == .links_in_memory,
+        .threads = threads,
+    };
+    self.reader = index.Reader.open(common.allocator, path, reader_options, &diagnostic) catch |err| blk: {
+        // Too little memory for links is not too little for an index: the links stay on disk.
+        if (err != error.BudgetTooSmall or o.plan != 0) return common.fail_index(err, &diagnostic);
+        plan = .links_on_disk;
+        var without = reader_options;
+        without.keep_links = false;
+        break :blk index.Reader.open(common.allocator, path, without, &diagnostic) catch |second| return common.fail_index(second, &diagnostic);
+    };
+    self.shared = search.Shared.init(common.allocator, &self.reader, plan) catch {
+        self.reader.deinit();
+        return common.out_of_memory();
+    };
+    self.completed = tickets.Completed.init() catch {
+        self.shared.deinit(common.allocator);
+        self.reader.deinit();
+        return fail(.out_of_memory, .{}, "the system gave no eventfd", .{});
+    };
+    self.process = common.process();
+    self.calls = .init(0);
+    self.closing = .init(false);
+    self.threads = threads;
+    self.queries_in_flight = if (o.queries_in_flight == 0) search.engine.queries_in_flight_default else o.queries_in_flight;
+    self.memory_budget_bytes = o.memory_bytes;
+    const status = start(self, path, o);
+    if (status != ok) {
+        self.completed.deinit();
+        self.shared.deinit(common.allocator);
+        self.reader.deinit();
+    }
+    return status;
+}
+
+fn start(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
+    const pages_path = std.fmt.allocPrintSentinel(common.allocator, "{s}/{s}", .{ path, index.reader.file_pages }, 0) catch return common.out_of_memory();
+    defer common.allocator.free(pages_path);
+    const direct = o.buffered == 0;
+    const pages = io.open_pages(pages_path, direct) catch |err|
+        return fail(.io, .{ .file = index.reader.file_pages }, "cannot open {s}: {t}", .{ index.reader.file_pages, err });
+    self.pages_fd = pages.fd;
+    const queue_depth = if (o.queue_depth == 0) search.engine.queue_depth_default else o.queue_depth;
+    const engine_options: search.EngineOptions = .{
+        .threads = self.threads,
+        .queries_in_flight = self.queries_in_flight,
+        .queue_depth = queue_depth,
+        .file = pages.fd,
+        .simulated_seed = o.simulated_seed,
+        .simulated_faults = o.simulated_faults,
+    };
+    const status = start_engine(self, o, pages, direct, engine_options);
+    if (status != ok) std.posix.close(self.pages_fd);
+    return status;
+}
+
+fn start_engine(self: *Index, o: OpenOptions, pages: io.Pages, direct: bool, options: search.EngineOptions) i32 {
+    if (build_options.simulated) {
+        if (o.io == 0 or o.io == 3) {
+            self.device = device.simulated(options.queue_depth);
+            self.engine = .{ .simulated = search.Engine(@import("sim").Device).init(common.allocator, &self.shared, options) catch |err| return engine_failed(err) };
+            return ok;
+        }
+    }
+    const wanted = device.wanted(o.io) orelse return fail(.invalid_argument, .{ .argument = "io" }, "the simulated device is only in libvelo_sim", .{});
+    const report = io.probe.choose(pages.fd, pages.direct, pages.direct_errno, direct, wanted, options.queue_depth);
+    if (report.refused(wanted)) return fail(.permission, .{ .argument = "io" }, "{s}", .{report.reason.slice()});
+    self.device = device.info_of(&report);
+    switch (report.kind) {
+        .uring => self.engine = .{ .uring = search.Engine(io.Uring).init(common.allocator, &self.shared, options) catch |err| return engine_failed(err) },
+        else => self.engine = .{ .threads = search.Engine(io.Threads).init(common.allocator, &self.shared, options) catch |err| return engine_failed(err) },
+    }
+    return ok;
+}
+
+fn engine_failed(err: anyerror) i32 {
+    return fail(.out_of_memory, .{}, "cannot start the search workers: {t}", .{err});
+}
+
+export fn velo_index_close(handle: ?*Index) i32 {
+    const self = handle orelse return ok;
+    // In a child the workers do not exist; the parent's descriptors and memory end with the child.
+    if (self.process != common.process()) return ok;
+    if (self.closing.swap(true, .acq_rel)) return closed();
+    // Ends what is under way; then no worker touches what goes away below.
+    switch (self.engine) {
+        inline else => |engine| engine.deinit(),
+    }
+    while (self.calls.load(.acquire) > 0) std.Thread.sleep(50 * std.time.ns_per_us);
+    std.posix.close(self.pages_fd);
+    self.completed.deinit();
+    self.shared.deinit(common.allocator);
+    self.reader.deinit();
+    common.allocator.destroy(self);
+    return ok;
+}
+
+export fn velo_index_info_get(handle: ?*Index, info_out: ?*IndexInfo) i32 {
+    const self = handle orelse return common.null_argument("index");
+    const out = info_out orelse return common.null_argument("info_out");
+    if (self.enter()) |status| return status;
+    defer self.leave();
+    const reader = &self.reader;
+    const m = reader.manifest();
+    var info: IndexInfo = std.mem.zeroes(IndexInfo);
+    info.dim = m.dim;
+    info.n = m.n;
+    info.metric = @intFromEnum(reader.metric);
+    info.dtype = @intFromEnum(reader.dtype);
+    info.memory_bits = m.memory_bits;
+    info.record_bits = m.record_bits;
+    info.degree = m.degree;
+    info.links_built = m.links_built;
+    info.links_kept = reader.links_kept;
+    info.page_size = m.page_size;
+    info.page_count = m.page_count;
+    const n: f64 = @floatFromInt(m.n);
+    info.records_per_page = n / @as(f64, @floatFromInt(@max(1, m.page_count)));
+    info.edges_per_vertex = @as(f64, @floatFromInt(m.edges)) / n;
+    info.adjacency_bits_per_edge = @as(f64, @floatFromInt(m.adjacency_bits)) / @as(f64, @floatFromInt(@max(1, m.edges)));
+    info.threads = self.threads;
+    info.queries_in_flight = self.queries_in_flight;
+    info.plan = @intFromEnum(self.shared.plan);
+    info.stores_vectors = @intFromBool(reader.vectors != null);
+    info.memory_codes_bytes = reader.memory_codes_bytes();
+    info.memory_links_bytes = reader.memory_links_bytes();
+    info.memory_pages_bytes = reader.memory_pages_bytes();
+    info.memory_workers_bytes = switch (self.engine) {
+        inline else => |engine| engine.memory_bytes(),
+    };
+    info.memory_budget_bytes = self.memory_budget_bytes;
+    info.device = self.device;
+    common.put_text(&info.uuid, m.uuid);
+    common.write_versioned(IndexInfo, out, &info);
+    return ok;
+}
+
+// ---- searching ----
+
+/// Checks a call's arguments and fills `job`; `queries_copy` is where a submitted job keeps its queries.
+fn prepare(
+    self: *Index,
+    job: *search.Job,
+    queries: ?*const anyopaque,
+    dtype: i32,
+    query_count: u64,
+    filters: ?[*]const ?*filter_room.Filter,
+    filter_count: u64,
+    options: ?*const SearchOptions,
+    out: *const search.Out,
+) i32 {
+    const reader = &self.reader;
+    const given = options orelse return common.null_argument("options");
+    const o = common.versioned(SearchOptions, given) orelse return common.size_error("options", given.struct_size);
+    const element = std.enums.fromInt(index.Dtype, dtype) orelse return fail(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{dtype});
+    const limits = search.parameters;
+    if (o.k < 1 or o.k > limits.k_max) return fail(.invalid_argument, .{ .argument = "k" }, "k is {d}; it must lie within 1 and {d}", .{ o.k, limits.k_max });
+    if (o.list_size > limits.list_size_max) return fail(.invalid_argument, .{ .argument = "list_size" }, "list_size is {d}; at most {d}", .{ o.list_size, limits.list_size_max });
+    if (!(o.recall >= 0 and o.recall < 1)) return fail(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
+    if (std.math.isNan(o.sigma)) return fail(.invalid_argument, .{ .argument = "sigma" }, "sigma is not a number", .{});
+    if (filter_count > 1 and filter_count != query_count)
+        return fail(.invalid_argument, .{ .argument = "filters" }, "{d} filters for {d} queries: give none, one, or one a query", .{ filter_count, query_count });
+    const query_bytes = reader.header.dim_in * element.bytes();
+    const total = std.math.mul(u64, query_count, query_bytes) catch return fail(.invalid_argument, .{ .argument = "queries" }, "{d} queries are too many", .{query_count});
+    const bytes = @as([*]const u8, @ptrCast(queries orelse return common.null_argument("queries")))[0..@intCast(total)];
+    if (first_not_finite(element, bytes)) |place| {
+        const row = place / reader.header.dim_in;
+        return fail(.not_finite, .{ .argument = "queries", .row = @intCast(row) }, "query {d} holds NaN, infinity or a magnitude above {d}", .{ row, index.space.magnitude_max });
+    }
+    const handles: []const ?*filter_room.Filter = if (filter_count == 0) &.{} else (filters orelse return common.null_argument("filters"))[0..@intCast(filter_count)];
+    for (handles, 0..) |handle, i| {
+        const filter = handle orelse continue;
+        if (filter.row_count != reader.n())
+            return fail(.filter, .{ .argument = "filters", .row = @intCast(i) }, "the filter is over {d} rows, the index has {d}", .{ filter.row_count, reader.n() });
+    }
+    job.* = .{
+        .queries = bytes,
+        .query_bytes = query_bytes,
+        .dtype = element,
+        .count = query_count,
+        .filters = @ptrCast(handles),
+        .parameters = search.parameters.resolve(.{
+            .k = o.k,
+            .list_size = o.list_size,
+            .recall = o.recall,
+            .sigma = o.sigma,
+            .burst_max = o.burst_max,
+            .beam_width = o.beam_width,
+            .late_filter = o.late_filter != 0,
+            .flags = o.flags,
+        }, reader),
+        .deadline_us = if (o.timeout_us == 0) 0 else base.nowMicros() +| o.timeout_us,
+        .out = out,
+        .on_done = undefined,
+    };
+    search.prepare_filters(job, reader.n()) catch return common.out_of_memory();
+    return ok;
+}
+
+/// Place of the first element that a search cannot stand, counted over all queries.
+fn first_not_finite(dtype: index.Dtype, bytes: []const u8) ?u64 {
+    switch (dtype) {
+        .f32 => for (std.mem.bytesAsSlice(f32, bytes), 0..) |value, i| {
+            if (!(@abs(value) <= index.space.magnitude_max)) return i;
+        },
+        .f16 => for (std.mem.bytesAsSlice(f16, bytes), 0..) |value, i| {
+            if (!std.math.isFinite(value)) return i;
+        },
+        .u8, .i8 => {},
+    }
+    return null;
+}
+
+const Blocking = struct {
+    job: search.Job,
+    done: std.Thread.ResetEvent = .{},
+
+    fn on_done(job: *search.Job) void {
+        const self: *Blocking = @fieldParentPtr("job", job);
+        self.done.set();
+    }
+};
+
+/// The status of an ended job, with its message.
+fn outcome_status(job: *const search.Job) i32 {
+    const page = job.failure_page.load(.acquire);
+    return switch (job.outcome()) {
+        .ok => ok,
+        .corrupt => if (page >= 0)
+            fail(.corrupt, .{ .file = index.reader.file_pages, .page = page }, "page {d} of {s} is damaged", .{ page, index.reader.file_pages })
+        else
+            fail(.corrupt, .{ .file = index.reader.file_links }, "{s} is damaged", .{index.reader.file_links}),
+        .io => fail(.io, .{ .file = index.reader.file_pages, .page = page }, "the device failed to read page {d} of {s}", .{ page, index.reader.file_pages }),
+        .timeout => fail(.timeout, .{}, "the search ran into its timeout", .{}),
+        .closed => closed(),
+    };
+}
+
+export fn velo_search(
+    handle: ?*Index,
+    queries: ?*const anyopaque,
+    dtype: i32,
+    query_count: u64,
+    filters: ?[*]const ?*filter_room.Filter,
+    filter_count: u64,
+    options: ?*const SearchOptions,
+    out: ?*search.Out,
+) i32 {
+    const self = handle orelse return common.null_argument("index");
+    const given_out = out orelse return common.null_argument("out");
+    if (self.enter()) |status| return status;
+    defer self.leave();
+    if (query_count == 0) return ok;
+    const own_out = common.versioned(search.Out, given_out) orelse return common.size_error("out", given_out.struct_size);
+    var blocking: Blocking = .{ .job = undefined };
+    const status = prepare(self, &blocking.job, queries, dtype, query_count, filters, filter_count, options, &own_out);
+    if (status != ok) return status;
+    blocking.job.on_done = Blocking.on_done;
+    if (!self.submit(&blocking.job)) return closed();
+    blocking.done.wait();
+    translate_statuses(&own_out, query_count);
+    return outcome_status(&blocking.job);
+}
+
+/// Workers write outcomes; callers read statuses.
+fn translate_statuses(out: *const search.Out, query_count: u64) void {
+    const statuses = out.statuses orelse return;
+    for (statuses[0..@intCast(query_count)]) |*status| {
+        status.* = @intFromEnum(@as(common.Status, switch (@as(search.Outcome, @enumFromInt(status.*))) {
+            .ok => .ok,
+            .corrupt => .corrupt,
+            .io => .io,
+            .timeout => .timeout,
+            .closed => .closed,
+        }));
+    }
+}
+
+const Ticket = struct {
+    job: search.Job,
+    node: tickets.Node = .{},
+    index: *Index,
+    out: search.Out,
+    queries: []u8,
+    filters: []?*filter_room.Filter,
+
+    fn on_done(job: *search.Job) void {
+        const self: *Ticket = @fieldParentPtr("job", job);
+        translate_statuses(&self.out, job.count);
+        // After this the ticket belongs to whoever reaps it.
+        self.index.completed.push(&self.node);
+    }
+
+    fn deinit(self: *Ticket) void {
+        common.allocator.free(self.queries);
+        common.allocator.free(self.filters);
+        common.allocator.destroy(self);
+    }
+};
+
+export fn velo_submit(
+    handle: ?*Index,
+    queries: ?*const anyopaque,
+    dtype: i32,
+    query_count: u64,
+    filters: ?[*]const ?*filter_room.Filter,
+    filter_count: u64,
+    options: ?*const SearchOptions,
+    out: ?*search.Out,
+    ticket_number: u64,
+) i32 {
+    const self = handle orelse return common.null_argument("index");
+    const given_out = out orelse return common.null_argument("out");
+    if (self.enter()) |status| return status;
+    defer self.leave();
+    if (query_count == 0) return fail(.invalid_argument, .{ .argument = "queries" }, "a ticket needs at least one query", .{});
+    const own_out = common.versioned(search.Out, given_out) orelse return common.size_error("out", given_out.struct_size);
+    const ticket = common.allocator.create(Ticket) catch return common.out_of_memory();
+    ticket.* = .{ .job = undefined, .index = self, .out = own_out, .queries = &.{}, .filters = &.{} };
+    const status = prepare(self, &ticket.job, queries, dtype, query_count, filters, filter_count, options, &ticket.out);
+    if (status != ok) {
+        ticket.deinit();
+        return status;
+    }
+    ticket.queries = common.allocator.dupe(u8, ticket.job.queries) catch {
+        ticket.deinit();
+        return common.out_of_memory();
+    };
+    ticket.filters = common.allocator.dupe(?*filter_room.Filter, @ptrCast(@constCast(ticket.job.filters))) catch {
+        ticket.deinit();
+        return common.out_of_memory();
+    };
+    ticket.job.queries = ticket.queries;
+    ticket.job.filters = @ptrCast(ticket.filters);
+    ticket.job.on_done = Ticket.on_done;
+    ticket.node.number = ticket_number;
+    if (!self.completed.reserve()) {
+        ticket.deinit();
+        return fail(.busy, .{}, "{d} searches wait already", .{tickets.waiting_max});
+    }
+    if (!self.submit(&ticket.job)) {
+        self.completed.release();
+        ticket.deinit();
+        return closed();
+    }
+    return ok;
+}
+
+pub const Completion = extern struct { ticket: u64, status: i32, reserved: u32 = 0 };
+
+export fn velo_reap(handle: ?*Index, completions_out: ?[*]Completion, capacity: u32, count_out: ?*u32) i32 {
+    const self = handle orelse return common.null_argument("index");
+    const out = completions_out orelse return common.null_argument("completions_out");
+    const count = count_out orelse return common.null_argument("count_out");
+    if (self.process != common.process()) return common.forked();
+    count.* = 0;
+    while (count.* < capacity) {
+        const node = self.completed.pop() orelse break;
+        const ticket: *Ticket = @fieldParentPtr("node", node);
+        out[count.*] = .{ .ticket = node.number, .status = outcome_status(&ticket.job) };
+        count.* += 1;
+        ticket.deinit();
+    }
+    return ok;
+}
+
+export fn velo_event_fd(handle: ?*Index, fd_out: ?*i32) i32 {
+    const self = handle orelse return common.null_argument("index");
+    const out = fd_out orelse return common.null_argument("fd_out");
+    if (self.process != common.process()) return common.forked();
+    out.* = self.completed.event_fd;
+    return ok;
+}
+
+export fn velo_get_vectors(handle: ?*Index, vertices: ?[*]const u32, count: u64, vectors_out: ?[*]f32) i32 {
+    const self = handle orelse return common.null_argument("index");
+    if (self.enter()) |status| return status;
+    defer self.leave();
+    if (count == 0) return ok;
+    const ids = vertices orelse return common.null_argument("vertices");
+    const out = vectors_out orelse return common.null_argument("vectors_out");
+    var diagnostic: index.Diagnostic = .{};
+    self.reader.get_vectors(ids[0..@intCast(count)], out[0..@intCast(count * self.reader.header.dim_in)], &diagnostic) catch |err|
+        return common.fail_index(err, &diagnostic);
+    return ok;
+}
+
+export fn velo_verify(path: ?[*:0]const u8, pages_checked_out: ?*u64) i32 {
+    const folder = path orelse return common.null_argument("path");
+    var diagnostic: index.Diagnostic = .{};
+    var pages: u64 = 0;
+    index.verify(common.allocator, std.mem.span(folder), &pages, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
+    if (pages_checked_out) |out| out.* = pages;
+    return ok;
+}

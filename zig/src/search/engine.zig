@@ -1,0 +1,402 @@
+//! Workers, each with a device of its own, interleaving queries so that none waits for another's read.
+const std = @import("std");
+const builtin = @import("builtin");
+const base = @import("base");
+const layout = @import("layout");
+const io = @import("io");
+const index = @import("index");
+const job_file = @import("job.zig");
+const Job = job_file.Job;
+const Queue = job_file.Queue;
+const Outcome = job_file.Outcome;
+const Search = @import("search_state.zig").Search;
+const Shared = @import("shared.zig").Shared;
+const assert = std.debug.assert;
+
+pub const Options = struct {
+    threads: u32,
+    /// Queries in flight a worker (B).
+    queries_in_flight: u32 = queries_in_flight_default,
+    queue_depth: u32 = queue_depth_default,
+    /// pages.bin, open until `deinit`.
+    file: std.posix.fd_t,
+    simulated_seed: u64 = 0,
+    simulated_faults: u32 = 0,
+};
+
+pub const queries_in_flight_default = 8;
+pub const queue_depth_default = 64;
+pub const queries_in_flight_max = 256;
+
+/// The next processor to pin a worker to: indexes opened side by side spread over the machine.
+var next_processor: std.atomic.Value(u32) = .init(0);
+
+pub fn Engine(comptime Device: type) type {
+    io.check_device(Device);
+    return struct {
+        const Self = @This();
+
+        allocator: std.mem.Allocator,
+        shared: *const Shared,
+        queue: Queue = .{},
+        workers: []Worker,
+        canceled: std.atomic.Value(bool) = .init(false),
+
+        pub const InitError = io.InitError || error{ThreadFailed};
+
+        pub fn init(allocator: std.mem.Allocator, shared: *const Shared, options: Options) InitError!*Self {
+            assert(options.threads > 0 and options.queries_in_flight > 0);
+            const self = try allocator.create(Self);
+            errdefer allocator.destroy(self);
+            const workers = try allocator.alloc(Worker, options.threads);
+            errdefer allocator.free(workers);
+            self.* = .{ .allocator = allocator, .shared = shared, .workers = workers };
+            var made: usize = 0;
+            errdefer for (workers[0..made]) |*worker| worker.deinit(allocator);
+            for (workers, 0..) |*worker, i| {
+                var own = options;
+                own.simulated_seed +%= i;
+                try worker.init(allocator, self, own);
+                made += 1;
+            }
+            var started: usize = 0;
+            errdefer {
+                self.queue.close();
+                for (workers[0..started]) |*worker| worker.thread.join();
+            }
+            const processor = next_processor.fetchAdd(options.threads, .monotonic);
+            for (workers, 0..) |*worker, i| {
+                worker.processor = processor +% @as(u32, @intCast(i));
+                worker.thread = std.Thread.spawn(.{ .stack_size = 512 * 1024 }, Worker.run, .{worker}) catch return error.ThreadFailed;
+                started += 1;
+            }
+            return self;
+        }
+
+        /// Queries under way end with `.closed`; returns when all workers have stopped.
+        pub fn deinit(self: *Self) void {
+            self.canceled.store(true, .release);
+            self.queue.close();
+            for (self.workers) |*worker| worker.thread.join();
+            for (self.workers) |*worker| worker.deinit(self.allocator);
+            self.allocator.free(self.workers);
+            self.allocator.destroy(self);
+        }
+
+        pub fn memory_bytes(self: *const Self) u64 {
+            var sum: u64 = 0;
+            for (self.workers) |*worker| sum += worker.memory.bytes.len + worker.slots.len * @sizeOf(Slot);
+            return sum;
+        }
+
+        const Slot = struct {
+            search: Search,
+            job: *Job = undefined,
+            query: u64 = 0,
+            begin_us: u64 = 0,
+            in_flight: u32 = 0,
+            outcome: Outcome = .ok,
+            page: i64 = -1,
+            /// In the worker's `starved` list, waiting for page buffers.
+            starved: bool = false,
+        };
+
+        const Worker = struct {
+            engine: *Self,
+            device: Device,
+            memory: base.AlignedBytes,
+            buffer_stride: usize,
+            reads: []io.Read,
+            free_buffers: []u32,
+            free_count: u32,
+            slots: []Slot,
+            /// Slots without a query; slots whose query can go on; slots that wait for buffers.
+            idle: Stack,
+            ready: Stack,
+            starved: Stack,
+            done: []*io.Read,
+            thread: std.Thread = undefined,
+            processor: u32 = 0,
+
+            fn init(self: *Worker, allocator: std.mem.Allocator, engine: *Self, options: Options) InitError!void {
+                const page_size = engine.shared.reader.pages_header.page_size;
+                // Kernels and list readers look a little past a page: the next sector is theirs to look at.
+                const stride = page_size + io.sector_size;
+                const depth = @min(options.queue_depth, io.queue_depth_max);
+                const buffer_count = 2 * depth;
+                var memory = try base.AlignedBytes.alloc(buffer_count * stride, .{});
+                errdefer memory.free();
+                var device = try Device.init(allocator, .{
+                    .file = options.file,
+                    .queue_depth = depth,
+                    .buffers = memory.bytes,
+                    .simulated_seed = options.simulated_seed,
+                    .simulated_faults = options.simulated_faults,
+                });
+                errdefer device.deinit();
+                const reads = try allocator.alloc(io.Read, buffer_count);
+                errdefer allocator.free(reads);
+                const free_buffers = try allocator.alloc(u32, buffer_count);
+                errdefer allocator.free(free_buffers);
+                for (reads, free_buffers, 0..) |*read, *free, i| {
+                    read.* = .{ .offset = 0, .buffer = @alignCast(memory.bytes.ptr + i * stride), .length = page_size };
+                    free.* = @intCast(buffer_count - 1 - i);
+                }
+                const done = try allocator.alloc(*io.Read, buffer_count);
+                errdefer allocator.free(done);
+                const slot_count = options.queries_in_flight;
+                var idle = try Stack.init(allocator, slot_count);
+                errdefer idle.deinit(allocator);
+                var ready = try Stack.init(allocator, slot_count);
+                errdefer ready.deinit(allocator);
+                var starved = try Stack.init(allocator, slot_count);
+                errdefer starved.deinit(allocator);
+                const slots = try allocator.alloc(Slot, slot_count);
+                errdefer allocator.free(slots);
+                var made: usize = 0;
+                errdefer for (slots[0..made]) |*slot| slot.search.deinit(allocator);
+                for (slots, 0..) |*slot, i| {
+                    slot.* = .{ .search = try Search.init(allocator, engine.shared) };
+                    made += 1;
+                    idle.push(@intCast(slot_count - 1 - i));
+                }
+                self.* = .{
+                    .engine = engine,
+                    .device = device,
+                    .memory = memory,
+                    .buffer_stride = stride,
+                    .reads = reads,
+                    .free_buffers = free_buffers,
+                    .free_count = @intCast(buffer_count),
+                    .slots = slots,
+                    .idle = idle,
+                    .ready = ready,
+                    .starved = starved,
+                    .done = done,
+                };
+            }
+
+            fn deinit(self: *Worker, allocator: std.mem.Allocator) void {
+                self.device.deinit();
+                for (self.slots) |*slot| slot.search.deinit(allocator);
+                allocator.free(self.slots);
+                self.idle.deinit(allocator);
+                self.ready.deinit(allocator);
+                self.starved.deinit(allocator);
+                allocator.free(self.done);
+                allocator.free(self.free_buffers);
+                allocator.free(self.reads);
+                self.memory.free();
+            }
+
+            fn run(self: *Worker) void {
+                pin(self.processor);
+                while (true) {
+                    // One query at a time enters between two turns, so that workers share what waits evenly.
+                    if (self.idle.len > 0) {
+                        const nothing_live = self.idle.len == self.slots.len;
+                        if (self.engine.queue.take(nothing_live)) |task| {
+                            self.begin(task);
+                        } else if (nothing_live) return; // closed and empty
+                    }
+                    while (self.ready.pop()) |slot| self.advance(slot);
+                    self.device.flush();
+                    const nothing_to_do = self.idle.len == 0 or !self.engine.queue.waiting.load(.acquire);
+                    const done_count = self.device.poll(self.done, if (nothing_to_do) .one else .none);
+                    for (self.done[0..done_count]) |read| self.arrive(read);
+                    self.feed_starved();
+                }
+            }
+
+            fn begin(self: *Worker, task: job_file.Task) void {
+                const number = self.idle.pop().?;
+                const slot = &self.slots[number];
+                const job = task.job;
+                slot.job = job;
+                slot.query = task.query;
+                slot.begin_us = base.nowMicros();
+                slot.outcome = .ok;
+                slot.page = -1;
+                slot.search.start(job.queries[@intCast(task.query * job.query_bytes)..][0..job.query_bytes], job.dtype, job.parameters, job.filter_of(task.query));
+                self.ready.push(number);
+            }
+
+            /// Runs a slot whose pages have all arrived (or that has not wanted any yet) until it wants more, or ends.
+            fn advance(self: *Worker, number: u32) void {
+                const slot = &self.slots[number];
+                assert(slot.in_flight == 0);
+                if (slot.outcome == .ok) self.check_time(slot);
+                if (slot.outcome != .ok) return self.finish(number);
+                const want = slot.search.step() catch {
+                    slot.outcome = .corrupt;
+                    return self.finish(number);
+                };
+                switch (want) {
+                    .done => self.finish(number),
+                    .pages => self.ask(number),
+                }
+            }
+
+            fn check_time(self: *Worker, slot: *Slot) void {
+                if (self.engine.canceled.load(.monotonic)) {
+                    slot.outcome = .closed;
+                } else if (slot.job.deadline_us > 0 and base.nowMicros() >= slot.job.deadline_us) {
+                    slot.outcome = .timeout;
+                }
+            }
+
+            fn ask(self: *Worker, number: u32) void {
+                const slot = &self.slots[number];
+                const search = &slot.search;
+                const header = &self.engine.shared.reader.pages_header;
+                while (search.wanted_next < search.wanted_count) {
+                    if (self.free_count == 0) {
+                        slot.starved = true;
+                        self.starved.push(number);
+                        return;
+                    }
+                    self.free_count -= 1;
+                    const buffer = self.free_buffers[self.free_count];
+                    const page = search.wanted[search.wanted_next];
+                    search.wanted_next += 1;
+                    const read = &self.reads[buffer];
+                    read.offset = header.offset_of(page);
+                    read.context = @as(usize, number) << 32 | page;
+                    slot.in_flight += 1;
+                    self.device.submit(read);
+                }
+            }
+
+            fn feed_starved(self: *Worker) void {
+                var count = self.starved.len;
+                while (count > 0 and self.free_count > 0) : (count -= 1) {
+                    const number = self.starved.pop().?;
+                    self.slots[number].starved = false;
+                    if (self.slots[number].outcome == .ok) self.ask(number);
+                    self.ready_if_complete(number);
+                }
+            }
+
+            fn ready_if_complete(self: *Worker, number: u32) void {
+                const slot = &self.slots[number];
+                if (slot.in_flight > 0 or slot.starved) return;
+                if (slot.outcome != .ok or slot.search.wanted_next == slot.search.wanted_count) self.ready.push(number);
+            }
+
+            fn arrive(self: *Worker, read: *io.Read) void {
+                const number: u32 = @intCast(read.context >> 32);
+                const page: u32 = @truncate(read.context);
+                const slot = &self.slots[number];
+                slot.in_flight -= 1;
+                if (slot.outcome == .ok) {
+                    if (read.status == .ok) {
+                        slot.search.on_page(page, read.data()) catch {
+                            slot.outcome = .corrupt;
+                            slot.page = page;
+                        };
+                    } else {
+                        // A file that ends before a page it should hold is damage; else the device failed.
+                        slot.outcome = if (read.status == .short) .corrupt else .io;
+                        slot.page = page;
+                    }
+                }
+                const buffer: u32 = @intCast((@intFromPtr(read.buffer) - @intFromPtr(self.memory.bytes.ptr)) / self.buffer_stride);
+                self.free_buffers[self.free_count] = buffer;
+                self.free_count += 1;
+                self.ready_if_complete(number);
+            }
+
+            fn finish(self: *Worker, number: u32) void {
+                const slot = &self.slots[number];
+                const job = slot.job;
+                write_out(slot, self.engine.shared);
+                self.idle.push(number);
+                job.finish_query(slot.outcome, slot.page);
+            }
+        };
+
+        fn write_out(slot: *const Slot, shared: *const Shared) void {
+            const out = slot.job.out;
+            const q: usize = @intCast(slot.query);
+            const k = slot.job.parameters.k;
+            const search = &slot.search;
+            const results = if (slot.outcome == .ok) search.results.slice() else search.results.items[0..0];
+            const metric = shared.reader.metric;
+            const norm_max = shared.reader.header.norm_max;
+            if (out.vertices) |vertices| {
+                for (vertices[q * k ..][0..k], 0..) |*vertex, i| vertex.* = if (i < results.len) results[i].vertex() else -1;
+            }
+            if (out.distances) |distances| {
+                for (distances[q * k ..][0..k], 0..) |*distance, i|
+                    distance.* = if (i < results.len) index.space.reported(metric, results[i].distance, search.query_norm2, norm_max) else std.math.inf(f32);
+            }
+            const counters = &search.counters;
+            if (out.counts) |a| a[q] = @intCast(results.len);
+            if (out.statuses) |a| a[q] = @intFromEnum(slot.outcome);
+            if (out.error_pages) |a| a[q] = slot.page;
+            if (out.reads) |a| a[q] = counters.reads;
+            if (out.rounds) |a| a[q] = counters.rounds;
+            if (out.bytes_read) |a| a[q] = counters.bytes_read;
+            if (out.cache_hits) |a| a[q] = counters.cache_hits;
+            if (out.estimates) |a| a[q] = counters.estimates;
+            if (out.expanded) |a| a[q] = counters.expanded;
+            if (out.filtered) |a| a[q] = counters.filtered;
+            if (out.latency_us) |a| a[q] = base.nowMicros() - slot.begin_us;
+            if (out.records_scored) |a| a[q] = counters.records_scored;
+            if (out.records_used) |a| a[q] = counters.records_used;
+        }
+
+        pub fn submit(self: *Self, job: *Job) bool {
+            return self.queue.push(job);
+        }
+    };
+}
+
+/// A fixed stack of slot numbers.
+const Stack = struct {
+    items: []u32,
+    len: u32 = 0,
+
+    fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!Stack {
+        return .{ .items = try allocator.alloc(u32, capacity) };
+    }
+    fn deinit(self: *Stack, allocator: std.mem.Allocator) void {
+        allocator.free(self.items);
+    }
+    fn push(self: *Stack, item: u32) void {
+        self.items[self.len] = item;
+        self.len += 1;
+    }
+    fn pop(self: *Stack) ?u32 {
+        if (self.len == 0) return null;
+        self.len -= 1;
+        return self.items[self.len];
+    }
+};
+
+/// Binds the calling thread to one of the processors it may run on. A wish: a system that refuses loses only speed.
+fn pin(number: u32) void {
+    const linux = std.os.linux;
+    var allowed: linux.cpu_set_t = @splat(0);
+    if (linux.E.init(linux.sched_getaffinity(0, @sizeOf(linux.cpu_set_t), &allowed)) != .SUCCESS) return;
+    var count: u32 = 0;
+    for (allowed) |word| count += @popCount(word);
+    if (count == 0) return;
+    var skip = number % count;
+    for (&allowed, 0..) |*word, i| {
+        var rest = word.*;
+        while (rest != 0) : (rest &= rest - 1) {
+            if (skip == 0) {
+                var one: linux.cpu_set_t = @splat(0);
+                one[i] = rest & (~rest + 1);
+                linux.sched_setaffinity(0, &one) catch {};
+                return;
+            }
+            skip -= 1;
+        }
+    }
+}
+
+comptime {
+    assert(builtin.os.tag == .linux);
+}

@@ -1,0 +1,321 @@
+//! What a query keeps of the vertices it has met: the candidate list, the frontier of vertices that only lead
+//! somewhere, and the set of all it has met. All of fixed size, allocated when the index is opened.
+const std = @import("std");
+const assert = std.debug.assert;
+
+/// Ids have 31 bits; the highest marks a candidate whose links were followed.
+const expanded_bit: u32 = 1 << 31;
+
+pub const Candidate = struct {
+    distance: f32,
+    tagged: u32,
+
+    pub inline fn vertex(self: Candidate) u32 {
+        return self.tagged & ~expanded_bit;
+    }
+    pub inline fn expanded(self: Candidate) bool {
+        return self.tagged & expanded_bit != 0;
+    }
+};
+
+/// The L best vertices met so far that may be answers, ascending by distance.
+pub const List = struct {
+    items: []Candidate,
+    limit: u32 = 0,
+    len: u32 = 0,
+    /// No candidate before this place is unexpanded.
+    cursor: u32 = 0,
+
+    pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!List {
+        return .{ .items = try allocator.alloc(Candidate, capacity) };
+    }
+
+    pub fn deinit(self: *List, allocator: std.mem.Allocator) void {
+        allocator.free(self.items);
+    }
+
+    pub fn reset(self: *List, limit: u32) void {
+        assert(limit > 0 and limit <= self.items.len);
+        self.limit = limit;
+        self.len = 0;
+        self.cursor = 0;
+    }
+
+    /// A distance must be below this to enter.
+    pub inline fn bound(self: *const List) f32 {
+        return if (self.len < self.limit) std.math.inf(f32) else self.items[self.len - 1].distance;
+    }
+
+    /// The vertex must not be in the list. False when it is too far.
+    pub inline fn insert(self: *List, vertex: u32, distance: f32) bool {
+        if (!(distance < self.bound())) return false;
+        var low: u32 = 0;
+        var high: u32 = self.len;
+        while (low < high) {
+            const middle = (low + high) / 2;
+            if (self.items[middle].distance <= distance) low = middle + 1 else high = middle;
+        }
+        if (self.len < self.limit) self.len += 1;
+        std.mem.copyBackwards(Candidate, self.items[low + 1 .. self.len], self.items[low .. self.len - 1]);
+        self.items[low] = .{ .distance = distance, .tagged = vertex };
+        if (low < self.cursor) self.cursor = low;
+        return true;
+    }
+
+    /// The nearest candidate whose links were not followed.
+    pub inline fn nearest_unexpanded(self: *List) ?u32 {
+        while (self.cursor < self.len) : (self.cursor += 1) {
+            if (!self.items[self.cursor].expanded()) return self.cursor;
+        }
+        return null;
+    }
+
+    pub inline fn mark_expanded(self: *List, place: u32) void {
+        self.items[place].tagged |= expanded_bit;
+    }
+
+    pub fn slice(self: *const List) []Candidate {
+        return self.items[0..self.len];
+    }
+};
+
+/// A heap of vertices that may not be answers but lead on. When full, newcomers are dropped.
+pub const Frontier = struct {
+    items: []Candidate,
+    len: u32 = 0,
+
+    pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!Frontier {
+        return .{ .items = try allocator.alloc(Candidate, capacity) };
+    }
+
+    pub fn deinit(self: *Frontier, allocator: std.mem.Allocator) void {
+        allocator.free(self.items);
+    }
+
+    pub fn push(self: *Frontier, vertex: u32, distance: f32) void {
+        if (self.len == self.items.len) return;
+        var at = self.len;
+        self.len += 1;
+        while (at > 0) {
+            const parent = (at - 1) / 2;
+            if (self.items[parent].distance <= distance) break;
+            self.items[at] = self.items[parent];
+            at = parent;
+        }
+        self.items[at] = .{ .distance = distance, .tagged = vertex };
+    }
+
+    pub inline fn nearest(self: *const Frontier) f32 {
+        return if (self.len == 0) std.math.inf(f32) else self.items[0].distance;
+    }
+
+    pub fn pop(self: *Frontier) u32 {
+        assert(self.len > 0);
+        const top = self.items[0].vertex();
+        self.len -= 1;
+        const last = self.items[self.len];
+        var at: u32 = 0;
+        while (true) {
+            var child = 2 * at + 1;
+            if (child >= self.len) break;
+            if (child + 1 < self.len and self.items[child + 1].distance < self.items[child].distance) child += 1;
+            if (last.distance <= self.items[child].distance) break;
+            self.items[at] = self.items[child];
+            at = child;
+        }
+        self.items[at] = last;
+        return top;
+    }
+};
+
+/// The vertices met, by open addressing. It starts small, so that clearing it is cheap, and doubles as it fills; at
+/// its limit it answers "met before" to everything, which ends a search early but never wrongly.
+pub const Visited = struct {
+    halves: [2][]u32,
+    current: u1 = 0,
+    mask: u32 = 0,
+    count: u32 = 0,
+
+    const empty = std.math.maxInt(u32);
+
+    pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!Visited {
+        assert(std.math.isPowerOfTwo(capacity));
+        const first = try allocator.alloc(u32, capacity);
+        errdefer allocator.free(first);
+        return .{ .halves = .{ first, try allocator.alloc(u32, capacity) } };
+    }
+
+    pub fn deinit(self: *Visited, allocator: std.mem.Allocator) void {
+        for (self.halves) |half| allocator.free(half);
+    }
+
+    pub fn reset(self: *Visited, expected: u32) void {
+        const size = std.math.ceilPowerOfTwoAssert(u32, std.math.clamp(expected * 2, 256, @as(u32, @intCast(self.halves[0].len))));
+        self.current = 0;
+        self.mask = size - 1;
+        self.count = 0;
+        @memset(self.halves[0][0..size], empty);
+    }
+
+    inline fn hash(vertex: u32) u32 {
+        return @truncate((vertex *% @as(u64, 0x9e3779b97f4a7c15)) >> 32);
+    }
+
+    pub inline fn prefetch(self: *const Visited, vertex: u32) void {
+        @prefetch(&self.halves[self.current][hash(vertex) & self.mask], .{ .rw = .write });
+    }
+
+    /// True when the vertex was not there before.
+    pub inline fn insert(self: *Visited, vertex: u32) bool {
+        const table = self.halves[self.current];
+        var at = hash(vertex) & self.mask;
+        while (true) : (at = (at + 1) & self.mask) {
+            const found = table[at];
+            if (found == vertex) return false;
+            if (found == empty) break;
+        }
+        if (self.count * 3 > self.mask * 2) {
+            if (self.mask + 1 == table.len) return false;
+            self.grow();
+            self.place(vertex);
+        } else table[at] = vertex;
+        self.count += 1;
+        return true;
+    }
+
+    /// Puts a vertex that is not there.
+    fn place(self: *Visited, vertex: u32) void {
+        const table = self.halves[self.current];
+        var at = hash(vertex) & self.mask;
+        while (table[at] != empty) at = (at + 1) & self.mask;
+        table[at] = vertex;
+    }
+
+    noinline fn grow(self: *Visited) void {
+        const old = self.halves[self.current][0 .. self.mask + 1];
+        self.current ^= 1;
+        self.mask = self.mask * 2 + 1;
+        const new = self.halves[self.current][0 .. self.mask + 1];
+        @memset(new, empty);
+        for (old) |vertex| {
+            if (vertex != empty) self.place(vertex);
+        }
+    }
+};
+
+/// The k best answers by full distance, ascending; equal distances by lower vertex.
+pub const Results = struct {
+    items: []Candidate,
+    limit: u32 = 0,
+    len: u32 = 0,
+
+    pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!Results {
+        return .{ .items = try allocator.alloc(Candidate, capacity) };
+    }
+
+    pub fn deinit(self: *Results, allocator: std.mem.Allocator) void {
+        allocator.free(self.items);
+    }
+
+    pub fn reset(self: *Results, limit: u32) void {
+        assert(limit > 0 and limit <= self.items.len);
+        self.limit = limit;
+        self.len = 0;
+    }
+
+    pub inline fn bound(self: *const Results) f32 {
+        return if (self.len < self.limit) std.math.inf(f32) else self.items[self.len - 1].distance;
+    }
+
+    /// The vertex must not be among the results. True when it entered.
+    pub inline fn insert(self: *Results, vertex: u32, distance: f32) bool {
+        if (self.len == self.limit) {
+            const last = self.items[self.len - 1];
+            if (distance > last.distance or (distance == last.distance and vertex > last.tagged)) return false;
+        } else self.len += 1;
+        var at = self.len - 1;
+        while (at > 0) : (at -= 1) {
+            const before = self.items[at - 1];
+            if (before.distance < distance or (before.distance == distance and before.tagged < vertex)) break;
+            self.items[at] = before;
+        }
+        self.items[at] = .{ .distance = distance, .tagged = vertex };
+        return true;
+    }
+
+    pub fn slice(self: *const Results) []const Candidate {
+        return self.items[0..self.len];
+    }
+};
+
+const testing = std.testing;
+
+test "a list keeps the nearest in order and hands out the nearest unexpanded" {
+    const seed = testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = std.Random.DefaultPrng.init(seed);
+    const random = prng.random();
+    var list = try List.init(testing.allocator, 64);
+    defer list.deinit(testing.allocator);
+    for (0..200) |_| {
+        list.reset(random.intRangeAtMost(u32, 1, 64));
+        var all: [300]f32 = undefined;
+        for (&all, 0..) |*distance, i| {
+            distance.* = @floatFromInt(random.uintLessThan(u32, 1000));
+            _ = list.insert(@intCast(i), distance.*);
+            if (random.uintLessThan(u32, 4) == 0) {
+                if (list.nearest_unexpanded()) |place| {
+                    for (list.slice()[0..place]) |candidate| try testing.expect(candidate.expanded());
+                    list.mark_expanded(place);
+                }
+            }
+        }
+        std.mem.sort(f32, &all, {}, std.sort.asc(f32));
+        for (list.slice(), all[0..list.len]) |candidate, distance| try testing.expectEqual(distance, candidate.distance);
+    }
+}
+
+test "the frontier gives the nearest first" {
+    var frontier = try Frontier.init(testing.allocator, 100);
+    defer frontier.deinit(testing.allocator);
+    var prng = std.Random.DefaultPrng.init(testing.random_seed);
+    for (0..120) |i| frontier.push(@intCast(i), prng.random().float(f32));
+    try testing.expectEqual(100, frontier.len);
+    var last: f32 = 0;
+    while (frontier.len > 0) {
+        try testing.expect(frontier.nearest() >= last);
+        last = frontier.nearest();
+        _ = frontier.pop();
+    }
+}
+
+test "a visited set agrees with a map, through every doubling, and saturates instead of failing" {
+    var visited = try Visited.init(testing.allocator, 1 << 12);
+    defer visited.deinit(testing.allocator);
+    var model: std.AutoHashMapUnmanaged(u32, void) = .empty;
+    defer model.deinit(testing.allocator);
+    var prng = std.Random.DefaultPrng.init(testing.random_seed);
+    for (0..3) |_| {
+        visited.reset(10);
+        model.clearRetainingCapacity();
+        for (0..4000) |_| {
+            const vertex = prng.random().uintLessThan(u32, 2500);
+            const new = !(try model.getOrPut(testing.allocator, vertex)).found_existing;
+            try testing.expectEqual(new, visited.insert(vertex));
+        }
+    }
+    visited.reset(10);
+    for (0..100_000) |i| _ = visited.insert(@intCast(i));
+    try testing.expect(visited.count < 1 << 12);
+}
+
+test "results are the k best, ties by vertex" {
+    var results = try Results.init(testing.allocator, 8);
+    defer results.deinit(testing.allocator);
+    results.reset(3);
+    for ([_]u32{ 9, 4, 7, 1, 8 }) |vertex| _ = results.insert(vertex, 1);
+    _ = results.insert(2, 0.5);
+    var vertices: [3]u32 = undefined;
+    for (results.slice(), &vertices) |candidate, *vertex| vertex.* = candidate.vertex();
+    try testing.expectEqualSlices(u32, &.{ 2, 1, 4 }, &vertices);
+}

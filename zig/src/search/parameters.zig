@@ -1,0 +1,61 @@
+//! One search's parameters, resolved: defaults filled in, limits kept.
+const std = @import("std");
+const index = @import("index");
+
+pub const k_max = 4096;
+pub const list_size_max = 8192;
+pub const burst_max = 128;
+
+/// For comparisons in benches; documented in docs/HACKING.md.
+pub const flag_no_page_expansion: u32 = 1;
+pub const flag_counts_used: u32 = 2;
+/// Only the records that were asked for are scored, not all that their page holds.
+pub const flag_record_only: u32 = 4;
+
+pub const Parameters = struct {
+    k: u32,
+    list_size: u32,
+    /// A candidate is read if its estimate less this many standard deviations reaches the k-th best.
+    sigma: f32,
+    burst_max: u32 = burst_max,
+    beam_width: u32 = 4,
+    /// The filter is asked only for results (as systems do that filter after the search).
+    late_filter: bool = false,
+    flags: u32 = 0,
+};
+
+/// What a caller asked for; zero (or negative, for sigma) is "the default".
+pub const Asked = struct {
+    k: u32,
+    list_size: u32 = 0,
+    recall: f32 = 0,
+    sigma: f32 = 0,
+    burst_max: u32 = 0,
+    beam_width: u32 = 0,
+    late_filter: bool = false,
+    flags: u32 = 0,
+};
+
+pub fn resolve(asked: Asked, reader: *const index.Reader) Parameters {
+    _ = reader;
+    const list_size = @max(asked.k, if (asked.list_size > 0) asked.list_size else list_size_default);
+    return .{
+        .k = asked.k,
+        .list_size = list_size,
+        .sigma = if (asked.sigma > 0) asked.sigma else sigma_of(list_size),
+        .burst_max = if (asked.burst_max == 0) burst_max else @min(asked.burst_max, burst_max),
+        .beam_width = if (asked.beam_width == 0) beam_width_default else @min(asked.beam_width, burst_max),
+        .late_filter = asked.late_filter,
+        .flags = asked.flags,
+    };
+}
+
+/// How wide the bound has to be so that reading does not cut what the list has found: wider lists are asked for by
+/// those who want more of the answers, so both grow together. Measured on sift1m (docs/results).
+pub fn sigma_of(list_size: u32) f32 {
+    const size: f32 = @floatFromInt(list_size);
+    return std.math.clamp(0.25 * size / 100, 0.15, 3);
+}
+
+pub const list_size_default = 100;
+pub const beam_width_default = 4;

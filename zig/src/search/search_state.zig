@@ -1,0 +1,432 @@
+//! One query as a state machine. It never blocks and never reads: it says which pages it wants, and is told of each
+//! as it arrives.
+//!
+//!             ┌────────────┐ no page wanted   ┌──────┐
+//!   start ──▶ │  navigate  │ ───────────────▶ │ done │
+//!             └────────────┘                  └──────┘
+//!        all arrived ▲  │ pages wanted (one round)
+//!                    │  ▼
+//!             ┌────────────┐
+//!             │  reading   │ ⟲ on_page, as they come
+//!             └────────────┘
+//!
+//! navigate  follows links in memory, best first, with codes in memory, until every candidate was expanded. No read.
+//! reading   wanted[next..] are still to be asked for, in_flight are on their way. Every record of an arriving page is
+//!           scored with its full code and enters the results; what was never met enters the list, too.
+//! The first round is the burst of the design, the later ones are its finish: all choose by the same bound.
+const std = @import("std");
+const base = @import("base");
+const layout = @import("layout");
+const quant = @import("quant");
+const filter_room = @import("filter");
+const index = @import("index");
+const lists = @import("list.zig");
+const Shared = @import("shared.zig").Shared;
+const filter_plan = @import("filter_plan.zig");
+const parameters_file = @import("parameters.zig");
+const Parameters = parameters_file.Parameters;
+const assert = std.debug.assert;
+
+pub const Counters = struct {
+    reads: u32 = 0,
+    rounds: u32 = 0,
+    bytes_read: u64 = 0,
+    cache_hits: u32 = 0,
+    estimates: u32 = 0,
+    expanded: u32 = 0,
+    filtered: u32 = 0,
+    records_scored: u32 = 0,
+    records_used: u32 = 0,
+};
+
+pub const PageError = layout.page.Corrupt || error{BadList};
+
+pub const Want = enum { pages, done };
+
+/// A page kept for as long as its query may still follow its links (links on disk).
+pub const Held = struct { page: u32, buffer: u32, bytes: [*]const u8 };
+
+pub const Search = struct {
+    shared: *const Shared,
+    parameters: Parameters = undefined,
+    filter: ?*const filter_room.Filter = null,
+
+    query: quant.Query,
+    row: []f32,
+    rotated: []f32,
+    /// |q|^2 in the working space, before centering; inner products need it.
+    query_norm2: f32 = 0,
+
+    list: lists.List,
+    frontier: lists.Frontier,
+    visited: lists.Visited,
+    results: lists.Results,
+    pages: PageSet,
+    wanted: [parameters_file.burst_max]u32 = undefined,
+    wanted_count: u32 = 0,
+    wanted_next: u32 = 0,
+    counters: Counters = .{},
+    /// All passing vertices have been estimated: there is nothing to navigate to.
+    scanned: bool = false,
+
+    neighbors: [layout.adjacency.neighbors_max]u32 = undefined,
+    fresh: [fresh_max]u32 = undefined,
+    distances: [fresh_max]f32 = undefined,
+
+    const fresh_max = 512;
+    const frontier_capacity = 1 << 14;
+    const visited_capacity = 1 << 17;
+
+    comptime {
+        assert(fresh_max >= layout.page.records_max);
+        assert(fresh_max >= layout.adjacency.neighbors_max);
+    }
+
+    pub fn init(allocator: std.mem.Allocator, shared: *const Shared) error{OutOfMemory}!Search {
+        const reader = shared.reader;
+        var query = try quant.Query.init(allocator, reader.codes.params);
+        errdefer query.deinit(allocator);
+        query.bind(&reader.codes);
+        const row = try allocator.alloc(f32, reader.header.dim_work);
+        errdefer allocator.free(row);
+        const rotated = try allocator.alloc(f32, reader.header.dim_code);
+        errdefer allocator.free(rotated);
+        var list = try lists.List.init(allocator, parameters_file.list_size_max);
+        errdefer list.deinit(allocator);
+        var frontier = try lists.Frontier.init(allocator, frontier_capacity);
+        errdefer frontier.deinit(allocator);
+        var visited = try lists.Visited.init(allocator, visited_capacity);
+        errdefer visited.deinit(allocator);
+        var results = try lists.Results.init(allocator, parameters_file.k_max);
+        errdefer results.deinit(allocator);
+        return .{
+            .shared = shared,
+            .query = query,
+            .row = row,
+            .rotated = rotated,
+            .list = list,
+            .frontier = frontier,
+            .visited = visited,
+            .results = results,
+            .pages = try PageSet.init(allocator),
+        };
+    }
+
+    pub fn deinit(self: *Search, allocator: std.mem.Allocator) void {
+        self.query.deinit(allocator);
+        allocator.free(self.row);
+        allocator.free(self.rotated);
+        self.list.deinit(allocator);
+        self.frontier.deinit(allocator);
+        self.visited.deinit(allocator);
+        self.results.deinit(allocator);
+        self.pages.deinit(allocator);
+    }
+
+    /// Takes a query of `dim` elements; what follows is `step`.
+    pub fn start(self: *Search, bytes: []const u8, dtype: index.Dtype, parameters: Parameters, filter: ?*const filter_room.Filter) void {
+        const reader = self.shared.reader;
+        self.parameters = parameters;
+        self.filter = filter;
+        index.space.convert(dtype, bytes, self.row[0..reader.header.dim_in]);
+        index.space.place_query(reader.metric, self.row);
+        self.query_norm2 = index.space.norm2(self.row);
+        for (self.row, reader.mean) |*value, mean| value.* -= mean;
+        reader.rotation.apply(self.row, self.rotated);
+        self.query.prepare(self.rotated);
+        self.list.reset(parameters.list_size);
+        self.results.reset(parameters.k);
+        self.frontier.len = 0;
+        self.visited.reset(parameters.list_size * 24);
+        self.pages.reset();
+        self.wanted_count = 0;
+        self.wanted_next = 0;
+        self.scanned = false;
+        self.counters = .{};
+        if (self.matches_to_scan()) |matches| self.scan(matches) else self.enter();
+    }
+
+    /// The passing vertices, when looking at all of them is the cheaper plan.
+    fn matches_to_scan(self: *const Search) ?base.BitSet {
+        const filter = self.filter orelse return null;
+        if (self.parameters.late_filter or !filter.is_resolved()) return null;
+        const n: f64 = @floatFromInt(self.shared.reader.n());
+        if (!filter_plan.scan_is_cheaper(filter.estimate() * n, n, self.parameters.list_size)) return null;
+        return @constCast(filter).resolve() catch unreachable; // resolved already: nothing to allocate
+    }
+
+    /// Estimates every passing vertex; what is left in the list needs no navigation.
+    fn scan(self: *Search, matches: base.BitSet) void {
+        var iterator = matches.iterator();
+        var count: usize = 0;
+        while (true) {
+            const next = iterator.next();
+            if (next) |vertex| {
+                self.fresh[count] = @intCast(vertex);
+                count += 1;
+            }
+            if (count == fresh_max or (next == null and count > 0)) {
+                self.query.estimate(&self.shared.reader.codes, self.fresh[0..count], self.distances[0..count]);
+                self.counters.estimates += @intCast(count);
+                for (self.fresh[0..count], self.distances[0..count]) |vertex, distance| {
+                    _ = self.list.insert(vertex, distance);
+                }
+                count = 0;
+            }
+            if (next == null) break;
+        }
+        self.scanned = true;
+    }
+
+    /// The best of the entry points and the medoid.
+    fn enter(self: *Search) void {
+        const shared = self.shared;
+        const keep = 8;
+        var best: [keep]lists.Candidate = undefined;
+        var best_count: u32 = 0;
+        var at: u32 = 0;
+        while (at < shared.entries.len) {
+            const count: u32 = @intCast(@min(fresh_max, shared.entries.len - at));
+            self.query.estimate(&shared.entry_codes, shared.entry_places[at..][0..count], self.distances[0..count]);
+            for (self.distances[0..count], shared.entries[at..][0..count]) |distance, vertex| {
+                if (best_count == keep and distance >= best[keep - 1].distance) continue;
+                if (best_count < keep) best_count += 1;
+                var place = best_count - 1;
+                while (place > 0 and best[place - 1].distance > distance) : (place -= 1) best[place] = best[place - 1];
+                best[place] = .{ .distance = distance, .tagged = vertex };
+            }
+            at += count;
+        }
+        self.counters.estimates += @intCast(shared.entries.len);
+        for (best[0..best_count]) |candidate| self.meet(candidate.vertex(), candidate.distance);
+        const medoid = [1]u32{shared.reader.header.entry_vertex};
+        self.query.estimate(&shared.reader.codes, &medoid, self.distances[0..1]);
+        self.meet(medoid[0], self.distances[0]);
+    }
+
+    /// A vertex with its estimated distance, perhaps for the first time.
+    inline fn meet(self: *Search, vertex: u32, distance: f32) void {
+        if (self.visited.insert(vertex)) self.offer(vertex, distance);
+    }
+
+    inline fn gated(self: *const Search) bool {
+        return self.filter != null and !self.parameters.late_filter;
+    }
+
+    /// Into the list if it may be an answer; else it only leads on, as long as it is nearer than the list reaches.
+    inline fn offer(self: *Search, vertex: u32, distance: f32) void {
+        if (!(distance < self.list.bound())) return;
+        if (self.gated() and !self.filter.?.passes(vertex)) {
+            self.frontier.push(vertex, distance);
+            return;
+        }
+        _ = self.list.insert(vertex, distance);
+    }
+
+    /// Estimates and offers those of `ids` that were not met before.
+    fn follow(self: *Search, ids: []const u32) void {
+        const codes = &self.shared.reader.codes;
+        var count: u32 = 0;
+        for (ids) |id| {
+            if (!self.visited.insert(id)) continue;
+            codes.prefetch(id);
+            self.fresh[count] = id;
+            count += 1;
+        }
+        if (count == 0) return;
+        self.query.estimate(codes, self.fresh[0..count], self.distances[0..count]);
+        self.counters.estimates += count;
+        for (self.fresh[0..count], self.distances[0..count]) |id, distance| self.offer(id, distance);
+    }
+
+    /// Runs until pages are needed. A page error here is a damaged list in memory.
+    pub fn step(self: *Search) error{BadList}!Want {
+        assert(self.wanted_next == self.wanted_count);
+        if (!self.scanned) try self.navigate();
+        self.choose_pages();
+        if (self.wanted_count == 0) {
+            if (self.parameters.flags & parameters_file.flag_counts_used != 0) self.count_used();
+            return .done;
+        }
+        self.counters.rounds += 1;
+        return .pages;
+    }
+
+    fn navigate(self: *Search) error{BadList}!void {
+        const links = &self.shared.reader.links.?;
+        while (true) {
+            const place = self.list.nearest_unexpanded();
+            const near = if (place) |p| self.list.items[p].distance else std.math.inf(f32);
+            const vertex = blk: {
+                if (self.frontier.nearest() < near) {
+                    // Nothing beyond the list can lead to what is within it.
+                    if (self.frontier.nearest() >= self.list.bound()) {
+                        if (place == null) return;
+                    } else {
+                        self.counters.filtered += 1;
+                        break :blk self.frontier.pop();
+                    }
+                }
+                const p = place orelse return;
+                self.list.mark_expanded(p);
+                break :blk self.list.items[p].vertex();
+            };
+            self.counters.expanded += 1;
+            const ids = links.decode(vertex, &self.neighbors) catch return error.BadList;
+            self.follow(ids);
+            if (self.list.nearest_unexpanded()) |next| links.prefetch(self.list.items[next].vertex());
+        }
+    }
+
+    /// The pages of all candidates whose lower bound reaches the k-th best known so far.
+    fn choose_pages(self: *Search) void {
+        self.wanted_count = 0;
+        self.wanted_next = 0;
+        const reader = self.shared.reader;
+        const k = self.parameters.k;
+        const candidates = self.list.slice();
+        // Full distances as soon as there are k of them; before that the k-th estimate.
+        const reach = if (self.results.len == self.results.limit)
+            self.results.bound()
+        else if (candidates.len >= k and !(self.filter != null and self.parameters.late_filter))
+            candidates[k - 1].distance
+        else
+            std.math.inf(f32);
+        for (candidates) |candidate| {
+            const vertex = candidate.vertex();
+            const sigma = self.query.sigma_upper_at(reader.codes.norm2_of(vertex), candidate.distance);
+            if (candidate.distance - self.parameters.sigma * sigma > reach) continue;
+            const page = reader.directory.page_of(vertex);
+            if (!self.pages.insert(page)) continue;
+            self.wanted[self.wanted_count] = page;
+            self.wanted_count += 1;
+            if (self.wanted_count == self.parameters.burst_max) break;
+        }
+    }
+
+    /// A page that was wanted has arrived.
+    pub fn on_page(self: *Search, page_index: u32, bytes: []const u8) PageError!void {
+        const reader = self.shared.reader;
+        const directory = &reader.directory;
+        self.counters.reads += 1;
+        self.counters.bytes_read += bytes.len;
+        const view = try layout.page.View.parse(bytes, reader.page_geometry(), .{
+            .page_index = page_index,
+            .first_vertex = directory.starts[page_index],
+            .record_count = directory.record_count(page_index),
+        });
+        const count = view.record_count;
+        var full: [layout.page.records_max]f32 = undefined;
+        self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.factors, full[0..count]);
+        self.counters.records_scored += count;
+        for (full[0..count], 0..) |distance, i| {
+            const vertex = view.first_vertex + @as(u32, @intCast(i));
+            const near = distance < self.results.bound();
+            if (!near and !(distance < self.list.bound())) {
+                continue;
+            }
+            const passes = if (self.filter) |filter| filter.passes(vertex) else true;
+            const entered = near and passes and self.results.insert(vertex, distance);
+            if (!self.scanned and self.visited.insert(vertex)) {
+                if (passes or !self.gated()) _ = self.list.insert(vertex, distance);
+            }
+            if (entered and !self.scanned and self.parameters.flags & parameters_file.flag_no_page_expansion == 0) {
+                const encoded = try view.list(@intCast(i));
+                const ids = reader.adjacency.decode(vertex, encoded.bytes, encoded.length, reader.n(), &self.neighbors) catch return error.BadList;
+                self.counters.expanded += 1;
+                self.follow(ids);
+            }
+        }
+    }
+
+    fn count_used(self: *Search) void {
+        const directory = &self.shared.reader.directory;
+        for (self.list.slice()) |candidate| {
+            if (self.pages.contains(directory.page_of(candidate.vertex()))) self.counters.records_used += 1;
+        }
+    }
+};
+
+/// The pages a query has asked for; small, by open addressing.
+pub const PageSet = struct {
+    table: []u32,
+    count: u32 = 0,
+
+    const capacity = 1 << 14;
+    const empty = std.math.maxInt(u32);
+
+    pub fn init(allocator: std.mem.Allocator) error{OutOfMemory}!PageSet {
+        const table = try allocator.alloc(u32, capacity);
+        @memset(table, empty);
+        return .{ .table = table };
+    }
+
+    pub fn deinit(self: *PageSet, allocator: std.mem.Allocator) void {
+        allocator.free(self.table);
+    }
+
+    pub fn reset(self: *PageSet) void {
+        if (self.count > 0) @memset(self.table[0..self.used_size()], empty);
+        self.count = 0;
+    }
+
+    // Few pages live in the first entries only, so that clearing stays cheap.
+    fn used_size(self: *const PageSet) usize {
+        return if (self.count <= small_max) small_size else self.table.len;
+    }
+    const small_size = 512;
+    const small_max = 256;
+
+    fn find(self: *const PageSet, page: u32, size: usize) usize {
+        var at: usize = (page *% 0x9e3779b1) >> 16 & (size - 1);
+        while (self.table[at] != empty and self.table[at] != page) at = (at + 1) & (size - 1);
+        return at;
+    }
+
+    pub fn contains(self: *const PageSet, page: u32) bool {
+        return self.table[self.find(page, self.used_size())] == page;
+    }
+
+    /// True when the page was not there; false also when the set is full, so that nothing is read without end.
+    pub fn insert(self: *PageSet, page: u32) bool {
+        const at = self.find(page, self.used_size());
+        if (self.table[at] == page) return false;
+        if (self.count == capacity / 2) return false;
+        if (self.count == small_max) {
+            var pages: [small_max]u32 = undefined;
+            var found: usize = 0;
+            for (self.table[0..small_size]) |*slot| {
+                if (slot.* == empty) continue;
+                pages[found] = slot.*;
+                found += 1;
+                slot.* = empty;
+            }
+            assert(found == small_max);
+            self.count += 1;
+            for (pages) |old| self.table[self.find(old, self.table.len)] = old;
+            self.table[self.find(page, self.table.len)] = page;
+            return true;
+        }
+        self.table[at] = page;
+        self.count += 1;
+        return true;
+    }
+};
+
+test "a page set agrees with a map, small and large" {
+    var set = try PageSet.init(std.testing.allocator);
+    defer set.deinit(std.testing.allocator);
+    var prng = std.Random.DefaultPrng.init(std.testing.random_seed);
+    for ([_]u32{ 10, 255, 256, 257, 3000, 5 }) |count| {
+        set.reset();
+        var model: std.AutoHashMapUnmanaged(u32, void) = .empty;
+        defer model.deinit(std.testing.allocator);
+        for (0..count) |_| {
+            const page = prng.random().uintLessThan(u32, 5000);
+            const new = !(try model.getOrPut(std.testing.allocator, page)).found_existing;
+            try std.testing.expectEqual(!new, set.contains(page));
+            try std.testing.expectEqual(new, set.insert(page));
+            try std.testing.expect(set.contains(page));
+        }
+    }
+}

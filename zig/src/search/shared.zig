@@ -1,0 +1,43 @@
+//! What all queries of an open index share and none changes.
+const std = @import("std");
+const base = @import("base");
+const quant = @import("quant");
+const graph = @import("graph");
+const index = @import("index");
+
+pub const Plan = enum(i32) { links_in_memory = 1, links_on_disk = 2 };
+
+pub const Shared = struct {
+    reader: *const index.Reader,
+    plan: Plan,
+    /// Vertices drawn evenly over the index: a search starts at the best of them.
+    entries: []u32,
+    /// Their codes side by side, so that looking at all of them runs at the speed of the nearer caches.
+    entry_memory: base.AlignedBytes,
+    entry_codes: quant.Codes,
+    entry_places: []u32, // 0, 1, 2, …
+
+    pub fn init(allocator: std.mem.Allocator, reader: *const index.Reader, plan: Plan) error{OutOfMemory}!Shared {
+        const n = reader.n();
+        const entries = try graph.entry_points(allocator, n, graph.entry_count(n), reader.header.rotation_seed);
+        errdefer allocator.free(entries);
+        const count: u32 = @intCast(entries.len);
+        const params = reader.codes.params;
+        const entry_bytes = params.entry_bytes();
+        const memory = try base.AlignedBytes.alloc(quant.Codes.byte_len(params, count), .{});
+        errdefer @constCast(&memory).free();
+        for (entries, 0..) |vertex, i| @memcpy(memory.bytes[i * entry_bytes ..][0..entry_bytes], reader.codes.entry(vertex)[0..entry_bytes]);
+        var codes = reader.codes;
+        codes.n = count;
+        codes.bytes = memory.bytes;
+        const places = try allocator.alloc(u32, count);
+        for (places, 0..) |*place, i| place.* = @intCast(i);
+        return .{ .reader = reader, .plan = plan, .entries = entries, .entry_memory = memory, .entry_codes = codes, .entry_places = places };
+    }
+
+    pub fn deinit(self: *Shared, allocator: std.mem.Allocator) void {
+        allocator.free(self.entries);
+        allocator.free(self.entry_places);
+        self.entry_memory.free();
+    }
+};
