@@ -1,0 +1,73 @@
+"""velo over Ray and HTTP: shards as actors, a gateway that merges them, a client, a step for data pipelines.
+
+Nothing heavy is imported before it is used: the client needs no Ray, ``VectorSearch`` no FastAPI.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from velo_serving.backend import Backend, ServedCollection
+    from velo_serving.client import Client, ClientResult
+    from velo_serving.collection import Collection, Pin, read_collection
+    from velo_serving.gateway import GatewayLimits, create_app
+    from velo_serving.local_backend import open_local_backend
+    from velo_serving.ray_actors import Cluster
+    from velo_serving.router import Router, RouterLimits
+    from velo_serving.serve import serve_local, serve_ray
+    from velo_serving.vector_search import VectorSearch
+
+__all__ = [
+    "Backend",
+    "Client",
+    "ClientResult",
+    "Cluster",
+    "Collection",
+    "GatewayLimits",
+    "Pin",
+    "Router",
+    "RouterLimits",
+    "ServedCollection",
+    "VectorSearch",
+    "create_app",
+    "open_local_backend",
+    "read_collection",
+    "serve_local",
+    "serve_ray",
+]
+
+_HOMES = {
+    "Backend": "backend",
+    "Client": "client",
+    "ClientResult": "client",
+    "Cluster": "ray_actors",
+    "Collection": "collection",
+    "GatewayLimits": "gateway.limits",
+    "Pin": "collection",
+    "Router": "router",
+    "RouterLimits": "router",
+    "ServedCollection": "backend",
+    "VectorSearch": "vector_search",
+    "create_app": "gateway.app",
+    "open_local_backend": "local_backend",
+    "read_collection": "collection",
+    "serve_local": "serve",
+    "serve_ray": "serve",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

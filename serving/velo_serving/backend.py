@@ -1,0 +1,99 @@
+"""What the gateway serves: collections by name, each behind its router, wherever the shards live."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from velo.errors import InvalidArgumentError
+from velo_serving.errors import UnknownCollectionError
+from velo_serving.router import Router
+
+__all__ = ["Backend", "ServedCollection"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedCollection:
+    """A collection that is being served.
+
+    Attributes
+    ----------
+    name : str
+    n, dim : int
+    metric : str
+    router : Router
+    """
+
+    name: str
+    n: int
+    dim: int
+    metric: str
+    router: Router
+
+
+class Backend:
+    """The served collections; ``start`` and ``close`` belong to the event loop that searches.
+
+    Parameters
+    ----------
+    collections : sequence of ServedCollection
+        At least one, with names of their own.
+    on_close : callable, optional
+        Awaited after the routers have closed: releases what the shards hold.
+    """
+
+    def __init__(
+        self,
+        collections: Sequence[ServedCollection],
+        *,
+        on_close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        if not collections:
+            raise InvalidArgumentError("there is no collection to serve", argument="collections")
+        self._collections = {served.name: served for served in collections}
+        if len(self._collections) < len(collections):
+            raise InvalidArgumentError("two collections have the same name", argument="collections")
+        self._on_close = on_close
+        self._started = False
+
+    @property
+    def collections(self) -> tuple[ServedCollection, ...]:
+        """All collections, in the order given."""
+        return tuple(self._collections.values())
+
+    def collection(self, name: str | None = None) -> ServedCollection:
+        """Return the collection of that name, or without a name the only one.
+
+        Raises
+        ------
+        UnknownCollectionError
+        """
+        known = ", ".join(self._collections)
+        if name is None:
+            if len(self._collections) == 1:
+                return next(iter(self._collections.values()))
+            raise UnknownCollectionError(
+                f"several collections are served, ask /v1/collections/NAME/search; the names are {known}"
+            )
+        try:
+            return self._collections[name]
+        except KeyError:
+            raise UnknownCollectionError(f"no collection {name!r} is served here; there is {known}") from None
+
+    @property
+    def ready(self) -> bool:
+        """Whether every collection has a shard that can be asked."""
+        return self._started and all(served.router.shards_up > 0 for served in self.collections)
+
+    async def start(self) -> None:
+        """Ask all shards how they are, once now and then regularly."""
+        await asyncio.gather(*(served.router.start() for served in self.collections))
+        self._started = True
+
+    async def close(self) -> None:
+        """Refuse what comes, give up what is under way, release the shards."""
+        self._started = False
+        await asyncio.gather(*(served.router.close() for served in self.collections))
+        if self._on_close is not None:
+            await self._on_close()

@@ -1,0 +1,463 @@
+"""The client of the gateway: one call for a search, blocking or awaited, retried where the server says so."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import io
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from velo import errors as velo_errors
+from velo.errors import DimensionMismatchError, InvalidArgumentError, MissingDependencyError, VeloError
+from velo_serving import errors as serving_errors
+from velo_serving.errors import QueueFullError, RemoteError, ServingError
+
+try:
+    import httpx
+except ImportError as error:
+    raise MissingDependencyError("httpx is not installed; pip install 'veloann[serving]'") from error
+
+__all__ = ["Client", "ClientResult", "ConnectionFailedError"]
+
+BodyFormat: TypeAlias = Literal["json", "npy"]
+
+_TYPES = {"json": "application/json", "npy": "application/x-npy"}
+_NPZ = "application/x-npz"
+
+RETRY_STATUSES = (429, 503)
+
+
+class ConnectionFailedError(ServingError, ConnectionError):
+    """The gateway cannot be reached, or the connection broke."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientResult:
+    """An answer; unpacks as ``ids, distances = result``.
+
+    Attributes
+    ----------
+    ids : ndarray of shape (query_count, k)
+        -1 (None for string ids) where there is no hit. A single query of shape (dim,) gives shape (k,).
+    distances : ndarray of the same shape, float32
+        inf where there is no hit.
+    counts : ndarray of shape (query_count,)
+    metadata : list of lists of dict, or None
+        For each query one dict a hit.
+    took_ms : float
+        As measured by the gateway.
+    shards_answered, shards_total : int
+    partial : bool
+    failures : list of dict
+        Why shards are missing.
+    stats : dict
+        ``reads``, ``bytes_read``, ``cache_hits``, summed.
+    """
+
+    ids: npt.NDArray[Any]
+    distances: npt.NDArray[np.float32]
+    counts: npt.NDArray[np.int64]
+    took_ms: float
+    shards_answered: int
+    shards_total: int
+    partial: bool
+    metadata: list[list[dict[str, Any]]] | None = None
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+        """Yield ids, then distances."""
+        yield self.ids
+        yield self.distances
+
+
+class Client:
+    """A connection to a gateway; threads may share it, and so may the tasks of one event loop.
+
+    Parameters
+    ----------
+    url : str
+        Such as ``http://127.0.0.1:8000``.
+    collection : str, optional
+        Needed where the gateway serves several.
+    body_format : {"json", "npy"}
+        How vectors travel. npy is smaller and faster; where it cannot carry a request (a filter each,
+        metadata), JSON is used.
+    timeout_s : float
+        Of a request as a whole, tries and pauses included.
+    retries : int
+        Further tries after 429, 503 or a broken connection, paced by ``Retry-After``.
+    transport, async_transport : optional
+        httpx transports, for tests.
+
+    Examples
+    --------
+    >>> with Client("http://127.0.0.1:8000") as client:  # doctest: +SKIP
+    ...     ids, distances = client.search(queries, k=10)
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        collection: str | None = None,
+        body_format: BodyFormat = "json",
+        timeout_s: float = 30.0,
+        retries: int = 3,
+        transport: httpx.BaseTransport | None = None,
+        async_transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        sleep_async: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        if body_format not in _TYPES:
+            raise InvalidArgumentError(
+                f"body_format is 'json' or 'npy', not {body_format!r}", argument="body_format"
+            )
+        if retries < 0:
+            raise InvalidArgumentError(f"retries must not be negative, not {retries}", argument="retries")
+        self._path = "/v1/search" if collection is None else f"/v1/collections/{collection}/search"
+        self._collection = collection
+        self._url = url.rstrip("/")
+        self._body_format = body_format
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._transport = transport
+        self._async_transport = async_transport
+        self._sleep = sleep
+        self._sleep_async = sleep_async
+        self._jitter = random.Random()
+        self._sync: httpx.Client | None = None
+        self._async: httpx.AsyncClient | None = None
+
+    # ---- searching ----
+
+    def search(self, queries: npt.ArrayLike, k: int = 10, **options: Any) -> ClientResult:
+        """Find the k nearest vectors of each query.
+
+        Parameters
+        ----------
+        queries : array of shape (query_count, dim) or (dim,)
+        k : int
+        **options
+            ``filter`` (a dict for all), ``filters`` (one or None for each query), ``recall``, ``list_size``,
+            ``return_metadata``, ``timeout_s``, ``allow_partial``.
+
+        Raises
+        ------
+        VeloError
+            The error that the gateway answered with, by its own class; ``ConnectionFailedError`` if it cannot
+            be reached.
+        """
+        call = _Call.of(queries, k, self._body_format, options)
+        response = self._send("POST", self._path, call.body, call.headers, call.params)
+        return call.result(response)
+
+    async def search_async(self, queries: npt.ArrayLike, k: int = 10, **options: Any) -> ClientResult:
+        """Find the k nearest vectors of each query without blocking the event loop; see ``search``."""
+        call = _Call.of(queries, k, self._body_format, options)
+        response = await self._send_async("POST", self._path, call.body, call.headers, call.params)
+        return call.result(response)
+
+    def info(self) -> dict[str, Any]:
+        """Return what the gateway says of the collection, or of all where the client names none."""
+        path = "/v1/collections" if self._collection is None else f"/v1/collections/{self._collection}"
+        answer = self._send("GET", path, None, {}, {}).json()
+        assert isinstance(answer, dict)
+        return answer
+
+    def ready(self) -> bool:
+        """Whether the gateway can answer searches now."""
+        try:
+            return self._client().get("/readyz", timeout=self._timeout_s).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    # ---- sending ----
+
+    def _client(self) -> httpx.Client:
+        if self._sync is None:
+            self._sync = httpx.Client(base_url=self._url, transport=self._transport, trust_env=False)
+        return self._sync
+
+    def _client_async(self) -> httpx.AsyncClient:
+        if self._async is None:
+            self._async = httpx.AsyncClient(
+                base_url=self._url, transport=self._async_transport, trust_env=False
+            )
+        return self._async
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        params: Mapping[str, Any],
+    ) -> httpx.Response:
+        client = self._client()
+        tries = _Tries(self._retries, self._timeout_s, self._jitter, self._url)
+        while True:
+            try:
+                response = client.request(
+                    method,
+                    path,
+                    content=body,
+                    headers=dict(headers),
+                    params=dict(params),
+                    timeout=tries.left_s(),
+                )
+            except httpx.HTTPError as error:
+                pause_s = tries.after_error(error)
+            else:
+                wait_s = tries.after_response(response)
+                if wait_s is None:
+                    return response
+                pause_s = wait_s
+            self._sleep(pause_s)
+
+    async def _send_async(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        params: Mapping[str, Any],
+    ) -> httpx.Response:
+        client = self._client_async()
+        tries = _Tries(self._retries, self._timeout_s, self._jitter, self._url)
+        while True:
+            try:
+                response = await client.request(
+                    method,
+                    path,
+                    content=body,
+                    headers=dict(headers),
+                    params=dict(params),
+                    timeout=tries.left_s(),
+                )
+            except httpx.HTTPError as error:
+                pause_s = tries.after_error(error)
+            else:
+                wait_s = tries.after_response(response)
+                if wait_s is None:
+                    return response
+                pause_s = wait_s
+            await self._sleep_async(pause_s)
+
+    # ---- ending ----
+
+    def close(self) -> None:
+        """Close the blocking connections."""
+        if self._sync is not None:
+            self._sync.close()
+            self._sync = None
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        self.close()
+        if self._async is not None:
+            await self._async.aclose()
+            self._async = None
+
+    def __enter__(self) -> Client:
+        """Return this client."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    async def __aenter__(self) -> Client:
+        """Return this client."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        await self.aclose()
+
+
+class _Tries:
+    """Decides after each try: take it, pause and try again, or raise. Both kinds of sending share it."""
+
+    def __init__(self, retries: int, timeout_s: float, jitter: random.Random, url: str) -> None:
+        self._left = retries
+        self._made = 0
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self._jitter = jitter
+        self._url = url
+
+    def left_s(self) -> float:
+        return max(0.001, self._deadline - time.monotonic())
+
+    def after_error(self, error: httpx.HTTPError) -> float:
+        """Return the pause before the next try, or raise."""
+        if isinstance(error, httpx.TimeoutException):
+            raise serving_errors.DeadlineExceededError(
+                f"{self._url} did not answer within {self._timeout_s:g} s"
+            ) from error
+        pause_s = self._pause(None)
+        if pause_s is None:
+            raise ConnectionFailedError(
+                f"{self._url} cannot be reached: {str(error) or type(error).__name__}"
+            ) from error
+        return pause_s
+
+    def after_response(self, response: httpx.Response) -> float | None:
+        """Return the pause before the next try, None if this is the answer, or raise."""
+        if response.is_success:
+            return None
+        if response.status_code in RETRY_STATUSES:
+            pause_s = self._pause(_retry_after_s(response))
+            if pause_s is not None:
+                return pause_s
+        raise _error_of(response)
+
+    def _pause(self, asked_s: float | None) -> float | None:
+        if self._left == 0:
+            return None
+        self._left -= 1
+        self._made += 1
+        # A little longer than asked, each client differently, so that they do not all come back together.
+        base_s = min(0.05 * 2**self._made, 2.0) if asked_s is None else asked_s
+        pause_s = base_s * (1.0 + 0.25 * self._jitter.random())
+        return pause_s if pause_s < self.left_s() else None
+
+
+def _retry_after_s(response: httpx.Response) -> float | None:
+    """Read Retry-After: seconds, or a date."""
+    text = response.headers.get("retry-after")
+    if text is None:
+        return None
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return None
+
+
+def _error_of(response: httpx.Response) -> VeloError:
+    """Make the exception that the gateway meant."""
+    try:
+        told = response.json()["error"]
+        kind, message = str(told["type"]), str(told["message"])
+    except (ValueError, KeyError, TypeError):
+        return RemoteError(f"the server answered {response.status_code}", status=response.status_code)
+    known = getattr(serving_errors, kind, None) or getattr(velo_errors, kind, None)
+    if known is QueueFullError:
+        return QueueFullError(message, retry_after_s=_retry_after_s(response) or 1.0)
+    if not (isinstance(known, type) and issubclass(known, VeloError)) or known is RemoteError:
+        error: VeloError = RemoteError(f"{kind}: {message}", status=response.status_code)
+    else:
+        error = known(message)
+    for name in ("argument", "file", "page", "row"):
+        if told.get(name) is not None:
+            setattr(error, name, told[name])
+    return error
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One search as bytes out, and the way back from bytes to arrays."""
+
+    body: bytes
+    headers: Mapping[str, str]
+    params: Mapping[str, Any]
+    single: bool
+    k: int
+
+    @classmethod
+    def of(cls, queries: npt.ArrayLike, k: int, body_format: BodyFormat, options: Mapping[str, Any]) -> _Call:
+        known = {"filter", "filters", "recall", "list_size", "return_metadata", "timeout_s", "allow_partial"}
+        for name in options:
+            if name not in known:
+                raise InvalidArgumentError(f"search has no option {name!r}", argument=name)
+        matrix = np.asarray(queries, dtype=np.float32)
+        if matrix.ndim not in (1, 2):
+            raise DimensionMismatchError(
+                f"queries of shape {matrix.shape} are no vector or matrix", argument="queries"
+            )
+        if not np.isfinite(matrix).all():
+            raise velo_errors.NotFiniteError(
+                "the queries hold a number that is not finite", argument="queries"
+            )
+        fields: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        if "timeout_s" in fields:
+            fields["timeout_ms"] = fields.pop("timeout_s") * 1000
+        if "return_metadata" in fields:
+            fields["return_metadata"] = list(fields["return_metadata"])
+        single = matrix.ndim == 1
+        rows = matrix.reshape(1, -1) if single else matrix
+        if body_format == "npy" and not {"filters", "return_metadata"} & fields.keys():
+            file = io.BytesIO()
+            np.save(file, rows, allow_pickle=False)
+            params = {"k": k} | {name: _query_text(value) for name, value in fields.items()}
+            return cls(file.getvalue(), {"Content-Type": _TYPES["npy"], "Accept": _NPZ}, params, single, k)
+        body = json.dumps({"vectors": rows.tolist(), "k": k, **fields}, allow_nan=False).encode()
+        return cls(body, {"Content-Type": _TYPES["json"], "Accept": _TYPES["json"]}, {}, single, k)
+
+    def result(self, response: httpx.Response) -> ClientResult:
+        """Read an answer."""
+        metadata: list[list[dict[str, Any]]] | None = None
+        ids: npt.NDArray[Any]
+        if response.headers.get("content-type", "").startswith(_NPZ):
+            with np.load(io.BytesIO(response.content), allow_pickle=False) as arrays:
+                ids, distances, counts = arrays["ids"], arrays["distances"], arrays["counts"]
+            if ids.dtype.kind == "U":
+                padded = ids.astype(object)
+                padded[np.arange(ids.shape[1])[None, :] >= counts[:, None]] = None
+                ids = padded
+            status = json.loads(response.headers["velo-answer"])
+        else:
+            status = response.json()
+            counts = np.asarray(status["counts"], dtype=np.int64)
+            ids, distances = _padded(status["ids"], status["distances"], self.k)
+            metadata = status.get("metadata")
+        return ClientResult(
+            ids=ids[0] if self.single else ids,
+            distances=distances[0] if self.single else distances,
+            counts=counts,
+            took_ms=status["took_ms"],
+            shards_answered=status["shards_answered"],
+            shards_total=status["shards_total"],
+            partial=status["partial"],
+            metadata=metadata,
+            failures=status.get("failures", []),
+            stats=status.get("stats", {}),
+        )
+
+
+def _query_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return json.dumps(value, allow_nan=False)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _padded(
+    ids: Sequence[Sequence[Any]], distances: Sequence[Sequence[float]], k: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+    """Fill rows of different lengths up to k, as the library itself answers."""
+    strings = any(isinstance(one, str) for row in ids for one in row)
+    shape = (len(ids), k)
+    all_ids = np.full(shape, None, dtype=object) if strings else np.full(shape, -1, dtype=np.int64)
+    all_distances = np.full(shape, np.inf, dtype=np.float32)
+    for place, row in enumerate(ids):
+        all_ids[place, : len(row)] = row
+        all_distances[place, : len(row)] = distances[place]
+    return all_ids, all_distances

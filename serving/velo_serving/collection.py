@@ -1,0 +1,243 @@
+"""What can be served: a sharded build with its ``collection.json``, or one index as a single shard."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from velo.errors import InvalidArgumentError, NotAnIndexError, PermissionDeniedError, UnsupportedVersionError
+from velo_serving.errors import CollectionFormatError
+from velo_serving.shard import ShardSpec
+
+__all__ = ["COLLECTION_FILE", "FORMAT_VERSION", "Collection", "Pin", "ShardEntry", "read_collection"]
+
+COLLECTION_FILE = "collection.json"
+MANIFEST_FILE = "manifest.json"
+
+#: The newest ``format`` of ``collection.json`` that this version reads.
+FORMAT_VERSION = 1
+
+METRICS = ("l2", "ip", "cosine")
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Which node a shard must run on: the one with this custom resource, or with this label.
+
+    A node's id changes whenever it restarts; a resource or label is what the operator gave it together with
+    the disk.
+
+    Parameters
+    ----------
+    resource : str, optional
+        Name of a custom resource, as in ``ray start --resources '{"ssd-a": 1}'``.
+    label : tuple of (str, str), optional
+        Key and value, as in ``ray start --labels ssd=a``.
+    """
+
+    resource: str | None = None
+    label: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.resource is None) == (self.label is None):
+            raise InvalidArgumentError("a pin is a resource or a label, one of them", argument="pin")
+
+    @classmethod
+    def parse(cls, text: str, shard: str = "") -> Pin:
+        """Read ``resource:NAME`` or ``label:KEY=VALUE``; ``{shard}`` stands for the shard's name.
+
+        Parameters
+        ----------
+        text : str
+        shard : str, optional
+        """
+        kind, separator, rest = text.replace("{shard}", shard).partition(":")
+        if separator and rest and kind == "resource":
+            return cls(resource=rest)
+        key, equals, value = rest.partition("=")
+        if separator and kind == "label" and key and equals and value:
+            return cls(label=(key, value))
+        raise InvalidArgumentError(
+            f"a pin reads 'resource:NAME' or 'label:KEY=VALUE', not {text!r}", argument="pin"
+        )
+
+    def __str__(self) -> str:
+        return f"resource:{self.resource}" if self.label is None else f"label:{self.label[0]}={self.label[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """One shard of a collection.
+
+    Attributes
+    ----------
+    name : str
+    path : Path
+        Absolute.
+    rows : int
+    first_row : int
+        Row of the input at which the shard begins.
+    pin : Pin or None
+        Where it must run, if the file says so.
+    """
+
+    name: str
+    path: Path
+    rows: int
+    first_row: int
+    pin: Pin | None = None
+
+    def spec(self, **options: Any) -> ShardSpec:
+        """Return what a shard needs to open it; ``options`` as in ``ShardSpec``."""
+        return ShardSpec(name=self.name, path=str(self.path), **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A set of vectors that is searched as one.
+
+    Attributes
+    ----------
+    name : str
+    path : Path
+    n, dim : int
+    metric : {"l2", "ip", "cosine"}
+    shards : tuple of ShardEntry
+        In the order of their first rows.
+    """
+
+    name: str
+    path: Path
+    n: int
+    dim: int
+    metric: str
+    shards: tuple[ShardEntry, ...]
+
+
+def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
+    """Read what is to be served at a path.
+
+    Parameters
+    ----------
+    path : str or Path
+        A folder with ``collection.json``, that file itself, or the folder of a single index.
+    name : str, optional
+        Default: the folder's name without ``.velo``.
+
+    Raises
+    ------
+    NotAnIndexError
+        There is neither.
+    CollectionFormatError
+        The file is not what it should be; the message names the field.
+    UnsupportedVersionError
+        It is of a newer format.
+    """
+    folder = Path(path)
+    if folder.name == COLLECTION_FILE and folder.is_file():
+        folder = folder.parent
+    folder = folder.absolute()
+    given_name = name or _name_of(folder)
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", given_name):
+        raise InvalidArgumentError(
+            f"a collection's name holds letters, digits and _ . - only, not {given_name!r}", argument="name"
+        )
+    try:
+        if (folder / COLLECTION_FILE).is_file():
+            return _read_sharded(folder, given_name)
+        if (folder / MANIFEST_FILE).is_file():
+            return _read_single(folder, given_name)
+    except PermissionError as error:
+        raise PermissionDeniedError(
+            f"{error.filename} cannot be read: {error.strerror}", file=error.filename
+        ) from None
+    what = (
+        "is not a folder" if not folder.is_dir() else f"holds neither {COLLECTION_FILE} nor {MANIFEST_FILE}"
+    )
+    raise NotAnIndexError(f"{folder} {what}", file=str(folder))
+
+
+def _name_of(folder: Path) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", folder.name.removesuffix(".velo")) or "index"
+
+
+def _load(path: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise CollectionFormatError(f"{path} is not JSON: {error}", file=str(path)) from None
+    if not isinstance(document, dict):
+        raise CollectionFormatError(f"{path} is not a JSON object", file=str(path))
+    return document
+
+
+def _read_single(folder: Path, name: str) -> Collection:
+    manifest = _load(folder / MANIFEST_FILE)
+    n, dim, metric = manifest.get("n", 0), manifest.get("dim", 0), manifest.get("metric", "")
+    if not (_is_count(n) and _is_count(dim)):
+        # The library reads manifests for real and says what is wrong with this one when the shard opens it.
+        n, dim = 0, 0
+    return Collection(name, folder, n, dim, str(metric), (ShardEntry("0", folder, n, 0),))
+
+
+def _read_sharded(folder: Path, name: str) -> Collection:
+    file = folder / COLLECTION_FILE
+    document = _load(file)
+
+    def wrong(field: str, why: str) -> CollectionFormatError:
+        return CollectionFormatError(f"{file}: {field} {why}", file=str(file), argument=field)
+
+    version = document.get("format")
+    if version is None or not _is_count(version):
+        raise wrong("format", "must be a version number")
+    if version > FORMAT_VERSION:
+        raise UnsupportedVersionError(
+            f"{file} is of format {version}, this version of velo reads up to {FORMAT_VERSION}",
+            file=str(file),
+        )
+    for field in ("n", "dim"):
+        if not _is_count(document.get(field)):
+            raise wrong(field, "must be a whole number above 0")
+    if document.get("metric") not in METRICS:
+        raise wrong("metric", f"must be one of {', '.join(METRICS)}")
+    given = document.get("shards")
+    if not isinstance(given, list) or not given:
+        raise wrong("shards", "must be a list of at least one shard")
+
+    shards: list[ShardEntry] = []
+    first_row_expected = 0
+    for place, entry in enumerate(given):
+        field = f"shards[{place}]"
+        if not isinstance(entry, dict):
+            raise wrong(field, "must be an object")
+        relative = entry.get("path")
+        if not isinstance(relative, str) or not relative:
+            raise wrong(f"{field}.path", "must be the path of the shard's folder")
+        if not _is_count(entry.get("rows")):
+            raise wrong(f"{field}.rows", "must be a whole number above 0")
+        if entry.get("first_row") != first_row_expected:
+            raise wrong(f"{field}.first_row", f"must be {first_row_expected}, where the shard before it ends")
+        pin = entry.get("pin")
+        if pin is not None and not isinstance(pin, str):
+            raise wrong(f"{field}.pin", "must be text such as 'resource:NAME'")
+        shards.append(
+            ShardEntry(
+                name=str(place),
+                path=folder / relative,
+                rows=entry["rows"],
+                first_row=first_row_expected,
+                pin=None if pin is None else Pin.parse(pin, str(place)),
+            )
+        )
+        first_row_expected += entry["rows"]
+    if first_row_expected != document["n"]:
+        raise wrong("n", f"is {document['n']}, but the shards hold {first_row_expected} rows")
+    return Collection(name, folder, document["n"], document["dim"], document["metric"], tuple(shards))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -1,0 +1,121 @@
+"""Errors of serving: each is a :class:`velo.errors.VeloError`, so one ``except`` catches both halves."""
+
+from __future__ import annotations
+
+from velo.errors import (
+    BusyError,
+    ClosedError,
+    FormatError,
+    InvalidArgumentError,
+    NotAnIndexError,
+    SearchTimeoutError,
+    VeloError,
+)
+
+__all__ = [
+    "BodyTooLargeError",
+    "ClusterExistsError",
+    "CollectionFormatError",
+    "DeadlineExceededError",
+    "MalformedBodyError",
+    "NoShardAnsweredError",
+    "NotAcceptableError",
+    "PlacementError",
+    "PortInUseError",
+    "QueueFullError",
+    "RemoteError",
+    "ServingError",
+    "ShardNotHereError",
+    "ShardUnavailableError",
+    "ShuttingDownError",
+    "UnknownCollectionError",
+    "UnsupportedMediaTypeError",
+]
+
+
+class ServingError(VeloError):
+    """Base of the errors that only serving raises."""
+
+
+class ShardNotHereError(ServingError, NotAnIndexError):
+    """The folder of a shard does not exist on the node that was to open it."""
+
+
+class ShardUnavailableError(ServingError):
+    """A shard cannot be reached at the moment: its process died, restarts, or does not answer."""
+
+
+class NoShardAnsweredError(ServingError):
+    """Too few shards answered to give the answer that was asked for."""
+
+
+class DeadlineExceededError(ServingError, SearchTimeoutError):
+    """The deadline of a request passed before any shard had answered."""
+
+
+class QueueFullError(ServingError, BusyError):
+    """Too many queries wait already.
+
+    Attributes
+    ----------
+    retry_after_s : float
+        When it is worth trying again.
+    """
+
+    def __init__(self, message: str = "", *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ShuttingDownError(ServingError, ClosedError):
+    """The server is closing and takes no further requests."""
+
+
+class UnknownCollectionError(ServingError, LookupError):
+    """No collection of that name is served."""
+
+
+class CollectionFormatError(ServingError, FormatError):
+    """``collection.json`` is missing a field, or does not fit the shards beside it."""
+
+
+class MalformedBodyError(ServingError, FormatError):
+    """The body of a request is not what its content type promises."""
+
+
+class BodyTooLargeError(ServingError):
+    """The body of a request, or the number of vectors in it, is above the limit."""
+
+
+class UnsupportedMediaTypeError(ServingError):
+    """The content type of a request is none that the gateway reads."""
+
+
+class NotAcceptableError(ServingError):
+    """The client accepts none of the content types that the gateway writes."""
+
+
+class PortInUseError(ServingError, OSError):
+    """The address to serve at is taken, or may not be used."""
+
+
+class PlacementError(ServingError):
+    """No node of the Ray cluster has the resource or label that a shard is pinned to."""
+
+
+class ClusterExistsError(ServingError, InvalidArgumentError):
+    """Actors of a collection of that name run already."""
+
+
+class RemoteError(ServingError):
+    """A server answered with an error that this client has no better name for.
+
+    Attributes
+    ----------
+    status : int or None
+        The HTTP status.
+    """
+
+    def __init__(self, message: str = "", *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status

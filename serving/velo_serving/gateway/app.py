@@ -1,0 +1,288 @@
+"""The FastAPI app: routes over a backend. Long work happens in shards or threads, never on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, Response
+from starlette.requests import ClientDisconnect
+
+from velo_serving.backend import Backend, ServedCollection
+from velo_serving.errors import BodyTooLargeError, QueueFullError
+from velo_serving.gateway import bodies
+from velo_serving.gateway.docs_page import render_docs
+from velo_serving.gateway.errors import BodyTimeoutError, install
+from velo_serving.gateway.limits import GatewayLimits
+from velo_serving.gateway.metrics import CONTENT_TYPE, Measured, Metrics
+from velo_serving.gateway.schemas import (
+    CollectionAnswer,
+    CollectionList,
+    CollectionSummary,
+    ErrorAnswer,
+    HealthAnswer,
+    ReadyAnswer,
+    SearchAnswer,
+    SearchBody,
+    ShardAnswer,
+)
+
+__all__ = ["create_app"]
+
+DESCRIPTION = (
+    "Nearest neighbors from indexes that live on SSDs. Bodies hold one or many vectors, each with a filter "
+    "of its own; an answer says how many shards took part in it."
+)
+
+#: Encoding more numbers than this leaves the event loop for a thread.
+ENCODE_INLINE_MAX = 2_000
+
+_ERRORS: Mapping[int | str, dict[str, Any]] = {
+    400: {"model": ErrorAnswer, "description": "The body or a filter cannot be read; `position` says where."},
+    404: {"model": ErrorAnswer, "description": "No such collection."},
+    406: {"model": ErrorAnswer, "description": "None of the accepted content types can be written."},
+    408: {"model": ErrorAnswer, "description": "The body took too long to arrive."},
+    413: {"model": ErrorAnswer, "description": "The body, or what it asks for, is above a limit."},
+    415: {"model": ErrorAnswer, "description": "A content type that is not read here."},
+    422: {
+        "model": ErrorAnswer,
+        "description": "Well-formed but wrong: type, dimension, k, a number that is not finite.",
+    },
+    429: {
+        "model": ErrorAnswer,
+        "description": "Too many queries wait; `Retry-After` says when to come back.",
+    },
+    503: {"model": ErrorAnswer, "description": "No shard answered, or the server starts or stops."},
+    504: {"model": ErrorAnswer, "description": "The deadline passed before any shard answered."},
+}
+
+_BINARY = {"type": "string", "format": "binary"}
+
+_SEARCH: Mapping[str, Any] = {
+    "response_model": SearchAnswer,
+    "responses": {
+        200: {
+            "description": "The nearest vectors.",
+            "content": {bodies.NPZ: {"schema": _BINARY}, bodies.ARROW: {"schema": _BINARY}},
+        },
+        **_ERRORS,
+    },
+    "openapi_extra": {
+        "requestBody": {
+            "required": True,
+            "content": {
+                bodies.JSON: {"schema": SearchBody.model_json_schema()},
+                bodies.NPY: {
+                    "schema": _BINARY | {"description": "The vectors; options stand in the query string."}
+                },
+                bodies.ARROW: {
+                    "schema": _BINARY
+                    | {"description": "Column `vector`, perhaps `filter`; options as for npy."}
+                },
+            },
+        }
+    },
+}
+
+
+def create_app(backend: Backend, *, limits: GatewayLimits | None = None) -> FastAPI:
+    """Make the gateway over a backend.
+
+    Parameters
+    ----------
+    backend : Backend
+        Started and closed with the app.
+    limits : GatewayLimits, optional
+    """
+    bounds = limits or GatewayLimits()
+    metrics = Metrics(backend)
+    gate = _Gate(bounds)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await backend.start()
+        try:
+            yield
+        finally:
+            await backend.close()
+
+    app = FastAPI(
+        title="velo",
+        version=_version(),
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.add_middleware(Measured, metrics=metrics)
+    install(app)
+
+    @app.post("/v1/search", summary="Search the only collection", **_SEARCH)
+    async def search(request: Request) -> Response:
+        return await gate.search(request, backend, None)
+
+    @app.post("/v1/collections/{name}/search", summary="Search one of several collections", **_SEARCH)
+    async def search_collection(request: Request, name: str) -> Response:
+        return await gate.search(request, backend, name)
+
+    @app.get("/v1/collections", response_model=CollectionList, summary="List the collections")
+    async def collections() -> CollectionList:
+        return CollectionList(collections=[_summary(served) for served in backend.collections])
+
+    @app.get(
+        "/v1/collections/{name}",
+        response_model=CollectionAnswer,
+        responses={404: _ERRORS[404]},
+        summary="One collection and its shards",
+    )
+    async def collection(name: str) -> CollectionAnswer:
+        return _describe(backend.collection(name))
+
+    @app.get("/healthz", response_model=HealthAnswer, summary="Is the process alive?")
+    async def healthz() -> HealthAnswer:
+        return HealthAnswer(status="ok")
+
+    @app.get(
+        "/readyz",
+        response_model=ReadyAnswer,
+        responses={503: {"model": ReadyAnswer, "description": "Some collection has no shard that is up."}},
+        summary="Can searches be answered?",
+    )
+    async def readyz(response: Response) -> ReadyAnswer:
+        ready = backend.ready
+        response.status_code = 200 if ready else 503
+        return ReadyAnswer(
+            status="ready" if ready else "not ready",
+            collections={
+                served.name: f"{served.router.shards_up}/{served.router.shards_total} shards"
+                for served in backend.collections
+            },
+        )
+
+    @app.get("/metrics", response_class=Response, summary="Metrics for Prometheus")
+    async def scrape() -> Response:
+        return Response(metrics.render(), media_type=CONTENT_TYPE)
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(render_docs(app.openapi()))
+
+    return app
+
+
+def _version() -> str:
+    try:
+        return version("veloann")
+    except PackageNotFoundError:  # run from a source tree
+        return "0.0.0+source"
+
+
+class _Gate:
+    """The way of a search through HTTP: admission, body, router, answer."""
+
+    def __init__(self, limits: GatewayLimits) -> None:
+        self._limits = limits
+        self._requests = 0
+
+    async def search(self, request: Request, backend: Backend, name: str | None) -> Response:
+        started = time.perf_counter()
+        limits = self._limits
+        served = backend.collection(name)
+        media_type = bodies.media_type_of(request.headers.get("content-type"))
+        if self._requests >= limits.requests_max:
+            raise QueueFullError(
+                f"{self._requests} requests are under way, the limit is {limits.requests_max}"
+            )
+        self._requests += 1
+        try:
+            try:
+                body = await asyncio.wait_for(self._read(request), limits.body_read_s)
+            except (asyncio.TimeoutError, TimeoutError):
+                raise BodyTimeoutError(f"the body did not arrive within {limits.body_read_s:g} s") from None
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody reads it
+            pairs = request.query_params.multi_items()
+            parsed = await self._apart(
+                len(body) > limits.inline_bytes_max,
+                lambda: bodies.parse_search(media_type, body, pairs, dim=served.dim, limits=limits),
+            )
+            answer_type, encode = bodies.choose_encoder(
+                request.headers.get("accept"), with_metadata=parsed.return_metadata is not None
+            )
+            answer = await served.router.search(parsed)
+            took_ms = (time.perf_counter() - started) * 1000
+            big = answer.hits.ids.size > ENCODE_INLINE_MAX or answer.hits.metadata is not None
+            content, headers = await self._apart(big, lambda: encode(answer, took_ms))
+            return Response(content, media_type=answer_type, headers=headers)
+        finally:
+            self._requests -= 1
+
+    @staticmethod
+    async def _apart(apart: bool, work: Any) -> Any:
+        return await asyncio.to_thread(work) if apart else work()
+
+    async def _read(self, request: Request) -> bytes:
+        limit = self._limits.body_bytes_max
+        announced = request.headers.get("content-length", "")
+        too_large = announced.isdigit() and int(announced) > limit
+        parts: list[bytes] = []
+        size = 0
+        async for part in request.stream():
+            size += len(part)
+            too_large = too_large or size > limit
+            if too_large:
+                # Read on and keep nothing: a client that is still sending would not see an answer given now.
+                parts.clear()
+                if size > self._limits.body_discard_bytes_max:
+                    break
+            else:
+                parts.append(part)
+        if too_large:
+            raise BodyTooLargeError(f"the body is above the limit of {limit} bytes")
+        return b"".join(parts)
+
+
+def _summary(served: ServedCollection) -> CollectionSummary:
+    return CollectionSummary(
+        name=served.name,
+        n=served.n,
+        dim=served.dim,
+        metric=served.metric,
+        shards_up=served.router.shards_up,
+        shards_total=served.router.shards_total,
+    )
+
+
+def _describe(served: ServedCollection) -> CollectionAnswer:
+    states = served.router.shards()
+    columns: list[str] = []
+    shards: list[ShardAnswer] = []
+    for state in states:
+        health = state.health
+        if health is not None and not columns:
+            columns = [str(name) for name in health.details.get("columns", ())]
+        shards.append(
+            ShardAnswer(
+                name=state.name,
+                state=state.state,
+                reason=state.reason,
+                n=health.n if health is not None else 0,
+                node=health.node if health is not None else "",
+                pid=health.pid if health is not None else 0,
+                memory_bytes=health.memory_bytes if health is not None else 0,
+                device=health.device if health is not None else "",
+                waiting_requests=state.waiting_requests,
+                calls_in_flight=state.calls_in_flight,
+            )
+        )
+    return CollectionAnswer(
+        **_summary(served).model_dump(),
+        columns=columns,
+        queries_admitted=served.router.queries_admitted,
+        shards=shards,
+    )

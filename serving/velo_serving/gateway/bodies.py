@@ -1,0 +1,388 @@
+"""Bodies of requests and answers: JSON, npy and Arrow in; JSON, npz and Arrow out."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from velo.errors import DimensionMismatchError, EmptyError, NotFiniteError
+from velo_serving.errors import (
+    BodyTooLargeError,
+    MalformedBodyError,
+    NotAcceptableError,
+    UnsupportedMediaTypeError,
+)
+from velo_serving.gateway.errors import RequestError
+from velo_serving.gateway.limits import GatewayLimits
+from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, refusal
+from velo_serving.types import Answer, FilterDict, Float32Matrix, SearchRequest
+
+__all__ = ["ARROW", "JSON", "NPY", "NPZ", "choose_encoder", "media_type_of", "parse_search"]
+
+JSON = "application/json"
+NPY = "application/x-npy"
+NPZ = "application/x-npz"
+ARROW = "application/vnd.apache.arrow.stream"
+
+READS = (JSON, NPY, ARROW)
+WRITES = (JSON, NPZ, ARROW)
+
+#: Longest npy header that is parsed; a real one takes about a hundred bytes.
+NPY_HEADER_BYTES_MAX = 10_000
+
+NPY_DTYPES = ("float32", "float64", "float16", "uint8", "int8")
+
+
+def media_type_of(content_type: str | None) -> str:
+    """Return which of the readable media types a Content-Type header names; JSON where there is none.
+
+    Raises
+    ------
+    UnsupportedMediaTypeError
+    """
+    media_type = (content_type or JSON).partition(";")[0].strip().lower()
+    if media_type in READS:
+        return media_type
+    raise UnsupportedMediaTypeError(f"content type {media_type!r} is none of {', '.join(READS)}")
+
+
+def parse_search(
+    media_type: str, body: bytes, pairs: list[tuple[str, str]], *, dim: int, limits: GatewayLimits
+) -> SearchRequest:
+    """Make a request of a body and the query string.
+
+    Parameters
+    ----------
+    media_type : str
+        One of ``READS``.
+    body : bytes
+    pairs : list of (str, str)
+        The query string. With a JSON body it must be empty.
+    dim : int
+        Of the collection.
+    limits : GatewayLimits
+
+    Raises
+    ------
+    VeloError
+        One that ``gateway.errors`` maps to 400, 413 or 422.
+    """
+    if media_type == JSON:
+        return _of_json(body, pairs, dim, limits)
+    options = QueryOptions.of(pairs)
+    filters: tuple[FilterDict | None, ...] | None = None if options.filter is None else (options.filter,)
+    check_filter(options.filter, "filter")
+    if media_type == NPY:
+        queries = _matrix_of_npy(body)
+    else:
+        queries, each = _matrix_of_arrow(body)
+        if each is not None:
+            if filters is not None:
+                raise RequestError(
+                    "give one of the query string's filter and the column 'filter'", argument="filter"
+                )
+            filters = each
+    return _request(queries, filters, options, dim, limits)
+
+
+def _of_json(body: bytes, pairs: list[tuple[str, str]], dim: int, limits: GatewayLimits) -> SearchRequest:
+    if pairs:
+        raise RequestError(
+            f"{pairs[0][0]}: with a JSON body the options stand in the body", argument=pairs[0][0]
+        )
+    try:
+        parsed = SearchBody.model_validate_json(body)
+    except ValidationError as error:
+        raise refusal(error, body) from None
+    filters: tuple[FilterDict | None, ...] | None = None
+    if parsed.filters is not None:
+        for place, one in enumerate(parsed.filters):
+            check_filter(one, f"filters[{place}]")
+        filters = tuple(parsed.filters)
+    elif parsed.filter is not None:
+        check_filter(parsed.filter, "filter")
+        filters = (parsed.filter,)
+    rows = parsed.vectors
+    name = "vectors"
+    if rows is None:
+        assert parsed.vector is not None  # the model has checked that one of them is there
+        rows, name = [parsed.vector], "vector"
+    for place, row in enumerate(rows):
+        if len(row) != dim:
+            path = name if name == "vector" else f"{name}[{place}]"
+            raise RequestError(
+                f"{path} has {len(row)} numbers, the collection has {dim} dimensions",
+                argument=name,
+                place={"path": path},
+                kind="DimensionMismatchError",
+            )
+    with np.errstate(over="ignore"):
+        queries = np.array(rows, dtype=np.float32).reshape(len(rows), dim)
+    return _request(queries, filters, parsed, dim, limits)
+
+
+def _request(
+    queries: Float32Matrix,
+    filters: tuple[FilterDict | None, ...] | None,
+    options: SearchBody | QueryOptions,
+    dim: int,
+    limits: GatewayLimits,
+) -> SearchRequest:
+    count = len(queries)
+    if count == 0:
+        raise EmptyError("there is no vector in the request", argument="vectors")
+    if queries.shape[1] != dim:
+        raise DimensionMismatchError(
+            f"the vectors have {queries.shape[1]} dimensions, the collection {dim}", argument="vectors"
+        )
+    if count > limits.queries_max:
+        raise BodyTooLargeError(
+            f"{count} vectors are above the limit of {limits.queries_max}", argument="vectors"
+        )
+    if options.k > limits.k_max:
+        raise RequestError(
+            f"k: {options.k} is above the limit of {limits.k_max}", argument="k", place={"path": "k"}
+        )
+    if count * options.k > limits.hits_max:
+        raise BodyTooLargeError(
+            f"{count} vectors with k = {options.k} are above the limit of {limits.hits_max} hits",
+            argument="k",
+        )
+    finite = np.isfinite(queries)
+    if not finite.all():
+        row, column = (int(place) for place in np.argwhere(~finite)[0])
+        raise NotFiniteError(f"vectors[{row}][{column}] is not a finite float32", argument="vectors", row=row)
+    columns = options.return_metadata
+    return SearchRequest(
+        queries=queries,
+        k=options.k,
+        filters=filters,
+        recall=options.recall,
+        list_size=options.list_size,
+        return_metadata=None if columns is None else tuple(columns),
+        timeout_s=None if options.timeout_ms is None else options.timeout_ms / 1000,
+        allow_partial=options.allow_partial,
+    )
+
+
+# ---- npy ----
+
+
+def _matrix_of_npy(body: bytes) -> Float32Matrix:
+    """Read one array without trusting it: its header is checked before memory is taken for it."""
+    file = io.BytesIO(body)
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"npy version {version} is not read here")
+        read_header: Callable[..., tuple[tuple[int, ...], bool, np.dtype[Any]]] = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
+        shape, fortran_order, dtype = read_header(file, max_header_size=NPY_HEADER_BYTES_MAX)
+    except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError) as error:
+        raise MalformedBodyError(f"the body is not an npy array: {error}", position=file.tell()) from None
+    if dtype.name not in NPY_DTYPES or dtype.hasobject:
+        raise RequestError(
+            f"vectors of type {dtype} are not read here, only {', '.join(NPY_DTYPES)}",
+            argument="vectors",
+            kind="DtypeError",
+        )
+    if len(shape) not in (1, 2) or any(size < 0 for size in shape):
+        raise RequestError(f"an array of shape {shape} is not a vector or a matrix", argument="vectors")
+    start = file.tell()
+    count = 1
+    for size in shape:
+        count *= size
+    if count * dtype.itemsize != len(body) - start:
+        raise MalformedBodyError(
+            f"the npy header promises {count * dtype.itemsize} bytes of data, {len(body) - start} follow",
+            position=start,
+        )
+    values = np.frombuffer(body, dtype=dtype, count=count, offset=start)
+    matrix = values.reshape(shape, order="F" if fortran_order else "C")
+    return _float32(matrix.reshape(1, -1) if matrix.ndim == 1 else matrix)
+
+
+def _float32(matrix: Any) -> Float32Matrix:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ascontiguousarray(matrix, dtype=np.float32)
+
+
+# ---- Arrow ----
+
+
+def _matrix_of_arrow(body: bytes) -> tuple[Float32Matrix, tuple[FilterDict | None, ...] | None]:
+    """Read a stream with a list column ``vector`` and, if there is one, a text column ``filter`` of JSON."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise MalformedBodyError(f"the body is not an Arrow stream: {error}") from None
+    if "vector" not in table.column_names:
+        raise RequestError(
+            f"the Arrow stream has no column 'vector' but {', '.join(table.column_names) or 'none'}",
+            argument="vector",
+        )
+    column: Any = table.column("vector").combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    kind = column.type
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not lists or str(kind.value_type) not in ("float", "double", "halffloat", "uint8", "int8"):
+        raise RequestError(
+            f"column 'vector' is {kind}, not a list of numbers", argument="vector", kind="DtypeError"
+        )
+    if column.null_count:
+        raise RequestError("column 'vector' holds nulls", argument="vector")
+    values = column.flatten()
+    if values.null_count:
+        raise RequestError("a vector holds nulls", argument="vector")
+    rows = len(column)
+    lengths = np.unique(np.asarray(column.value_lengths())) if rows else np.zeros(1, dtype=np.int64)
+    if len(lengths) > 1:
+        raise DimensionMismatchError(f"the vectors have {len(lengths)} different lengths", argument="vector")
+    matrix = _float32(values.to_numpy(zero_copy_only=False).reshape(rows, int(lengths[0])))
+    if "filter" not in table.column_names:
+        return matrix, None
+    return matrix, tuple(
+        _filter_of_text(place, text) for place, text in enumerate(table.column("filter").to_pylist())
+    )
+
+
+def _filter_of_text(place: int, text: Any) -> FilterDict | None:
+    if text is None:
+        return None
+    try:
+        condition = json.loads(text)
+        if not isinstance(condition, dict):
+            raise ValueError("it must be a JSON object")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RequestError(
+            f"filter of query {place} cannot be read: {error}",
+            status=400,
+            argument="filter",
+            place={"query": place},
+            kind="FilterError",
+        ) from None
+    check_filter(condition, f"filter[{place}]")
+    return condition
+
+
+# ---- answers ----
+
+Encoder = Callable[[Answer, float], tuple[bytes, dict[str, str]]]
+
+
+def choose_encoder(accept: str | None, *, with_metadata: bool) -> tuple[str, Encoder]:
+    """Choose the form of an answer from an Accept header.
+
+    Raises
+    ------
+    NotAcceptableError
+    """
+    encoders: Mapping[str, Encoder] = {JSON: _to_json, NPZ: _to_npz, ARROW: _to_arrow}
+    wanted: list[tuple[float, int, str]] = []
+    for place, part in enumerate((accept or "*/*").split(",")):
+        name, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        quality = 1.0
+        for parameter in parameters:
+            if parameter.startswith("q="):
+                try:
+                    quality = float(parameter[2:])
+                except ValueError:
+                    quality = 0.0
+        if quality > 0:
+            wanted.append((-quality, place, name))
+    for _, _, name in sorted(wanted):
+        media_type = JSON if name in ("*/*", "application/*") else name
+        if media_type == NPZ and with_metadata:
+            raise NotAcceptableError(f"metadata travels as {JSON} or {ARROW}, not as {NPZ}")
+        if media_type in encoders:
+            return media_type, encoders[media_type]
+    raise NotAcceptableError(f"none of {accept!r} can be written here, only {', '.join(WRITES)}")
+
+
+def _status(answer: Answer, took_ms: float) -> dict[str, Any]:
+    status: dict[str, Any] = {
+        "took_ms": round(took_ms, 3),
+        "shards_answered": answer.shards_answered,
+        "shards_total": answer.shards_total,
+        "partial": answer.partial,
+        "stats": {
+            "reads": answer.hits.reads,
+            "bytes_read": answer.hits.bytes_read,
+            "cache_hits": answer.hits.cache_hits,
+        },
+    }
+    if answer.failures:
+        status["failures"] = [
+            {"shard": one.shard, "type": one.failure.kind, "message": one.failure.message}
+            for one in answer.failures
+        ]
+    return status
+
+
+def _to_json(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
+    hits = answer.hits
+    counts = hits.counts.tolist()
+    body: dict[str, Any] = {
+        "ids": [row[:count] for row, count in zip(hits.ids.tolist(), counts, strict=True)],
+        "distances": [row[:count] for row, count in zip(hits.distances.tolist(), counts, strict=True)],
+        "counts": counts,
+    }
+    if hits.metadata is not None:
+        body["metadata"] = hits.metadata
+    body |= _status(answer, took_ms)
+    # JSON has no NaN: a column that holds one reads null. Bytes travel as base64.
+    return to_json(body, inf_nan_mode="null", bytes_mode="base64"), {}
+
+
+def _to_npz(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
+    hits = answer.hits
+    ids = hits.ids
+    if ids.dtype == object:
+        ids = np.array(
+            [["" if one is None else str(one) for one in row] for row in ids.tolist()], dtype=np.str_
+        )
+    file = io.BytesIO()
+    np.savez(file, ids=ids, distances=hits.distances, counts=hits.counts)
+    return file.getvalue(), {"Velo-Answer": json.dumps(_status(answer, took_ms))}
+
+
+def _to_arrow(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
+    """Write one row a hit: query, rank, id, distance, metadata; the rest of the answer is in the schema."""
+    hits = answer.hits
+    query_count, k = hits.ids.shape
+    kept = np.arange(k)[None, :] < hits.counts[:, None]
+    places = np.argwhere(kept)
+    ids = hits.ids[kept]
+    columns: dict[str, Any] = {
+        "query": pa.array(places[:, 0].astype(np.int32)),
+        "rank": pa.array(places[:, 1].astype(np.int32)),
+        "id": pa.array(ids.tolist(), pa.string()) if hits.ids.dtype == object else pa.array(ids, pa.int64()),
+        "distance": pa.array(hits.distances[kept], pa.float32()),
+    }
+    table = pa.table(columns)
+    if hits.metadata is not None:
+        found = pa.Table.from_pylist([dict(row) for rows in hits.metadata for row in rows])
+        for name in found.column_names:
+            shown = name if name not in columns else f"metadata.{name}"
+            table = table.append_column(shown, found.column(name))
+    status = _status(answer, took_ms) | {
+        "query_count": query_count,
+        "k": k,
+        "metadata": hits.metadata is not None,
+    }
+    table = table.replace_schema_metadata({"velo": json.dumps(status)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes(), {}

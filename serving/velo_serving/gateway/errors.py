@@ -1,0 +1,146 @@
+"""From exceptions to HTTP: one table of statuses, one shape of body."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from velo import errors as velo_errors
+from velo.errors import VeloError
+from velo_serving import errors as serving_errors
+
+__all__ = ["BodyTimeoutError", "RequestError", "error_response", "filter_position", "install", "status_of"]
+
+log = logging.getLogger("velo_serving")
+
+
+class RequestError(serving_errors.ServingError):
+    """A request that was refused before any shard saw it.
+
+    Attributes
+    ----------
+    status : int
+    place : Mapping or None
+        Where in the request: ``line``, ``column`` and ``byte``, or ``path``, or ``query``.
+    details : sequence
+        Further faults of the same request, each with its path.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        status: int = 422,
+        argument: str | None = None,
+        place: Mapping[str, Any] | None = None,
+        details: Sequence[Mapping[str, Any]] = (),
+        kind: str = "RequestError",
+    ) -> None:
+        super().__init__(message, argument=argument)
+        self.status = status
+        self.place = place
+        self.details = details
+        self.kind = kind
+
+
+class BodyTimeoutError(serving_errors.ServingError):
+    """The client took too long to send its body."""
+
+
+#: The first line that matches decides, so that the special stands before the general.
+STATUSES: tuple[tuple[type[BaseException], int], ...] = (
+    (serving_errors.UnknownCollectionError, 404),
+    (serving_errors.NotAcceptableError, 406),
+    (BodyTimeoutError, 408),
+    (serving_errors.BodyTooLargeError, 413),
+    (serving_errors.UnsupportedMediaTypeError, 415),
+    (serving_errors.MalformedBodyError, 400),
+    (velo_errors.FilterError, 400),
+    (velo_errors.BusyError, 429),
+    (velo_errors.SearchTimeoutError, 504),
+    (serving_errors.NoShardAnsweredError, 503),
+    (serving_errors.ShardUnavailableError, 503),
+    (velo_errors.ClosedError, 503),
+    (velo_errors.InvalidArgumentError, 422),
+    (velo_errors.DimensionMismatchError, 422),
+    (velo_errors.DtypeError, 422),
+    (velo_errors.EmptyError, 422),
+    (velo_errors.NotFiniteError, 422),
+    (velo_errors.UnsupportedError, 422),
+    (VeloError, 500),
+)
+
+
+def status_of(error: BaseException) -> int:
+    """Return the HTTP status of an exception; 500 for what is not ours."""
+    if isinstance(error, RequestError):
+        return error.status
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+
+
+def filter_position(message: str) -> str | None:
+    """Return where in a filter velo found a fault: ``.year.$gte`` of ``filter at $.year.$gte: ...``."""
+    found = re.search(r"filter at \$(\S*): ", message)
+    return None if found is None else found[1]
+
+
+def error_response(error: BaseException) -> Response:
+    """Make the response that tells a client about an exception."""
+    status = status_of(error)
+    headers: dict[str, str] = {}
+    if status in (429, 503):
+        retry_after_s = getattr(error, "retry_after_s", 1.0)
+        headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+    body: dict[str, Any] = {
+        "type": type(error).__name__,
+        "message": "the server made a mistake; its log says more",
+    }
+    if isinstance(error, VeloError):
+        body["message"] = error.message
+        for name in ("argument", "file", "page", "row", "position"):
+            value = getattr(error, name)
+            if value is not None:
+                body[name] = value
+    if isinstance(error, velo_errors.FilterError):
+        inside = filter_position(error.message)
+        if inside is not None or error.row is not None:
+            body["position"] = {"path": f"${inside or ''}"} | (
+                {} if error.row is None else {"query": error.row}
+            )
+    if isinstance(error, RequestError):
+        body["type"] = error.kind
+        if error.place is not None:
+            body["position"] = dict(error.place)
+        if error.details:
+            body["details"] = [dict(detail) for detail in error.details]
+    return JSONResponse({"error": body}, status_code=status, headers=headers)
+
+
+def install(app: FastAPI) -> None:
+    """Let the app answer every exception in the one shape."""
+
+    async def ours(request: Request, error: Exception) -> Response:
+        if status_of(error) == 500:
+            log.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=error)
+        return error_response(error)
+
+    async def routing(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "HttpError")
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return JSONResponse(
+            {"error": {"type": kind, "message": message}},
+            status_code=error.status_code,
+            headers=error.headers,
+        )
+
+    app.add_exception_handler(VeloError, ours)
+    app.add_exception_handler(HTTPException, routing)
+    app.add_exception_handler(Exception, ours)

@@ -1,0 +1,48 @@
+"""Every bound of the gateway in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from velo.errors import InvalidArgumentError
+
+__all__ = ["GatewayLimits"]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLimits:
+    """What one gateway takes; the router behind each collection has limits of its own.
+
+    Attributes
+    ----------
+    body_bytes_max : int
+        Bytes of a request's body; more is 413.
+    body_read_s : float
+        Seconds a client may take to send it; longer is 408.
+    body_discard_bytes_max : int
+        Bytes of a refused body that are still read, so that a client that is still sending sees the answer.
+    requests_max : int
+        Searches under way at once, their bodies in memory; more is 429.
+    queries_max : int
+        Vectors in one request; more is 413.
+    k_max : int
+    hits_max : int
+        Vectors times k of one request; more is 413.
+    inline_bytes_max : int
+        Bodies up to this size are parsed on the event loop, larger ones in a thread.
+    """
+
+    body_bytes_max: int = 32 << 20
+    body_read_s: float = 30.0
+    body_discard_bytes_max: int = 256 << 20
+    requests_max: int = 256
+    queries_max: int = 1024
+    k_max: int = 10_000
+    hits_max: int = 1_000_000
+    inline_bytes_max: int = 64 << 10
+
+    def __post_init__(self) -> None:
+        for name in (field.name for field in dataclasses.fields(self)):
+            if not getattr(self, name) > 0:
+                raise InvalidArgumentError(f"{name} must be above zero", argument=name)

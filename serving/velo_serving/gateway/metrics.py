@@ -1,0 +1,184 @@
+"""Prometheus metrics of one gateway; a registry of its own, so that several apps can live in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from velo_serving.backend import Backend
+from velo_serving.types import Hits
+
+__all__ = ["CONTENT_TYPE", "Measured", "Metrics"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Metrics:
+    """All counters of a gateway.
+
+    Parameters
+    ----------
+    backend : Backend
+        Its routers are observed from now on.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        registry = self._registry = CollectorRegistry()
+        self.http_requests = Counter(
+            "velo_http_requests",
+            "HTTP requests by route and status.",
+            ["method", "route", "status"],
+            registry=registry,
+        )
+        self.http_seconds = Histogram(
+            "velo_http_request_seconds",
+            "From the first byte in to the last out.",
+            ["route"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.searches = Counter(
+            "velo_searches",
+            "Searches by outcome: complete, partial, rejected, deadline, unavailable, error.",
+            ["collection", "outcome"],
+            registry=registry,
+        )
+        self.queries = Counter("velo_queries", "Vectors searched for.", ["collection"], registry=registry)
+        self.reads = Counter("velo_reads", "Reads from devices.", ["collection"], registry=registry)
+        self.bytes_read = Counter(
+            "velo_read_bytes", "Bytes read from devices.", ["collection"], registry=registry
+        )
+        self.cache_hits = Counter(
+            "velo_cache_hits", "Records found in the cache.", ["collection"], registry=registry
+        )
+        self.shard_calls = Counter(
+            "velo_shard_calls",
+            "Calls to shards by outcome: ok, unavailable, stalled, error.",
+            ["collection", "shard", "outcome"],
+            registry=registry,
+        )
+        self.shard_seconds = Histogram(
+            "velo_shard_call_seconds",
+            "Duration of a call to a shard.",
+            ["collection", "shard"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.call_queries = Histogram(
+            "velo_shard_call_queries",
+            "Queries gathered into one call to a shard.",
+            ["collection"],
+            buckets=QUERIES,
+            registry=registry,
+        )
+        self.shard_falls = Counter(
+            "velo_shard_falls", "Times a shard went down.", ["collection", "shard"], registry=registry
+        )
+        registry.register(_Gauges(backend))
+        for served in backend.collections:
+            served.router.observe(_RouterObserver(self, served.name))
+
+    def render(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _RouterObserver:
+    def __init__(self, metrics: Metrics, collection: str) -> None:
+        self._metrics = metrics
+        self._collection = collection
+
+    def call_sent(self, shard: str, requests: int, queries: int) -> None:
+        self._metrics.call_queries.labels(self._collection).observe(queries)
+
+    def call_ended(self, shard: str, seconds: float, outcome: str) -> None:
+        self._metrics.shard_calls.labels(self._collection, shard, outcome).inc()
+        self._metrics.shard_seconds.labels(self._collection, shard).observe(seconds)
+
+    def shard_changed(self, shard: str, up: bool, reason: str) -> None:
+        if not up:
+            self._metrics.shard_falls.labels(self._collection, shard).inc()
+
+    def request_ended(self, outcome: str, queries: int, hits: Hits | None) -> None:
+        metrics, collection = self._metrics, self._collection
+        metrics.searches.labels(collection, outcome).inc()
+        if hits is not None:
+            metrics.queries.labels(collection).inc(queries)
+            metrics.reads.labels(collection).inc(hits.reads)
+            metrics.bytes_read.labels(collection).inc(hits.bytes_read)
+            metrics.cache_hits.labels(collection).inc(hits.cache_hits)
+
+
+class _Gauges(Collector):
+    """What is read off the routers at the moment somebody asks."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def collect(self) -> Iterator[Metric]:
+        waiting = GaugeMetricFamily(
+            "velo_queries_admitted", "Queries taken in and not answered yet.", labels=["collection"]
+        )
+        up = GaugeMetricFamily(
+            "velo_shard_up", "1 if the shard can be asked.", labels=["collection", "shard"]
+        )
+        lane = GaugeMetricFamily(
+            "velo_shard_waiting_requests", "Requests waiting before a shard.", labels=["collection", "shard"]
+        )
+        calls = GaugeMetricFamily(
+            "velo_shard_calls_in_flight", "Calls a shard works on.", labels=["collection", "shard"]
+        )
+        memory = GaugeMetricFamily(
+            "velo_shard_memory_bytes", "Memory of the shard's index.", labels=["collection", "shard"]
+        )
+        vectors = GaugeMetricFamily("velo_vectors", "Vectors in the collection.", labels=["collection"])
+        for served in self._backend.collections:
+            waiting.add_metric([served.name], served.router.queries_admitted)
+            vectors.add_metric([served.name], served.n)
+            for shard in served.router.shards():
+                labels = [served.name, shard.name]
+                up.add_metric(labels, 1.0 if shard.state == "up" else 0.0)
+                lane.add_metric(labels, shard.waiting_requests)
+                calls.add_metric(labels, shard.calls_in_flight)
+                memory.add_metric(labels, shard.health.memory_bytes if shard.health is not None else 0)
+        yield from (waiting, up, lane, calls, memory, vectors)
+
+
+class Measured:
+    """Middleware that counts and times requests under their route, never under a path a client made up."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        status = 500
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            route: Any = scope.get("route")
+            path = str(getattr(route, "path", "unmatched"))
+            method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD", "OPTIONS") else "other"
+            self._metrics.http_requests.labels(method, path, str(status)).inc()
+            self._metrics.http_seconds.labels(path).observe(time.perf_counter() - started)

@@ -1,0 +1,318 @@
+"""Requests and answers as pydantic models: they check bodies and query strings, and make the OpenAPI page."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from velo.errors import FilterError
+from velo.filters import from_dict
+from velo_serving.gateway.errors import RequestError, filter_position
+
+__all__ = [
+    "CollectionAnswer",
+    "CollectionList",
+    "ErrorAnswer",
+    "HealthAnswer",
+    "QueryOptions",
+    "ReadyAnswer",
+    "SearchAnswer",
+    "SearchBody",
+    "check_filter",
+    "refusal",
+]
+
+FilterJson = dict[str, JsonValue]
+
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class SearchBody(BaseModel):
+    """A search in JSON: one `vector` or several `vectors`."""
+
+    model_config = ConfigDict(
+        **_STRICT,
+        json_schema_extra={
+            "examples": [
+                {"vector": [0.1, 0.2, 0.3], "k": 5},
+                {
+                    "vectors": [[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]],
+                    "k": 10,
+                    "filter": {"year": {"$gte": 2020}},
+                    "return_metadata": ["title"],
+                },
+            ]
+        },
+    )
+
+    vector: Annotated[list[float] | None, Field(description="One query.")] = None
+    vectors: Annotated[
+        list[list[float]] | None, Field(description="Several queries, all of the same length.")
+    ] = None
+    k: Annotated[int, Field(ge=1, description="How many neighbors of each query.")] = 10
+    filter: Annotated[
+        FilterJson | None, Field(description="Restricts every query; see the filter language.")
+    ] = None
+    filters: Annotated[
+        list[FilterJson | None] | None,
+        Field(description="A filter for each query, in their order; null for none."),
+    ] = None
+    recall: Annotated[float | None, Field(gt=0, lt=1, description="Aim for this recall.")] = None
+    list_size: Annotated[int | None, Field(ge=1, le=1 << 20, description="Length of the candidate list.")] = (
+        None
+    )
+    return_metadata: Annotated[list[str] | None, Field(description="Columns to bring with the hits.")] = None
+    timeout_ms: Annotated[float | None, Field(gt=0, description="Deadline of this request.")] = None
+    allow_partial: Annotated[
+        bool, Field(description="If false, an answer without some shard is an error.")
+    ] = True
+
+    @model_validator(mode="after")
+    def _fits(self) -> SearchBody:
+        if (self.vector is None) == (self.vectors is None):
+            raise ValueError("give one of 'vector' and 'vectors'")
+        if self.filter is not None and self.filters is not None:
+            raise ValueError("give one of 'filter' and 'filters'")
+        count = 1 if self.vectors is None else len(self.vectors)
+        if self.filters is not None and len(self.filters) != count:
+            raise ValueError(f"'filters' has {len(self.filters)} entries for {count} vectors")
+        return self
+
+
+class QueryOptions(BaseModel):
+    """The same options in the query string, for bodies that hold nothing but vectors."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    k: Annotated[int, Field(ge=1)] = 10
+    filter: Annotated[FilterJson | None, Field(description="A filter as JSON text.")] = None
+    recall: Annotated[float | None, Field(gt=0, lt=1)] = None
+    list_size: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
+    return_metadata: list[str] | None = None
+    timeout_ms: Annotated[float | None, Field(gt=0)] = None
+    allow_partial: bool = True
+
+    @classmethod
+    def of(cls, pairs: list[tuple[str, str]]) -> QueryOptions:
+        """Read a query string; ``return_metadata`` may repeat or hold commas, ``filter`` is JSON."""
+        given: dict[str, Any] = {}
+        for name, value in pairs:
+            if name == "return_metadata":
+                given.setdefault(name, []).extend(part for part in value.split(",") if part)
+            elif name in given:
+                raise RequestError(f"{name} is given twice", argument=name, place={"path": name})
+            elif name == "filter":
+                given[name] = _filter_text(value)
+            else:
+                given[name] = value
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise refusal(error, b"") from None
+
+
+def _filter_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        place: dict[str, Any] = {"path": "filter"}
+        if isinstance(error, json.JSONDecodeError):
+            place |= {"line": error.lineno, "column": error.colno, "byte": error.pos}
+        raise RequestError(
+            f"the filter is not JSON: {error}",
+            status=400,
+            argument="filter",
+            place=place,
+            kind="MalformedBodyError",
+        ) from None
+
+
+def refusal(error: ValidationError, body: bytes) -> RequestError:
+    """Turn what pydantic found into one error with its position: 400 where the body is no JSON, else 422."""
+    faults = error.errors(include_url=False, include_input=False)
+    first = faults[0]
+    if first["type"] == "json_invalid":
+        told = str(first.get("ctx", {}).get("error", first["msg"]))
+        found = re.search(r"^(.*?) at line (\d+) column (\d+)$", told)
+        if found is None:
+            return RequestError(f"the body is not JSON: {told}", status=400, kind="MalformedBodyError")
+        line, column = int(found[2]), int(found[3])
+        before = sum(len(text) for text in body.splitlines(keepends=True)[: line - 1])
+        return RequestError(
+            f"the body is not JSON: {told}",
+            status=400,
+            place={"line": line, "column": column, "byte": before + max(column - 1, 0)},
+            kind="MalformedBodyError",
+        )
+    path = _path(first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return RequestError(
+        f"{path}: {message}" if path else message,
+        argument=str(first["loc"][0]) if first["loc"] else None,
+        place={"path": path} if path else None,
+        details=[{"path": _path(fault["loc"]), "message": fault["msg"]} for fault in faults[1:10]],
+        kind="NotFiniteError" if first["type"] == "finite_number" else "RequestError",
+    )
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """Write ('vectors', 3, 7) as vectors[3][7]."""
+    text = ""
+    for part in location:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def check_filter(condition: Mapping[str, Any] | None, path: str) -> None:
+    """Refuse a filter that no index could evaluate, before any shard is asked.
+
+    Whether its columns exist and have the right types, only shards know.
+    """
+    if condition is None:
+        return
+    argument = path.partition("[")[0]
+    for where, value in _leaves(condition, path):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise RequestError(
+                f"{where} is not a finite number",
+                status=400,
+                argument=argument,
+                place={"path": where},
+                kind="FilterError",
+            )
+    try:
+        from_dict(condition)
+    except FilterError as error:
+        inside = filter_position(error.message)
+        raise RequestError(
+            f"{path}: {error.message}",
+            status=400,
+            argument=argument,
+            place={"path": path + (inside or "")},
+            kind=type(error).__name__,
+        ) from None
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _leaves(part, f"{path}.{name}")
+    elif isinstance(value, list):
+        for place, part in enumerate(value):
+            yield from _leaves(part, f"{path}[{place}]")
+    else:
+        yield path, value
+
+
+# ---- answers: written by hand where speed counts, declared here for the OpenAPI page and the tests ----
+
+
+class ShardFailureAnswer(BaseModel):
+    """Why one shard is missing from an answer."""
+
+    shard: str
+    type: str
+    message: str
+
+
+class SearchStats(BaseModel):
+    """What the search cost, summed over queries and shards."""
+
+    reads: int
+    bytes_read: int
+    cache_hits: int
+
+
+class SearchAnswer(BaseModel):
+    """Neighbors of each query, nearest first; a row is shorter than k where fewer match."""
+
+    ids: list[list[int]] | list[list[str]]
+    distances: list[list[float]]
+    counts: list[int]
+    metadata: list[list[dict[str, Any]]] | None = None
+    took_ms: float
+    shards_answered: int
+    shards_total: int
+    partial: bool
+    failures: Annotated[
+        list[ShardFailureAnswer], Field(description="Why shards are missing, if any are.")
+    ] = []
+    stats: SearchStats
+
+
+class ErrorDetail(BaseModel):
+    """What was wrong, and where."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    message: str
+    argument: str | None = None
+    position: dict[str, Any] | int | None = None
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every answer that is not 2xx."""
+
+    error: ErrorDetail
+
+
+class ShardAnswer(BaseModel):
+    """One shard as the gateway sees it."""
+
+    name: str
+    state: Literal["up", "down"]
+    reason: str
+    n: int
+    node: str
+    pid: int
+    memory_bytes: int
+    device: str
+    waiting_requests: int
+    calls_in_flight: int
+
+
+class CollectionSummary(BaseModel):
+    """A collection in the list."""
+
+    name: str
+    n: int
+    dim: int
+    metric: str
+    shards_up: int
+    shards_total: int
+
+
+class CollectionAnswer(CollectionSummary):
+    """A collection with its shards."""
+
+    columns: list[str]
+    queries_admitted: int
+    shards: list[ShardAnswer]
+
+
+class CollectionList(BaseModel):
+    """All collections served here."""
+
+    collections: list[CollectionSummary]
+
+
+class HealthAnswer(BaseModel):
+    """The process is alive."""
+
+    status: Literal["ok"]
+
+
+class ReadyAnswer(BaseModel):
+    """Whether searches can be answered, and by how many shards."""
+
+    status: Literal["ready", "not ready"]
+    collections: dict[str, str]

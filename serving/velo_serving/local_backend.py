@@ -1,0 +1,143 @@
+"""Shards in this process: what ``velo serve INDEX`` runs on. No Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from velo.errors import DimensionMismatchError
+from velo_serving.backend import Backend, ServedCollection
+from velo_serving.collection import Collection, read_collection
+from velo_serving.router import Router, RouterLimits
+from velo_serving.shard import IndexOpener, Shard, open_velo_index
+from velo_serving.types import SearchRequest, ShardHealth, ShardReply
+
+__all__ = ["LocalChannel", "local_limits", "open_local_backend", "open_shards"]
+
+
+class LocalChannel:
+    """The way to a shard in this process."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    @property
+    def name(self) -> str:
+        """Name of the shard."""
+        return self._shard.name
+
+    async def search(self, batch: Sequence[SearchRequest]) -> list[ShardReply]:
+        """Answer a batch."""
+        return await self._shard.search(batch)
+
+    async def health(self) -> ShardHealth:
+        """Say how the shard is; in a thread, because it may have to open the index again."""
+        return await asyncio.to_thread(self._shard.health)
+
+
+def local_limits() -> RouterLimits:
+    """Return the limits that suit shards of this process: a call costs little, so many may be under way."""
+    return RouterLimits(calls_in_flight_max=32, batch_queries_max=64)
+
+
+def open_shards(
+    collection: Collection, *, opener: IndexOpener = open_velo_index, memory: Any = None, **options: Any
+) -> list[Shard]:
+    """Open every shard of a collection here.
+
+    Parameters
+    ----------
+    collection : Collection
+    opener : callable, optional
+    memory : int, float or str, optional
+        Of the whole collection: bytes are divided among the shards by their rows, a share is a share of each.
+    **options
+        ``threads``, ``io``, ``plan``, as in ``velo.open``.
+
+    Raises
+    ------
+    VeloError
+        A shard cannot be opened; those that were are closed again.
+    """
+    shards: list[Shard] = []
+    try:
+        for entry, budget in zip(collection.shards, split_memory(collection, memory), strict=True):
+            shard = Shard(entry.spec(memory=budget, **options), opener)
+            shards.append(shard)
+            check_shard(collection, shard.open(), entry.name)
+    except BaseException:
+        for shard in shards:
+            shard.close()
+        raise
+    return shards
+
+
+def split_memory(collection: Collection, memory: Any) -> list[Any]:
+    """Divide a budget for the whole collection among its shards."""
+    if memory is None:
+        return [None] * len(collection.shards)
+    if len(collection.shards) == 1:
+        return [memory]
+    from velo.options import memory_bytes
+
+    total = memory_bytes(memory, collection.n, collection.dim)
+    return [total * entry.rows // collection.n for entry in collection.shards]
+
+
+def check_shard(collection: Collection, health: ShardHealth, name: str) -> None:
+    """Refuse a shard that does not belong to its collection."""
+    if collection.dim and (health.dim, health.metric) != (collection.dim, collection.metric):
+        raise DimensionMismatchError(
+            f"shard {name} holds {health.dim} dimensions under {health.metric!r}, "
+            f"its collection {collection.dim} under {collection.metric!r}",
+            file=str(collection.path),
+        )
+
+
+def open_local_backend(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    limits: RouterLimits | None = None,
+    opener: IndexOpener = open_velo_index,
+    **options: Any,
+) -> Backend:
+    """Open indexes or sharded collections in this process.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        Each becomes a collection, named after its folder.
+    limits : RouterLimits, optional
+        Of each collection.
+    opener : callable, optional
+    **options
+        ``memory``, ``threads``, ``io``, ``plan``, as in ``velo.open``, for each collection.
+    """
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    shards: list[Shard] = []
+    served: list[ServedCollection] = []
+
+    async def close() -> None:
+        await asyncio.gather(*(asyncio.to_thread(shard.close) for shard in shards))
+
+    try:
+        for path in given:
+            collection = read_collection(path)
+            own = open_shards(collection, opener=opener, **options)
+            shards += own
+            router = Router(
+                collection.name, [LocalChannel(shard) for shard in own], limits=limits or local_limits()
+            )
+            healths = [shard.health() for shard in own]
+            served.append(
+                ServedCollection(
+                    collection.name, sum(one.n for one in healths), healths[0].dim, healths[0].metric, router
+                )
+            )
+        return Backend(served, on_close=close)
+    except BaseException:
+        for shard in shards:
+            shard.close()
+        raise

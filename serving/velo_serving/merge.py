@@ -1,0 +1,111 @@
+"""Merging the nearest vectors of several shards: a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from velo_serving.types import Hits, IdArray, MetadataRow
+
+__all__ = ["merge_top_k"]
+
+
+def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
+    """Keep the ``k`` nearest hits of every query over all parts.
+
+    Equal distances are ordered by the lower id, so the answer does not depend on which shard spoke first.
+
+    Parameters
+    ----------
+    parts : sequence of Hits
+        At least one, all over the same queries; each may be narrower or wider than ``k`` and padded.
+    k : int
+
+    Returns
+    -------
+    Hits
+        Of shape (query_count, k), padded with -1 (None for string ids) and inf. Metadata is there when every
+        part with a hit brought it.
+    """
+    assert len(parts) > 0
+    assert k >= 1
+    distances = np.concatenate([part.distances for part in parts], axis=1)
+    valid = np.concatenate(
+        [np.arange(part.distances.shape[1])[None, :] < part.counts[:, None] for part in parts], axis=1
+    )
+    ids_are_int = all(part.ids.dtype.kind == "i" for part in parts)
+    ids: IdArray = np.concatenate(
+        [part.ids if ids_are_int else part.ids.astype(object) for part in parts], axis=1
+    )
+    order = _order_int(ids, distances, valid) if ids_are_int else _order_object(ids, distances, valid)
+    order = order[:, :k]
+    counts = np.minimum(valid.sum(axis=1), k).astype(np.int64)
+
+    query_count = distances.shape[0]
+    kept = np.arange(order.shape[1])[None, :] < counts[:, None]
+    merged_ids: IdArray
+    if ids_are_int:
+        merged_ids = np.full((query_count, k), -1, dtype=np.int64)
+    else:
+        merged_ids = np.full((query_count, k), None, dtype=object)
+    merged_distances = np.full((query_count, k), np.inf, dtype=np.float32)
+    width = order.shape[1]
+    merged_ids[:, :width][kept] = np.take_along_axis(ids, order, axis=1)[kept]
+    merged_distances[:, :width][kept] = np.take_along_axis(distances, order, axis=1)[kept]
+    return Hits(
+        ids=merged_ids,
+        distances=merged_distances,
+        counts=counts,
+        metadata=_merge_metadata(parts, order, counts),
+        reads=sum(part.reads for part in parts),
+        bytes_read=sum(part.bytes_read for part in parts),
+        cache_hits=sum(part.cache_hits for part in parts),
+    )
+
+
+def _order_int(
+    ids: IdArray, distances: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.intp]:
+    return np.lexsort((ids, distances, ~valid), axis=-1)
+
+
+def _order_object(
+    ids: IdArray, distances: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.intp]:
+    """Order by Python's comparison: strings, or strings and integers when shards disagree about ids."""
+
+    def key(row: int, column: int) -> tuple[bool, float, bool, Any]:
+        if not valid[row, column]:
+            return (True, np.inf, False, 0)
+        identity = ids[row, column]
+        return (False, float(distances[row, column]), isinstance(identity, str), identity)
+
+    order = np.empty(distances.shape, dtype=np.intp)
+    for row in range(distances.shape[0]):
+        order[row] = sorted(range(distances.shape[1]), key=lambda column, row=row: key(row, column))  # type: ignore[misc]
+    return order
+
+
+def _merge_metadata(
+    parts: Sequence[Hits], order: npt.NDArray[np.intp], counts: npt.NDArray[np.int64]
+) -> list[list[MetadataRow]] | None:
+    if any(part.metadata is None and bool(part.counts.any()) for part in parts):
+        return None
+    if all(part.metadata is None for part in parts):
+        return None
+    # Column c of the concatenation is hit c - first[part] of that part.
+    first = np.cumsum([0] + [part.distances.shape[1] for part in parts])
+    part_of = np.searchsorted(first, order, side="right") - 1
+    merged: list[list[MetadataRow]] = []
+    for row, count in enumerate(counts):
+        rows: list[MetadataRow] = []
+        for place in range(count):
+            part = int(part_of[row, place])
+            metadata = parts[part].metadata
+            assert metadata is not None
+            rows.append(metadata[row][int(order[row, place] - first[part])])
+        merged.append(rows)
+    return merged

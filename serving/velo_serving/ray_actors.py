@@ -1,0 +1,331 @@
+"""Shards as Ray actors, and the cluster that starts and stops them. The only file that imports Ray.
+
+Ray places processes, restarts them and carries bytes. What a shard does is in ``shard.py``; who waits for
+whom and what happens when an actor dies is in ``router.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+# Before Ray is imported: it reads this once. Nothing here reports to anyone.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
+
+try:
+    import ray
+    from ray import exceptions as ray_exceptions
+except ImportError as error:
+    raise MissingDependencyError("Ray is not installed; pip install 'veloann[serving]'") from error
+
+from velo_serving.backend import Backend, ServedCollection
+from velo_serving.collection import Collection, Pin, read_collection
+from velo_serving.errors import (
+    ClusterExistsError,
+    PlacementError,
+    ServingError,
+    ShardUnavailableError,
+)
+from velo_serving.local_backend import check_shard, split_memory
+from velo_serving.router import Router, RouterLimits
+from velo_serving.shard import Shard, ShardSpec
+from velo_serving.types import SearchRequest, ShardHealth, ShardReply
+
+__all__ = ["Cluster", "RayChannel", "ShardActor"]
+
+NAMESPACE = "velo"
+
+#: Calls of each group that an actor takes at once; health never waits behind searches.
+SEARCHES_AT_ONCE = 16
+HEALTH_AT_ONCE = 2
+
+#: A shard takes this much of a node's resource; the resource says where, not how many.
+PIN_SHARE = 0.001
+
+
+class ShardActor:
+    """A ``Shard`` as an actor: a shell. Its methods run in two groups, each with an event loop of its own."""
+
+    def __init__(self, spec: ShardSpec) -> None:
+        self._shard = Shard(spec)
+        self._shard.health()  # opens the index; where that fails, the cluster hears why from health()
+
+    async def search(self, batch: Sequence[SearchRequest]) -> list[ShardReply]:
+        """Answer a batch."""
+        return await self._shard.search(batch)
+
+    async def health(self) -> ShardHealth:
+        """Say how the shard is."""
+        return self._shard.health()
+
+    async def close(self) -> None:
+        """Release the index."""
+        self._shard.close()
+
+
+def _remote_class() -> Any:
+    """Return the actor class: shell methods sorted into concurrency groups, restarted whenever it dies."""
+    group: Any = ray.method
+
+    class Actor(ShardActor):
+        search = group(concurrency_group="search")(ShardActor.search)
+        health = group(concurrency_group="health")(ShardActor.health)
+        close = group(concurrency_group="health")(ShardActor.close)
+
+    Actor.__name__ = Actor.__qualname__ = "ShardActor"
+    make: Any = ray.remote
+    return make(
+        max_restarts=-1,
+        # A search that died with its actor is not tried again there: the router answers without it, in time.
+        max_task_retries=0,
+        concurrency_groups={"search": SEARCHES_AT_ONCE, "health": HEALTH_AT_ONCE},
+    )(Actor)
+
+
+class RayChannel:
+    """The way to a shard's actor."""
+
+    def __init__(self, name: str, actor: Any) -> None:
+        self._name = name
+        self._actor = actor
+
+    @property
+    def name(self) -> str:
+        """Name of the shard."""
+        return self._name
+
+    async def search(self, batch: Sequence[SearchRequest]) -> list[ShardReply]:
+        """Answer a batch in the actor."""
+        return cast("list[ShardReply]", await self._reach(self._actor.search, list(batch)))
+
+    async def health(self) -> ShardHealth:
+        """Ask the actor how its shard is."""
+        return cast("ShardHealth", await self._reach(self._actor.health))
+
+    async def _reach(self, method: Any, *arguments: Any) -> Any:
+        try:
+            return await method.remote(*arguments)
+        except ray_exceptions.RayTaskError as error:
+            # The actor lives and its method raised: hand on what it raised.
+            cause = error.cause
+            if isinstance(cause, VeloError):
+                raise cause from None
+            raise ServingError(f"shard {self._name} failed: {type(cause).__name__}: {cause}") from None
+        except ray_exceptions.RayError as error:
+            raise ShardUnavailableError(
+                f"shard {self._name} cannot be reached: {_first_line(error)}"
+            ) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+class Cluster:
+    """The actors of one collection; ``start`` makes it, ``stop`` or ``with`` ends it.
+
+    Attributes
+    ----------
+    collection : Collection
+    """
+
+    def __init__(self, collection: Collection, actors: Sequence[Any], healths: Sequence[ShardHealth]) -> None:
+        self.collection = collection
+        self._actors = list(actors)
+        self._healths = tuple(healths)
+
+    @classmethod
+    def start(
+        cls,
+        collection: str | Path | Collection,
+        *,
+        name: str | None = None,
+        pin: str | Mapping[str, str] | None = None,
+        memory: int | float | str | None = None,
+        threads: int | None = None,
+        io: str = "auto",
+        plan: str = "auto",
+        num_cpus: float | None = None,
+        detached: bool = False,
+        start_timeout_s: float = 120.0,
+    ) -> Cluster:
+        """Start one actor a shard and wait until each has opened its index.
+
+        Parameters
+        ----------
+        collection : path or Collection
+            A sharded build or a single index.
+        name : str, optional
+            Name of the collection; its actors are ``velo-NAME-shard-0`` and so on, in namespace ``velo``.
+        pin : str or mapping, optional
+            Where shards run: ``"resource:NAME"`` or ``"label:KEY=VALUE"``, in which ``{shard}`` stands for
+            the shard's name; or one such text for each shard's name. It goes before what ``collection.json``
+            says. Without any pin Ray may choose any node: right only where all nodes see the same folders.
+        memory, threads, io, plan
+            As in ``velo.open``; ``memory`` is for the whole collection and divided by rows.
+        num_cpus : float, optional
+            What Ray reserves a shard; default ``threads``, or nothing where that is not given.
+        detached : bool
+            Whether the actors outlive this process.
+        start_timeout_s : float
+            Time for all shards to open.
+
+        Raises
+        ------
+        ShardNotHereError
+            A shard's folder does not exist on the node where it was started.
+        PlacementError
+            No node matches a pin, or not in time.
+        ClusterExistsError
+            Actors of that name run already.
+        """
+        described = (
+            collection if isinstance(collection, Collection) else read_collection(collection, name=name)
+        )
+        if not ray.is_initialized():
+            ray.init(log_to_driver=False, include_dashboard=False)
+        budgets = split_memory(described, memory)
+        remote_class = _remote_class()
+        actors: list[Any] = []
+        try:
+            for entry, budget in zip(described.shards, budgets, strict=True):
+                spec = entry.spec(memory=budget, threads=threads, io=io, plan=plan)
+                chosen = _pin_of(pin, entry.name) or entry.pin
+                options = _placement(chosen) | {
+                    "name": f"velo-{described.name}-shard-{entry.name}",
+                    "namespace": NAMESPACE,
+                    "lifetime": "detached" if detached else None,
+                    "num_cpus": num_cpus if num_cpus is not None else (threads or 0),
+                }
+                try:
+                    actors.append(remote_class.options(**options).remote(spec))
+                except ValueError as error:
+                    if "already" not in str(error):
+                        raise InvalidArgumentError(_first_line(error)) from None
+                    raise ClusterExistsError(
+                        f"actor {options['name']} runs already; stop that cluster or give another name",
+                        argument="name",
+                    ) from None
+            healths = _await_shards(described, actors, start_timeout_s)
+        except BaseException:
+            _kill(actors)
+            raise
+        return cls(described, actors, healths)
+
+    @property
+    def actors(self) -> tuple[Any, ...]:
+        """Handles of the actors, in the order of the shards."""
+        return tuple(self._actors)
+
+    def backend(self, *, limits: RouterLimits | None = None) -> Backend:
+        """Make a backend over these actors, for ``create_app``; closing it leaves the actors running.
+
+        Parameters
+        ----------
+        limits : RouterLimits, optional
+            Of the router; the default suits actors.
+        """
+        collection = self.collection
+        channels = [
+            RayChannel(entry.name, actor)
+            for entry, actor in zip(collection.shards, self._actors, strict=True)
+        ]
+        first = self._healths[0]
+        served = ServedCollection(
+            collection.name,
+            sum(health.n for health in self._healths),
+            first.dim,
+            first.metric,
+            Router(collection.name, channels, limits=limits),
+        )
+        return Backend([served])
+
+    def stop(self) -> None:
+        """End the actors for good; twice is once."""
+        actors, self._actors = self._actors, []
+        _kill(actors)
+
+    def __enter__(self) -> Cluster:
+        """Return this cluster."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop it."""
+        self.stop()
+
+
+def _pin_of(pin: str | Mapping[str, str] | None, shard: str) -> Pin | None:
+    text = pin.get(shard) if isinstance(pin, Mapping) else pin
+    return None if text is None else Pin.parse(text, shard)
+
+
+def _placement(pin: Pin | None) -> dict[str, Any]:
+    if pin is None:
+        return {}
+    if pin.label is not None:
+        return {"label_selector": {pin.label[0]: pin.label[1]}}
+    return {"resources": {pin.resource: PIN_SHARE}}
+
+
+def _await_shards(collection: Collection, actors: Sequence[Any], timeout_s: float) -> list[ShardHealth]:
+    """Wait for all at once: the slowest shard sets the time, not their sum."""
+    asked = [actor.health.remote() for actor in actors]
+    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
+    late = [entry.name for entry, one in zip(collection.shards, asked, strict=True) if one not in ready]
+    if late:
+        raise PlacementError(
+            f"shards {', '.join(late)} of {collection.name!r} did not start within {timeout_s:g} s: "
+            "is there a node with the resource or label that they are pinned to, and with enough processors?",
+            argument="pin",
+        )
+    healths: list[ShardHealth] = []
+    for entry, one in zip(collection.shards, asked, strict=True):
+        try:
+            health = cast("ShardHealth", ray.get(one))
+        except ray_exceptions.RayError as error:
+            raise ShardUnavailableError(f"shard {entry.name} did not start: {_first_line(error)}") from None
+        if health.failure is not None:
+            raise health.failure.to_error()
+        check_shard(collection, health, entry.name)
+        healths.append(health)
+    return healths
+
+
+def _kill(actors: Sequence[Any]) -> None:
+    if not ray.is_initialized():
+        return
+    for actor in actors:
+        ray.kill(actor, no_restart=True)
+
+
+@contextmanager
+def ray_session(address: str | None = None) -> Iterator[None]:
+    """Be connected to Ray for a while; a connection that exists already is used and kept.
+
+    Parameters
+    ----------
+    address : str, optional
+        Of a running cluster, "auto" to find one; default: a Ray of this machine's own, without a dashboard.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        if address is None:
+            ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+        else:
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise PlacementError(f"cannot connect to Ray: {_first_line(error)}", argument="address") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -1,0 +1,199 @@
+"""Serving from the command line: ``velo serve INDEX``, and with ``--ray`` a collection's shards as actors."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from velo.errors import InvalidArgumentError, MissingDependencyError
+from velo_serving.errors import PortInUseError
+
+try:
+    import uvicorn
+    from fastapi import FastAPI
+
+    from velo_serving.gateway import GatewayLimits, create_app
+except ImportError as error:
+    raise MissingDependencyError(
+        "the server's packages are not installed; pip install 'veloann[serving]'"
+    ) from error
+
+from velo_serving.backend import Backend
+from velo_serving.local_backend import open_local_backend
+from velo_serving.router import RouterLimits
+
+__all__ = ["bind", "run", "serve_local", "serve_ray"]
+
+#: Connections beyond this are refused by uvicorn with 503 before the gateway sees them.
+CONNECTIONS_MAX = 1024
+BACKLOG = 256
+
+
+def serve_local(
+    path: str | Path | Sequence[str | Path],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    memory: int | float | str | None = None,
+    threads: int | None = None,
+    io: str = "auto",
+    plan: str = "auto",
+    limits: RouterLimits | None = None,
+    gateway_limits: GatewayLimits | None = None,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve indexes or sharded collections from this process until it is interrupted.
+
+    Parameters
+    ----------
+    path : path or sequence of paths
+    host : str
+        The loopback address unless told otherwise.
+    port : int
+        0 takes a free one.
+    memory, threads, io, plan
+        As in ``velo.open``.
+    limits : RouterLimits, optional
+    gateway_limits : GatewayLimits, optional
+    on_ready : callable, optional
+        Called with the URL once searches are answered; default: print it.
+
+    Raises
+    ------
+    PortInUseError
+        Before anything is opened.
+    VeloError
+        The index cannot be opened.
+    """
+    with bind(host, port) as listener:
+        backend = open_local_backend(path, limits=limits, memory=memory, threads=threads, io=io, plan=plan)
+        run(backend, listener, gateway_limits=gateway_limits, on_ready=on_ready)
+
+
+def serve_ray(
+    path: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    address: str | None = None,
+    name: str | None = None,
+    pin: str | None = None,
+    memory: int | float | str | None = None,
+    threads: int | None = None,
+    io: str = "auto",
+    plan: str = "auto",
+    limits: RouterLimits | None = None,
+    gateway_limits: GatewayLimits | None = None,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Start a Ray actor for each shard, serve them until interrupted, stop them.
+
+    Parameters
+    ----------
+    path : path
+        A sharded build or a single index; every node must see its shards under this path.
+    address : str, optional
+        Of a running Ray cluster, "auto" to find one; default: a Ray of this machine's own.
+    name : str, optional
+        Name of the collection.
+    pin : str, optional
+        ``resource:NAME`` or ``label:KEY=VALUE``; ``{shard}`` stands for a shard's name.
+    host, port, memory, threads, io, plan, limits, gateway_limits, on_ready
+        As in ``serve_local``.
+    """
+    from velo_serving.ray_actors import Cluster, ray_session
+
+    with bind(host, port) as listener, ray_session(address):
+        options: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
+        with Cluster.start(path, name=name, pin=pin, **options) as cluster:
+            run(cluster.backend(limits=limits), listener, gateway_limits=gateway_limits, on_ready=on_ready)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the address to serve at.
+
+    Raises
+    ------
+    PortInUseError
+        Somebody has it, or it may not be taken.
+    """
+    if not 0 <= port <= 65535:
+        raise InvalidArgumentError(f"a port lies between 0 and 65535, not {port}", argument="port")
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{host!r} is no address of this machine: {error}", argument="host"
+        ) from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        # Listening now, not when the index is open, makes a second server fail before it opens anything.
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUseError(f"port {port} of {host} is in use; choose another with --port") from None
+        raise PortInUseError(f"cannot serve at {host} port {port}: {error.strerror}") from None
+    return listener
+
+
+def run(
+    backend: Backend,
+    listener: socket.socket,
+    *,
+    gateway_limits: GatewayLimits | None = None,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve a backend at a bound socket until SIGINT or SIGTERM; requests under way are answered first.
+
+    Parameters
+    ----------
+    backend : Backend
+    listener : socket
+    gateway_limits : GatewayLimits, optional
+    on_ready : callable, optional
+    """
+    app = create_app(backend, limits=gateway_limits)
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    _announce(app, f"http://{shown}:{port}", on_ready or _say)
+    logging.getLogger("velo_serving").setLevel(logging.INFO)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        limit_concurrency=CONNECTIONS_MAX,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=10,
+        lifespan="on",
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _announce(app: FastAPI, url: str, say: Callable[[str], None]) -> None:
+    """Say where we serve once the app has started: the socket listens already."""
+    inner: Any = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def outer(served: FastAPI) -> AsyncIterator[Any]:
+        async with inner(served) as state:
+            say(url)
+            yield state
+
+    app.router.lifespan_context = outer
+
+
+def _say(url: str) -> None:
+    print(f"velo serves at {url} (documentation at {url}/docs)", file=sys.stderr, flush=True)

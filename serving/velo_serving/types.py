@@ -1,0 +1,254 @@
+"""What travels between gateway, router and shards: data that pickles, and the contracts between the rooms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from velo import errors as velo_errors
+from velo.errors import FilterError, VeloError
+from velo_serving import errors as serving_errors
+
+__all__ = [
+    "Answer",
+    "Failure",
+    "Fault",
+    "FilterDict",
+    "Float32Matrix",
+    "Hits",
+    "IdArray",
+    "MetadataRow",
+    "SearchIndex",
+    "SearchRequest",
+    "ShardChannel",
+    "ShardFailure",
+    "ShardHealth",
+    "ShardReply",
+]
+
+Float32Matrix: TypeAlias = npt.NDArray[np.float32]
+#: int64 with -1 where there is no hit, or objects: strings with None where there is no hit.
+IdArray: TypeAlias = npt.NDArray[Any]
+FilterDict: TypeAlias = Mapping[str, Any]
+MetadataRow: TypeAlias = Mapping[str, Any]
+Fault: TypeAlias = Literal["caller", "shard", "deadline"]
+
+#: Failures that every shard would answer alike, because the request itself is wrong.
+CALLER_ERRORS = (
+    velo_errors.InvalidArgumentError,
+    velo_errors.DimensionMismatchError,
+    velo_errors.DtypeError,
+    velo_errors.EmptyError,
+    velo_errors.FilterError,
+    velo_errors.NotFiniteError,
+    velo_errors.UnsupportedError,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SearchRequest:
+    """One request: some queries that share all options but the filter.
+
+    Parameters
+    ----------
+    queries : ndarray of shape (query_count, dim), float32
+    k : int
+    filters : tuple of dict or None, optional
+        Of length 1 (the same for all queries) or query_count (each may be None).
+    recall, list_size, return_metadata
+        As in ``velo.Index.search``.
+    timeout_s : float, optional
+        Seconds until the deadline; None is the router's default.
+    allow_partial : bool
+        Whether an answer without some of the shards is better than an error.
+    """
+
+    queries: Float32Matrix
+    k: int
+    filters: tuple[FilterDict | None, ...] | None = None
+    recall: float | None = None
+    list_size: int | None = None
+    return_metadata: tuple[str, ...] | None = None
+    timeout_s: float | None = None
+    allow_partial: bool = True
+
+    def __post_init__(self) -> None:
+        assert self.queries.ndim == 2
+        assert self.k >= 1
+        assert self.filters is None or len(self.filters) in (1, len(self.queries))
+
+    def filter_of(self, query: int) -> FilterDict | None:
+        """Return the filter of one query."""
+        if self.filters is None:
+            return None
+        return self.filters[0] if len(self.filters) == 1 else self.filters[query]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hits:
+    """The nearest vectors of every query of a request, from one shard or merged.
+
+    Attributes
+    ----------
+    ids : ndarray of shape (query_count, k)
+    distances : ndarray of shape (query_count, k), float32, ascending; inf where there is no hit
+    counts : ndarray of shape (query_count,), int64
+        How many of the k are hits.
+    metadata : list or None
+        For every query one dict a hit, without padding.
+    reads, bytes_read, cache_hits : int
+        What the request cost, summed over its queries.
+    """
+
+    ids: IdArray
+    distances: npt.NDArray[np.float32]
+    counts: npt.NDArray[np.int64]
+    metadata: list[list[MetadataRow]] | None = None
+    reads: int = 0
+    bytes_read: int = 0
+    cache_hits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception as data, so that it crosses processes whatever they have installed.
+
+    Attributes
+    ----------
+    kind : str
+        Name of the exception's class.
+    fault : {"caller", "shard", "deadline"}
+    query : int or None
+        Which query of the request it was about.
+    """
+
+    kind: str
+    message: str
+    fault: Fault = "shard"
+    argument: str | None = None
+    file: str | None = None
+    page: int | None = None
+    row: int | None = None
+    position: int | None = None
+    needed_bytes: int | None = None
+    query: int | None = None
+
+    @classmethod
+    def of(cls, error: BaseException, *, query: int | None = None) -> Failure:
+        """Describe an exception."""
+        fault: Fault = "shard"
+        if isinstance(error, velo_errors.SearchTimeoutError):
+            fault = "deadline"
+        elif isinstance(error, CALLER_ERRORS):
+            fault = "caller"
+        if not isinstance(error, VeloError):
+            return cls(type(error).__name__, str(error) or type(error).__name__, fault, query=query)
+        return cls(
+            type(error).__name__,
+            error.message,
+            fault,
+            error.argument,
+            error.file,
+            error.page,
+            error.row,
+            error.position,
+            error.needed_bytes,
+            query,
+        )
+
+    def to_error(self) -> VeloError:
+        """Make the exception again; one that velo does not know becomes a ``RemoteError`` that names it."""
+        known = getattr(serving_errors, self.kind, None) or getattr(velo_errors, self.kind, None)
+        if not (isinstance(known, type) and issubclass(known, VeloError)):
+            return serving_errors.RemoteError(f"{self.kind}: {self.message}")
+        message = self.message
+        if self.query is not None and issubclass(known, FilterError):
+            message = f"filter of query {self.query}: {message}"
+        error = known(message)
+        for name in ("argument", "file", "page", "row", "position", "needed_bytes"):
+            setattr(error, name, getattr(self, name))
+        if self.query is not None:
+            error.row = self.query
+        return error
+
+
+ShardReply: TypeAlias = Hits | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFailure:
+    """Why one shard is missing from an answer."""
+
+    shard: str
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """The merged answer to a request and how complete it is."""
+
+    hits: Hits
+    shards_answered: int
+    shards_total: int
+    failures: tuple[ShardFailure, ...] = ()
+
+    @property
+    def partial(self) -> bool:
+        """Whether some shard is missing."""
+        return self.shards_answered < self.shards_total
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHealth:
+    """What a shard says of itself; ``failure`` is why it has no open index, if it has none."""
+
+    n: int = 0
+    dim: int = 0
+    metric: str = ""
+    node: str = ""
+    pid: int = 0
+    memory_bytes: int = 0
+    device: str = ""
+    failure: Failure | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SearchIndex(Protocol):
+    """The part of ``velo.Index`` that a shard needs."""
+
+    async def search_async(
+        self,
+        queries: Float32Matrix,
+        k: int = ...,
+        *,
+        filter: Any = ...,  # noqa: A002 - the public name
+        recall: float | None = ...,
+        list_size: int | None = ...,
+        return_metadata: Sequence[str] | None = ...,
+        timeout_s: float | None = ...,
+    ) -> Any:
+        """Search without blocking the event loop."""
+
+    def info(self) -> Mapping[str, Any]:
+        """Return ``n``, ``dim``, ``metric``, ``memory_bytes``, ``device``."""
+
+    def close(self) -> None:
+        """Release the index."""
+
+
+class ShardChannel(Protocol):
+    """How the router reaches one shard: in this process, through Ray, or a fake in tests."""
+
+    @property
+    def name(self) -> str:
+        """Name of the shard in answers, logs and metrics."""
+
+    async def search(self, batch: Sequence[SearchRequest]) -> Sequence[ShardReply]:
+        """Answer each request of the batch, or raise ``ShardUnavailableError``."""
+
+    async def health(self) -> ShardHealth:
+        """Ask the shard how it is, or raise ``ShardUnavailableError``."""
