@@ -1,1 +1,355 @@
-//! The estimators against true distances.
+//! The estimators against true distances: exact where the mathematics is exact, and inside their error bars as often
+//! as promised where it is not.
+const std = @import("std");
+const testing = std.testing;
+const base = @import("base");
+const encode = @import("encode.zig");
+const store = @import("store.zig");
+const Rotation = @import("rotation.zig").Rotation;
+const Query = @import("query.zig").Query;
+const BuildCodes = @import("build_codes.zig").BuildCodes;
+const alloc = testing.allocator;
+
+/// A few vectors, their codes as an index holds them, and the codes unpacked.
+const Sample = struct {
+    params: encode.CodeParams,
+    n: u32,
+    rows: []const f32,
+    factors: []encode.Factors,
+    code: []u16,
+    memory: base.AlignedBytes,
+    lower: []u8,
+    f_full: []u16,
+    codes: store.Codes,
+
+    fn init(params: encode.CodeParams, rows: []const f32) !Sample {
+        const dim = params.dim;
+        const n: u32 = @intCast(rows.len / dim);
+        var encoder = try encode.Encoder.init(alloc, params);
+        defer encoder.deinit(alloc);
+        const factors = try alloc.alloc(encode.Factors, n);
+        const code = try alloc.alloc(u16, rows.len);
+        var low = encode.Factors{ .norm2 = 1e30, .f_full = 1e30, .f_upper = 1e30, .tan2_full = 0, .tan2_upper = 0 };
+        var high = encode.Factors.zero;
+        for (factors, 0..) |*f, i| {
+            f.* = encoder.encode(rows[i * dim ..][0..dim], code[i * dim ..][0..dim]);
+            inline for (.{ "norm2", "f_full", "f_upper" }) |name| {
+                @field(low, name) = @min(@field(low, name), @field(f, name));
+                @field(high, name) = @max(@field(high, name), @field(f, name));
+            }
+            high.tan2_full += f.tan2_full / @as(f32, @floatFromInt(n));
+            high.tan2_upper += f.tan2_upper / @as(f32, @floatFromInt(n));
+        }
+        var self = Sample{
+            .params = params,
+            .n = n,
+            .rows = rows,
+            .factors = factors,
+            .code = code,
+            .memory = try .alloc(store.Codes.byte_len(params, n), .{}),
+            .lower = try alloc.alloc(u8, n * params.lower_bytes() + base.limits.code_padding),
+            .f_full = try alloc.alloc(u16, n),
+            .codes = undefined,
+        };
+        self.codes = .{
+            .params = params,
+            .n = n,
+            .bytes = self.memory.bytes,
+            .norm2 = .of(low.norm2, high.norm2),
+            .f_upper = .of(low.f_upper, high.f_upper),
+            .f_full = .of(low.f_full, high.f_full),
+            .tan_upper = @sqrt(high.tan2_upper),
+            .tan_full = @sqrt(high.tan2_full),
+        };
+        for (factors, 0..) |f, i| {
+            const u = code[i * dim ..][0..dim];
+            const entry = self.memory.bytes[i * params.entry_bytes() ..][0..params.entry_bytes()];
+            store.Codes.write_entry(params, entry, u, self.codes.norm2.encode(f.norm2), self.codes.f_upper.encode(f.f_upper));
+            encode.pack(u, 0, params.record_bits, self.lower[i * params.lower_bytes() ..]);
+            self.f_full[i] = self.codes.f_full.encode(f.f_full);
+        }
+        return self;
+    }
+
+    fn deinit(self: *Sample) void {
+        alloc.free(self.factors);
+        alloc.free(self.code);
+        self.memory.free();
+        alloc.free(self.lower);
+        alloc.free(self.f_full);
+    }
+
+    /// The estimate as docs/rabitq.md writes it, in double precision, with the factors as stored.
+    fn definition(self: *const Sample, query: []const f32, i: u32, full: bool) f64 {
+        const dim = self.params.dim;
+        const shift: u4 = @intCast(if (full) 0 else self.params.record_bits);
+        const center: f64 = if (full) self.params.center_full() else self.params.center_upper();
+        var inner: f64 = 0;
+        for (query, self.code[i * dim ..][0..dim]) |q, u| inner += q * (@as(f64, @floatFromInt(u >> shift)) - center);
+        const f: f64 = if (full and self.params.record_bits > 0) self.codes.f_full.decode(self.f_full[i]) else self.codes.f_upper_of(i);
+        return self.codes.norm2_of(i) + squares(query) - 2 * f * inner;
+    }
+};
+
+fn squares(x: []const f32) f64 {
+    return distance2(x, null);
+}
+
+fn distance2(a: []const f32, b: ?[]const f32) f64 {
+    var sum: f64 = 0;
+    for (a, 0..) |x, i| {
+        const d = @as(f64, x) - (if (b) |y| y[i] else 0);
+        sum += d * d;
+    }
+    return sum;
+}
+
+/// Correlated, uneven data: each row is a center plus noise whose scale falls with the dimension.
+fn fill(prng: *base.Prng, rows: []f32, dim: usize) void {
+    for (rows, 0..) |*x, i| {
+        const j = i % dim;
+        const spread = 1 / (1 + 0.1 * @as(f32, @floatFromInt(j)));
+        const center: f32 = if (i / dim % 3 == 0) 0.4 else -0.2;
+        x.* = 30 * spread * (prng.gaussian() + center);
+    }
+}
+
+const splits = [_][2]u8{ .{ 1, 0 }, .{ 2, 0 }, .{ 3, 0 }, .{ 4, 0 }, .{ 5, 0 }, .{ 6, 0 }, .{ 7, 0 }, .{ 8, 0 }, .{ 1, 7 }, .{ 2, 6 }, .{ 3, 5 }, .{ 4, 4 }, .{ 5, 3 }, .{ 6, 2 }, .{ 7, 1 }, .{ 8, 8 }, .{ 4, 1 } };
+
+test "estimates equal their definition: both halves of the code, pages, single records" {
+    var prng = base.Prng.init(testing.random_seed);
+    errdefer std.debug.print("seed {}\n", .{testing.random_seed});
+    for ([_]u32{ 16, 80, 128, 400 }) |dim| for (splits) |split| {
+        errdefer std.debug.print("dim {}, bits {any}\n", .{ dim, split });
+        const n = 70;
+        const rows = try alloc.alloc(f32, n * dim);
+        defer alloc.free(rows);
+        fill(&prng, rows, dim);
+        var sample = try Sample.init(.{ .dim = dim, .memory_bits = split[0], .record_bits = split[1] }, rows);
+        defer sample.deinit();
+        const q = try alloc.alloc(f32, dim);
+        defer alloc.free(q);
+        fill(&prng, q, dim);
+        var query = try Query.init(alloc, sample.params);
+        defer query.deinit(alloc);
+        query.prepare(q);
+
+        var page: [n]f32 = undefined;
+        query.estimate_page(&sample.codes, 0, n, sample.lower.ptr, sample.f_full, &page);
+        var part: [7]f32 = undefined;
+        query.estimate_page(&sample.codes, 60, 7, sample.lower.ptr + 60 * sample.params.lower_bytes(), sample.f_full[60..67], &part);
+        try testing.expectEqualSlices(f32, page[60..67], &part);
+
+        var ids: [600]u32 = undefined;
+        for (&ids) |*id| id.* = @intCast(prng.below(n));
+        var near: [600]f32 = undefined;
+        query.estimate(&sample.codes, &ids, &near);
+        var lower: [600][*]const u8 = undefined;
+        var f_full: [600]u16 = undefined;
+        for (ids, &lower, &f_full) |id, *l, *f| {
+            l.* = sample.lower.ptr + id * sample.params.lower_bytes();
+            f.* = sample.f_full[id];
+        }
+        var records: [600]f32 = undefined;
+        query.estimate_records(&sample.codes, &ids, &lower, &f_full, &records);
+
+        const coarse = try alloc.alloc(f32, dim); // the query as navigation sees it
+        defer alloc.free(coarse);
+        for (coarse, query.coarse[0..dim]) |*x, c| x.* = query.coarse_step * @as(f32, @floatFromInt(c));
+        for (ids, near, records) |id, estimate, record| {
+            const norm2: f64 = sample.factors[id].norm2;
+            const scale = norm2 + squares(q);
+            const upper = sample.definition(coarse, id, false) - squares(coarse) + squares(q);
+            try testing.expectApproxEqAbs(upper, estimate, 1e-5 * scale);
+            // 16 bits of the query: at most half a step a dimension.
+            const step_error = 2 * @sqrt(norm2) * query.fine_step * @sqrt(@as(f64, @floatFromInt(dim)));
+            try testing.expectApproxEqAbs(sample.definition(q, id, true), page[id], 1e-5 * scale + step_error);
+            try testing.expectEqual(page[id], record);
+        }
+    };
+}
+
+test "over many rotations estimates are unbiased, and inside their error bars as often as promised" {
+    const dim_in = 120;
+    const n = 24;
+    const seeds = 120;
+    var prng = base.Prng.init(17);
+    var raw: [(n + 1) * dim_in]f32 = undefined;
+    fill(&prng, &raw, dim_in);
+    for (raw[dim_in .. 2 * dim_in], raw[0..dim_in]) |*x, q| x.* = q + 0.2 * prng.gaussian(); // row 0 is near the query
+    const dim = 128;
+    var rotated: [(n + 1) * dim]f32 = undefined;
+    for (splits) |split| {
+        errdefer std.debug.print("bits {any}\n", .{split});
+        var upper = Errors{};
+        var full = Errors{};
+        var upper_at = Errors{};
+        var full_at = Errors{};
+        for (0..seeds) |seed| {
+            var rotation = try Rotation.init(alloc, dim_in, 1000 + seed);
+            defer rotation.deinit(alloc);
+            for (0..n + 1) |i| rotation.apply(raw[i * dim_in ..][0..dim_in], rotated[i * dim ..][0..dim]);
+            var sample = try Sample.init(.{ .dim = dim, .memory_bits = split[0], .record_bits = split[1] }, rotated[dim..]);
+            defer sample.deinit();
+            var query = try Query.init(alloc, sample.params);
+            defer query.deinit(alloc);
+            query.prepare(rotated[0..dim]);
+            query.bind(&sample.codes);
+            var ids: [n]u32 = undefined;
+            for (&ids, 0..) |*id, i| id.* = @intCast(i);
+            var near: [n]f32 = undefined;
+            query.estimate(&sample.codes, &ids, &near);
+            var page: [n]f32 = undefined;
+            query.estimate_page(&sample.codes, 0, n, sample.lower.ptr, sample.f_full, &page);
+            for (0..n) |i| {
+                const truth: f32 = @floatCast(distance2(raw[0..dim_in], raw[(i + 1) * dim_in ..][0..dim_in]));
+                const norm2 = sample.factors[i].norm2;
+                upper.add((near[i] - truth) / query.sigma_upper(norm2));
+                upper_at.add((near[i] - truth) / query.sigma_upper_at(norm2, truth));
+                // 16-bit factors and query add their own rounding, which only codes of 10 bits and more can see.
+                const floor = 3e-5 * norm2;
+                full.add((page[i] - truth) / (query.sigma_full(norm2) + floor));
+                full_at.add((page[i] - truth) / (query.sigma_full_at(norm2, truth) + floor));
+            }
+        }
+        try upper.check(false);
+        try full.check(false);
+        try upper_at.check(true);
+        try full_at.check(split[0] + split[1] < 9);
+    }
+}
+
+/// Errors in units of their σ.
+const Errors = struct {
+    count: f64 = 0,
+    sum: f64 = 0,
+    sum2: f64 = 0,
+    inside2: f64 = 0,
+    inside4: f64 = 0,
+
+    fn add(self: *Errors, z: f32) void {
+        self.count += 1;
+        self.sum += z;
+        self.sum2 += @as(f64, z) * z;
+        if (@abs(z) <= 2 * 1.2) self.inside2 += 1;
+        if (@abs(z) <= 4 * 1.2) self.inside4 += 1;
+    }
+
+    fn check(self: *const Errors, tight: bool) !void {
+        errdefer std.debug.print("{} errors: mean {d:.4}, deviation {d:.4}, inside 2 sigma {d:.4}, inside 4 {d:.4}\n", .{ self.count, self.sum / self.count, @sqrt(self.sum2 / self.count), self.inside2 / self.count, self.inside4 / self.count });
+        // Errors of one rotation share a query, so they are not independent: as if a fourth of them were.
+        try testing.expect(@abs(self.sum / self.count) < 4 * @sqrt(self.sum2 / self.count) / @sqrt(self.count / 4));
+        try testing.expect(self.inside2 / self.count >= 0.95);
+        try testing.expect(self.inside4 / self.count >= 0.998);
+        // A bound that is far too wide would pass the lines above.
+        if (tight) try testing.expect(@sqrt(self.sum2 / self.count) > 0.7 and @sqrt(self.sum2 / self.count) < 1.25);
+    }
+};
+
+test "zero vectors and zero queries give exact distances and no NaN" {
+    for (splits) |split| {
+        const dim = 48;
+        var rows: [3 * dim]f32 = @splat(0);
+        @memset(rows[dim .. 2 * dim], 2);
+        var sample = try Sample.init(.{ .dim = dim, .memory_bits = split[0], .record_bits = split[1] }, &rows);
+        defer sample.deinit();
+        var query = try Query.init(alloc, sample.params);
+        defer query.deinit(alloc);
+        query.bind(&sample.codes);
+        for ([_]f32{ 0, 3 }) |value| {
+            const q: [dim]f32 = @splat(value);
+            query.prepare(&q);
+            var near: [3]f32 = undefined;
+            query.estimate(&sample.codes, &.{ 0, 1, 2 }, &near);
+            var page: [3]f32 = undefined;
+            query.estimate_page(&sample.codes, 0, 3, sample.lower.ptr, sample.f_full, &page);
+            for ([_]f32{ 0, 2, 0 }, near, page) |x, a, b| {
+                const truth = dim * (x - value) * (x - value);
+                try testing.expectApproxEqAbs(truth, a, 1e-3 * dim);
+                try testing.expectApproxEqAbs(truth, b, 1e-3 * dim);
+            }
+            try testing.expectEqual(0, query.sigma_upper(0));
+            try testing.expect(std.math.isFinite(query.sigma_full_at(0, 1)));
+            try testing.expect(std.math.isFinite(query.sigma_upper_at(sample.factors[1].norm2, 1)));
+        }
+    }
+}
+
+test "construction: code against code equals its definition, is near the truth, and zero for equal vectors" {
+    for ([_]u32{ 16, 112, 128, 784 }) |dim| {
+        errdefer std.debug.print("dim {}\n", .{dim});
+        const n = 60;
+        var prng = base.Prng.init(dim);
+        const rows = try alloc.alloc(f32, n * dim);
+        defer alloc.free(rows);
+        for (rows) |*x| x.* = 20 * prng.gaussian();
+        @memcpy(rows[3 * dim ..][0..dim], rows[7 * dim ..][0..dim]);
+        @memset(rows[9 * dim ..][0..dim], 0);
+        var codes = try BuildCodes.init(n, dim);
+        defer codes.deinit();
+        var encoder = try encode.Encoder.init(alloc, BuildCodes.params_of(dim));
+        defer encoder.deinit(alloc);
+        const scratch = try alloc.alloc(u16, dim);
+        defer alloc.free(scratch);
+        for (0..n) |i| codes.set(@intCast(i), &encoder, rows[i * dim ..][0..dim], scratch);
+
+        var plane = try BuildCodes.Plane.init(alloc, dim);
+        defer plane.deinit(alloc);
+        var ids: [n]u32 = undefined;
+        for (&ids, 0..) |*id, i| id.* = @intCast(i);
+        var out: [n]f32 = undefined;
+        var again: [n]f32 = undefined;
+        for (0..n) |from| {
+            codes.distances(@intCast(from), &ids, &out);
+            codes.prepare(@intCast(from), &plane);
+            codes.distances_prepared(&plane, &ids, &again);
+            try testing.expectEqualSlices(f32, &out, &again);
+            try testing.expectEqual(out[n - 1], codes.distance(@intCast(from), n - 1));
+            const a = codes.factors[from];
+            for (0..n) |to| {
+                const b = codes.factors[to];
+                var inner: f64 = 0;
+                for (codes.codes[from * dim ..][0..dim], codes.codes[to * dim ..][0..dim]) |u, v| {
+                    inner += (@as(f64, @floatFromInt(u)) - 127.5) * (@as(f64, @floatFromInt(v)) - 127.5);
+                }
+                const expected = @max(0, a.norm2 + b.norm2 - 2.0 * a.f * b.f * inner);
+                const scale = a.norm2 + b.norm2;
+                try testing.expectApproxEqAbs(expected, out[to], 1e-5 * scale);
+                const truth = distance2(rows[from * dim ..][0..dim], rows[to * dim ..][0..dim]);
+                try testing.expectApproxEqAbs(truth, out[to], 0.03 * scale / @sqrt(@as(f32, @floatFromInt(dim)) / 16));
+                // Symmetric up to rounding.
+                try testing.expectApproxEqAbs(codes.distance(@intCast(to), @intCast(from)), out[to], 1e-6 * scale);
+            }
+        }
+        try testing.expectEqual(0, codes.distance(3, 7));
+        try testing.expectEqual(0, codes.distance(9, 9));
+        try testing.expectEqual(codes.factors[5].norm2, codes.distance(9, 5));
+    }
+}
+
+test "the scale search keeps both halves of a code good" {
+    const dim = 128;
+    const n = 300;
+    var prng = base.Prng.init(23);
+    const rows = try alloc.alloc(f32, n * dim);
+    defer alloc.free(rows);
+    for (rows) |*x| x.* = prng.gaussian();
+    // Root mean square tan of uniform grids on 128 Gaussian coordinates, each vector with its own best scale, is
+    // 0.753, 0.362, 0.190, 0.100, 0.051, 0.0255, 0.0128, 0.0064 for 1 to 8 bits.
+    const best = [_]f32{ 0.753, 0.362, 0.190, 0.100, 0.051, 0.0255, 0.0128, 0.0064 };
+    for (1..9) |bits| {
+        var sample = try Sample.init(.{ .dim = dim, .memory_bits = @intCast(bits), .record_bits = 0 }, rows);
+        defer sample.deinit();
+        errdefer std.debug.print("bits {}: tan {d:.4}\n", .{ bits, sample.codes.tan_upper });
+        try testing.expectApproxEqRel(best[bits - 1], sample.codes.tan_upper, 0.05);
+    }
+    // Splitting an 8-bit code: how much worse each half may be than a code of its own.
+    for ([_][3]f32{ .{ 2, 1.20, 2.2 }, .{ 3, 1.12, 1.3 }, .{ 4, 1.06, 1.1 }, .{ 5, 1.04, 1.05 }, .{ 6, 1.04, 1.05 } }) |limit| {
+        const memory_bits: u8 = @intFromFloat(limit[0]);
+        var sample = try Sample.init(.{ .dim = dim, .memory_bits = memory_bits, .record_bits = 8 - memory_bits }, rows);
+        defer sample.deinit();
+        errdefer std.debug.print("upper bits {}: tan {d:.4}, whole {d:.4}\n", .{ memory_bits, sample.codes.tan_upper, sample.codes.tan_full });
+        try testing.expect(sample.codes.tan_upper < limit[1] * best[memory_bits - 1]);
+        try testing.expect(sample.codes.tan_full < limit[2] * best[7]);
+    }
+}

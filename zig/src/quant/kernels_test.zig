@@ -159,6 +159,7 @@ test "float kernels agree with the definition" {
                     try testing.expectApproxEqAbs(scalar.dot(x.ptr, y.ptr, len), k.dot(x.ptr, y.ptr, len), 1e-5 * scale);
                     try testing.expectApproxEqRel(scalar.sum_squares(x.ptr, len), k.sum_squares(x.ptr, len), 1e-5);
                 }
+                try check_quantise(k, &prng, x);
                 @memcpy(z, x);
                 scalar.multiply(z.ptr, y.ptr, dim - 1);
                 k.multiply(x.ptr, y.ptr, dim - 1);
@@ -183,4 +184,36 @@ test "float kernels agree with the definition" {
             }
         }
     }.check);
+}
+
+fn check_quantise(k: *const dispatch.Kernels, prng: *base.Prng, x: []f32) !void {
+    const dim: u32 = @intCast(x.len);
+    const codes = try alloc.alloc(u16, 2 * dim);
+    defer alloc.free(codes);
+    for ([_][3]f32{ .{ 0.1, 0, 1 }, .{ 0.6, 7, 0.25 }, .{ 9, 127, 0.0625 }, .{ 2500, 32767, 0x1p-8 } }) |p| {
+        x[@intCast(prng.below(dim))] = -0.0;
+        x[@intCast(prng.below(dim))] = 0;
+        var expected: abi.CodeSums = undefined;
+        var found: abi.CodeSums = undefined;
+        scalar.code_finish(x.ptr, dim, p[0], p[1], p[2], codes.ptr, &expected);
+        k.code_finish(x.ptr, dim, p[0], p[1], p[2], codes.ptr + dim, &found);
+        try testing.expectEqualSlices(u16, codes[0..dim], codes[dim..]);
+        inline for (std.meta.fields(abi.CodeSums)) |field| {
+            try testing.expectApproxEqRel(@field(expected, field.name), @field(found, field.name), 1e-12);
+        }
+    }
+    const planes = try alloc.alloc(i8, 6 * dim);
+    defer alloc.free(planes);
+    const largest = scalar.max_magnitude(x.ptr, dim);
+    try testing.expectEqual(largest, k.max_magnitude(x.ptr, dim));
+    try testing.expectEqual(scalar.max_magnitude(x.ptr, dim - 1), k.max_magnitude(x.ptr, dim - 1));
+    var expected: abi.QuerySums = undefined;
+    var found: abi.QuerySums = undefined;
+    const p = planes.ptr;
+    scalar.quantise_query(x.ptr, dim, 127 / largest, 127 * 256 / largest, p, p + dim, p + 2 * dim, &expected);
+    k.quantise_query(x.ptr, dim, 127 / largest, 127 * 256 / largest, p + 3 * dim, p + 4 * dim, p + 5 * dim, &found);
+    try testing.expectEqualSlices(i8, planes[0 .. 3 * dim], planes[3 * dim ..]);
+    try testing.expectEqual(expected.coarse, found.coarse);
+    try testing.expectEqual(expected.fine, found.fine);
+    try testing.expectApproxEqRel(expected.coarse_error2, found.coarse_error2, 1e-5);
 }

@@ -64,40 +64,25 @@ pub const Query = struct {
     /// Quantises a query that is already in the codes' space: minus the mean, rotated. Allocates nothing.
     pub fn prepare(self: *Query, rotated_centered: []const f32) void {
         assert(rotated_centered.len == self.params.dim);
-        var largest: f32 = 0;
-        for (rotated_centered) |x| largest = @max(largest, @abs(x));
-        self.norm2 = self.kernels.sum_squares(rotated_centered.ptr, self.params.dim);
-        self.coarse_sum = 0;
-        self.fine_sum = 0;
-        if (!(largest > 1e-18)) { // the mean itself: every distance is the vector's own norm
+        const k = self.kernels;
+        const largest = k.max_magnitude(rotated_centered.ptr, self.params.dim);
+        self.norm2 = k.sum_squares(rotated_centered.ptr, self.params.dim);
+        if (!(largest > encode.Encoder.magnitude_min)) { // the mean itself: every distance is the vector's own norm
             @memset(self.planes, 0);
             self.coarse_step = 0;
             self.fine_step = 0;
+            self.coarse_sum = 0;
+            self.fine_sum = 0;
             self.coarse_error2 = 0;
             return;
         }
-        const coarse_scale = coarse_max / largest;
-        const fine_scale = fine_max / largest;
+        var sums: abi.QuerySums = undefined;
+        k.quantise_query(rotated_centered.ptr, self.params.dim, coarse_max / largest, fine_max / largest, self.coarse.ptr, self.hi.ptr, self.lo.ptr, &sums);
         self.coarse_step = largest / coarse_max;
         self.fine_step = largest / fine_max;
-        var error2: f32 = 0;
-        var coarse_sum: i32 = 0;
-        var fine_sum: i32 = 0;
-        for (rotated_centered, 0..) |x, i| {
-            const coarse: i32 = @intFromFloat(@round(x * coarse_scale));
-            self.coarse[i] = @intCast(coarse);
-            coarse_sum += coarse;
-            const off = x - self.coarse_step * @as(f32, @floatFromInt(coarse));
-            error2 += off * off;
-            const fine: i32 = @intFromFloat(@round(x * fine_scale));
-            const hi = (fine + 128) >> 8;
-            self.hi[i] = @intCast(hi);
-            self.lo[i] = @intCast(fine - (hi << 8));
-            fine_sum += fine;
-        }
-        self.coarse_sum = coarse_sum;
-        self.fine_sum = fine_sum;
-        self.coarse_error2 = error2 / self.norm2;
+        self.coarse_sum = sums.coarse;
+        self.fine_sum = sums.fine;
+        self.coarse_error2 = sums.coarse_error2 * self.coarse_step * self.coarse_step / self.norm2;
     }
 
     const coarse_max: f32 = 127;

@@ -29,11 +29,22 @@ pub const Kernels = struct {
     /// level_i = min(floor(magnitude_i·t), level_max); x_i = level_i + 0.5, y_i = floor(level_i·upper_scale) + 0.5.
     code_scores: *const fn (magnitudes: [*]const f32, dim: u32, t: f32, level_max: f32, upper_scale: f32, out: *CodeScores) callconv(.c) void,
 
+    /// Writes the code of o on the grid of step 1/t: u_i = half + level_i, or half − 1 − level_i where o_i < 0, with
+    /// half = level_max + 1; and its sums, in double precision.
+    code_finish: *const fn (o: [*]const f32, dim: u32, t: f32, level_max: f32, upper_scale: f32, code: [*]u16, out: *CodeSums) callconv(.c) void,
+
+    /// Rounds a query (half away from zero) to 8 and to 16 bits; |x_i·coarse_scale| <= 127, |x_i·fine_scale| <= 127·256.
+    /// x_i·fine_scale rounded = 256·hi_i + lo_i.
+    quantise_query: *const fn (x: [*]const f32, dim: u32, coarse_scale: f32, fine_scale: f32, coarse: [*]i8, hi: [*]i8, lo: [*]i8, out: *QuerySums) callconv(.c) void,
+
     /// x_i = x_i·y_i.
     multiply: *const fn (x: [*]f32, y: [*]const f32, len: u32) callconv(.c) void,
 
     /// Fast Walsh-Hadamard transform without scaling, in place; len is a power of two, at least 16.
     hadamard: *const fn (x: [*]f32, len: u32) callconv(.c) void,
+
+    /// The largest |x_i|, 0 of none. Not for NaN.
+    max_magnitude: *const fn (x: [*]const f32, len: u32) callconv(.c) f32,
 
     /// Σ x_i².
     sum_squares: *const fn (x: [*]const f32, len: u32) callconv(.c) f32,
@@ -76,4 +87,22 @@ pub const CodeScores = extern struct {
     /// Σ y_i·magnitude_i, Σ y_i²
     dot_upper: f32,
     sum2_upper: f32,
+};
+
+pub const CodeSums = extern struct {
+    /// Σ o_i²
+    norm2: f64,
+    /// ⟨x̄,o⟩, |x̄|² of the whole code, then of its upper bits.
+    dot_full: f64,
+    sum2_full: f64,
+    dot_upper: f64,
+    sum2_upper: f64,
+};
+
+pub const QuerySums = extern struct {
+    /// Σ coarse_i, Σ (256·hi_i + lo_i)
+    coarse: i32,
+    fine: i32,
+    /// Σ (x_i·coarse_scale − coarse_i)²
+    coarse_error2: f32,
 };

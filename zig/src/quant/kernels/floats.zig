@@ -107,3 +107,79 @@ pub fn code_scores(magnitudes: [*]const f32, dim: u32, t: f32, level_max: f32, u
 inline fn floor(v: V) V {
     return @floatFromInt(@as(@Vector(lanes, i32), @intFromFloat(v)));
 }
+
+pub fn code_finish(o: [*]const f32, dim: u32, t: f32, level_max: f32, upper_scale: f32, code: [*]u16, out: *abi.CodeSums) callconv(.c) void {
+    var norm2: Doubles = @splat(0);
+    var dot_full: Doubles = @splat(0);
+    var sum2_full: Doubles = @splat(0);
+    var dot_upper: Doubles = @splat(0);
+    var sum2_upper: Doubles = @splat(0);
+    const half: @Vector(lanes, i32) = @splat(@as(i32, @intFromFloat(level_max)) + 1);
+    var i: usize = 0;
+    while (i < dim) : (i += lanes) {
+        const x = at(o, i);
+        const level: @Vector(lanes, i32) = @intFromFloat(@min(@abs(x) * @as(V, @splat(t)), @as(V, @splat(level_max))));
+        const u = @select(i32, x < @as(V, @splat(0)), half - level - @as(@Vector(lanes, i32), @splat(1)), half + level);
+        code[i..][0..lanes].* = @as(@Vector(lanes, u16), @intCast(u));
+        const magnitude: Doubles = @floatCast(@abs(x));
+        const full = @as(Doubles, @floatFromInt(level)) + @as(Doubles, @splat(0.5));
+        const upper = @as(Doubles, @floatCast(floor(@as(V, @floatFromInt(level)) * @as(V, @splat(upper_scale))))) + @as(Doubles, @splat(0.5));
+        norm2 += magnitude * magnitude;
+        dot_full += full * magnitude;
+        sum2_full += full * full;
+        dot_upper += upper * magnitude;
+        sum2_upper += upper * upper;
+    }
+    out.* = .{
+        .norm2 = @reduce(.Add, norm2),
+        .dot_full = @reduce(.Add, dot_full),
+        .sum2_full = @reduce(.Add, sum2_full),
+        .dot_upper = @reduce(.Add, dot_upper),
+        .sum2_upper = @reduce(.Add, sum2_upper),
+    };
+}
+
+const Doubles = @Vector(lanes, f64);
+
+pub fn quantise_query(x: [*]const f32, dim: u32, coarse_scale: f32, fine_scale: f32, coarse: [*]i8, hi: [*]i8, lo: [*]i8, out: *abi.QuerySums) callconv(.c) void {
+    const I = @Vector(lanes, i32);
+    var coarse_sum: I = @splat(0);
+    var fine_sum: I = @splat(0);
+    var error2: V = @splat(0);
+    var i: usize = 0;
+    while (i < dim) : (i += lanes) {
+        const scaled = at(x, i) * @as(V, @splat(coarse_scale));
+        const c = round(scaled);
+        const fine = round(at(x, i) * @as(V, @splat(fine_scale)));
+        const h = (fine + @as(I, @splat(128))) >> @splat(8);
+        coarse[i..][0..lanes].* = @as(@Vector(lanes, i8), @intCast(c));
+        hi[i..][0..lanes].* = @as(@Vector(lanes, i8), @intCast(h));
+        lo[i..][0..lanes].* = @as(@Vector(lanes, i8), @intCast(fine - (h << @splat(8))));
+        coarse_sum += c;
+        fine_sum += fine;
+        const off = scaled - @as(V, @floatFromInt(c));
+        error2 += off * off;
+    }
+    out.* = .{
+        .coarse = @reduce(.Add, coarse_sum),
+        .fine = @reduce(.Add, fine_sum),
+        .coarse_error2 = @reduce(.Add, error2),
+    };
+}
+
+/// To the nearest integer, halves away from zero. The half is a little short of one half, so that no value below a
+/// half is rounded up by the addition.
+inline fn round(v: V) @Vector(lanes, i32) {
+    const half: V = @splat(0x1.fffffep-2);
+    const zero: V = @splat(0);
+    return @intFromFloat(v + @select(f32, v < zero, -half, half));
+}
+
+pub fn max_magnitude(x: [*]const f32, len: u32) callconv(.c) f32 {
+    var largest: V = @splat(0);
+    var i: usize = 0;
+    while (i + lanes <= len) : (i += lanes) largest = @max(largest, @abs(at(x, i)));
+    var result = @reduce(.Max, largest);
+    while (i < len) : (i += 1) result = @max(result, @abs(x[i]));
+    return result;
+}

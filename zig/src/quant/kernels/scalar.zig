@@ -79,6 +79,48 @@ pub fn code_scores(magnitudes: [*]const f32, dim: u32, t: f32, level_max: f32, u
     };
 }
 
+pub fn code_finish(o: [*]const f32, dim: u32, t: f32, level_max: f32, upper_scale: f32, code: [*]u16, out: *abi.CodeSums) callconv(.c) void {
+    var sums = std.mem.zeroes(abi.CodeSums);
+    for (o[0..dim], code[0..dim]) |x, *u| {
+        const level = @min(@floor(@abs(x) * t), level_max);
+        const center = level_max + 0.5;
+        const offset = level + 0.5;
+        u.* = @intFromFloat(if (x < 0) center - offset else center + offset);
+        const magnitude: f64 = @abs(x);
+        const upper: f64 = @floor(level * upper_scale) + 0.5;
+        sums.norm2 += magnitude * magnitude;
+        sums.dot_full += offset * magnitude;
+        sums.sum2_full += @as(f64, offset) * offset;
+        sums.dot_upper += upper * magnitude;
+        sums.sum2_upper += upper * upper;
+    }
+    out.* = sums;
+}
+
+pub fn quantise_query(x: [*]const f32, dim: u32, coarse_scale: f32, fine_scale: f32, coarse: [*]i8, hi: [*]i8, lo: [*]i8, out: *abi.QuerySums) callconv(.c) void {
+    var sums = std.mem.zeroes(abi.QuerySums);
+    var error2: f64 = 0;
+    for (0..dim) |i| {
+        const c: i32 = @intFromFloat(@round(x[i] * coarse_scale));
+        const fine: i32 = @intFromFloat(@round(x[i] * fine_scale));
+        coarse[i] = @intCast(c);
+        hi[i] = @intCast((fine + 128) >> 8);
+        lo[i] = @intCast(fine - @as(i32, hi[i]) * 256);
+        sums.coarse += c;
+        sums.fine += fine;
+        const off = x[i] * coarse_scale - @as(f32, @floatFromInt(c));
+        error2 += off * off;
+    }
+    sums.coarse_error2 = @floatCast(error2);
+    out.* = sums;
+}
+
+pub fn max_magnitude(x: [*]const f32, len: u32) callconv(.c) f32 {
+    var largest: f32 = 0;
+    for (x[0..len]) |a| largest = @max(largest, @abs(a));
+    return largest;
+}
+
 pub fn multiply(x: [*]f32, y: [*]const f32, len: u32) callconv(.c) void {
     for (x[0..len], y[0..len]) |*a, b| a.* *= b;
 }
