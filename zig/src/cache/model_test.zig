@@ -110,8 +110,10 @@ fn run(policy: Policy, seed: u64) !void {
     var prng = base.Prng.init(seed);
     const slot_count: u32 = @intCast(1 + prng.below(Model.slots_max));
     const vertex_count: u32 = @intCast(slot_count + prng.below(40));
-    var cache = try Cache.init(testing.allocator, options(vertex_count, slot_count, policy, seed));
+    var counting = std.testing.FailingAllocator.init(testing.allocator, .{});
+    var cache = try Cache.init(counting.allocator(), options(vertex_count, slot_count, policy, seed));
     defer cache.deinit();
+    const allocations = counting.allocations;
     try testing.expectEqual(slot_count, cache.slot_count());
     var model_slots: [Model.slots_max]Model.ModelSlot = @splat(.{});
     var model: Model = .{ .policy = policy, .slots = model_slots[0..slot_count], .free_count = slot_count };
@@ -216,6 +218,7 @@ fn run(policy: Policy, seed: u64) !void {
         for (pins.items) |held| try expect_record(held.pin, held.vertex);
     }
     for (pins.items) |held| cache.release(held.pin);
+    try testing.expectEqual(allocations, counting.allocations);
 }
 
 /// The victim of a `random` insertion, and that it was one that might be evicted.

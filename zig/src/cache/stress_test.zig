@@ -1,6 +1,7 @@
 //! Many threads on a tiny cache: no reader may ever see a slot being reused. Run it under ThreadSanitizer too
 //! (`zig build tsan-cache`), which sees what luck hides.
 const std = @import("std");
+const builtin = @import("builtin");
 const base = @import("base");
 const cache_module = @import("record_cache.zig");
 const Cache = cache_module.Cache;
@@ -92,10 +93,13 @@ test "no reader sees a slot being reused" {
     }
 }
 
+/// ThreadSanitizer needs fewer, and takes longer for each.
+const churn_steps = if (builtin.sanitize_thread) 8_000 else 60_000;
+
 fn churn(shared: *Shared, seed: u64) void {
     var prng = base.Prng.init(seed);
     var buffer: [model.record_max]u8 = undefined;
-    for (0..60_000) |_| {
+    for (0..churn_steps) |_| {
         const vertex: u32 = @intCast(prng.below(6));
         if (prng.below(4) == 0) {
             const pin = shared.cache.peek(vertex) orelse continue;
@@ -116,6 +120,6 @@ test "insertions evict each other at once and mapping and slots still agree" {
         for (threads) |thread| thread.join();
         try testing.expect(!shared.failed.load(.acquire));
         shared.cache.verify();
-        try testing.expect(shared.cache.stats().evictions > 1000);
+        try testing.expect(shared.cache.stats().evictions > 100);
     }
 }

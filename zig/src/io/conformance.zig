@@ -95,8 +95,10 @@ pub fn Suite(comptime Device: type) type {
             const total = 600;
             const buffers = try allocate(reads_max * page_size);
             defer testing.allocator.free(buffers);
-            var device = try Device.init(testing.allocator, .{ .file = fixture.pages.fd, .queue_depth = queue_depth, .buffers = buffers });
+            var counting = std.testing.FailingAllocator.init(testing.allocator, .{});
+            var device = try Device.init(counting.allocator(), .{ .file = fixture.pages.fd, .queue_depth = queue_depth, .buffers = buffers });
             defer device.deinit();
+            const allocations = counting.allocations;
             var reads: [reads_max]Read = undefined;
             var free: [reads_max]u8 = undefined;
             for (&free, 0..) |*slot, i| slot.* = @intCast(i);
@@ -137,6 +139,7 @@ pub fn Suite(comptime Device: type) type {
             }
             try testing.expectEqual(0, device.in_flight());
             try testing.expectEqual(reads_max, free_count);
+            try testing.expectEqual(allocations, counting.allocations);
         }
 
         /// All that is submitted, until it has come back.
