@@ -1,4 +1,40 @@
-"""Vector search over an index that lives on an SSD and answers as if it lived in memory."""
+"""Vector search over an index that lives on an SSD and answers as if it lived in memory.
+
+::
+
+    import velo
+
+    index = velo.build("photos.velo", vectors, metadata=table, memory="15%")
+    ids, distances = index.search(queries, k=10, filter=velo.col("year") >= 2020)
+
+:func:`build` makes an index and :func:`open` opens one; :class:`Index` searches it. :func:`col` and dicts
+make filters, :mod:`velo.formats` reads and writes files of vectors, :mod:`velo.testing` measures recall, and
+every error is a :class:`VeloError` (:mod:`velo.errors`).
+"""
+
+from velo.build import build
+from velo.collection import build_collection
+from velo.errors import VeloError
+from velo.filters import col
+from velo.index import Index
+from velo.index import open_index as open  # noqa: A004
+from velo.index import verify_folder as verify
+from velo.options import OpenTuning, SearchTuning
+from velo.results import Explanation, SearchResult
 
 __version__ = "0.1.0"
-__all__ = ["__version__"]
+
+__all__ = [
+    "Explanation",
+    "Index",
+    "OpenTuning",
+    "SearchResult",
+    "SearchTuning",
+    "VeloError",
+    "__version__",
+    "build",
+    "build_collection",
+    "col",
+    "open",
+    "verify",
+]

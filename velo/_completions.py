@@ -7,7 +7,6 @@ whichever loop wakes first reaps all that is finished and hands the results of o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 import threading
@@ -37,7 +36,7 @@ class Completions:
         self._watched: dict[asyncio.AbstractEventLoop, int] = {}
         self._completions = _native.native().ffi.new("velo_completion[]", _REAPED_AT_ONCE)
         self._count = _native.native().ffi.new("uint32_t *")
-        fd = _native.native().ffi.new("int *")
+        fd = _native.native().ffi.new("int32_t *")
         _native.check(_native.native().lib.velo_event_fd(handle, fd))
         self._fd = int(fd[0])
 
@@ -95,8 +94,6 @@ class Completions:
         finished: list[tuple[int, int]] = []
         try:
             with self._gate, self._lock:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._fd, 8)
                 count = _REAPED_AT_ONCE
                 while count == _REAPED_AT_ONCE:
                     lib = _native.native().lib

@@ -25,9 +25,9 @@ from velo.errors import (
     VeloError,
 )
 from velo.formats.source import Source, as_source, chunk_rows, native_dtype
-from velo.ids import IdColumn, given_ids, write_ids
+from velo.ids import FILE_NAME, IdColumn, given_ids, write_ids
 from velo.index import Index, open_index
-from velo.metadata import MetadataStore
+from velo.metadata import GivenMetadata, given_metadata, write_metadata
 from velo.options import DTYPE_CODES, BuildOptions, memory_bytes
 from velo.types import AnyArray, Memory, MetricName, PathLike, ProgressCallback
 
@@ -194,7 +194,7 @@ def build_shard(
         raise DimensionMismatchError("the vectors have no dimensions", argument="vectors")
     dtype = native_dtype(source.dtype)
     column = None if ids is None else given_ids(ids, stop - start)
-    store = None if metadata is None else _given_metadata(metadata, stop - start)
+    table = None if metadata is None else given_metadata(metadata, stop - start)
     target = Path(path)
     with folder_to_fill(target, overwrite, MANIFEST_FILE) as folder:
         work = _Build(
@@ -203,16 +203,12 @@ def build_shard(
         try:
             work.stream(watch)
             work.run(watch)
-            work.commit(column, store, watch)
+            work.commit(column, table, watch)
         except BaseException:
             work.abandon()
             raise
         finally:
             work.close()
-
-
-def _given_metadata(metadata: Any, rows: int) -> Any:
-    raise NotImplementedError
 
 
 @contextlib.contextmanager
@@ -323,7 +319,7 @@ class _Build:
         if failures:
             raise failures[0]
 
-    def commit(self, ids: IdColumn | None, store: Any, watch: Watch | None) -> None:
+    def commit(self, ids: IdColumn | None, table: GivenMetadata | None, watch: Watch | None) -> None:
         """Ids and metadata in placement order, then the manifest."""
         _tell(watch, "commit", 0, self._rows)
         rows = np.empty(self._rows, np.uint32)
@@ -333,8 +329,8 @@ class _Build:
         try:
             self._extra_files.append(FILE_NAME)
             kind = write_ids(self._folder, ids, rows, self._start)
-            if store is not None:
-                self._extra_files += write_metadata(self._folder, store, rows)
+            if table is not None:
+                self._extra_files += write_metadata(self._folder, table, rows)
         except OSError as error:
             if isinstance(error, VeloError):
                 raise

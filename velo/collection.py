@@ -13,8 +13,8 @@ from typing import Any, Final
 from velo.build import Watch, build_shard, folder_to_fill, os_failure, overall
 from velo.errors import IndexExistsError, InvalidArgumentError, VeloError
 from velo.formats.source import as_source
-from velo.formats.tables import as_table
 from velo.ids import given_ids
+from velo.metadata import given_metadata
 from velo.options import BuildOptions, whole_number
 from velo.types import Memory, PathLike, ProgressCallback
 
@@ -135,7 +135,7 @@ def build_shards(
     if shards > max(total, 1):
         raise InvalidArgumentError(f"{shards} shards cannot hold {total} vectors", argument="shards")
     column = None if ids is None else given_ids(ids, total)
-    table = None if metadata is None else as_table(metadata, total)
+    table = None if metadata is None else given_metadata(metadata, total).table()
     target = Path(path)
     with folder_to_fill(target, overwrite, COLLECTION_FILE) as folder:
         made = _claim(folder)

@@ -135,7 +135,10 @@ def write_ids(folder: Path, column: IdColumn | None, rows: AnyArray, first_row: 
         kind, placed = "string", column.take(pa.array(rows))
         if isinstance(placed, pa.ChunkedArray):
             placed = placed.combine_chunks()
-    batch = pa.record_batch([placed], names=["id"])
+    columns = {"id": placed}
+    if column is not None:
+        columns["row"] = pa.array(rows)  # for masks, which go by row
+    batch = pa.record_batch(columns)
     with open(folder / FILE_NAME, "wb") as file:
         with pa.ipc.new_file(file, batch.schema) as writer:
             writer.write_batch(batch)
@@ -152,7 +155,8 @@ class Ids:
     kind : {"int64", "string"}
     """
 
-    def __init__(self, folder: Path, row_count: int) -> None:
+    def __init__(self, folder: Path, row_count: int, first_row: int = 0) -> None:
+        self.first_row = first_row
         try:
             with pa.memory_map(str(folder / FILE_NAME)) as mapped:
                 reader = pa.ipc.open_file(mapped)
@@ -160,8 +164,10 @@ class Ids:
                     raise CorruptIndexError(
                         f"{FILE_NAME} holds {reader.num_record_batches} batches, not one", file=FILE_NAME
                     )
-                column = reader.get_batch(0).column(0)
-        except (pa.ArrowException, OSError) as error:
+                batch = reader.get_batch(0)
+                column = batch.column("id")
+                rows = batch.column("row") if "row" in batch.schema.names else None
+        except (pa.ArrowException, OSError, KeyError) as error:
             raise CorruptIndexError(f"{FILE_NAME} cannot be read: {error}", file=FILE_NAME) from error
         if len(column) != row_count or column.null_count:
             raise CorruptIndexError(
@@ -177,7 +183,15 @@ class Ids:
             self._strings = column
         else:
             raise CorruptIndexError(f"{FILE_NAME} holds {column.type}", file=FILE_NAME)
+        self._rows: AnyArray | None = None if rows is None else np.asarray(rows)
         self._order: AnyArray | None = None
+
+    def rows(self) -> AnyArray:
+        """The row of the input, counted from the first of this index, that each vertex holds."""
+        if self._rows is not None:
+            return self._rows
+        assert self._numbers is not None
+        return self._numbers - self.first_row
 
     def of(self, vertices: Int64Array) -> AnyArray:
         """The ids of `vertices`, an array of any shape in which -1 stands for none.

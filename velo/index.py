@@ -6,19 +6,23 @@ import json
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from velo import _native
 from velo._completions import Completions
+from velo._filtering import compiler_for, filters_of
 from velo._gate import Gate
 from velo._request import Request
-from velo.errors import InvalidArgumentError
+from velo.errors import CorruptIndexError, InvalidArgumentError, UnknownColumnError
 from velo.ids import Ids
+from velo.metadata import open_metadata
 from velo.options import (
     IO_CODES,
     METRIC_CODES,
@@ -31,7 +35,7 @@ from velo.options import (
     whole_number,
 )
 from velo.results import Explanation, SearchResult
-from velo.types import AnyArray, Float32Array, IoName, Memory, MetricName, PathLike, PlanName
+from velo.types import Float32Array, IoName, Memory, MetricName, PathLike, PlanName
 
 __all__ = ["Index", "open_index", "verify_folder"]
 
@@ -39,6 +43,9 @@ _METRICS: Final[dict[int, MetricName]] = {code: name for name, code in METRIC_CO
 _PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
 _IO_NAMES: Final = {code: name for name, code in IO_CODES.items()}
 _DTYPE_NAMES: Final = {0: "float32", 1: "float16", 2: "uint8", 3: "int8"}
+
+#: The flag of velo_search_options that counts which records were of use.
+_COUNT_USED = 2
 
 #: Prepared option structs kept by an index; a service uses a handful.
 _OPTIONS_KEPT = 64
@@ -104,6 +111,15 @@ def _shape_in_manifest(folder: Path) -> tuple[int, int]:
         return 1 << 20, 1 << 10  # large enough that no share of it is nothing
 
 
+def _first_row(folder: Path) -> int:
+    """The row of the whole input at which this index begins, where it is a shard."""
+    try:
+        user = json.loads((folder / "manifest.json").read_bytes()).get("user") or {}
+        return int(user.get("first_row", 0))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise CorruptIndexError("manifest.json cannot be read", file="manifest.json") from error
+
+
 def verify_folder(path: PathLike) -> int:
     """Read every file of an index whole and check every checksum, page and link.
 
@@ -158,11 +174,12 @@ class Index:
         self.n = int(info.n)
         self.dim = int(info.dim)
         self.metric: MetricName = _METRICS[info.metric]
-        self._ids = Ids(folder, self.n)
+        self._ids = Ids(folder, self.n, _first_row(folder))
         self._metadata = open_metadata(folder, self.n)
+        self._filters = compiler_for(self.n, self._metadata, self._ids)
         self._completions = Completions(handle, self._gate)
         self._options: dict[tuple[Any, ...], Any] = {}
-        owned = [self._completions] + ([self._metadata] if self._metadata is not None else [])
+        owned = [self._completions, self._filters]
         self._finalizer = weakref.finalize(self, _close_native, self._gate, handle, owned)
 
     # ---- search ----
@@ -294,7 +311,8 @@ class Index:
             Print it; its parts are attributes.
         """
         started = time.perf_counter()
-        request = self._request(query, k, filter, recall, list_size, None, tuning)
+        counted = replace(tuning or SearchTuning(), flags=(tuning.flags if tuning else 0) | _COUNT_USED)
+        request = self._request(query, k, filter, recall, list_size, None, counted)
         if request.query_count != 1:
             raise InvalidArgumentError("explain takes a single query", argument="query")
         prepared = time.perf_counter()
@@ -343,7 +361,7 @@ class Index:
             with self._gate:  # says which
                 pass
         options = self._search_options(k, recall, list_size, timeout_s, tuning)
-        compiled = self._compiled(filters)
+        compiled = filters_of(filters, self._filters)
         handles = _native.ffi.NULL
         if compiled:
             null = _native.ffi.NULL
@@ -379,14 +397,48 @@ class Index:
         self._options[key] = struct
         return struct
 
-    def _compiled(self, filters: Any) -> list[Any]:
-        raise NotImplementedError
-
     def _columns(self, return_metadata: Sequence[str] | bool | None) -> list[str] | None:
-        raise NotImplementedError
+        """The columns to return, checked before the search."""
+        if return_metadata is None or return_metadata is False:
+            return None
+        known = [] if self._metadata is None else list(self._metadata.column_names)
+        if return_metadata is True:
+            return known
+        wanted = [return_metadata] if isinstance(return_metadata, str) else list(return_metadata)
+        for name in wanted:
+            if name not in known:
+                raise UnknownColumnError(
+                    f"no column {name!r}; there are: {', '.join(known) or 'none'}", argument="return_metadata"
+                )
+        return wanted
 
     def _result(self, request: Request, columns: list[str] | None) -> SearchResult:
-        raise NotImplementedError
+        ids = self._ids.of(request.vertices)
+        metadata = None
+        if columns is not None:
+            metadata = self._metadata_of(request, columns)
+        return SearchResult(
+            ids=ids[0] if request.single else ids,
+            distances=request.distances[0] if request.single else request.distances,
+            counts=request.counts,
+            stats=request.stats(),
+            metadata=metadata,
+        )
+
+    def _metadata_of(self, request: Request, columns: list[str]) -> pa.Table | list[pa.Table]:
+        """The rows of the real hits: gathered once, then cut at each query's end."""
+        ranks = np.arange(request.k)
+        vertices = request.vertices[ranks < request.counts[:, None]]
+        if self._metadata is None:  # all columns of none
+            table = pa.table({})
+        else:
+            table = self._metadata.rows(vertices, columns)
+        if request.single:
+            return table
+        ends = np.cumsum(request.counts, dtype=np.int64)
+        return [
+            table.slice(int(end - count), int(count)) for end, count in zip(ends, request.counts, strict=True)
+        ]
 
     # ---- the rest ----
 

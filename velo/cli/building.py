@@ -13,7 +13,7 @@ from velo.cli.output import console, emit_json, facts, size_text, watching
 from velo.collection import COLLECTION_FILE, build_shards
 from velo.errors import UnknownColumnError
 from velo.formats import open_vectors
-from velo.formats.tables import as_table
+from velo.metadata import given_metadata
 from velo.options import BuildOptions
 
 __all__ = ["run"]
@@ -35,7 +35,7 @@ def run(
     """Build from a file and tell what came of it."""
     options = BuildOptions(**given)
     source = open_vectors(vectors, column=column)
-    table = None if metadata is None else as_table(metadata, source.shape[0])
+    table = None if metadata is None else given_metadata(metadata, source.shape[0]).table()
     ids = None
     if ids_column is not None:
         if table is None or ids_column not in table.column_names:

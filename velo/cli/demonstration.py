@@ -176,7 +176,11 @@ def _tables(out: Console, rows: list[dict[str, Any]], info: dict[str, Any]) -> N
     memory = table("memory:", "bytes", "B a vector", "of float32")
     for name, size in (*info["memory_bytes"].items(), ("together", info["memory_bytes_total"])):
         memory.add_row(name, size_text(size), f"{size / info['n']:.1f}", f"{size / floats:.1%}")
+    if info["memory_budget_bytes"]:
+        budget = info["memory_budget_bytes"]
+        memory.add_row("budget", size_text(budget), f"{budget / info['n']:.1f}", f"{budget / floats:.1%}")
     out.print(memory)
+    out.print("the workers' part is the same however many vectors there are", style="dim")
     device = info["device"]
     direct = "O_DIRECT" if device["direct"] else "buffered"
     out.print(f"plan {info['plan']}; device {device['name']}, {direct}: {device['reason']}", style="dim")

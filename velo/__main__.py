@@ -1,0 +1,5 @@
+"""``python -m velo`` is the ``velo`` command."""
+
+from velo.cli import main
+
+main()

@@ -1,0 +1,69 @@
+"""What ``filter=`` takes: one filter for all queries, or a list with one for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from velo._filter_native import FilterCompiler, NativeFilter
+from velo.errors import FilterError, FilterTypeError, InvalidArgumentError
+from velo.ids import Ids
+from velo.metadata import MetadataStore
+from velo.types import AnyArray, Int64Array
+
+__all__ = ["compiler_for", "filters_of"]
+
+
+def compiler_for(row_count: int, store: MetadataStore | None, ids: Ids) -> FilterCompiler:
+    """The compiler of an open index: conditions over its metadata, masks over its rows, its ids."""
+
+    def vertices_of(given: Any) -> Int64Array:
+        try:
+            return ids.find(given, "filter")
+        except InvalidArgumentError as error:
+            raise FilterTypeError(f"filter: {error.message}", argument="filter") from error
+
+    return FilterCompiler(row_count, store, rows=ids.rows, vertices_of=vertices_of)
+
+
+def _one_each(given: Any) -> bool:
+    """True for a list of filters; a flat list of numbers, strings or bools is ids or a mask: one filter."""
+    if isinstance(given, np.ndarray):
+        return given.ndim == 2 or given.dtype == object
+    if not isinstance(given, list | tuple):
+        return False
+    return not all(isinstance(one, str | int | np.integer | np.bool_) for one in given) or len(given) == 0
+
+
+def filters_of(given: Any, compiler: FilterCompiler) -> list[NativeFilter | None]:
+    """Compiled filters: none, one for all queries, or one (or None) a query.
+
+    Parameters
+    ----------
+    given : what ``search(filter=)`` was given
+    compiler : FilterCompiler
+    """
+    if given is None:
+        return []
+    if not _one_each(given):
+        return [compiler.compile(given)]
+    if len(given) == 0:
+        raise FilterError(
+            "filter: a list holds a filter for each query, this one is empty", argument="filter"
+        )
+    each: Sequence[Any] | AnyArray = given
+    # The same object for several queries, such as one mask, is compiled once; equal conditions are anyway.
+    known: dict[int, NativeFilter] = {}
+    compiled: list[NativeFilter | None] = []
+    for one in each:
+        if one is None:
+            compiled.append(None)
+        elif isinstance(one, Mapping) or isinstance(given, np.ndarray):
+            compiled.append(compiler.compile(one))
+        else:
+            if id(one) not in known:
+                known[id(one)] = compiler.compile(one)
+            compiled.append(known[id(one)])
+    return compiled
