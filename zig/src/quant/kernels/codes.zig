@@ -19,7 +19,7 @@ const Sums = @Vector(lanes, i32);
 const Words = @Vector(step / 8, u64);
 
 /// Codes whose loads are started ahead of use: enough to hide memory, few enough for the processor's miss queue.
-const ahead = 8;
+const ahead = 16;
 
 // ---- unpacking ----
 
