@@ -1,0 +1,236 @@
+"""Filters as the library runs them, and the cache that keeps them from being made twice."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from velo import _native
+from velo._filter_program import compile_program
+from velo.errors import FilterError, FilterTypeError, UnknownColumnError
+from velo.filters import Column, Compare, Expr, from_dict, refuse
+from velo.types import AnyArray, Int64Array
+
+if TYPE_CHECKING:
+    from velo.metadata import MetadataStore
+
+__all__ = ["FilterCompiler", "NativeColumns", "NativeFilter"]
+
+#: Compiled filters kept by an index.
+_KEPT: Final = 256
+
+
+class NativeColumns:
+    """An empty ``velo_columns``, and the buffers of what is added to it.
+
+    Attributes
+    ----------
+    handle : cdata
+        ``velo_columns *``
+    """
+
+    def __init__(self, row_count: int, buffers: Any = None) -> None:
+        out = _native.ffi.new("velo_columns **")
+        _native.check(_native.lib.velo_columns_open(row_count, out), "metadata")
+        self.handle = _native.ffi.gc(out[0], _native.lib.velo_columns_close)
+        self._buffers = buffers
+
+
+class NativeFilter:
+    """A filter in the library's hands; freed when nothing refers to it any more.
+
+    Attributes
+    ----------
+    handle : cdata
+        ``velo_filter *``
+    row_count : int
+    """
+
+    def __init__(self, handle: Any, row_count: int, owner: Any = None) -> None:
+        self.handle = _native.ffi.gc(handle, _native.lib.velo_filter_close)
+        self.row_count = row_count
+        self._owner = owner  # the columns that the filter looks at
+        self._count: int | None = None
+
+    def count(self) -> int:
+        """Rows that pass, exactly; found once."""
+        if self._count is None:
+            found = _native.ffi.new("uint64_t *")
+            _native.check(_native.lib.velo_filter_count(self.handle, found, _native.ffi.NULL), "filter")
+            self._count = int(found[0])
+        return self._count
+
+    def matches(self) -> AnyArray:
+        """Whether each vertex passes, as an array of bool."""
+        bits = np.empty((self.row_count + 7) // 8, np.uint8)
+        found = _native.ffi.new("uint64_t *")
+        pointer = _native.pointer("uint8_t", bits, writable=True)
+        _native.check(_native.lib.velo_filter_count(self.handle, found, pointer), "filter")
+        self._count = int(found[0])
+        return np.unpackbits(bits, count=self.row_count, bitorder="little").astype(bool)
+
+
+class FilterCompiler:
+    """Turns whatever a caller gives as a filter into a :class:`NativeFilter`.
+
+    Parameters
+    ----------
+    row_count : int
+        Rows of the index.
+    store : MetadataStore or None
+        None: the index has no metadata, only masks and ids filter it.
+    rows : callable, optional
+        The input's row of each vertex; masks need it.
+    vertices_of : callable, optional
+        The vertex of each of some external ids, -1 where there is none.
+    """
+
+    def __init__(
+        self,
+        row_count: int,
+        store: MetadataStore | None = None,
+        *,
+        rows: Callable[[], AnyArray] | None = None,
+        vertices_of: Callable[[Any], Int64Array] | None = None,
+    ) -> None:
+        self._row_count = row_count
+        self._store = store
+        self._rows = rows
+        self._vertices_of = vertices_of
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Any, NativeFilter] = OrderedDict()
+
+    def compile(self, condition: Any) -> NativeFilter:
+        """Make a filter, or find it among those made before.
+
+        Parameters
+        ----------
+        condition : Expr, mapping, boolean mask, ids, or pyarrow.compute.Expression
+            A mask has a bool for each row of the input, in the input's order; ids are those of the index,
+            unknown ones match nothing.
+
+        Raises
+        ------
+        UnknownColumnError, FilterTypeError, FilterError
+        """
+        if isinstance(condition, Mapping):
+            condition = from_dict(condition)
+        elif isinstance(condition, Column):
+            condition = Compare(condition.name, "eq", True)
+        if isinstance(condition, Expr):
+            return self._compiled(condition)
+        if isinstance(condition, pc.Expression):
+            return self._evaluated(condition)
+        return self._listed(condition)
+
+    def close(self) -> None:
+        """Forget the filters that were kept."""
+        with self._lock:
+            self._kept.clear()
+
+    # A tree is looked up as it is written, then as what it means: its program.
+
+    def _compiled(self, expr: Expr) -> NativeFilter:
+        key = expr.key
+        found = self._find(key)
+        if found is not None:
+            return found
+        program = compile_program(expr, {} if self._store is None else self._store.filter_columns)
+        made = self._find(program)
+        if made is None:
+            made = self._from_program(program)
+            self._keep(program, made)
+        self._keep(key, made)
+        return made
+
+    def _find(self, key: Any) -> NativeFilter | None:
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def _keep(self, key: Any, made: NativeFilter) -> None:
+        with self._lock:
+            self._kept[key] = made
+            while len(self._kept) > 2 * _KEPT:
+                self._kept.popitem(last=False)
+
+    def _from_program(self, program: bytes) -> NativeFilter:
+        # Without metadata only what is always or never true gets here.
+        owner = NativeColumns(self._row_count) if self._store is None else self._store.native_columns
+        out = _native.ffi.new("velo_filter **")
+        _native.check(_native.lib.velo_filter_compile(owner.handle, program, len(program), out), "filter")
+        return NativeFilter(out[0], self._row_count, owner)
+
+    def _evaluated(self, expression: Any) -> NativeFilter:
+        """A pyarrow expression, evaluated once over the columns as they were given."""
+        import pyarrow.dataset as ds
+
+        if self._store is None:
+            refuse(UnknownColumnError, "the index was built without metadata")
+        try:
+            table = self._store.table()
+            mask = ds.dataset(table).to_table(columns={"mask": expression}).column(0)
+        except (pa.ArrowException, KeyError, TypeError) as error:
+            kind = UnknownColumnError if "No match for FieldRef" in str(error) else FilterError
+            refuse(kind, f"the pyarrow expression cannot be evaluated: {error}")
+        if not pa.types.is_boolean(mask.type):
+            refuse(FilterTypeError, f"the pyarrow expression gives {mask.type}, not bool")
+        return self._masked(np.asarray(mask.fill_null(False)))
+
+    def _listed(self, given: Any) -> NativeFilter:
+        """A mask over rows, or ids."""
+        array = _array_of(given)
+        if isinstance(array, pa.Array) and pa.types.is_boolean(array.type):
+            array = np.asarray(array.fill_null(False))
+        if isinstance(array, np.ndarray) and array.dtype == bool:
+            if array.shape != (self._row_count,):
+                refuse(FilterError, f"a mask of shape {array.shape} was given for {self._row_count} rows")
+            if self._rows is None:
+                refuse(
+                    FilterError, "this index does not know the rows of its input, so a mask cannot be placed"
+                )
+            return self._masked(array[self._rows()])
+        if self._vertices_of is None:
+            refuse(FilterError, "this index has no ids to filter by")
+        vertices = self._vertices_of(array)
+        mask = np.zeros(self._row_count, bool)
+        mask[vertices[vertices >= 0]] = True
+        return self._masked(mask)
+
+    def _masked(self, mask: AnyArray) -> NativeFilter:
+        bits = np.packbits(mask, bitorder="little")
+        out = _native.ffi.new("velo_filter **")
+        pointer = _native.pointer("uint8_t", bits) if len(bits) else _native.ffi.NULL
+        _native.check(_native.lib.velo_filter_mask(pointer, self._row_count, out), "filter")
+        return NativeFilter(out[0], self._row_count)
+
+
+def _array_of(given: Any) -> Any:
+    """A mask or ids as a numpy or Arrow array."""
+    if isinstance(given, pa.ChunkedArray):
+        return given.combine_chunks()
+    if isinstance(given, pa.Array | np.ndarray):
+        return given
+    to_numpy = getattr(given, "to_numpy", None)  # pandas, polars
+    if callable(to_numpy):
+        column = np.asarray(to_numpy())
+        return pa.array(column.tolist()) if column.dtype == object else column
+    array: Any
+    if isinstance(given, set | frozenset | range):
+        given = list(given)
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        kinds = "an expression of velo.col, a dict, a mask, ids or a pyarrow expression"
+        refuse(FilterTypeError, f"a {type(given).__name__} is no filter; it takes {kinds}")
+    try:
+        array = np.zeros(0, np.int64) if len(given) == 0 else pa.array(given)
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        refuse(FilterTypeError, f"a list is a mask of bool or ids, all whole numbers or all strings: {error}")
+    return array

@@ -1,0 +1,452 @@
+"""Metadata of the rows: what filters look at and what is returned with hits.
+
+``columns.arrow`` is an Arrow IPC file with one record batch, uncompressed and in placement order, so that a
+column's buffers can be mapped and handed to the library as they lie. How each type is stored stands in
+:mod:`velo._filter_columns`. ``columns.stats`` is JSON: counts and extremes a column.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from velo import _native
+from velo._filter_columns import FilterColumn, NativeType, describe, encode, restore
+from velo._filter_native import FilterCompiler, NativeColumns, NativeFilter
+from velo.errors import CorruptIndexError, InvalidArgumentError, UnknownColumnError, VeloError
+from velo.types import AnyArray, PathLike
+
+__all__ = [
+    "COLUMNS_FILE",
+    "STATISTICS_FILE",
+    "FilterCompiler",
+    "GivenMetadata",
+    "MetadataStore",
+    "NativeFilter",
+    "given_metadata",
+    "open_metadata",
+    "write_metadata",
+]
+
+COLUMNS_FILE: Final = "columns.arrow"
+STATISTICS_FILE: Final = "columns.stats"
+
+_FORMAT: Final = b"1"
+_PARQUET: Final = (".parquet", ".pq", ".parq")
+
+
+class GivenMetadata:
+    """Metadata that a caller gave, checked as far as that needs no reading of values.
+
+    Attributes
+    ----------
+    row_count : int
+    schema : pyarrow.Schema
+    """
+
+    def __init__(self, source: pa.Table | Path, schema: pa.Schema, first_row: int, row_count: int) -> None:
+        self._source = source
+        self._first_row = first_row
+        self.row_count = row_count
+        self.schema = schema
+
+    def table(self) -> Any:
+        """All rows and columns; read now where a path was given."""
+        table: Any = self._source if isinstance(self._source, pa.Table) else _read(self._source)
+        return table.slice(self._first_row, self.row_count)
+
+
+def given_metadata(source: Any, row_count: int, first_row: int = 0) -> GivenMetadata:
+    """Look at what a caller gave as metadata, before anything is built.
+
+    Parameters
+    ----------
+    source : pyarrow.Table, RecordBatch, pandas.DataFrame, mapping of columns, or path
+        The path of a Parquet or an Arrow IPC (Feather) file.
+    row_count : int
+        Rows of this index.
+    first_row : int
+        The first of them, where the index is one shard of several over one table.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Another number of rows, two columns of one name, or something that is no table.
+    """
+    table: Any
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        table = path
+        schema, found = _look(path)
+    else:
+        table = _table_of(source)
+        schema, found = table.schema, table.num_rows
+    if found < first_row + row_count or (first_row == 0 and found != row_count):
+        last = f" from row {first_row} on" if first_row else ""
+        message = f"metadata has {found} rows, {row_count} are needed{last}"
+        raise InvalidArgumentError(message, argument="metadata")
+    if not schema.names:
+        raise InvalidArgumentError("metadata has no columns", argument="metadata")
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise InvalidArgumentError(f"metadata has two columns {name!r}", argument="metadata")
+    return GivenMetadata(table, schema, first_row, row_count)
+
+
+def _table_of(source: Any) -> Any:
+    if isinstance(source, pa.Table):
+        return source
+    try:
+        if isinstance(source, pa.RecordBatch):
+            return pa.Table.from_batches([source])
+        if isinstance(source, Mapping):
+            return pa.table(dict(source))
+        if hasattr(source, "__dataframe__") or hasattr(source, "iloc"):  # pandas
+            return pa.Table.from_pandas(source, preserve_index=False)
+        if hasattr(source, "__arrow_c_stream__"):  # polars, duckdb
+            return pa.table(source)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        message = f"metadata cannot be read as a table: {error}"
+        raise InvalidArgumentError(message, argument="metadata") from error
+    kind = type(source).__name__
+    raise InvalidArgumentError(f"metadata is a table or a path, not a {kind}", argument="metadata")
+
+
+def _look(path: Path) -> tuple[Any, int]:
+    """Schema and rows of a file."""
+    with _reading(path):
+        if path.suffix in _PARQUET:
+            with pq.ParquetFile(path) as file:
+                return file.schema_arrow, file.metadata.num_rows
+        with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+            return reader.schema, sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+
+
+def _read(path: Path) -> Any:
+    with _reading(path):
+        if path.suffix in _PARQUET:
+            with pq.ParquetFile(path) as file:
+                return file.read()
+        with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+            return reader.read_all()
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Any:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        message = f"metadata: {path} cannot be read: {error}"
+        raise InvalidArgumentError(message, argument="metadata", file=str(path)) from error
+
+
+# ---- writing
+
+
+def write_metadata(folder: PathLike, given: GivenMetadata | pa.Table, rows: AnyArray) -> list[str]:
+    """Write ``columns.arrow`` and ``columns.stats`` into an index folder, each by rename after fsync.
+
+    Parameters
+    ----------
+    folder : path
+    given : GivenMetadata or pyarrow.Table
+    rows : ndarray of uint32
+        ``rows[vertex]`` is the vertex's row of the input.
+
+    Returns
+    -------
+    list of str
+        The names of the files.
+    """
+    if isinstance(given, pa.Table):
+        given = given_metadata(given, len(rows))
+    batch = _encoded(given, rows)
+    statistics = {"version": 1, "row_count": batch.num_rows, "columns": _statistics(batch)}
+    folder = Path(folder)
+    with _written(folder / COLUMNS_FILE) as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    with _written(folder / STATISTICS_FILE) as file:
+        file.write(json.dumps(statistics, ensure_ascii=False, indent=1).encode())
+    return [COLUMNS_FILE, STATISTICS_FILE]
+
+
+def _encoded(given: GivenMetadata, rows: AnyArray) -> Any:
+    table = given.table()
+    if len(rows) != table.num_rows:
+        raise AssertionError(f"{len(rows)} vertices, {table.num_rows} rows of metadata")
+    order = pa.array(np.asarray(rows))
+    arrays = []
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowException as error:
+            message = f"metadata: column {name!r} of type {column.type} is damaged: {error}"
+            raise InvalidArgumentError(message, argument="metadata") from error
+        arrays.append(encode(name, column, order))
+    original = base64.b64encode(table.schema.serialize().to_pybytes())
+    fields = [pa.field(name, array.type) for name, array in zip(table.schema.names, arrays, strict=True)]
+    schema = pa.schema(fields, {b"velo.format": _FORMAT, b"velo.schema": original})
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Any:
+    """A file that takes its name once it is complete and on the device."""
+    beside = path.with_name(f"{path.name}.part")
+    try:
+        with open(beside, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def _statistics(batch: Any) -> list[dict[str, Any]]:
+    original = _original_schema(batch.schema)
+    described = []
+    for field, stored in zip(original, batch.columns, strict=True):
+        column = describe(field.name, field.type, stored)
+        entry: dict[str, Any] = {
+            "name": field.name,
+            "type": str(field.type),
+            "stored_as": None if column.native_type is None else column.native_type.name.lower(),
+            "nulls": stored.null_count,
+        }
+        entry.update(_extremes(column, stored))
+        described.append(entry)
+    return described
+
+
+def _extremes(column: FilterColumn, stored: Any) -> dict[str, Any]:
+    """Distinct values, least and greatest; of lists, those of their elements and the lengths.
+
+    Times are in the column's own unit. NaN counts for nothing.
+    """
+    found: dict[str, Any] = {}
+    if column.native_type is None:
+        return found
+    values = stored
+    if column.is_list:
+        lengths = np.diff(np.asarray(stored.offsets))[np.asarray(stored.is_valid())]
+        found["elements"] = int(lengths.sum())
+        found["longest"] = int(lengths.max()) if len(lengths) else 0
+        values = stored.values
+    if column.dictionary is not None:
+        # Placement took every value along, so each is used by some row.
+        found["distinct"] = len(column.dictionary)
+        if len(column.dictionary):
+            found["min"], found["max"] = column.dictionary[0].as_py(), column.dictionary[-1].as_py()
+        return found
+    if column.kind not in ("bool", "int", "float"):
+        width = pa.int32() if column.native_type == NativeType.I32 else pa.int64()
+        values = values.view(width)
+    if column.kind == "float":
+        values = values.filter(pc.is_finite(values))
+    found["distinct"] = pc.count_distinct(values).as_py()
+    extremes: Any = pc.min_max(values).as_py()
+    for name in ("min", "max"):
+        if extremes[name] is not None:
+            found[name] = extremes[name]
+    return found
+
+
+def _original_schema(schema: Any) -> Any:
+    serialized = base64.b64decode((schema.metadata or {})[b"velo.schema"])
+    return pa.ipc.read_schema(pa.py_buffer(serialized))
+
+
+# ---- an open store
+
+
+def open_metadata(folder: PathLike, row_count: int) -> MetadataStore | None:
+    """The metadata of an index, or None where it was built without."""
+    path = Path(folder) / COLUMNS_FILE
+    return MetadataStore(path, row_count) if path.exists() else None
+
+
+class MetadataStore:
+    """Columns in placement order, mapped from ``columns.arrow``.
+
+    Parameters
+    ----------
+    path : Path
+    row_count : int
+        Rows of the index; another number in the file is damage.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        As the metadata was given.
+    filter_columns : dict of str to FilterColumn
+    """
+
+    def __init__(self, path: Path, row_count: int) -> None:
+        self.row_count = row_count
+        self._path = path
+        try:
+            with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+                if reader.num_record_batches != 1:
+                    raise ValueError(f"{reader.num_record_batches} batches, not one")
+                batch: Any = reader.get_batch(0)
+            found = (batch.schema.metadata or {}).get(b"velo.format")
+            if found != _FORMAT:
+                raise ValueError(f"format {found!r} is unknown")
+            batch.validate()
+            self.schema: Any = _original_schema(batch.schema)
+            if self.schema.names != batch.schema.names or batch.num_rows != row_count:
+                raise ValueError(f"{batch.num_rows} rows and columns {batch.schema.names}")
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise CorruptIndexError(f"{path.name} cannot be read: {error}", file=path.name) from error
+        self._batch: Any = batch
+        self.filter_columns: dict[str, FilterColumn] = {
+            field.name: describe(field.name, field.type, stored)
+            for field, stored in zip(self.schema, batch.columns, strict=True)
+        }
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names, in the order in which they were given."""
+        return list(self.schema.names)
+
+    @cached_property
+    def native_columns(self) -> NativeColumns:
+        """The library's view of the mapped buffers."""
+        columns = NativeColumns(self.row_count, self._batch)
+        for name, column in self.filter_columns.items():
+            if column.native_type is not None:
+                try:
+                    self._add(columns.handle, column, self._batch.column(name))
+                except VeloError as error:
+                    raise CorruptIndexError(f"{self._path.name}: {error}", file=self._path.name) from error
+        return columns
+
+    @staticmethod
+    def _add(handle: Any, column: FilterColumn, stored: Any) -> None:
+        struct = _native.new("velo_column")
+        name = _native.ffi.new("char[]", column.name.encode())
+        struct.name = name
+        struct.type = int(column.native_type or 0)
+        struct.row_count = len(stored)
+        validity = stored.buffers()[0]
+        if stored.null_count and validity is not None:
+            struct.validity = _native.ffi.cast("uint8_t *", validity.address)
+            struct.validity_offset = stored.offset
+        values = stored
+        if column.is_list:
+            values = stored.values
+            offsets = _native.ffi.cast("int32_t *", stored.buffers()[1].address)
+            struct.offsets = offsets + stored.offset
+        if pa.types.is_dictionary(values.type):
+            values = values.indices
+        buffer = values.buffers()[1]
+        struct.values_offset = values.offset
+        struct.values_count = values.offset + len(values)
+        if buffer is not None:
+            struct.values = _native.ffi.cast("void *", buffer.address)
+        _native.check(_native.lib.velo_columns_add(handle, struct), "metadata")
+
+    @cached_property
+    def _compiler(self) -> FilterCompiler:
+        return FilterCompiler(self.row_count, self)
+
+    def compile(self, condition: Any) -> NativeFilter:
+        """A filter over these columns: an expression, a dict, or a ``pyarrow.compute.Expression``.
+
+        Equal conditions, however they are written, give the same filter as long as it is remembered.
+
+        Raises
+        ------
+        UnknownColumnError, FilterTypeError, FilterError
+        """
+        return self._compiler.compile(condition)
+
+    def rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
+        """Some rows, as they were given.
+
+        Parameters
+        ----------
+        vertices : ndarray of int
+        columns : list of str, optional
+            All by default.
+
+        Returns
+        -------
+        pyarrow.Table
+
+        Raises
+        ------
+        UnknownColumnError
+        """
+        names = self.checked_names(columns)
+        wanted = pa.array(np.asarray(vertices).astype(np.int64, copy=False))
+        fields = [self.schema.field(name) for name in names]
+        arrays = [
+            restore(self._batch.column(field.name).take(wanted), field.type) if len(wanted) else _none(field)
+            for field in fields
+        ]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields, self.schema.metadata))
+
+    def checked_names(self, columns: Sequence[str] | None) -> list[str]:
+        """`columns`, each known; all of them for None."""
+        if columns is None:
+            return self.column_names
+        if isinstance(columns, str):
+            raise InvalidArgumentError(
+                f"columns are a list of names, not the str {columns!r}", argument="return_metadata"
+            )
+        for name in columns:
+            if name not in self.filter_columns:
+                known = ", ".join(map(repr, self.column_names))
+                raise UnknownColumnError(
+                    f"there is no column {name!r}; there are: {known}", argument="return_metadata"
+                )
+        return list(columns)
+
+    def table(self) -> Any:
+        """All rows in placement order, as they were given."""
+        arrays = [
+            restore(stored, field.type)
+            for stored, field in zip(self._batch.columns, self.schema, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
+
+    @cached_property
+    def statistics(self) -> dict[str, dict[str, Any]]:
+        """Of each column: type, nulls, distinct values, extremes (see :data:`STATISTICS_FILE`)."""
+        path = self._path.with_name(STATISTICS_FILE)
+        try:
+            parsed = json.loads(path.read_bytes())
+            return {entry["name"]: entry for entry in parsed["columns"]}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CorruptIndexError(f"{path.name} cannot be read: {error}", file=path.name) from error
+
+    @property
+    def bytes_by_column(self) -> dict[str, int]:
+        """What each column takes in memory once a filter has touched all of it."""
+        return {
+            name: sum(buffer.size for buffer in stored.buffers() if buffer is not None)
+            for name, stored in zip(self.schema.names, self._batch.columns, strict=True)
+        }
+
+    def close(self) -> None:
+        """Forget the filters; the mapping goes with the last reference to it."""
+        self._compiler.close()
+
+
+def _none(field: Any) -> Any:
+    return pa.nulls(0, field.type) if not pa.types.is_dictionary(field.type) else pa.array([], field.type)
