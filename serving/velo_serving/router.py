@@ -300,8 +300,10 @@ class _Lane:
             if len(replies) != len(batch):
                 raise RuntimeError(f"{len(replies)} replies to {len(batch)} requests")
         except asyncio.CancelledError:
-            if not stalled:
+            if not stalled:  # the lane closes
                 call.cancel()
+                for gather in batch:
+                    gather.reply(self._place, self._down_failure())
                 raise
             outcome = "stalled"
             self._fall(f"a call was not answered within {self._limits.stall_s:g} s of its deadline")
@@ -390,6 +392,7 @@ class _Lane:
 
     async def close(self) -> None:
         self._closed = True
+        self.up, self.reason = False, "the server is closing"
         if self._probe_timer is not None:
             self._probe_timer.cancel()
         tasks = [*self._calls] + ([self._probe_task] if self._probe_task is not None else [])
@@ -398,7 +401,6 @@ class _Lane:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self.up, self.reason = False, "the server is closing"
         for gather in list(self._waiting):
             gather.reply(self._place, self._down_failure())
         self._waiting.clear()

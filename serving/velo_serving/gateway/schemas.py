@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from velo.errors import FilterError
 from velo.filters import from_dict
@@ -27,7 +27,7 @@ __all__ = [
     "refusal",
 ]
 
-FilterJson = dict[str, JsonValue]
+FilterJson = dict[str, Any]
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 

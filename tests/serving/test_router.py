@@ -1,0 +1,494 @@
+"""The router under a clock that the test cranks and shards that do as told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.serving.fakes import CommandedChannel, HandClock, hits, request, settle
+from velo.errors import InvalidArgumentError, UnknownColumnError
+from velo_serving.errors import (
+    DeadlineExceededError,
+    NoShardAnsweredError,
+    QueueFullError,
+    ShardUnavailableError,
+    ShuttingDownError,
+)
+from velo_serving.router import Router, RouterLimits
+from velo_serving.types import Answer, Failure, SearchRequest, ShardHealth
+
+LIMITS = RouterLimits(
+    queue_queries_max=8,
+    batch_queries_max=4,
+    calls_in_flight_max=1,
+    timeout_default_s=10.0,
+    timeout_max_s=20.0,
+    stall_s=5.0,
+    probe_interval_s=2.0,
+    probe_down_interval_s=0.25,
+    probe_timeout_s=1.0,
+    probe_misses_max=3,
+)
+
+
+class Stage:
+    """A router, its shards and its clock."""
+
+    def __init__(self, shards: int = 3, limits: RouterLimits = LIMITS) -> None:
+        self.clock = HandClock()
+        self.shards = [CommandedChannel(number) for number in range(shards)]
+        self.router = Router("things", self.shards, limits=limits, clock=self.clock)
+
+    def ask(self, **options: Any) -> asyncio.Task[Answer]:
+        return asyncio.get_running_loop().create_task(self.router.search(request(**options)))
+
+    @property
+    def states(self) -> list[str]:
+        return [shard.state for shard in self.router.shards()]
+
+
+def on_stage(
+    shards: int = 3, limits: RouterLimits = LIMITS
+) -> Callable[[Callable[[Stage], Awaitable[None]]], Callable[[], None]]:
+    """Run a test on a started stage, and end it without anything left running."""
+
+    def decorate(play: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
+        async def run() -> None:
+            stage = Stage(shards, limits)
+            await stage.router.start()
+            await play(stage)
+            await stage.router.close()
+            await settle()
+            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            assert left == []
+            assert stage.clock.timers_waiting == 0
+            assert stage.router.queries_admitted == 0
+
+        def test() -> None:
+            asyncio.run(run())
+
+        test.__name__ = test.__qualname__ = play.__name__
+        test.__doc__ = play.__doc__
+        return test
+
+    return decorate
+
+
+def gated(shard: CommandedChannel) -> asyncio.Event:
+    """Let a shard answer only once the event is set."""
+    gate = asyncio.Event()
+
+    async def answer(batch: list[SearchRequest]) -> Any:
+        await gate.wait()
+        return await shard.at_once(batch)
+
+    shard.answer = answer
+    return gate
+
+
+@on_stage()
+async def test_all_shards_answer_and_are_merged(stage: Stage) -> None:
+    answer = await stage.router.search(request(queries=2, k=2))
+    assert answer.hits.ids.tolist() == [[0, 1], [0, 1]]
+    assert (answer.shards_answered, answer.shards_total, answer.partial) == (3, 3, False)
+    assert answer.failures == ()
+
+
+@on_stage(shards=1)
+async def test_requests_that_wait_travel_in_one_call(stage: Stage) -> None:
+    shard = stage.shards[0]
+    gate = gated(shard)
+    first = stage.ask()
+    await settle()
+    waiting = [stage.ask(k=k) for k in (1, 2, 3)]
+    await settle()
+    assert [len(batch) for batch in shard.batches] == [1]
+    assert stage.router.shards()[0].waiting_requests == 3
+    gate.set()
+    answers = await asyncio.gather(first, *waiting)
+    assert [len(batch) for batch in shard.batches] == [1, 3]
+    assert [answer.hits.ids.shape[1] for answer in answers] == [3, 1, 2, 3]
+
+
+@on_stage(shards=1)
+async def test_requests_of_one_turn_travel_together_even_when_idle(stage: Stage) -> None:
+    await asyncio.gather(stage.ask(), stage.ask(), stage.ask())
+    assert [len(batch) for batch in stage.shards[0].batches] == [3]
+
+
+@on_stage(shards=1)
+async def test_a_call_holds_at_most_its_limit_and_order_is_kept(stage: Stage) -> None:
+    shard = stage.shards[0]
+    gate = gated(shard)
+    tasks = [stage.ask(queries=1, k=1)]
+    await settle()
+    tasks += [stage.ask(queries=2, k=2), stage.ask(queries=2, k=3), stage.ask(queries=2, k=4)]
+    await settle()
+    gate.set()
+    await asyncio.gather(*tasks)
+    # Two of two queries fill a call of four; the third waits for the next.
+    assert [[one.k for one in batch] for batch in shard.batches] == [[1], [2, 3], [4]]
+
+
+@on_stage(shards=1)
+async def test_a_request_larger_than_a_call_is_a_call_of_its_own(stage: Stage) -> None:
+    answer = await stage.router.search(request(queries=7))
+    assert len(answer.hits.ids) == 7
+    assert [len(batch) for batch in stage.shards[0].batches] == [1]
+
+
+@on_stage(limits=RouterLimits(calls_in_flight_max=2))
+async def test_calls_in_flight_are_bounded_a_shard(stage: Stage) -> None:
+    gates = [gated(shard) for shard in stage.shards]
+    tasks = []
+    for _ in range(5):
+        tasks.append(stage.ask())
+        await settle()
+    assert [len(shard.batches) for shard in stage.shards] == [2, 2, 2]
+    assert all(shard.calls_in_flight == 2 for shard in stage.router.shards())
+    for gate in gates:
+        gate.set()
+    await asyncio.gather(*tasks)
+    assert [sum(len(batch) for batch in shard.batches) for shard in stage.shards] == [5, 5, 5]
+
+
+@on_stage()
+async def test_a_full_queue_refuses_and_says_when_to_come_back(stage: Stage) -> None:
+    gates = [gated(shard) for shard in stage.shards]
+    taken = [stage.ask(queries=4), stage.ask(queries=4)]
+    await settle()
+    assert stage.router.queries_admitted == 8
+    with pytest.raises(QueueFullError) as refused:
+        await stage.router.search(request())
+    assert refused.value.retry_after_s == LIMITS.retry_after_s
+    for gate in gates:
+        gate.set()
+    await asyncio.gather(*taken)
+    assert (await stage.router.search(request())).shards_answered == 3
+
+
+@on_stage()
+async def test_a_request_above_the_whole_queue_is_the_callers_mistake(stage: Stage) -> None:
+    with pytest.raises(InvalidArgumentError, match="limit of 8"):
+        await stage.router.search(request(queries=9))
+
+
+# ---- deadlines ----
+
+
+@on_stage()
+async def test_at_the_deadline_the_answer_is_what_has_come(stage: Stage) -> None:
+    gated(stage.shards[1])
+    task = stage.ask(timeout_s=3.0)
+    await stage.clock.crank(2.9)
+    assert not task.done()
+    await stage.clock.crank(0.2)
+    answer = task.result()
+    assert (answer.shards_answered, answer.partial) == (2, True)
+    assert answer.hits.ids.tolist() == [[0, 2, -1]]
+    assert [(one.shard, one.failure.fault) for one in answer.failures] == [("1", "deadline")]
+    # The shard was slow, not dead: nobody counts it out for one late answer.
+    assert stage.states == ["up", "up", "up"]
+
+
+@on_stage()
+async def test_a_deadline_without_any_answer_is_an_error(stage: Stage) -> None:
+    for shard in stage.shards:
+        gated(shard)
+    task = stage.ask(timeout_s=3.0)
+    await stage.clock.crank(3.0)
+    with pytest.raises(DeadlineExceededError):
+        task.result()
+
+
+@on_stage()
+async def test_who_wants_all_shards_gets_an_error_instead_of_a_part(stage: Stage) -> None:
+    gated(stage.shards[1])
+    task = stage.ask(timeout_s=3.0, allow_partial=False)
+    await stage.clock.crank(3.0)
+    with pytest.raises(DeadlineExceededError, match="2 of 3 shards"):
+        task.result()
+
+
+@on_stage()
+async def test_the_deadline_is_bounded_and_travels_with_the_call(stage: Stage) -> None:
+    for shard in stage.shards:
+        gated(shard)
+    task = stage.ask(timeout_s=1e9)
+    await stage.clock.crank(5.0)
+    assert stage.shards[0].batches[0][0].timeout_s == pytest.approx(20.0)
+    second = stage.ask(timeout_s=16.0)
+    await stage.clock.crank(14.9)
+    assert not task.done()
+    await stage.clock.crank(0.2)
+    assert isinstance(task.exception(), DeadlineExceededError)
+    await stage.clock.crank(1.0)
+    assert isinstance(second.exception(), DeadlineExceededError)
+
+
+@on_stage(shards=1)
+async def test_a_request_that_expires_in_the_queue_is_never_sent(stage: Stage) -> None:
+    gate = gated(stage.shards[0])
+    first = stage.ask()
+    await settle()
+    second = stage.ask(timeout_s=1.0)
+    await stage.clock.crank(1.0)
+    assert isinstance(second.exception(), DeadlineExceededError)
+    assert stage.router.shards()[0].waiting_requests == 0
+    gate.set()
+    await first
+    await settle()
+    assert len(stage.shards[0].batches) == 1
+
+
+@on_stage(shards=1)
+async def test_a_caller_that_goes_away_leaves_the_queue(stage: Stage) -> None:
+    gate = gated(stage.shards[0])
+    first = stage.ask()
+    await settle()
+    second = stage.ask()
+    await settle()
+    second.cancel()
+    await settle()
+    assert stage.router.queries_admitted == 1
+    assert stage.router.shards()[0].waiting_requests == 0
+    gate.set()
+    await first
+
+
+# ---- failures ----
+
+
+@on_stage()
+async def test_a_dead_shard_makes_answers_partial_then_comes_back(stage: Stage) -> None:
+    dead = stage.shards[2]
+    dead.answer = dead.raises(ShardUnavailableError("actor died"))
+    dead.say = dead.raises(ShardUnavailableError("actor restarts"))
+    answer = await stage.router.search(request())
+    assert (answer.shards_answered, answer.shards_total, answer.partial) == (2, 3, True)
+    assert stage.states == ["up", "up", "down"]
+
+    calls = len(dead.batches)
+    answer = await stage.router.search(request())
+    assert answer.shards_answered == 2
+    assert len(dead.batches) == calls, "a shard that is down is not asked"
+    await stage.clock.crank(1.0)
+    assert dead.probes > 3
+    assert stage.states == ["up", "up", "down"]
+
+    dead.answer, dead.say = dead.at_once, dead.well
+    await stage.clock.crank(0.3)
+    assert stage.states == ["up", "up", "up"]
+    answer = await stage.router.search(request())
+    assert (answer.shards_answered, answer.partial) == (3, False)
+
+
+@on_stage(shards=1)
+async def test_when_a_shard_falls_those_who_wait_for_it_are_told_at_once(stage: Stage) -> None:
+    shard = stage.shards[0]
+    breaks = asyncio.Event()
+
+    async def die(batch: list[SearchRequest]) -> Any:
+        await breaks.wait()
+        raise ShardUnavailableError("actor died")
+
+    shard.answer = die
+    first = stage.ask()
+    await settle()
+    second = stage.ask()
+    await settle()
+    breaks.set()
+    await settle()
+    for task in (first, second):
+        with pytest.raises(NoShardAnsweredError, match="actor died"):
+            task.result()
+    assert len(shard.batches) == 1
+
+
+@on_stage()
+async def test_an_error_inside_one_shard_is_a_missing_part_not_a_dead_shard(stage: Stage) -> None:
+    broken = stage.shards[1]
+
+    async def corrupt(batch: list[SearchRequest]) -> Any:
+        return [Failure("CorruptIndexError", "page 7 of pages.bin is damaged", page=7) for _ in batch]
+
+    broken.answer = corrupt
+    answer = await stage.router.search(request())
+    assert answer.shards_answered == 2
+    assert answer.failures[0].failure.page == 7
+    assert stage.states == ["up", "up", "up"]
+
+
+@on_stage()
+async def test_what_the_caller_did_wrong_is_raised_without_waiting_for_all(stage: Stage) -> None:
+    gated(stage.shards[0])
+
+    async def refuse(batch: list[SearchRequest]) -> Any:
+        return [Failure("UnknownColumnError", "there is no column 'x'", "caller", query=0) for _ in batch]
+
+    stage.shards[2].answer = refuse
+    with pytest.raises(UnknownColumnError, match="filter of query 0: there is no column 'x'"):
+        await stage.router.search(request())
+
+
+@on_stage()
+async def test_a_call_that_fails_whole_blames_no_caller(stage: Stage) -> None:
+    stage.shards[0].answer = stage.shards[0].raises(ValueError("a bug of ours"))
+    answer = await stage.router.search(request())
+    assert answer.shards_answered == 2
+    assert answer.failures[0].failure.kind == "ValueError"
+
+
+@on_stage()
+async def test_too_few_replies_are_a_failure_of_the_shard(stage: Stage) -> None:
+    async def forget(batch: list[SearchRequest]) -> Any:
+        return []
+
+    stage.shards[0].answer = forget
+    assert (await stage.router.search(request())).shards_answered == 2
+
+
+@on_stage()
+async def test_all_shards_down_is_an_error(stage: Stage) -> None:
+    for shard in stage.shards:
+        shard.answer = shard.raises(ShardUnavailableError("gone"))
+        shard.say = shard.raises(ShardUnavailableError("gone"))
+    with pytest.raises(NoShardAnsweredError, match="0 of 3 shards"):
+        await stage.router.search(request())
+    assert stage.router.shards_up == 0
+
+
+@on_stage(shards=2)
+async def test_a_call_that_never_ends_is_given_up_and_its_shard_counts_as_down(stage: Stage) -> None:
+    hung = stage.shards[0]
+    hung.answer, hung.say = hung.never, hung.never
+    task = stage.ask(timeout_s=3.0)
+    await stage.clock.crank(3.0)
+    assert task.result().shards_answered == 1
+    await stage.clock.crank(LIMITS.stall_s + 0.1)
+    assert stage.states == ["down", "up"]
+    assert stage.router.shards()[0].calls_in_flight == 0
+    answer = await stage.router.search(request())  # no waiting for it any more
+    assert answer.shards_answered == 1
+
+
+# ---- probes ----
+
+
+@on_stage()
+async def test_an_idle_shard_that_dies_is_noticed_by_its_probe(stage: Stage) -> None:
+    stage.shards[1].say = stage.shards[1].raises(ShardUnavailableError("gone"))
+    await stage.clock.crank(LIMITS.probe_interval_s + 0.1)
+    assert stage.states == ["up", "down", "up"]
+    assert "gone" in stage.router.shards()[1].reason
+
+
+@on_stage(shards=1)
+async def test_one_missed_probe_is_load_three_are_death(stage: Stage) -> None:
+    shard = stage.shards[0]
+    shard.say = shard.never
+    one_round = LIMITS.probe_interval_s + LIMITS.probe_timeout_s
+    await stage.clock.crank(one_round + 0.1)
+    assert stage.states == ["up"]
+    await stage.clock.crank(2 * one_round)
+    assert stage.states == ["down"]
+    shard.say = shard.well
+    await stage.clock.crank(LIMITS.probe_down_interval_s + LIMITS.probe_timeout_s + 0.1)
+    assert stage.states == ["up"]
+
+
+@on_stage(shards=1)
+async def test_a_probe_older_than_the_fall_does_not_raise_the_shard(stage: Stage) -> None:
+    shard = stage.shards[0]
+    release = asyncio.Event()
+
+    async def slow_and_well() -> ShardHealth:
+        await release.wait()
+        return await shard.well()
+
+    shard.say = slow_and_well
+    await stage.clock.crank(LIMITS.probe_interval_s)  # the probe is on its way
+    shard.answer = shard.raises(ShardUnavailableError("died meanwhile"))
+    with pytest.raises(NoShardAnsweredError):
+        await stage.router.search(request())
+    release.set()
+    await settle()
+    assert stage.states == ["down"], "what the shard said before it died is no news"
+    await stage.clock.crank(LIMITS.probe_down_interval_s)
+    assert stage.states == ["up"]
+
+
+@on_stage(shards=1)
+async def test_a_shard_that_says_it_has_no_index_is_down_and_says_why(stage: Stage) -> None:
+    async def sick() -> ShardHealth:
+        return ShardHealth(failure=Failure("ShardNotHereError", "there is no folder /data/x"))
+
+    stage.shards[0].say = sick
+    await stage.clock.crank(LIMITS.probe_interval_s)
+    assert stage.states == ["down"]
+    assert "there is no folder /data/x" in stage.router.shards()[0].reason
+
+
+# ---- ending ----
+
+
+def test_closing_refuses_what_comes_and_frees_what_waits() -> None:
+    async def run() -> None:
+        stage = Stage(shards=2)
+        await stage.router.start()
+        for shard in stage.shards:
+            gated(shard)
+        under_way = stage.ask()
+        await settle()
+        queued = stage.ask()
+        await settle()
+        closing = asyncio.get_running_loop().create_task(stage.router.close())
+        await settle()
+        for task in (under_way, queued):
+            with pytest.raises(NoShardAnsweredError, match="closing"):
+                await task
+        await closing
+        with pytest.raises(ShuttingDownError):
+            await stage.router.search(request())
+        assert stage.router.queries_admitted == 0
+
+    asyncio.run(run())
+
+
+def test_before_the_start_every_shard_is_down() -> None:
+    async def run() -> None:
+        stage = Stage()
+        with pytest.raises(NoShardAnsweredError, match="not asked yet"):
+            await stage.router.search(request())
+
+    asyncio.run(run())
+
+
+def test_limits_must_be_above_zero() -> None:
+    with pytest.raises(InvalidArgumentError, match="stall_s"):
+        RouterLimits(stall_s=0)
+
+
+def test_a_large_merge_is_the_same_as_a_small_one() -> None:
+    async def run() -> None:
+        stage = Stage(shards=3, limits=RouterLimits())
+
+        for shard in stage.shards:
+
+            async def wide(batch: list[SearchRequest], shard: CommandedChannel = shard) -> Any:
+                first = shard.number
+                return [
+                    hits(range(first, 3000, 3), range(first, 3000, 3), queries=len(one.queries))
+                    for one in batch
+                ]
+
+            shard.answer = wide
+        await stage.router.start()
+        answer = await stage.router.search(request(queries=10, k=1000))
+        assert answer.hits.ids.tolist() == [list(range(1000))] * 10
+        await stage.router.close()
+
+    asyncio.run(run())
