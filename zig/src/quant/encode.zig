@@ -99,7 +99,7 @@ pub const Encoder = struct {
         };
         // The fewer the bits, the more clipping pays: where the best scales of Gaussian data lie, from 16 dimensions
         // (their largest coordinate is 1.8 σ) to thousands (4 σ).
-        const range: [2]f32 = switch (params.total_bits()) {
+        var range: [2]f32 = switch (params.total_bits()) {
             1 => .{ 1, 1 }, // only signs: every scale gives the same code
             2 => .{ 0.75, 2.6 },
             3 => .{ 0.8, 2.0 },
@@ -109,6 +109,13 @@ pub const Encoder = struct {
             7 => .{ 0.9, 1.2 },
             else => .{ 0.93, 1.12 },
         };
+        // The upper bits of a split code pull towards their own best scale.
+        if (params.record_bits > 0) range[1] = @max(range[1], @as(f32, switch (params.memory_bits) {
+            1, 2 => 1.6,
+            3 => 1.42,
+            4 => 1.26,
+            else => 1,
+        }));
         if (params.total_bits() == 1) self.ratio_count = 1;
         const last: f32 = @floatFromInt(@max(2, self.ratio_count) - 1);
         for (self.ratios[0..self.ratio_count], 0..) |*ratio, i| {

@@ -84,7 +84,7 @@ test "code kernels agree with the definition: all widths, dimensions, counts and
                 defer case.deinit();
                 for (1..9) |bits| for ([_]Fill{ .random, .zeros, .ones, .extremes }) |how| {
                     errdefer std.debug.print("dim {}, bits {}, {t}\n", .{ dim, bits, how });
-                    if (dim > 2000 and (how == .zeros or how == .random)) continue; // the definition is slow
+                    if (dim > 2000 and (how == .zeros or how == .random)) continue;
                     fill_query(&prng, how, case.hi, dim);
                     fill_query(&prng, if (how == .zeros) .random else how, case.lo, dim);
                     try check_width(k, &case, &prng, @intCast(bits), how);
@@ -102,7 +102,7 @@ fn check_width(k: *const dispatch.Kernels, case: *Case, prng: *base.Prng, bits: 
     fill_bytes(prng, how, bytes);
     const terms = abi.EstimateTerms{ .norm2_min = 0.5, .norm2_step = 0.25, .f_min = 0.125, .f_step = 0.001, .scale = 0.03, .bias = prng.gaussian(), .query_norm2 = 7 };
     for (counts) |count| {
-        if (dim > 2000 and count != 7) continue;
+        if (dim > 300 and count != 7 and count != 0) continue; // the definition is slow
         errdefer std.debug.print("count {}\n", .{count});
         var ids: [21]u32 = undefined;
         for (&ids) |*id| id.* = @intCast(prng.below(Case.vectors));
