@@ -4,6 +4,8 @@ const assert = std.debug.assert;
 const base = @import("base");
 
 const types = @import("types.zig");
+const workers = @import("workers.zig");
+const Origin = @import("origin.zig").Origin;
 const Graph = types.Graph;
 const Candidate = @import("search.zig").Candidate;
 const CandidateList = @import("search.zig").CandidateList;
@@ -35,98 +37,229 @@ pub const Placement = struct {
     }
 };
 
-/// Fills page after page: around a seed, with the unplaced vertex nearest to the page so far, found by a walk over the
-/// graph from the seed. The next seed is what was found next to the page and did not fit.
+/// Fills page after page, each around a seed: of the vertices near the seed that are not placed yet, always the one that
+/// is most like the members so far. How alike two vertices are is r(a)·r(b) / d(a, b)², with r the (squared) distance to
+/// the `radius_rank`-th neighbor: a plain distance fills pages of dense regions and leaves what is alike by the measure
+/// of a sparse region apart. The next seed is what was most like the page and did not fit, so pages follow each other
+/// through space and ids of neighbors stay close.
+///
+/// Threads fill pages side by side and claim vertices one by one; with one thread the result depends on nothing but the
+/// arguments.
 pub fn place(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions) types.Error!Placement {
     assert(options.record_bytes.len == graph.n);
-    var order = try std.ArrayList(u32).initCapacity(allocator, graph.n);
-    errdefer order.deinit(allocator);
-    var page_first: std.ArrayList(u32) = .empty;
-    errdefer page_first.deinit(allocator);
-
-    var filler = try Filler(Distances).init(allocator, distances, graph, options);
-    defer filler.deinit(allocator);
-    while (filler.next_seed()) |seed| {
-        if (options.cancel) |cancel| if (cancel.load(.monotonic)) return error.Canceled;
-        const from: u32 = @intCast(order.items.len);
-        try page_first.append(allocator, from);
-        filler.fill(seed, &order);
-        if (options.progress) |progress| _ = progress.fetchAdd(order.items.len - from, .monotonic);
+    const threads = std.math.clamp(options.threads, 1, workers.threads_max);
+    var job = try Job(Distances).init(allocator, distances, graph, options, threads);
+    defer job.deinit(allocator);
+    if (graph.n > 0) {
+        try workers.run(threads, &job, Job(Distances).measure_many);
+        if (!job.stopped()) try workers.run(threads, &job, Job(Distances).fill_many);
+        if (job.stopped()) return error.Canceled;
     }
-    assert(order.items.len == graph.n);
-    const starts = try page_first.toOwnedSlice(allocator);
-    return .{ .order = try order.toOwnedSlice(allocator), .page_first = starts };
+    return job.result(allocator);
 }
 
-const walk_size = 96;
-const pool_size = 160;
+const radius_rank = 32;
+/// Expansions spent on finding a vertex's radius, which need not be exact.
+const radius_expansions = 12;
+/// Nearest vertices, placed or not, that the walk around a seed keeps in sight.
+const walk_size = 192;
 const expansions_max = 400;
+/// Vertices not yet placed among which a page finds its members.
+const pool_size = 512;
+/// Copies are infinitely alike; one number for all of them keeps sums finite.
+const likeness_max = 64;
 const waiting_max = 1 << 14;
+const no_vertex: u32 = std.math.maxInt(u32);
 
-fn Filler(comptime Distances: type) type {
+fn Job(comptime Distances: type) type {
     return struct {
         const Self = @This();
 
         distances: *const Distances,
         graph: *const Graph,
         options: types.PlaceOptions,
-        placed: base.BitSet,
+        placed: []std.atomic.Value(bool),
+        /// Squared distance of every vertex's `radius_rank`-th neighbor, about.
+        radii: []f32,
+        /// The vertex placed after this one by the same thread.
+        next: []u32,
+        /// Whether a page begins with this vertex.
+        begins: []bool,
+        fillers: []Filler(Distances),
+        cursor: std.atomic.Value(u32) = .init(0),
+        stop_requested: std.atomic.Value(bool) = .init(false),
+
+        fn init(allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions, threads: u32) error{OutOfMemory}!Self {
+            const placed = try allocator.alloc(std.atomic.Value(bool), graph.n);
+            errdefer allocator.free(placed);
+            @memset(placed, .init(false));
+            const radii = try allocator.alloc(f32, graph.n);
+            errdefer allocator.free(radii);
+            const next = try allocator.alloc(u32, graph.n);
+            errdefer allocator.free(next);
+            const begins = try allocator.alloc(bool, graph.n);
+            errdefer allocator.free(begins);
+            @memset(begins, false);
+            const fillers = try allocator.alloc(Filler(Distances), threads);
+            errdefer allocator.free(fillers);
+            var made: usize = 0;
+            errdefer for (fillers[0..made]) |*filler| filler.deinit(allocator);
+            while (made < fillers.len) : (made += 1) fillers[made] = try .init(allocator, distances, graph.degree_max);
+            return .{ .distances = distances, .graph = graph, .options = options, .placed = placed, .radii = radii, .next = next, .begins = begins, .fillers = fillers };
+        }
+
+        fn deinit(self: *Self, allocator: std.mem.Allocator) void {
+            for (self.fillers) |*filler| filler.deinit(allocator);
+            allocator.free(self.fillers);
+            allocator.free(self.begins);
+            allocator.free(self.next);
+            allocator.free(self.radii);
+            allocator.free(self.placed);
+        }
+
+        pub fn stop(self: *Self) void {
+            self.stop_requested.store(true, .monotonic);
+        }
+
+        fn stopped(self: *Self) bool {
+            if (self.options.cancel) |cancel| if (cancel.load(.monotonic)) return true;
+            return self.stop_requested.load(.monotonic);
+        }
+
+        fn measure_many(self: *Self, worker: u32) void {
+            const chunk = 64;
+            while (!self.stopped()) {
+                const from = self.cursor.fetchAdd(chunk, .monotonic);
+                if (from >= self.graph.n) return;
+                for (from..@min(from + chunk, self.graph.n)) |v| self.radii[v] = self.fillers[worker].radius(self, @intCast(v));
+            }
+        }
+
+        fn fill_many(self: *Self, worker: u32) void {
+            const filler = &self.fillers[worker];
+            // Threads start far from each other and each fills what it meets first.
+            filler.scan = @intCast(@as(u64, self.graph.n) * worker / self.fillers.len);
+            if (worker == 0) filler.keep_waiting(self.graph.entry);
+            while (!self.stopped()) {
+                const count = filler.fill(self);
+                if (count == 0) return;
+                if (self.options.progress) |progress| _ = progress.fetchAdd(count, .monotonic);
+            }
+        }
+
+        fn claim(self: *Self, vertex: u32) bool {
+            return !self.placed[vertex].load(.monotonic) and !self.placed[vertex].swap(true, .monotonic);
+        }
+
+        fn result(self: *Self, allocator: std.mem.Allocator) error{OutOfMemory}!Placement {
+            var pages: usize = 0;
+            for (self.begins) |begin| pages += @intFromBool(begin);
+            const order = try allocator.alloc(u32, self.graph.n);
+            errdefer allocator.free(order);
+            const page_first = try allocator.alloc(u32, pages);
+            var new: u32 = 0;
+            var page: u32 = 0;
+            for (self.fillers) |*filler| {
+                var vertex = filler.first;
+                while (vertex != no_vertex) : (vertex = self.next[vertex]) {
+                    if (self.begins[vertex]) {
+                        page_first[page] = new;
+                        page += 1;
+                    }
+                    order[new] = vertex;
+                    new += 1;
+                }
+            }
+            assert(new == self.graph.n and page == pages);
+            return .{ .order = order, .page_first = page_first };
+        }
+    };
+}
+
+/// What one thread needs to fill pages.
+fn Filler(comptime Distances: type) type {
+    return struct {
+        const Self = @This();
+
+        origin: Origin(Distances),
         walk: CandidateList,
+        /// Unplaced vertices nearest to the seed.
         pool: CandidateList,
         visited: VisitedSet,
         ids: []u32,
         out: []f32,
-        sums: []f32,
+        /// How much each vertex of the pool is like the page.
+        scores: []f32,
         /// Unplaced vertices beside earlier pages, latest last; the oldest are forgotten.
         waiting: []u32,
         waiting_end: u64 = 0,
         waiting_len: u32 = 0,
+        /// Where to look for a vertex when none is waiting.
         scan: u32 = 0,
+        scanned: u32 = 0,
+        first: u32 = no_vertex,
+        last: u32 = no_vertex,
 
-        fn init(allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions) error{OutOfMemory}!Self {
-            var arena_free = true;
-            _ = &arena_free;
-            var placed = try base.BitSet.init(allocator, graph.n);
-            errdefer placed.deinit(allocator);
+        fn init(allocator: std.mem.Allocator, distances: *const Distances, degree: u32) error{OutOfMemory}!Self {
+            var origin = try Origin(Distances).init(allocator, distances);
+            errdefer origin.deinit(allocator);
             const walk = try allocator.alloc(Candidate, walk_size);
             errdefer allocator.free(walk);
             const pool = try allocator.alloc(Candidate, pool_size);
             errdefer allocator.free(pool);
-            const slots = try allocator.alloc(u32, std.math.ceilPowerOfTwoAssert(usize, 2 * expansions_max * @as(usize, graph.degree_max)));
+            const slots = try allocator.alloc(u32, std.math.ceilPowerOfTwoAssert(usize, expansions_max * @as(usize, degree)));
             errdefer allocator.free(slots);
-            const longest = @max(graph.degree_max, pool_size) + 1;
+            const longest = @max(degree, pool_size);
             const ids = try allocator.alloc(u32, longest);
             errdefer allocator.free(ids);
             const out = try allocator.alloc(f32, longest);
             errdefer allocator.free(out);
-            const sums = try allocator.alloc(f32, pool_size);
-            errdefer allocator.free(sums);
-            const waiting = try allocator.alloc(u32, waiting_max);
-            return .{ .distances = distances, .graph = graph, .options = options, .placed = placed, .walk = .{ .items = walk }, .pool = .{ .items = pool }, .visited = .{ .slots = slots }, .ids = ids, .out = out, .sums = sums, .waiting = waiting };
+            const scores = try allocator.alloc(f32, pool_size);
+            errdefer allocator.free(scores);
+            return .{
+                .origin = origin,
+                .walk = .{ .items = walk },
+                .pool = .{ .items = pool },
+                .visited = .{ .slots = slots },
+                .ids = ids,
+                .out = out,
+                .scores = scores,
+                .waiting = try allocator.alloc(u32, waiting_max),
+            };
         }
 
         fn deinit(self: *Self, allocator: std.mem.Allocator) void {
-            self.placed.deinit(allocator);
+            self.origin.deinit(allocator);
             allocator.free(self.walk.items);
             allocator.free(self.pool.items);
             allocator.free(self.visited.slots);
             allocator.free(self.ids);
             allocator.free(self.out);
-            allocator.free(self.sums);
+            allocator.free(self.scores);
             allocator.free(self.waiting);
         }
 
-        fn next_seed(self: *Self) ?u32 {
-            if (self.graph.n == 0) return null;
-            if (self.scan == 0 and !self.placed.contains(self.graph.entry)) return self.graph.entry;
+        fn radius(self: *Self, job: *Job(Distances), vertex: u32) f32 {
+            const all = self.walk.items;
+            defer self.walk.items = all;
+            self.walk.items = all[0..radius_rank];
+            self.gather(job, vertex, radius_expansions, false);
+            return if (self.walk.len > 0) self.walk.items[self.walk.len - 1].distance() else 0;
+        }
+
+        /// A vertex that was unplaced a moment ago.
+        fn next_seed(self: *Self, job: *Job(Distances)) ?u32 {
             while (self.waiting_len > 0) {
                 self.waiting_end -= 1;
                 self.waiting_len -= 1;
                 const vertex = self.waiting[@intCast(self.waiting_end % waiting_max)];
-                if (!self.placed.contains(vertex)) return vertex;
+                if (!job.placed[vertex].load(.monotonic)) return vertex;
             }
-            while (self.scan < self.graph.n) : (self.scan += 1) {
-                if (!self.placed.contains(self.scan)) return self.scan;
+            while (self.scanned < job.graph.n) {
+                const vertex = self.scan;
+                self.scanned += 1;
+                self.scan = if (self.scan + 1 == job.graph.n) 0 else self.scan + 1;
+                if (!job.placed[vertex].load(.monotonic)) return vertex;
             }
             return null;
         }
@@ -137,51 +270,102 @@ fn Filler(comptime Distances: type) type {
             self.waiting_len = @min(self.waiting_len + 1, waiting_max);
         }
 
-        fn fill(self: *Self, seed: u32, order: *std.ArrayList(u32)) void {
-            self.gather(seed);
-            self.placed.insert(seed);
-            order.appendAssumeCapacity(seed);
-            var bytes: u32 = self.options.record_bytes[seed];
-            var members: f32 = 1;
-            for (self.pool.slice(), self.sums[0..self.pool.len]) |candidate, *sum| sum.* = candidate.distance();
-            while (self.pool.len > 0) {
-                const nearest = std.mem.indexOfMin(f32, self.sums[0..self.pool.len]);
-                const vertex: u32 = self.pool.items[nearest].id;
-                if (bytes + self.options.record_bytes[vertex] > self.options.page_bytes_budget) break;
-                bytes += self.options.record_bytes[vertex];
-                self.placed.insert(vertex);
-                order.appendAssumeCapacity(vertex);
-                members += 1;
-                self.drop(nearest);
-                const rest = self.pool.slice();
-                for (rest, self.ids[0..rest.len]) |candidate, *id| id.* = candidate.id;
-                self.distances.distances(vertex, self.ids[0..rest.len], self.out[0..rest.len]);
-                for (self.sums[0..rest.len], self.out[0..rest.len]) |*sum, d| sum.* += d;
+        fn append(self: *Self, job: *Job(Distances), vertex: u32) void {
+            if (self.first == no_vertex) self.first = vertex else job.next[self.last] = vertex;
+            job.next[vertex] = no_vertex;
+            self.last = vertex;
+        }
+
+        /// Fills one page and returns how many vertices it took; 0 when none is left.
+        fn fill(self: *Self, job: *Job(Distances)) u32 {
+            var bytes: u32 = 0;
+            var count: u32 = 0;
+            // A window may run out before the page is full: then what is left elsewhere shares the page.
+            while (self.next_seed(job)) |seed| {
+                const fits = bytes + job.options.record_bytes[seed] <= job.options.page_bytes_budget;
+                if (count > 0 and !fits) {
+                    self.keep_waiting(seed);
+                    break;
+                }
+                if (!job.claim(seed)) continue;
+                if (count == 0) job.begins[seed] = true;
+                self.append(job, seed);
+                bytes += job.options.record_bytes[seed];
+                count += 1;
+                self.gather(job, seed, expansions_max, true);
+                @memset(self.scores[0..self.pool.len], 0);
+                var newest = seed;
+                const full = while (self.pool.len > 0) {
+                    self.welcome(job, newest);
+                    const index = std.mem.indexOfMax(f32, self.scores[0..self.pool.len]);
+                    newest = self.pool.items[index].id;
+                    if (bytes + job.options.record_bytes[newest] > job.options.page_bytes_budget) break true;
+                    self.drop(index);
+                    if (!job.claim(newest)) {
+                        // Another thread took it: nothing to add to the scores, so choose again.
+                        newest = no_vertex;
+                        continue;
+                    }
+                    self.append(job, newest);
+                    bytes += job.options.record_bytes[newest];
+                    count += 1;
+                } else false;
+                self.leave();
+                if (full) break;
             }
-            // The nearest is pushed last and becomes the next seed.
-            while (self.pool.len > 0) {
-                const farthest = std.mem.indexOfMax(f32, self.sums[0..self.pool.len]);
-                self.keep_waiting(self.pool.items[farthest].id);
-                self.drop(farthest);
+            return count;
+        }
+
+        /// Adds to every score how much its vertex is like the page's newest member.
+        fn welcome(self: *Self, job: *Job(Distances), newest: u32) void {
+            if (newest == no_vertex) return;
+            const pool = self.pool.slice();
+            const ids = self.ids[0..pool.len];
+            const out = self.out[0..pool.len];
+            for (pool, ids) |candidate, *id| id.* = candidate.id;
+            self.origin.set(job.distances, newest);
+            self.origin.measure(job.distances, ids, out);
+            const reach = job.radii[newest];
+            for (self.scores[0..pool.len], ids, out) |*score, id, d| {
+                const product = reach * job.radii[id];
+                score.* += if (d * d * likeness_max > product) product / (d * d) else likeness_max;
             }
         }
 
-        fn drop(self: *Self, at: usize) void {
+        fn drop(self: *Self, index: usize) void {
             self.pool.len -= 1;
-            self.pool.items[at] = self.pool.items[self.pool.len];
-            self.sums[at] = self.sums[self.pool.len];
+            self.pool.items[index] = self.pool.items[self.pool.len];
+            self.scores[index] = self.scores[self.pool.len];
         }
 
-        /// Fills the pool with the unplaced vertices nearest to the seed that a walk from it meets.
-        fn gather(self: *Self, seed: u32) void {
+        /// The rest of the pool waits; what is most like the page is pushed last and becomes the next seed.
+        fn leave(self: *Self) void {
+            const Left = struct {
+                score: f32,
+                vertex: u32,
+
+                fn less(_: void, a: @This(), b: @This()) bool {
+                    return if (a.score != b.score) a.score < b.score else a.vertex < b.vertex;
+                }
+            };
+            var buffer: [pool_size]Left = undefined;
+            const left = buffer[0..self.pool.len];
+            for (left, self.pool.slice(), self.scores[0..left.len]) |*item, candidate, score| item.* = .{ .score = score, .vertex = candidate.id };
+            std.sort.pdq(Left, left, {}, Left.less);
+            for (left) |item| self.keep_waiting(item.vertex);
+        }
+
+        /// Walks from `center` to the vertices nearest to it; if `pooling`, collects the unplaced ones it meets.
+        fn gather(self: *Self, job: *Job(Distances), center: u32, expansions_limit: u32, pooling: bool) void {
             self.walk.len = 0;
             self.pool.len = 0;
             self.visited.clear();
-            _ = self.visited.insert(seed);
-            _ = self.meet(seed, self.graph.list(seed));
+            _ = self.visited.insert(center);
+            self.origin.set(job.distances, center);
+            _ = self.meet(job, center, job.graph.list(center), pooling);
             var cursor: u32 = 0;
             var expansions: u32 = 0;
-            while (cursor < self.walk.len and expansions < expansions_max) {
+            while (cursor < self.walk.len and expansions < expansions_limit) {
                 const current = &self.walk.items[cursor];
                 if (current.expanded) {
                     cursor += 1;
@@ -189,22 +373,24 @@ fn Filler(comptime Distances: type) type {
                 }
                 current.expanded = true;
                 expansions += 1;
-                cursor = @min(cursor + 1, self.meet(seed, self.graph.list(current.id)));
+                cursor = @min(cursor + 1, self.meet(job, center, job.graph.list(current.id), pooling));
             }
         }
 
-        fn meet(self: *Self, seed: u32, neighbors: []const u32) u32 {
+        fn meet(self: *Self, job: *Job(Distances), center: u32, neighbors: []const u32, pooling: bool) u32 {
             var fresh: u32 = 0;
             for (neighbors) |neighbor| {
                 self.ids[fresh] = neighbor;
                 fresh += @intFromBool(self.visited.insert(neighbor));
             }
-            self.distances.distances(seed, self.ids[0..fresh], self.out[0..fresh]);
+            self.origin.measure(job.distances, self.ids[0..fresh], self.out[0..fresh]);
             var lowest: u32 = std.math.maxInt(u32);
             for (self.ids[0..fresh], self.out[0..fresh]) |id, d| {
-                if (id == seed) continue;
-                if (self.walk.insert(.init(d, id))) |position| lowest = @min(lowest, position);
-                if (!self.placed.contains(id)) _ = self.pool.insert(.init(d, id));
+                if (id == center) continue;
+                if (self.walk.accepts(d)) if (self.walk.insert(.init(d, id))) |position| {
+                    lowest = @min(lowest, position);
+                };
+                if (pooling and self.pool.accepts(d) and !job.placed[id].load(.monotonic)) _ = self.pool.insert(.init(d, id));
             }
             return lowest;
         }
