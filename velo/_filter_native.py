@@ -104,7 +104,8 @@ class FilterCompiler:
         self._rows = rows
         self._vertices_of = vertices_of
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Any, NativeFilter] = OrderedDict()
+        self._programs: OrderedDict[Any, bytes] = OrderedDict()
+        self._kept: OrderedDict[bytes, NativeFilter] = OrderedDict()
 
     def compile(self, condition: Any) -> NativeFilter:
         """Make a filter, or find it among those made before.
@@ -132,35 +133,32 @@ class FilterCompiler:
     def close(self) -> None:
         """Forget the filters that were kept."""
         with self._lock:
+            self._programs.clear()
             self._kept.clear()
 
     # A tree is looked up as it is written, then as what it means: its program.
 
     def _compiled(self, expr: Expr) -> NativeFilter:
         key = expr.key
-        found = self._find(key)
-        if found is not None:
-            return found
-        program = compile_program(expr, {} if self._store is None else self._store.filter_columns)
-        made = self._find(program)
+        with self._lock:
+            program = self._programs.get(key)
+            if program is not None:
+                self._programs.move_to_end(key)
+        if program is None:
+            program = compile_program(expr, {} if self._store is None else self._store.filter_columns)
+        with self._lock:
+            made = self._kept.get(program)
+            if made is not None:
+                self._kept.move_to_end(program)
         if made is None:
             made = self._from_program(program)
-            self._keep(program, made)
-        self._keep(key, made)
+        with self._lock:
+            made = self._kept.setdefault(program, made)  # another thread may have been first
+            self._programs[key] = program
+            for kept in (self._kept, self._programs):
+                if len(kept) > _KEPT:
+                    kept.popitem(last=False)
         return made
-
-    def _find(self, key: Any) -> NativeFilter | None:
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-            return found
-
-    def _keep(self, key: Any, made: NativeFilter) -> None:
-        with self._lock:
-            self._kept[key] = made
-            while len(self._kept) > 2 * _KEPT:
-                self._kept.popitem(last=False)
 
     def _from_program(self, program: bytes) -> NativeFilter:
         # Without metadata only what is always or never true gets here.

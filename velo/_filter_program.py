@@ -337,8 +337,9 @@ def _absorbed(every: bool, nodes: dict[Any, _Node]) -> dict[Any, _Node] | None:
                 return None
             if held and every:
                 continue
-        elif isinstance(node, _Held) and not every and (node.column.name, False) in null_tests:
-            continue
+        elif isinstance(node, _Held):
+            if not every and (node.column.name, False) in null_tests:
+                continue
         elif isinstance(node, _Join) and any(child.key in nodes for child in node.children):
             continue
         kept[key] = node

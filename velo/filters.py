@@ -524,7 +524,7 @@ def _read_tree(conditions: Any, position: str, depth: int) -> Expr:
             refuse(FilterTypeError, f"a key is a str, not a {type(key).__name__}", position)
         inside = f"{position}.{key}"
         if key == "$not":
-            parts.append(~_read_tree(operand, inside, depth + 1))
+            parts.append(Not(_read_tree(operand, inside, depth + 1)))
         elif key in _TREE_KEYS:
             if isinstance(operand, str | bytes | Mapping) or not isinstance(operand, Sequence):
                 kind = type(operand).__name__
@@ -592,7 +592,7 @@ def _read_operator(column: str, key: str, operand: Any, position: str, depth: in
         if not isinstance(operand, Mapping):
             kind = type(operand).__name__
             refuse(FilterTypeError, f"$not takes a dict of operators, not a {kind}", position)
-        return ~_read_field(column, operand, position, depth + 1)
+        return Not(_read_field(column, operand, position, depth + 1))
     _unknown(key, _FIELD_KEYS, position)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,3 +113,15 @@ def world_of(table: Any, folder: Path, seed: int = 1) -> World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """500 rows of everything."""
     return world_of(some_table(500, seed=7), tmp_path_factory.mktemp("metadata"))
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> Callable[[Any], World]:
+    """Store a table of one's own."""
+    return lambda table: world_of(table, tmp_path)
+
+
+@pytest.fixture
+def make_table() -> Callable[[int, int], Any]:
+    """Rows and seed to a table of every type."""
+    return some_table
