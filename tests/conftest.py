@@ -1,15 +1,18 @@
-"""What all tests share: seeds that are printed, sample data, a small built index."""
+"""What all tests share: seeds that are printed, the sample of real descriptors and an index over it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SAMPLE = ROOT / "examples" / "data"
 
 
 @pytest.fixture(scope="session")
@@ -18,16 +21,64 @@ def root() -> Path:
     return ROOT
 
 
-@pytest.fixture(scope="session")
-def sample_folder() -> Path:
-    """The sample of real descriptors."""
-    return SAMPLE
-
-
 @pytest.fixture
-def random(request: pytest.FixtureRequest, record_property) -> np.random.Generator:
+def random(record_property) -> np.random.Generator:
     """A seeded generator; VELO_TEST_SEED repeats a run, and the seed stands in the report of a failure."""
     seed = int(os.environ.get("VELO_TEST_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     record_property("seed", seed)
     print(f"VELO_TEST_SEED={seed}")
     return np.random.default_rng(seed)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The sample in ``examples/data``, in memory."""
+
+    folder: Path
+    base: np.ndarray
+    queries: np.ndarray
+    labels: pa.Table
+    asked: pa.Table
+    truth: np.ndarray
+    truth_distances: np.ndarray
+    truth_filtered: np.ndarray
+
+
+@pytest.fixture(scope="session")
+def sample() -> Sample:
+    """20,000 real descriptors, 200 queries, labels, exact truth."""
+    from velo.formats import open_vectors, read_truth
+
+    folder = ROOT / "examples" / "data"
+    truth = read_truth(folder / "sample_truth.bin")
+    return Sample(
+        folder=folder,
+        base=open_vectors(folder / "sample.u8bin").read(),
+        queries=open_vectors(folder / "sample_queries.u8bin").read(),
+        labels=pq.read_table(folder / "sample_labels.parquet"),
+        asked=pq.read_table(folder / "sample_query_filters.parquet"),
+        truth=truth.ids,
+        truth_distances=truth.distances,
+        truth_filtered=read_truth(folder / "sample_truth_uniform10.bin").ids,
+    )
+
+
+@pytest.fixture(scope="session")
+def sample_path(sample: Sample, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index over the sample with its labels and its vectors; not to be changed."""
+    import velo
+
+    path = tmp_path_factory.mktemp("sample") / "sample.velo"
+    velo.build(
+        path, sample.folder / "sample.u8bin", metadata=sample.labels, store_vectors=True, threads=2
+    ).close()
+    return path
+
+
+@pytest.fixture
+def sample_index(sample_path: Path) -> Iterator[object]:
+    """That index, open at 20 %."""
+    import velo
+
+    with velo.open(sample_path, memory="20%", threads=2) as index:
+        yield index

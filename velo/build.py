@@ -293,6 +293,8 @@ class _Build:
     def run(self, watch: Watch | None) -> None:
         """Graph, placement, pages: in a thread of their own, so that this one can watch and cancel."""
         failures: list[BaseException] = []
+        # Not Thread.join: interrupted, it takes a running thread for an ended one (Python 3.10 to 3.12).
+        ended = threading.Event()
 
         def work() -> None:
             try:
@@ -300,14 +302,15 @@ class _Build:
                 _native.check(_native.lib.velo_build_run(self._handle), "vectors")
             except BaseException as error:
                 failures.append(error)
+            finally:
+                ended.set()
 
         worker = threading.Thread(target=work, name="velo-build")
         worker.start()
         progress = _native.new("velo_build_progress")
         stages = list(STAGES)
         try:
-            while worker.is_alive():
-                worker.join(_POLL_SECONDS)
+            while not ended.wait(_POLL_SECONDS):
                 _native.check(_native.lib.velo_build_progress_get(self._handle, progress))
                 if progress.stage < len(stages):
                     _tell(watch, stages[progress.stage], int(progress.done), int(progress.total))
@@ -315,7 +318,7 @@ class _Build:
             _native.lib.velo_build_cancel(self._handle)
             raise
         finally:
-            worker.join()
+            _wait_whatever_comes(ended)
         if failures:
             raise failures[0]
 
@@ -350,6 +353,13 @@ class _Build:
     def close(self) -> None:
         """Free the handle; without a commit the library removes what it made."""
         _native.lib.velo_build_close(self._handle)
+
+
+def _wait_whatever_comes(ended: threading.Event) -> None:
+    """Wait for the library to stop: its handle must outlive its work, also if Ctrl-C comes twice."""
+    while not ended.is_set():
+        with contextlib.suppress(KeyboardInterrupt):
+            ended.wait()
 
 
 def _in_native_layout(chunk: AnyArray, dtype: np.dtype[Any]) -> AnyArray:

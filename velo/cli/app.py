@@ -222,6 +222,48 @@ def demo(
     demonstration.run(memory=memory, keep=keep, threads=threads, as_json=as_json)
 
 
+@app.command()
+@reported
+def serve(
+    paths: Annotated[
+        list[Path], typer.Argument(help="Indexes or collections; each is served under its name.")
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
+    memory: MemoryText = None,
+    threads: Threads = None,
+    io: IoDevice = "auto",
+    plan: PlanChoice = "auto",
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Start the shards of a collection as Ray actors.")
+    ] = False,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help='Of a running Ray cluster, "auto" to find one; one of our own without it.'),
+    ] = None,
+    pin: Annotated[
+        str | None, typer.Option(help='Where shards run: "resource:NAME" or "label:KEY=VALUE".')
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve indexes or sharded collections over HTTP until interrupted."""
+    from velo.cli import serving
+
+    serving.run(
+        paths,
+        host=host,
+        port=port,
+        memory=memory,
+        threads=threads,
+        io=io,
+        plan=plan,
+        ray=ray,
+        ray_address=ray_address,
+        pin=pin,
+        as_json=as_json,
+    )
+
+
 def main() -> None:
     """Run the command line."""
     app()
