@@ -108,16 +108,20 @@ def filtered_bound(dataset: Dataset, case: Case) -> tuple[NDArray[np.float64], N
     return np.where(np.isinf(exact), -1, exact).max(axis=1), counts
 
 
-def measure(dataset: Dataset, index: velo.Index, case: Case, list_size: int) -> dict[str, Any]:
+def measure(dataset: Dataset, index: velo.Index, case: Case, setting: str) -> dict[str, Any]:
     """One batch with a filter for each query."""
     count = len(case.values)
+    point = sweep.velo_point(setting)
+    tuning = velo.SearchTuning(sigma=point.get("sigma"))
     asked = [predicate(case, value) for value in case.values]
     start = time.perf_counter()
-    result = index.search(dataset.queries[:count], K, filter=asked, list_size=list_size)
+    result = index.search(
+        dataset.queries[:count], K, filter=asked, list_size=point["list_size"], tuning=tuning
+    )
     seconds = time.perf_counter() - start
     return score(dataset, case, np.asarray(result.ids)) | {
         "how": "filtered",
-        "setting": f"list {list_size}",
+        "setting": f"list {setting}",
         "qps": count / seconds,
         "reads": float(np.mean(result.stats["reads"])),
         "rounds": float(np.mean(result.stats["rounds"])),
@@ -184,7 +188,7 @@ def run(
     names: Sequence[str],
     *,
     memory: str,
-    lists: Sequence[int],
+    lists: Sequence[str],
     work: Path,
     out: Path,
     name: str,
@@ -201,6 +205,7 @@ def run(
             masks = matching_rows(dataset, case)
             sizes = [len(members) for _, members in case.groups()]
             share = float(np.average([mask.mean() for mask in masks], weights=sizes))
+            widest = max(sweep.velo_point(text)["list_size"] for text in lists)
             early = [measure(dataset, index, case, size) | {"selectivity": share} for size in lists]
             rows += early
             wanted = max(row[f"recall_at_{K}"] for row in early)
@@ -208,9 +213,7 @@ def run(
                 candidates = int(np.ceil(K / share * factor))
                 if candidates > LATE_CANDIDATES_MAX:
                     break
-                late = measure_late(dataset, index, case, masks, candidates, max(lists)) | {
-                    "selectivity": share
-                }
+                late = measure_late(dataset, index, case, masks, candidates, widest) | {"selectivity": share}
                 rows.append(late)
                 if late[f"recall_at_{K}"] >= wanted:
                     break

@@ -42,7 +42,7 @@ def markdown(
         f"throughput is one batch on {rows[0]['threads'] if rows else '–'} threads, latency a separate "
         "pass, one query at a time, seen from Python. Memory is the growth of the resident set from "
         "before opening, at its highest; device KiB are the kernel's count. Reads of one round "
-        "overlap: reads decide throughput, rounds latency.",
+        "overlap: reads decide throughput, rounds latency. A list such as 64@1 sets the burst's sigma too.",
         "",
     ]
     text += table(
@@ -66,7 +66,7 @@ def markdown(
         [
             [
                 row["label"],
-                str(row["list_size"] or "–"),
+                list_text(row),
                 f"{row[RECALL]:.4f}",
                 f"{row['qps']:,.0f}",
                 *(f"{row[f'latency_{kind}_us'] / 1000:.2f}" for kind in ("mean", "p50", "p99")),
@@ -89,7 +89,7 @@ def markdown(
             [
                 [
                     row["label"],
-                    str(row["list_size"] or "–"),
+                    list_text(row),
                     f"{row[RECALL]:.4f}",
                     f"{row['qps']:,.0f}",
                     f"{row['latency_mean_us'] / 1000:.2f}",
@@ -178,6 +178,11 @@ def machine_line(machine: dict[str, Any]) -> str:
             f"(p50 {reads['one_at_a_time_p50_us']} µs) and {many}, asked from Python: a lower bound."
         )
     return line
+
+
+def list_text(row: dict[str, Any]) -> str:
+    sigma = f"@{row['sigma']:g}" if "sigma" in row else ""
+    return f"{row['list_size']}{sigma}" if row["list_size"] else "–"
 
 
 def optional(row: dict[str, Any], name: str, digits: int, divisor: float = 1.0) -> str:

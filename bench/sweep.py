@@ -38,7 +38,7 @@ class Job:
 def velo_job(
     dataset: Dataset,
     budget: str,
-    lists: Sequence[int],
+    lists: Sequence[str],
     *,
     io: str = "auto",
     plan: str = "auto",
@@ -54,8 +54,14 @@ def velo_job(
     if metadata and dataset.labels is not None:
         build["metadata"] = str(dataset.labels)
     label = " ".join(["velo", share, f"{memory_bits}+{record_bits}", *(x for x in (io, plan) if x != "auto")])
-    points = [{"list_size": size, "memory": share, "io": io, "plan": plan} for size in lists]
-    return Job("velo", label, build, points)
+    fixed = {"memory": share, "io": io, "plan": plan}
+    return Job("velo", label, build, [velo_point(text) | fixed for text in lists])
+
+
+def velo_point(text: str) -> dict[str, Any]:
+    """``64``, or ``64@1.5``: a list of 64, and a page is read within 1.5 standard deviations of the k-th."""
+    size, _, sigma = text.partition("@")
+    return {"list_size": int(size), **({"sigma": float(sigma)} if sigma else {})}
 
 
 def peer_job(name: str, dataset: Dataset, lists: Sequence[int], code_share: float) -> Job:

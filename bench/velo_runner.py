@@ -15,6 +15,7 @@ class Velo(System):
     home = "disk"
     index: velo.Index | None = None
     list_size = 0
+    tuning = velo.SearchTuning()
 
     def version(self) -> str:
         return velo.__version__
@@ -39,10 +40,11 @@ class Velo(System):
             self.path, memory=point["memory"], threads=self.threads, io=point["io"], plan=point["plan"]
         )
         self.list_size = point["list_size"]
+        self.tuning = velo.SearchTuning(sigma=point.get("sigma"))
 
     def search_batch(self, queries: np.ndarray) -> Any:
         assert self.index is not None
-        return self.index.search(queries, self.k, list_size=self.list_size)
+        return self.index.search(queries, self.k, list_size=self.list_size, tuning=self.tuning)
 
     def search_one(self, query: np.ndarray) -> Any:
         return self.search_batch(query)

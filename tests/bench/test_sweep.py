@@ -18,7 +18,7 @@ def test_sweep_measures_velo_beside_a_peer(tmp_path: Path, monkeypatch: pytest.M
     # The one peer that needs no environment of its own: this one has numpy.
     monkeypatch.setattr(install, "interpreter", lambda name, work: Path(sys.executable))
     dataset = datasets.load(SAMPLE, limit=4000, query_count=100)
-    jobs = [sweep.velo_job(dataset, "50%", [24, 96]), sweep.peer_job("numpy", dataset, [], 0.2)]
+    jobs = [sweep.velo_job(dataset, "50%", ["24", "96@1"]), sweep.peer_job("numpy", dataset, [], 0.2)]
     rows = sweep.run(
         dataset, jobs, work=tmp_path / "work", out=tmp_path / "out", name="small", single_count=20
     )
@@ -71,7 +71,7 @@ def test_filters_cost_fewer_reads_than_filtering_afterwards(tmp_path: Path) -> N
         dataset,
         ["uniform10"],
         memory="20%",
-        lists=[64],
+        lists=["64"],
         work=tmp_path,
         out=tmp_path / "out",
         name="filters",
