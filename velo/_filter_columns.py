@@ -318,7 +318,11 @@ def restore(stored: ArrowArray, arrow_type: ArrowType) -> ArrowArray:
     if pa.types.is_dictionary(stored.type):
         return stored.dictionary_decode().cast(arrow_type)
     if pa.types.is_list(stored.type) and pa.types.is_dictionary(stored.type.value_type):
-        return _restored_lists(stored).cast(arrow_type)
+        stored = _restored_lists(stored)
+    if pa.types.is_list(stored.type) and stored.type.value_type != arrow_type.value_type:
+        stored = stored.cast(pa.list_(arrow_type.value_field))
+    if "list_view" in str(arrow_type):  # pyarrow casts from list views and not to them
+        return pa.array(stored.to_pylist(), arrow_type)
     return stored.cast(arrow_type)
 
 
