@@ -137,9 +137,13 @@ def _is_string(kind: ArrowType) -> bool:
 
 
 def _is_list(kind: ArrowType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_list_view(kind))
+
+
+def _is_list_view(kind: ArrowType) -> bool:
     view = getattr(pa.types, "is_list_view", lambda _: False)
     large_view = getattr(pa.types, "is_large_list_view", lambda _: False)
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or view(kind) or large_view(kind))
+    return bool(view(kind) or large_view(kind))
 
 
 def _plain_type(kind: ArrowType) -> ArrowType:
@@ -241,6 +245,9 @@ def _with_null_codes(lists: ArrowArray) -> ArrowArray:
 def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
     """Lists with 32-bit offsets, of codes or of int64."""
     kind = column.type
+    if _is_list_view(kind):
+        kind = pa.large_list(kind.value_type)
+        column = pa.chunked_array([_lists_of_views(chunk) for chunk in column.chunks], kind)
     if kind.value_type != element:  # elements in a dictionary, or in run lengths
         column = column.cast(pa.large_list(element))
     lists = _one_array(column.cast(pa.large_list(pa.large_string() if _is_string(element) else element)))
@@ -260,6 +267,14 @@ def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
     missing = np.asarray(lists.is_null())
     narrow = pa.array((offsets - first).astype(np.int32))
     return pa.ListArray.from_arrays(narrow, stored, mask=pa.array(missing) if missing.any() else None)
+
+
+def _lists_of_views(views: ArrowArray) -> ArrowArray:
+    """List views as lists (pyarrow's own cast gets the offsets wrong)."""
+    lengths = np.asarray(views.value_lengths().fill_null(0)).astype(np.int64)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
+    missing = views.is_null() if views.null_count else None
+    return pa.LargeListArray.from_arrays(offsets, views.flatten(), mask=missing)
 
 
 def describe(name: str, arrow_type: ArrowType, stored: ArrowArray) -> FilterColumn:
@@ -321,7 +336,7 @@ def restore(stored: ArrowArray, arrow_type: ArrowType) -> ArrowArray:
         stored = _restored_lists(stored)
     if pa.types.is_list(stored.type) and stored.type.value_type != arrow_type.value_type:
         stored = stored.cast(pa.list_(arrow_type.value_field))
-    if "list_view" in str(arrow_type):  # pyarrow casts from list views and not to them
+    if _is_list_view(arrow_type):  # pyarrow casts from list views and not to them
         return pa.array(stored.to_pylist(), arrow_type)
     return stored.cast(arrow_type)
 
