@@ -43,7 +43,7 @@ from velo_serving.types import (
     ShardReply,
 )
 
-__all__ = ["Clock", "LoopClock", "Observer", "Router", "RouterLimits", "ShardState", "Timer"]
+__all__ = ["Clock", "LoopClock", "Observer", "Router", "RouterLimits", "ShardState", "Timer", "answer_of"]
 
 #: Merging more distances than this leaves the event loop for a thread.
 MERGE_INLINE_MAX = 20_000
@@ -555,28 +555,45 @@ class Router:
         return await self._answer(gather)
 
     async def _answer(self, gather: _Gather) -> Answer:
-        parts: list[Hits] = []
-        failures: list[ShardFailure] = []
-        for lane, reply in zip(self._lanes, gather.replies, strict=True):
-            if isinstance(reply, Hits):
-                parts.append(reply)
-                continue
-            failure = reply or Failure("DeadlineExceededError", "no reply before the deadline", "deadline")
-            if failure.fault == "caller":
-                raise failure.to_error()
-            failures.append(ShardFailure(lane.name, failure))
-        if not parts or (failures and not gather.request.allow_partial):
-            raise self._refusal(failures, len(parts))
-        width = sum(part.distances.shape[1] for part in parts)
+        late = Failure("DeadlineExceededError", "no reply before the deadline", "deadline")
+        replies = [
+            (lane.name, late if reply is None else reply)
+            for lane, reply in zip(self._lanes, gather.replies, strict=True)
+        ]
+        width = sum(reply.distances.shape[1] for _, reply in replies if isinstance(reply, Hits))
         if len(gather.request.queries) * width > MERGE_INLINE_MAX:
-            hits = await asyncio.to_thread(merge_top_k, parts, gather.request.k)
-        else:
-            hits = merge_top_k(parts, gather.request.k)
-        return Answer(hits, len(parts), len(self._lanes), tuple(failures))
+            return await asyncio.to_thread(answer_of, self.name, replies, gather.request)
+        return answer_of(self.name, replies, gather.request)
 
-    def _refusal(self, failures: Sequence[ShardFailure], answered: int) -> VeloError:
-        told = "; ".join(f"{one.shard}: {one.failure.message}" for one in failures)
-        message = f"{answered} of {len(self._lanes)} shards of {self.name!r} answered ({told})"
-        if any(one.failure.fault == "deadline" for one in failures):
-            return DeadlineExceededError(message)
-        return NoShardAnsweredError(message)
+
+def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], request: SearchRequest) -> Answer:
+    """Make one answer of what each shard replied, or raise if there is none to make.
+
+    Parameters
+    ----------
+    collection : str
+    replies : sequence of (str, ShardReply)
+        Of every shard, by name.
+    request : SearchRequest
+
+    Raises
+    ------
+    DeadlineExceededError, NoShardAnsweredError, VeloError
+        As in ``Router.search``.
+    """
+    parts = [reply for _, reply in replies if isinstance(reply, Hits)]
+    failures = [ShardFailure(name, reply) for name, reply in replies if isinstance(reply, Failure)]
+    for one in failures:
+        if one.failure.fault == "caller":
+            raise one.failure.to_error()
+    if not parts or (failures and not request.allow_partial):
+        raise _refusal(collection, failures, len(parts), len(replies))
+    return Answer(merge_top_k(parts, request.k), len(parts), len(replies), tuple(failures))
+
+
+def _refusal(collection: str, failures: Sequence[ShardFailure], answered: int, total: int) -> VeloError:
+    told = "; ".join(f"{one.shard}: {one.failure.message}" for one in failures)
+    message = f"{answered} of {total} shards of {collection!r} answered ({told})"
+    if any(one.failure.fault == "deadline" for one in failures):
+        return DeadlineExceededError(message)
+    return NoShardAnsweredError(message)

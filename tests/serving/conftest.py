@@ -1,0 +1,93 @@
+"""Real shards for the end-to-end tests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from velo_serving.local_backend import open_local_backend
+from velo_serving.types import Answer, SearchRequest
+
+#: Read by Ray when it is imported.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+ROWS = 6000
+SHARDS = 4
+
+
+@pytest.fixture(scope="session")
+def sharded_path(sample: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four shards over the head of the sample, with its labels; not to be changed."""
+    import velo
+
+    return velo.build_collection(
+        tmp_path_factory.mktemp("sharded") / "sample.velo",
+        sample.base[:ROWS],
+        shards=SHARDS,
+        metadata=sample.labels.slice(0, ROWS),
+        threads=2,
+    )
+
+
+@pytest.fixture(scope="session")
+def sharded_queries(sample: Any) -> np.ndarray:
+    """Queries that belong to those shards."""
+    return sample.queries[:60].astype(np.float32)
+
+
+def local_answer(path: Path, request: SearchRequest) -> Answer:
+    """What the shards answer when this process opens and merges them, without Ray or HTTP."""
+
+    async def run() -> Answer:
+        backend = open_local_backend(path, threads=1)
+        await backend.start()
+        try:
+            return await backend.collection().router.search(request)
+        finally:
+            await backend.close()
+
+    return asyncio.run(run())
+
+
+class Served:
+    """A ``velo serve`` in a process of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "velo", "serve", *arguments, "--port", "0", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            _, told = self.process.communicate(timeout=30)
+            raise AssertionError(f"velo serve ended with {self.process.returncode}: {told}")
+        import json
+
+        self.url: str = json.loads(line)["url"]
+
+    def stop(self) -> tuple[int, str]:
+        """Interrupt it; its exit code and what it wrote to stderr."""
+        self.process.terminate()
+        _, told = self.process.communicate(timeout=60)
+        return self.process.returncode, told
+
+
+@pytest.fixture(scope="session")
+def served_index(sample_path: Path) -> Iterator[Served]:
+    """The whole sample, served without Ray."""
+    served = Served(str(sample_path), "--threads", "1")
+    yield served
+    served.stop()

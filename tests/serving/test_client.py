@@ -1,0 +1,221 @@
+"""The client: what it sends, what it understands, when it comes back and when it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.serving.test_gateway import VECTORS, exact, exact_backend
+from velo.errors import (
+    DimensionMismatchError,
+    InvalidArgumentError,
+    NotFiniteError,
+    UnknownColumnError,
+    VeloError,
+)
+from velo_serving import Client
+from velo_serving.client import ConnectionFailedError
+from velo_serving.errors import (
+    DeadlineExceededError,
+    NoShardAnsweredError,
+    QueueFullError,
+    RemoteError,
+    UnknownCollectionError,
+)
+from velo_serving.gateway import create_app
+
+OK = {
+    "ids": [[1, 2]],
+    "distances": [[0.5, 1.5]],
+    "counts": [2],
+    "took_ms": 1.0,
+    "shards_answered": 1,
+    "shards_total": 1,
+    "partial": False,
+}
+
+
+class Script:
+    """A server that gives the answers of a list in turn, and a sleep that only notes its length."""
+
+    def __init__(self, *answers: httpx.Response | Exception) -> None:
+        self.answers = list(answers)
+        self.requests: list[httpx.Request] = []
+        self.pauses_s: list[float] = []
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.pauses_s.append(seconds)
+
+    def client(self, **options: Any) -> Client:
+        transport = httpx.MockTransport(self.handle)
+        return Client(
+            "http://velo",
+            transport=transport,
+            async_transport=transport,
+            sleep=self.pauses_s.append,
+            sleep_async=self.sleep_async,
+            **options,
+        )
+
+
+def busy(status: int = 429, retry_after: str | None = "2", kind: str = "QueueFullError") -> httpx.Response:
+    headers = {} if retry_after is None else {"Retry-After": retry_after}
+    return httpx.Response(status, json={"error": {"type": kind, "message": "busy"}}, headers=headers)
+
+
+def search(client: Client, asynchronous: bool, *arguments: Any, **options: Any) -> Any:
+    """Search by either way."""
+    if not asynchronous:
+        with client:
+            return client.search(*arguments, **options)
+
+    async def run() -> Any:
+        async with client:
+            return await client.search_async(*arguments, **options)
+
+    return asyncio.run(run())
+
+
+both = pytest.mark.parametrize("asynchronous", [False, True])
+
+
+@both
+def test_it_comes_back_when_told(asynchronous: bool) -> None:
+    script = Script(busy(429), busy(503, "0.5"), httpx.ConnectError("refused"), httpx.Response(200, json=OK))
+    result = search(script.client(), asynchronous, [0.0, 0.0], 2)
+    assert result.ids.tolist() == [1, 2]
+    assert len(script.requests) == 4
+    first, second, third = script.pauses_s
+    assert 2.0 <= first <= 2.5
+    assert 0.5 <= second <= 0.625
+    assert third > 0
+    assert len({request.content for request in script.requests}) == 1
+
+
+@both
+def test_it_gives_up_after_its_retries(asynchronous: bool) -> None:
+    script = Script(*[busy() for _ in range(3)])
+    with pytest.raises(QueueFullError, match="busy") as raised:
+        search(script.client(retries=2), asynchronous, [0.0], 1)
+    assert raised.value.retry_after_s == 2.0
+    assert len(script.requests) == 3
+
+
+@both
+def test_it_does_not_wait_beyond_its_own_deadline(asynchronous: bool) -> None:
+    script = Script(busy(503, "60", "NoShardAnsweredError"))
+    with pytest.raises(NoShardAnsweredError):
+        search(script.client(timeout_s=5), asynchronous, [0.0], 1)
+    assert script.pauses_s == []
+
+
+@both
+def test_what_will_not_get_better_is_not_tried_again(asynchronous: bool) -> None:
+    for status, kind, known in (
+        (400, "UnknownColumnError", UnknownColumnError),
+        (404, "UnknownCollectionError", UnknownCollectionError),
+        (504, "DeadlineExceededError", DeadlineExceededError),
+        (500, "ZeroDivisionError", RemoteError),
+        (422, "os", RemoteError),
+    ):
+        script = Script(busy(status, None, kind))
+        with pytest.raises(VeloError) as raised:
+            search(script.client(), asynchronous, [0.0], 1)
+        assert type(raised.value) is known
+        assert len(script.requests) == 1
+
+
+def test_an_answer_that_is_no_error_of_ours_keeps_its_status() -> None:
+    script = Script(httpx.Response(502, text="<html>bad gateway"))
+    with pytest.raises(RemoteError, match="502") as raised:
+        search(script.client(), False, [0.0], 1)
+    assert raised.value.status == 502
+
+
+def test_a_timeout_is_a_deadline_and_no_reason_to_send_it_twice() -> None:
+    script = Script(httpx.ReadTimeout("slow"))
+    with pytest.raises(DeadlineExceededError):
+        search(script.client(), False, [0.0], 1)
+    assert len(script.requests) == 1
+
+
+def test_nobody_there() -> None:
+    script = Script(*[httpx.ConnectError("refused") for _ in range(5)])
+    with pytest.raises(ConnectionFailedError, match="refused"):
+        search(script.client(), False, [0.0], 1)
+    assert script.pauses_s == sorted(script.pauses_s)
+    with script.client() as client:
+        assert client.ready() is False
+
+
+def test_retry_after_as_a_date() -> None:
+    from email.utils import formatdate
+
+    script = Script(busy(429, formatdate(time.time() + 3)), busy(429, "soon"), httpx.Response(200, json=OK))
+    search(script.client(), False, [0.0], 2)
+    assert 1.0 <= script.pauses_s[0] <= 4.0
+    assert script.pauses_s[1] < 1.0
+
+
+def test_mistakes_are_found_before_anything_is_sent() -> None:
+    client = Script().client()
+    with pytest.raises(InvalidArgumentError, match="speed"):
+        client.search([0.0], speed="fast")
+    with pytest.raises(NotFiniteError):
+        client.search([float("nan")])
+    with pytest.raises(DimensionMismatchError):
+        client.search(np.zeros((1, 1, 2)))
+    with pytest.raises(InvalidArgumentError, match="body_format"):
+        Client("http://velo", body_format="xml")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="retries"):
+        Client("http://velo", retries=-1)
+
+
+@pytest.mark.parametrize("body_format", ["json", "npy"])
+def test_against_the_gateway(tmp_path: Path, body_format: Any) -> None:
+    odd = np.arange(len(VECTORS)) % 2 == 1
+
+    async def run() -> None:
+        app = create_app(exact_backend(tmp_path))
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            Client("http://velo", body_format=body_format, async_transport=transport) as client,
+        ):
+            ids, distances = await client.search_async(VECTORS[:3], k=4)
+            assert ids.tolist() == exact(VECTORS[:3], 4)
+            assert distances.dtype == np.float32
+            one = await client.search_async(
+                VECTORS[0], k=60, filter={"parity": 1}, timeout_s=5, allow_partial=False
+            )
+            assert one.ids.shape == one.distances.shape == (60,)
+            assert one.counts.tolist() == [20]
+            assert one.ids[:20].tolist() == exact(VECTORS[0], 20, odd)[0]
+            assert (one.ids[20:] == -1).all()
+            assert np.isinf(one.distances[20:]).all()
+            assert (one.shards_answered, one.partial, one.stats["reads"]) == (4, False, 12)
+            each = await client.search_async(
+                VECTORS[:2], k=2, filters=[None, {"parity": 1}], return_metadata=["parity"]
+            )
+            assert each.ids.tolist() == exact(VECTORS[:1], 2) + exact(VECTORS[1:2], 2, odd)
+            assert each.metadata is not None
+            assert [row["parity"] for row in each.metadata[1]] == [1, 1]
+            with pytest.raises(UnknownColumnError, match="colour"):
+                await client.search_async(VECTORS[0], filter={"colour": 1})
+            with pytest.raises(DimensionMismatchError):
+                await client.search_async([1.0, 2.0])
+
+    asyncio.run(run())

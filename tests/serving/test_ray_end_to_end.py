@@ -1,0 +1,202 @@
+"""Four real shards on a real Ray, asked directly and through the gateway, while actors die."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.serving.conftest import SHARDS, Served, local_answer
+from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError
+from velo_serving import Client, create_app
+from velo_serving.errors import ClusterExistsError, PlacementError, ShardNotHereError
+from velo_serving.ray_actors import Cluster, ray
+from velo_serving.types import SearchRequest
+
+pytestmark = [
+    pytest.mark.ray,
+    # Ray's own: sockets and files that it leaves to the interpreter's end.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+#: By when a killed actor has been restarted and answers again, on a busy machine.
+RECOVERY_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """A Ray of this machine's own, whose one node has a resource for each shard and a label."""
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=80 << 20,
+        log_to_driver=False,
+        logging_level="ERROR",
+        resources={f"disk-{number}": 1 for number in range(SHARDS)},
+        labels={"disks": "here"},
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster(local_ray: None, sharded_path: Path) -> Iterator[Cluster]:
+    """The four shards, each pinned to the node that has its disk."""
+    with Cluster.start(sharded_path, pin="resource:disk-{shard}", threads=1, num_cpus=0) as started:
+        yield started
+
+
+@asynccontextmanager
+async def gateway(cluster: Cluster) -> AsyncIterator[Client]:
+    """A client of a gateway over the cluster, in this event loop."""
+    app = create_app(cluster.backend())
+    async with (
+        app.router.lifespan_context(app),
+        Client("http://velo", async_transport=httpx.ASGITransport(app), retries=0) as client,
+    ):
+        yield client
+
+
+def test_four_shards_answer_as_one_merged_local_search(
+    cluster: Cluster, sharded_path: Path, sharded_queries: np.ndarray
+) -> None:
+    request = SearchRequest(sharded_queries, 10)
+    expected = local_answer(sharded_path, request).hits
+    direct = cluster.search(sharded_queries, k=10)
+    assert np.array_equal(direct.hits.ids, expected.ids)
+
+    async def run() -> None:
+        async with gateway(cluster) as client:
+            whole = await client.search_async(sharded_queries, k=10)
+            assert np.array_equal(whole.ids, expected.ids)
+            assert np.array_equal(whole.distances, expected.distances)
+            assert (whole.shards_answered, whole.shards_total, whole.partial) == (SHARDS, SHARDS, False)
+            # One by one and all at once: batches are gathered as they come, the answers stay the same.
+            singles = await asyncio.gather(*(client.search_async(query, k=10) for query in sharded_queries))
+            assert np.array_equal(np.stack([one.ids for one in singles]), expected.ids)
+
+    asyncio.run(run())
+
+
+def test_filters_and_metadata_through_ray(
+    cluster: Cluster, sharded_path: Path, sharded_queries: np.ndarray
+) -> None:
+    condition = {"uniform10": {"$in": [2, 5]}}
+    filters = tuple(condition if row % 2 else None for row in range(len(sharded_queries)))
+    columns = ("uniform10", "brand")
+    request = SearchRequest(sharded_queries, 5, filters, return_metadata=columns)
+    expected = local_answer(sharded_path, request).hits
+
+    async def run() -> None:
+        async with gateway(cluster) as client:
+            answer = await client.search_async(
+                sharded_queries, k=5, filters=list(filters), return_metadata=list(columns)
+            )
+            assert np.array_equal(answer.ids, expected.ids)
+            assert answer.metadata == expected.metadata
+            assert all(row["uniform10"] in (2, 5) for rows in answer.metadata[1::2] for row in rows)
+            with pytest.raises(UnknownColumnError, match="colour"):
+                await client.search_async(sharded_queries, filter={"colour": 1})
+
+    asyncio.run(run())
+    with pytest.raises(UnknownColumnError, match="colour"):
+        cluster.search(sharded_queries, filter={"colour": 1})
+    with pytest.raises(DimensionMismatchError):
+        cluster.search(sharded_queries[:, :5])
+
+
+def test_a_killed_actor_makes_answers_partial_until_ray_has_restarted_it(
+    cluster: Cluster, sharded_path: Path, sharded_queries: np.ndarray
+) -> None:
+    queries = sharded_queries[:4]
+    whole = local_answer(sharded_path, SearchRequest(queries, 10)).hits.ids
+
+    async def run() -> None:
+        async with gateway(cluster) as client:
+            assert (await client.search_async(queries, k=10)).shards_answered == SHARDS
+            ray.kill(cluster.actors[2], no_restart=False)
+            seen: list[Any] = []
+            end = time.monotonic() + RECOVERY_S
+            while time.monotonic() < end:
+                answer = await client.search_async(queries, k=10)
+                seen.append(answer)
+                if len(seen) > 1 and answer.shards_answered == SHARDS and seen[-2].shards_answered < SHARDS:
+                    break
+                await asyncio.sleep(0.02)
+            counts = [answer.shards_answered for answer in seen]
+            assert set(counts) <= {SHARDS - 1, SHARDS}
+            assert SHARDS - 1 in counts, "the death was never noticed"
+            for answer in seen:
+                assert answer.partial == (answer.shards_answered < SHARDS)
+                if answer.partial:
+                    assert [one["shard"] for one in answer.failures] == ["2"]
+                    # What is there is right: no hit of the dead shard, all others as before.
+                    rows = range(2 * 1500, 3 * 1500)
+                    for got, all_hits in zip(answer.ids.tolist(), whole.tolist(), strict=True):
+                        kept = [one for one in all_hits if one not in rows]
+                        assert got[: len(kept)] == kept
+                        assert not set(got) & set(rows)
+            assert counts[-1] == SHARDS, "the actor did not come back"
+            assert np.array_equal(seen[-1].ids, whole)
+
+    asyncio.run(run())
+
+
+def test_a_shard_that_is_not_on_its_node_is_a_typed_error(
+    local_ray: None, sharded_path: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "moved"
+    shutil.copytree(sharded_path, copy)
+    shutil.rmtree(copy / "shard-00001")
+    with pytest.raises(ShardNotHereError, match=r"shard 1 is not on node .*shard-00001"):
+        Cluster.start(copy, num_cpus=0, threads=1)
+    # Nothing is left of the attempt: the same name starts once the shard is there.
+    shutil.copytree(sharded_path / "shard-00001", copy / "shard-00001")
+    with Cluster.start(copy, pin={"0": "label:disks=here"}, num_cpus=0, threads=1) as cluster:
+        assert cluster.search(np.zeros((1, 128)), k=1).shards_answered == SHARDS
+        with pytest.raises(ClusterExistsError, match="velo-moved-shard-0"):
+            Cluster.start(copy, num_cpus=0, threads=1)
+
+
+@pytest.mark.parametrize("pin", ["resource:no-such-disk", "label:disks=elsewhere"])
+def test_a_pin_that_no_node_has_is_a_typed_error(local_ray: None, sharded_path: Path, pin: str) -> None:
+    with pytest.raises(PlacementError, match="did not start within"):
+        Cluster.start(sharded_path, name="pinned", pin=pin, num_cpus=0, start_timeout_s=1.0)
+    with pytest.raises(InvalidArgumentError, match="a pin reads"):
+        Cluster.start(sharded_path, name="pinned", pin="node:abc")
+
+
+def test_velo_serve_with_ray_survives_a_kill(sharded_path: Path, sharded_queries: np.ndarray) -> None:
+    expected = local_answer(sharded_path, SearchRequest(sharded_queries, 10)).hits.ids
+    served = Served(str(sharded_path), "--ray", "--threads", "1")
+    try:
+        with Client(served.url, collection="sample", body_format="npy") as client:
+            answer = client.search(sharded_queries, k=10)
+            assert np.array_equal(answer.ids, expected)
+            assert answer.shards_answered == SHARDS
+            victim = client.info()["shards"][0]
+            os.kill(victim["pid"], signal.SIGKILL)
+            counts = []
+            end = time.monotonic() + RECOVERY_S
+            while time.monotonic() < end and counts[-2:] != [SHARDS - 1, SHARDS]:
+                counts.append(client.search(sharded_queries[:1], k=10).shards_answered)
+                time.sleep(0.02)
+            assert counts[-2:] == [SHARDS - 1, SHARDS]
+            reborn = client.info()["shards"][0]
+            assert reborn["pid"] != victim["pid"]
+            assert np.array_equal(client.search(sharded_queries, k=10).ids, expected)
+    finally:
+        code, told = served.stop()
+    assert code in (0, -signal.SIGTERM), told

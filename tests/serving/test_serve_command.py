@@ -1,0 +1,190 @@
+"""``velo serve`` as a process, asked over real sockets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import velo
+from tests.serving.conftest import SHARDS, Served, local_answer
+from velo.errors import DimensionMismatchError, FilterError, UnknownColumnError
+from velo_serving import Client
+from velo_serving.types import SearchRequest
+
+
+def command(*arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run ``velo`` to its end."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return subprocess.run(
+        [sys.executable, "-m", "velo", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=environment,
+        check=False,
+    )
+
+
+def test_it_answers_what_the_library_answers(served_index: Served, sample_path: Path, sample: Any) -> None:
+    queries = sample.queries[:50].astype(np.float32)
+    condition = {"uniform10": 3}
+    with velo.open(sample_path, threads=1) as index, Client(served_index.url) as client:
+        plain = index.search(queries, k=10)
+        filtered = index.search(queries, k=10, filter=condition, return_metadata=["price", "tags", "ts"])
+        for body_format in ("json", "npy"):
+            with Client(served_index.url, body_format=body_format) as other:
+                answer = other.search(queries, k=10)
+                assert np.array_equal(answer.ids, plain.ids)
+                assert np.array_equal(answer.distances, plain.distances)
+        answer = client.search(queries, k=10, filter=condition, return_metadata=["price", "tags", "ts"])
+        assert np.array_equal(answer.ids, filtered.ids)
+        assert answer.metadata is not None
+        for found, table in zip(answer.metadata, filtered.metadata, strict=True):
+            assert [row["tags"] for row in found] == table.column("tags").to_pylist()
+            assert [row["price"] for row in found] == table.column("price").to_pylist()
+        assert (answer.shards_answered, answer.shards_total, answer.partial) == (1, 1, False)
+        assert answer.stats["reads"] == int(filtered.stats["reads"].sum())
+
+
+def test_recall_through_http(served_index: Served, sample: Any) -> None:
+    with Client(served_index.url, body_format="npy") as client:
+        answer = client.search(sample.queries.astype(np.float32), k=10)
+    found = [len(set(row) & set(exact)) for row, exact in zip(answer.ids, sample.truth[:, :10], strict=True)]
+    assert np.mean(found) / 10 >= 0.9
+
+
+def test_errors_arrive_as_the_librarys_own(served_index: Served) -> None:
+    with Client(served_index.url) as client:
+        with pytest.raises(UnknownColumnError, match="colour"):
+            client.search(np.zeros(128), filter={"colour": 1})
+        with pytest.raises(FilterError):
+            client.search(np.zeros(128), filter={"uniform10": {"$foo": 1}})
+        with pytest.raises(FilterError):
+            client.search(np.zeros(128), filter={"uniform10": "three"})
+        with pytest.raises(DimensionMismatchError):
+            client.search(np.zeros(127))
+
+
+def test_bad_input_over_a_real_socket(served_index: Served) -> None:
+    with httpx.Client(base_url=served_index.url, timeout=60) as client:
+        json_type = {"Content-Type": "application/json"}
+        assert client.post("/v1/search", content=b"{oops", headers=json_type).status_code == 400
+        assert client.post("/v1/search", content=b"{}", headers=json_type).status_code == 422
+        assert (
+            client.post("/v1/search", content=b"{}", headers={"Content-Type": "text/csv"}).status_code == 415
+        )
+        assert client.post("/v1/collections/none/search", json={}).status_code == 404
+        for size in ((32 << 20) + 1, 100 << 20):
+            response = client.post("/v1/search", content=b" " * size, headers=json_type)
+            assert response.status_code == 413
+            assert response.json()["error"]["type"] == "BodyTooLargeError"
+        # And after all that it still works.
+        assert client.post("/v1/search", json={"vector": [0] * 128}).status_code == 200
+
+
+def test_nonsense_instead_of_http_does_no_harm(served_index: Served) -> None:
+    address = (httpx.URL(served_index.url).host, httpx.URL(served_index.url).port)
+    for rubbish in (
+        b"\x00" * 64,
+        b"GET\r\n\r\n",
+        b"POST /v1/search HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{",
+    ):
+        with socket.create_connection(address, timeout=10) as connection:
+            connection.sendall(rubbish)
+    assert httpx.get(f"{served_index.url}/healthz").status_code == 200
+
+
+def test_many_clients_at_once(served_index: Served, sample: Any) -> None:
+    queries = sample.queries.astype(np.float32)
+    with Client(served_index.url) as client:
+        expected = client.search(queries, k=5).ids
+
+        def ask(row: int) -> bool:
+            return client.search(queries[row], k=5).ids.tolist() == expected[row].tolist()
+
+        with ThreadPoolExecutor(16) as pool:
+            assert all(pool.map(ask, range(len(queries))))
+    text = httpx.get(f"{served_index.url}/metrics").text
+    calls = next(line for line in text.splitlines() if line.startswith("velo_shard_call_queries_count"))
+    assert float(calls.split()[-1]) >= 1
+
+
+def test_documents(served_index: Served) -> None:
+    assert "velo_http_requests_total" in httpx.get(f"{served_index.url}/metrics").text
+    assert httpx.get(f"{served_index.url}/readyz").json()["status"] == "ready"
+    page = httpx.get(f"{served_index.url}/docs")
+    assert page.status_code == 200
+    assert "/v1/search" in page.text
+    told = httpx.get(f"{served_index.url}/v1/collections").json()["collections"]
+    assert [(one["name"], one["n"], one["dim"]) for one in told] == [("sample", 20000, 128)]
+
+
+def test_a_port_in_use_is_one_clear_line(sample_path: Path, served_index: Served) -> None:
+    port = str(httpx.URL(served_index.url).port)
+    ended = command("serve", str(sample_path), "--port", port)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert len(ended.stderr.strip().splitlines()) == 1
+    assert f"port {port} of 127.0.0.1 is in use" in ended.stderr
+
+
+def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path) -> None:
+    for arguments in (("serve", str(tmp_path / "nothing")), ("serve", str(tmp_path), "--port", "0")):
+        ended = command(*arguments)
+        assert ended.returncode != 0
+        assert len(ended.stderr.strip().splitlines()) == 1
+        assert str(tmp_path) in ended.stderr
+    ended = command("serve", str(tmp_path), "--host", "no such host", "--port", "0")
+    assert ended.returncode == 1
+    assert "no such host" in ended.stderr
+
+
+def test_a_missing_shard_is_one_clear_line(sharded_path: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(sharded_path, copy)
+    shutil.rmtree(copy / "shard-00002")
+    ended = command("serve", str(copy), "--port", "0")
+    assert ended.returncode == 1
+    assert len(ended.stderr.strip().splitlines()) == 1
+    assert "shard 2 is not on node" in ended.stderr
+
+
+def test_shards_without_ray_and_a_clean_end(sharded_path: Path, sharded_queries: np.ndarray) -> None:
+    served = Served(str(sharded_path), "--threads", "1")
+    try:
+        with Client(served.url, collection="sample") as client:
+            answer = client.search(sharded_queries, k=10)
+        expected = local_answer(sharded_path, SearchRequest(sharded_queries, 10))
+        assert np.array_equal(answer.ids, expected.hits.ids)
+        assert answer.shards_answered == SHARDS
+
+        # A request that is under way when the signal comes is still answered.
+        statuses: list[int] = []
+
+        def keep_asking() -> None:
+            body = {"vectors": np.tile(sharded_queries, (4, 1)).tolist()}
+            statuses.append(httpx.post(f"{served.url}/v1/search", json=body, timeout=30).status_code)
+
+        asking = threading.Thread(target=keep_asking)
+        asking.start()
+        time.sleep(0.05)
+    finally:
+        code, told = served.stop()
+        asking.join()
+    assert code in (0, -signal.SIGTERM), told
+    assert "Traceback" not in told
+    assert statuses == [200]
