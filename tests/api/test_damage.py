@@ -1,0 +1,162 @@
+"""Damaged indexes: every flipped bit and every missing byte is noticed, by open or by verify, and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import velo
+from velo import errors
+from velo.testing import synthetic_metadata, synthetic_vectors
+
+ROWS = 3_000
+DIM = 32
+FILES = (
+    "codes.bin",
+    "columns.arrow",
+    "columns.stats",
+    "ids.arrow",
+    "links.bin",
+    "manifest.json",
+    "page_starts.bin",
+    "pages.bin",
+    "vectors.bin",
+)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sound") / "i"
+    velo.build(
+        path,
+        synthetic_vectors(ROWS, DIM),
+        ids=[f"v{number}" for number in range(ROWS)],
+        metadata=synthetic_metadata(ROWS),
+        store_vectors=True,
+        degree=24,
+        links_kept=16,
+        threads=2,
+    ).close()
+    return path
+
+
+@pytest.fixture
+def copy(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "i"))
+
+
+def opened_and_verified(path: Path) -> None:
+    with velo.open(path, threads=1) as index:
+        index.verify()
+
+
+def test_these_are_all_files(sound: Path) -> None:
+    assert tuple(sorted(entry.name for entry in sound.iterdir())) == FILES
+    opened_and_verified(sound)
+    assert velo.verify(sound) > 0
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_noticed(name: str, copy: Path, random: np.random.Generator) -> None:
+    whole = bytearray((copy / name).read_bytes())
+    places = {0, len(whole) * 8 - 1, *random.integers(0, len(whole) * 8, size=12).tolist()}
+    for place in places:
+        whole[place // 8] ^= 1 << place % 8
+        (copy / name).write_bytes(whole)
+        kinds = (errors.CorruptIndexError,)
+        if name == "manifest.json":  # damage there may look like another version, or like no index at all
+            kinds = (errors.CorruptIndexError, errors.UnsupportedVersionError, errors.NotAnIndexError)
+        with pytest.raises(kinds) as caught:
+            opened_and_verified(copy)
+        assert caught.value.file == name, f"bit {place}: {caught.value}"
+        with pytest.raises(kinds):
+            velo.verify(copy)
+        whole[place // 8] ^= 1 << place % 8
+    (copy / name).write_bytes(whole)
+    opened_and_verified(copy)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
+def test_a_truncated_file_is_noticed(name: str, keep: float, copy: Path) -> None:
+    whole = (copy / name).read_bytes()
+    (copy / name).write_bytes(whole[: min(int(len(whole) * keep), len(whole) - 1)])
+    with pytest.raises((errors.CorruptIndexError, errors.NotAnIndexError)) as caught:
+        opened_and_verified(copy)
+    assert caught.value.file == name
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_bytes_at_the_end_are_noticed(name: str, copy: Path) -> None:
+    with open(copy / name, "ab") as file:
+        file.write(b"\0" * 7)
+    with pytest.raises((errors.CorruptIndexError, errors.NotAnIndexError)) as caught:
+        opened_and_verified(copy)
+    assert caught.value.file == name
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_noticed(name: str, copy: Path) -> None:
+    (copy / name).unlink()
+    kind = errors.NotAnIndexError if name == "manifest.json" else errors.CorruptIndexError
+    with pytest.raises(kind):
+        opened_and_verified(copy)
+
+
+def test_a_newer_version_is_told_apart_from_damage(copy: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["format_version"] = 99
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(errors.UnsupportedVersionError, match="newer version"):
+        velo.open(copy)
+    with pytest.raises(errors.UnsupportedVersionError):
+        velo.verify(copy)
+
+
+def test_what_is_no_index(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(errors.NotAnIndexError) as caught:
+            velo.open(path)
+        assert isinstance(caught.value, FileNotFoundError)
+        assert str(path) in str(caught.value)
+        with pytest.raises(errors.NotAnIndexError):
+            velo.verify(path)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(errors.CorruptIndexError):
+        velo.open(tmp_path)
+
+
+def test_a_search_that_reads_a_damaged_page_names_it(copy: Path) -> None:
+    whole = bytearray((copy / "pages.bin").read_bytes())
+    for place in range(0, len(whole), 64):
+        whole[place] ^= 0x10
+    (copy / "pages.bin").write_bytes(whole)
+    query = synthetic_vectors(1, DIM)[0]
+    with pytest.raises(errors.CorruptIndexError) as caught, velo.open(copy) as index:
+        index.search(query)
+    assert caught.value.file == "pages.bin"
+
+
+def test_only_the_damaged_page_fails_a_search(copy: Path) -> None:
+    """Damage to one page: queries that do not read it are answered, one that does names it."""
+    size = json.loads((copy / "manifest.json").read_text())["page_size"]
+    whole = bytearray((copy / "pages.bin").read_bytes())
+    pages = len(whole) // size
+    whole[(pages // 2) * size + 100] ^= 1
+    (copy / "pages.bin").write_bytes(whole)
+    rows = synthetic_vectors(ROWS, DIM)
+    failed: list[errors.CorruptIndexError] = []
+    with velo.open(copy, threads=1) as index:
+        for row in range(0, ROWS, 7):
+            try:
+                index.search(rows[row], k=5)
+            except errors.CorruptIndexError as error:
+                failed.append(error)
+    assert failed, "some query wanted that page"
+    assert {(error.file, error.page) for error in failed} == {("pages.bin", failed[0].page)}
+    assert failed[0].page is not None
+    assert len(failed) < ROWS // 7 // 2
