@@ -77,7 +77,7 @@ def peer_job(name: str, dataset: Dataset, lists: Sequence[int], code_share: floa
             build = {"degree": 64, "build_list_size": 100, "code_bytes": code_bytes, "build_memory_gb": 8}
             return Job(name, f"diskannpy {code_share:.0%}", build, [{**p, "beam_width": 4} for p in points])
         case "zvec":
-            build = {"degree": 64, "build_list_size": 100, "code_bytes": code_bytes}
+            build = {"degree": 64, "build_list_size": 50, "code_bytes": code_bytes}
             return Job(name, f"zvec DiskANN {code_share:.0%}", build, points)
         case "numpy":
             return Job(name, "numpy, exact", {}, [{"list_size": 0}])
