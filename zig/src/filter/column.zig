@@ -87,11 +87,21 @@ pub inline fn load_bits(bytes: [*]const u8, first: u64, count: usize) u64 {
 
 pub const AddError = error{ InvalidArgument, OutOfMemory };
 
+/// One bit of 64 for a value; a list's signature has the bits of its elements. Where a wanted bit is missing, so is
+/// the value: most lists are turned down by one look at 8 bytes, without a walk to their offsets and elements.
+pub inline fn signature_bit(value: anytype) u64 {
+    const hashed = @as(u64, @bitCast(@as(i64, value))) *% 0x9e37_79b9_7f4a_7c15;
+    return @as(u64, 1) << @intCast(hashed >> 58);
+}
+
 /// A store of columns of equal length. Filters compiled over it point into it.
 pub const Columns = struct {
     alloc: std.mem.Allocator,
     row_count: u64,
     by_name: std.StringArrayHashMapUnmanaged(Column) = .empty,
+    /// Signatures of list columns by their place in `by_name`, made when a filter first needs them: 8 bytes a row.
+    signatures: std.AutoArrayHashMapUnmanaged(usize, []const u64) = .empty,
+    signatures_lock: std.Thread.Mutex = .{},
 
     pub fn init(alloc: std.mem.Allocator, row_count: u64) error{InvalidArgument}!Columns {
         if (row_count > base.limits.vertices_max) return error.InvalidArgument;
@@ -99,6 +109,8 @@ pub const Columns = struct {
     }
 
     pub fn deinit(self: *Columns) void {
+        for (self.signatures.values()) |signatures| self.alloc.free(signatures);
+        self.signatures.deinit(self.alloc);
         for (self.by_name.keys()) |name| self.alloc.free(name);
         self.by_name.deinit(self.alloc);
         self.* = undefined;
@@ -121,6 +133,35 @@ pub const Columns = struct {
 
     pub fn get(self: *const Columns, name: []const u8) ?*const Column {
         return self.by_name.getPtr(name);
+    }
+
+    /// One word a row of a list column. Any thread; the first one makes them.
+    pub fn signatures_of(self: *Columns, column: *const Column) error{OutOfMemory}![*]const u64 {
+        assert(column.type.is_list());
+        self.signatures_lock.lock();
+        defer self.signatures_lock.unlock();
+        const found = try self.signatures.getOrPut(self.alloc, self.by_name.getIndex(column.name).?);
+        if (!found.found_existing) {
+            errdefer _ = self.signatures.pop();
+            const words = try self.alloc.alloc(u64, @intCast(self.row_count));
+            if (self.row_count > 0) switch (column.type) {
+                .list_code32 => sign(i32, column, words),
+                .list_i64 => sign(i64, column, words),
+                else => unreachable,
+            };
+            found.value_ptr.* = words;
+        }
+        return found.value_ptr.ptr;
+    }
+
+    fn sign(comptime T: type, column: *const Column, words: []u64) void {
+        const offsets = column.offsets.?;
+        const empty = column.values == null; // no list has an element
+        for (words, 0..) |*word, row| {
+            word.* = 0;
+            if (empty) continue;
+            for (column.elements(T)[@intCast(offsets[row])..@intCast(offsets[row + 1])]) |value| word.* |= signature_bit(value);
+        }
     }
 };
 

@@ -9,6 +9,7 @@ const assert = std.debug.assert;
 const column_room = @import("column.zig");
 const program = @import("program.zig");
 const Column = column_room.Column;
+const Columns = column_room.Columns;
 const ValueType = program.ValueType;
 
 pub const Leaf = struct {
@@ -22,12 +23,12 @@ pub const Leaf = struct {
     word: *const fn (leaf: *const Leaf, first: usize, count: usize, alive: u64) u64,
     gather: *const fn (leaf: *const Leaf, rows: []const u32, alive: u64) u64,
 
-    pub fn init(arena: std.mem.Allocator, parsed: program.Leaf, negated: bool) error{OutOfMemory}!Leaf {
+    pub fn init(arena: std.mem.Allocator, columns: *Columns, parsed: program.Leaf, negated: bool) error{OutOfMemory}!Leaf {
         const column = parsed.column;
         if (parsed.opcode == .is_null) return with(NullTest, column, negated, 1, .{ .none = {} });
         return switch (column.type) {
             .bool => bool_leaf(parsed, negated),
-            inline .list_code32, .list_i64 => |t| list_leaf(ValueType(t), arena, parsed, negated),
+            inline .list_code32, .list_i64 => |t| list_leaf(ValueType(t), arena, columns, parsed, negated),
             inline else => |t| scalar_leaf(ValueType(t), arena, parsed, negated),
         };
     }
@@ -54,9 +55,13 @@ const Operands = union {
     range: [2]u64,
     sorted: Sorted,
     dense: Dense,
+    signed: Signed,
 };
 
 const Sorted = struct { bytes: []const u8 };
+
+/// Values sought in lists, and the bits that say where not to look.
+const Signed = struct { bytes: []const u8, bits: u64, signatures: [*]const u64 };
 
 /// Members of [low, low + span) as bits.
 const Dense = struct { low: i64, span: u64, words: []const u64 };
@@ -90,18 +95,24 @@ fn scalar_leaf(comptime T: type, arena: std.mem.Allocator, parsed: program.Leaf,
     return Leaf.with(SortedTest(T), parsed.column, negated, cost, .{ .sorted = .{ .bytes = std.mem.sliceAsBytes(values) } });
 }
 
-fn list_leaf(comptime T: type, arena: std.mem.Allocator, parsed: program.Leaf, negated: bool) error{OutOfMemory}!Leaf {
+/// Any of more values than these would meet too many bits of a signature.
+const signed_any_max = 8;
+
+fn list_leaf(comptime T: type, arena: std.mem.Allocator, columns: *Columns, parsed: program.Leaf, negated: bool) error{OutOfMemory}!Leaf {
     const values = try copy_values(T, arena, parsed.operands);
-    const sorted = Operands{ .sorted = .{ .bytes = std.mem.sliceAsBytes(values) } };
-    const count: f32 = @floatFromInt(values.len);
-    if (parsed.opcode == .contains_all) {
-        if (values.len == 2) return Leaf.with(ContainsBothTest(T), parsed.column, negated, 4, sorted);
-        return Leaf.with(ContainsAllTest(T), parsed.column, negated, 2 + 2 * count, sorted);
+    const bytes = std.mem.sliceAsBytes(values);
+    const is_all = parsed.opcode == .contains_all;
+    if (is_all or values.len <= signed_any_max) {
+        var bits: u64 = 0;
+        for (values) |value| bits |= column_room.signature_bit(value);
+        const signed = Operands{ .signed = .{ .bytes = bytes, .bits = bits, .signatures = try columns.signatures_of(parsed.column) } };
+        if (is_all) return Leaf.with(ContainsAllTest(T), parsed.column, negated, 2, signed);
+        return Leaf.with(ContainsFewTest(T), parsed.column, negated, 3, signed);
     }
-    if (values.len <= 4) return Leaf.with(ContainsFewTest(T), parsed.column, negated, 3 + count, sorted);
     if (try dense_of(T, arena, values)) |dense|
         return Leaf.with(ContainsDenseTest(T), parsed.column, negated, 6, .{ .dense = dense });
-    return Leaf.with(ContainsAnyTest(T), parsed.column, negated, 6 + 4 * @log2(count), sorted);
+    const cost = 6 + 4 * @log2(@as(f32, @floatFromInt(values.len)));
+    return Leaf.with(ContainsAnyTest(T), parsed.column, negated, cost, .{ .sorted = .{ .bytes = bytes } });
 }
 
 fn copy_values(comptime T: type, arena: std.mem.Allocator, operands: program.Operands) error{OutOfMemory}![]T {
@@ -164,6 +175,7 @@ inline fn list_of(comptime T: type, column: *const Column, row: usize) []align(1
     const offsets = column.offsets.?;
     const first: usize = @intCast(offsets[row]);
     const end: usize = @intCast(offsets[row + 1]);
+    if (first == end) return &.{}; // where all lists are empty there are no values to point at
     return column.elements(T)[first..end];
 }
 
@@ -248,28 +260,13 @@ fn DenseTest(comptime T: type) type {
     };
 }
 
-fn ContainsBothTest(comptime T: type) type {
-    return struct {
-        inline fn match(leaf: *const Leaf, row: usize) bool {
-            const wanted = sorted_values(T, leaf);
-            const first = wanted[0];
-            const second = wanted[1];
-            var has_first = false;
-            var has_second = false;
-            for (list_of(T, &leaf.column, row)) |element| {
-                has_first = has_first or element == first;
-                has_second = has_second or element == second;
-            }
-            return has_first and has_second;
-        }
-    };
-}
-
 fn ContainsAllTest(comptime T: type) type {
     return struct {
         inline fn match(leaf: *const Leaf, row: usize) bool {
-            const wanted = sorted_values(T, leaf);
+            const signed = &leaf.operands.signed;
+            if (signed.signatures[row] & signed.bits != signed.bits) return false;
             const list = list_of(T, &leaf.column, row);
+            const wanted: []const T = @alignCast(std.mem.bytesAsSlice(T, signed.bytes));
             if (list.len < wanted.len) return false;
             for (wanted) |value| if (!list_has(T, list, value)) return false;
             return true;
@@ -280,8 +277,11 @@ fn ContainsAllTest(comptime T: type) type {
 fn ContainsFewTest(comptime T: type) type {
     return struct {
         inline fn match(leaf: *const Leaf, row: usize) bool {
+            const signed = &leaf.operands.signed;
+            if (signed.signatures[row] & signed.bits == 0) return false;
             const list = list_of(T, &leaf.column, row);
-            for (sorted_values(T, leaf)) |value| if (list_has(T, list, value)) return true;
+            const wanted: []const T = @alignCast(std.mem.bytesAsSlice(T, signed.bytes));
+            for (wanted) |value| if (list_has(T, list, value)) return true;
             return false;
         }
     };

@@ -52,7 +52,7 @@ pub const Filter = struct {
     matches_lock: std.Thread.Mutex = .{},
 
     /// Checks `bytes` against `columns`, which must outlive the filter; `bytes` need not.
-    pub fn compile(alloc: std.mem.Allocator, columns: *const Columns, bytes: []const u8, diagnostic: *Diagnostic) CompileError!*Filter {
+    pub fn compile(alloc: std.mem.Allocator, columns: *Columns, bytes: []const u8, diagnostic: *Diagnostic) CompileError!*Filter {
         var scratch = std.heap.ArenaAllocator.init(alloc);
         defer scratch.deinit();
         const parsed = try program.parse(scratch.allocator(), columns, bytes, diagnostic);
@@ -61,7 +61,7 @@ pub const Filter = struct {
         errdefer self.deinit();
         const arena = self.arena.allocator();
         var leaves: usize = 0;
-        const root = try build(arena, parsed.nodes, @intCast(parsed.nodes.len - 1), false, &leaves);
+        const root = try build(arena, columns, parsed.nodes, @intCast(parsed.nodes.len - 1), false, &leaves);
         self.root = root;
         const sample = Sample.init(columns.row_count, leaves);
         self.selectivity = sample.share((try order(arena, root, &sample)).passed, root);
@@ -245,9 +245,9 @@ fn evaluate(node: *const Node, rows: anytype, alive: u64) u64 {
 }
 
 /// Moves `not` down to the leaves and folds constants.
-fn build(arena: std.mem.Allocator, nodes: []const program.Node, at: u32, negated: bool, leaves: *usize) error{OutOfMemory}!*Node {
+fn build(arena: std.mem.Allocator, columns: *Columns, nodes: []const program.Node, at: u32, negated: bool, leaves: *usize) error{OutOfMemory}!*Node {
     switch (nodes[at]) {
-        .not => |child| return build(arena, nodes, child, !negated, leaves),
+        .not => |child| return build(arena, columns, nodes, child, !negated, leaves),
         .constant => |value| {
             const node = try arena.create(Node);
             node.* = .{ .constant = value != negated };
@@ -255,7 +255,7 @@ fn build(arena: std.mem.Allocator, nodes: []const program.Node, at: u32, negated
         },
         .leaf => |parsed| {
             const leaf = try arena.create(Leaf);
-            leaf.* = try Leaf.init(arena, parsed, negated);
+            leaf.* = try Leaf.init(arena, columns, parsed, negated);
             leaves.* += 1;
             const node = try arena.create(Node);
             node.* = .{ .leaf = leaf };
@@ -263,7 +263,7 @@ fn build(arena: std.mem.Allocator, nodes: []const program.Node, at: u32, negated
         },
         inline .all, .any => |indices, tag| {
             const children = try arena.alloc(*Node, indices.len);
-            for (children, indices) |*child, index| child.* = try build(arena, nodes, index, negated, leaves);
+            for (children, indices) |*child, index| child.* = try build(arena, columns, nodes, index, negated, leaves);
             const node = try arena.create(Node);
             node.* = join((tag == .all) != negated, children);
             return node;

@@ -291,7 +291,7 @@ fn interpret_leaf(leaf: *const program.Leaf, row: usize) ?bool {
     }
 }
 
-fn check_program(table: *const Table, bytes: []const u8) !void {
+fn check_program(table: *Table, bytes: []const u8) !void {
     var arena = std.heap.ArenaAllocator.init(testing.allocator);
     defer arena.deinit();
     var diagnostic = Diagnostic{};
@@ -457,7 +457,7 @@ test "damaged programs are refused or run, never worse" {
     }
 }
 
-fn expect_refused(expected: anyerror, columns: *const Columns, bytes: []const u8, part: []const u8) !void {
+fn expect_refused(expected: anyerror, columns: *Columns, bytes: []const u8, part: []const u8) !void {
     var diagnostic = Diagnostic{};
     try testing.expectError(expected, Filter.compile(testing.allocator, columns, bytes, &diagnostic));
     if (std.mem.indexOf(u8, diagnostic.message(), part) == null) {
@@ -603,4 +603,26 @@ test "columns are checked before anything reads them" {
         try testing.expect(std.mem.indexOf(u8, diagnostic.message(), "offset") != null);
     }
     try testing.expectError(error.InvalidArgument, Columns.init(alloc, 1 << 33));
+}
+
+test "lists without a single element" {
+    const offsets: [4]i32 = @splat(0);
+    var columns = try Columns.init(testing.allocator, 3);
+    defer columns.deinit();
+    var diagnostic = Diagnostic{};
+    const column = Column{ .name = "tags", .type = .list_i64, .row_count = 3, .validity = null, .values = null, .values_count = 0, .offsets = &offsets };
+    try columns.add(column, &diagnostic);
+    for ([_]Opcode{ .contains_any, .contains_all }) |opcode| for ([_]usize{ 0, 1, 3, 20 }) |wanted| {
+        var writer = Writer{ .alloc = testing.allocator, .columns = &.{column} };
+        defer writer.deinit();
+        var values: [20]u64 = undefined;
+        for (&values, 0..) |*value, i| value.* = 1 << 40 | i * 1_000_000;
+        try writer.leaf(opcode, 0, values[0..wanted]);
+        const bytes = try writer.finish();
+        defer testing.allocator.free(bytes);
+        const filter = try Filter.compile(testing.allocator, &columns, bytes, &diagnostic);
+        defer filter.deinit();
+        const expected: u64 = if (opcode == .contains_all and wanted == 0) 3 else 0;
+        try testing.expectEqual(expected, filter.count(null));
+    };
 }
