@@ -1,0 +1,301 @@
+"""The velo command, as a program: output, JSON, exit codes, one-line errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import velo
+from velo.formats import write_truth, write_vectors
+from velo.testing import brute_force, synthetic_metadata, synthetic_vectors
+
+COMMANDS = ("build", "search", "info", "verify", "doctor", "demo", "serve")
+QUICK = ("--degree", "16", "--links-kept", "16", "--build-list-size", "40", "--threads", "1")
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "COLUMNS": "200"}
+
+
+def run(*arguments: Any, timeout: float = 240, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "velo", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env=environment(),
+        **options,
+    )
+
+
+def document(*arguments: Any) -> Any:
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Vectors, queries, labels and truth in files."""
+    folder = tmp_path_factory.mktemp("files")
+    rows = synthetic_vectors(2_050, 24, seed=6)
+    table = synthetic_metadata(2_000, seed=6).append_column(
+        "name", [[f"v{number}" for number in range(2_000)]]
+    )
+    truth = brute_force(rows[:2000], rows[2000:], 20)
+    wanted = np.arange(50, dtype=np.uint8) % 10
+    mask = np.asarray(table.column("label"))[None, :] == wanted[:, None]
+    filtered = brute_force(rows[:2000], rows[2000:], 10, mask=mask)
+    write_vectors(folder / "base.fbin", rows[:2000])
+    write_vectors(folder / "queries.npy", rows[2000:])
+    pq.write_table(table, folder / "labels.parquet")
+    pq.write_table(pa.table({"label": pa.array(wanted)}), folder / "asked.parquet")
+    write_truth(folder / "truth.bin", truth.ids, truth.distances)
+    write_truth(folder / "truth_label.bin", filtered.ids, filtered.distances)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(files: Path) -> Path:
+    path = files / "i.velo"
+    done = run("build", files / "base.fbin", path, "--metadata", files / "labels.parquet", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert "2,000" in done.stdout
+    assert done.stderr == "", "quiet where stderr is no terminal"
+    return path
+
+
+def test_help_names_every_command_and_every_command_has_json() -> None:
+    shown = run("--help")
+    assert shown.returncode == 0
+    for command in COMMANDS:
+        assert command in shown.stdout
+        inner = run(command, "--help")
+        assert inner.returncode == 0
+        assert "--json" in inner.stdout
+    assert run("--version").stdout == f"velo {velo.__version__}\n"
+
+
+def test_wrong_usage_is_2() -> None:
+    for arguments in (("fly",), ("build",), ("search", "x"), ("build", "a", "b", "--degree", "many")):
+        done = run(*arguments)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+def test_build_tells_what_it_made(files: Path, tmp_path: Path) -> None:
+    told = document("build", files / "base.fbin", tmp_path / "i", "--metric", "cosine", *QUICK)
+    assert (told["n"], told["dim"], told["metric"]) == (2_000, 24, "cosine")
+    assert told["disk_bytes"] == sum(entry.stat().st_size for entry in (tmp_path / "i").iterdir())
+    named = ("--metadata", files / "labels.parquet", "--ids-column", "name")
+    document("build", files / "base.fbin", tmp_path / "named", *named, *QUICK)
+    with velo.open(tmp_path / "named") as index:
+        assert index.info()["ids"] == "string"
+        assert "name" not in index.info()["columns"]
+        assert index.search(np.zeros(24, np.float32), 1).ids[0].startswith("v")
+
+
+def test_build_in_shards(files: Path, tmp_path: Path) -> None:
+    told = document("build", files / "base.fbin", tmp_path / "c", "--shards", 3, *QUICK)
+    assert (told["n"], told["shards"]) == (2_000, 3)
+    assert len(document("info", tmp_path / "c")["shards"]) == 3
+    assert document("verify", tmp_path / "c")["sound"]
+
+
+def test_search_measures_recall(built: Path, files: Path) -> None:
+    told = document("search", built, files / "queries.npy", "--truth", files / "truth.bin", "-k", 10)
+    assert told["recall"] >= 0.9
+    assert told["queries"] == 50
+    assert np.shape(told["ids"]) == (50, 10)
+    assert told["reads"] > 0
+    shown = run("search", built, files / "queries.npy", "--truth", files / "truth.bin", "--explain")
+    assert "recall@10" in shown.stdout
+    assert "hops" in shown.stdout
+
+
+def test_search_with_a_filter_of_each_query(built: Path, files: Path) -> None:
+    asked = ("--filter", '{"label": "@label"}', "--query-table", files / "asked.parquet")
+    truth = ("--truth", files / "truth_label.bin")
+    early = document("search", built, files / "queries.npy", *asked, *truth)
+    assert early["recall"] >= 0.9
+    late = document("search", built, files / "queries.npy", *asked, *truth, "--late-filter")
+    assert late["reads"] > early["reads"]
+    one = document(
+        "search", built, files / "queries.npy", "--filter", '{"price": {"$lt": 0.01}}', "--first", 5
+    )
+    assert one["queries"] == 5
+    nobody = document("search", built, files / "queries.npy", "--filter", '{"label": 99}', "--first", 2)
+    assert nobody["ids"] == [[-1] * 10] * 2
+    assert nobody["distances"] == [[None] * 10] * 2
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".arrow"])
+def test_search_writes_results(suffix: str, built: Path, files: Path, tmp_path: Path) -> None:
+    path = tmp_path / f"found{suffix}"
+    told = document("search", built, files / "queries.npy", "-k", 4, "--output", path)
+    assert "ids" not in told
+    if suffix == ".npz":
+        assert np.load(path)["ids"].shape == (50, 4)
+    elif suffix == ".parquet":
+        assert pq.read_table(path).num_rows == 200
+    else:
+        assert pa.ipc.open_file(path).read_all().column_names == ["query", "rank", "id", "distance"]
+
+
+def test_both_devices(built: Path, files: Path) -> None:
+    found = {
+        io: run("search", built, files / "queries.npy", "--io", io, "--json") for io in ("uring", "threads")
+    }
+    if found["uring"].returncode:
+        pytest.skip(f"LOUD: io_uring is refused here: {found['uring'].stderr}")
+    told = {io: json.loads(done.stdout) for io, done in found.items()}
+    assert told["uring"]["device"] == "uring"
+    assert told["threads"]["device"] == "threads"
+    assert told["uring"]["ids"] == told["threads"]["ids"]
+
+
+def test_info(built: Path) -> None:
+    told = document("info", built, "--memory", "30%")
+    assert told["n"] == 2_000
+    assert told["memory_budget_bytes"] == 2_000 * 24 * 4 * 3 // 10
+    shown = run("info", built)
+    for word in ("codes", "links", "pages.bin", "B a vector", "float32"):
+        assert word in shown.stdout
+
+
+def test_verify(built: Path, tmp_path: Path) -> None:
+    assert document("verify", built)["sound"]
+    assert "sound" in run("verify", built).stdout
+    bad = Path(shutil.copytree(built, tmp_path / "bad"))
+    whole = bytearray((bad / "pages.bin").read_bytes())
+    whole[len(whole) // 2] ^= 4
+    (bad / "pages.bin").write_bytes(whole)
+    done = run("verify", bad)
+    assert done.returncode == 3
+    assert done.stderr.startswith("velo: page ")
+    assert done.stderr.count("\n") == 1
+    told = json.loads(run("verify", bad, "--json").stdout)["error"]
+    assert (told["type"], told["file"]) == ("CorruptIndexError", "pages.bin")
+    assert told["page"] >= 0
+
+
+def test_doctor(tmp_path: Path) -> None:
+    told = document("doctor", tmp_path)
+    assert told["device"]["name"] in ("uring", "threads")
+    assert told["device"]["reason"]
+    assert told["library"]["cpu_level"]
+    assert os.listdir(tmp_path) == []
+    shown = run("doctor")
+    assert told["library"]["path"] in shown.stdout
+    assert told["device"]["reason"] in shown.stdout
+
+
+def test_doctor_without_a_library(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "velo", "doctor"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment() | {"VELO_LIBRARY": str(tmp_path / "none.so")},
+    )
+    assert done.returncode == 1
+    assert "none.so" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("info", "nowhere"),
+        ("verify", "nowhere"),
+        ("build", "nowhere.fbin", "i"),
+        ("build", "{files}/base.fbin", "nowhere/at/all"),
+        ("build", "{files}/base.fbin", "i", "--metric", "euclid"),
+        ("build", "{files}/base.fbin", "i", "--ids-column", "name"),
+        ("build", "{files}/base.fbin", "i", "--build-memory", "1KiB"),
+        ("build", "{files}/labels.parquet", "i"),
+        ("search", "{built}", "nowhere.npy"),
+        ("search", "{built}", "{files}/queries.npy", "--filter", "{not json"),
+        ("search", "{built}", "{files}/queries.npy", "--filter", '{"colour": 1}'),
+        ("search", "{built}", "{files}/queries.npy", "--memory", "lots"),
+        ("search", "{built}", "{files}/queries.npy", "--io", "fast"),
+        ("search", "{built}", "{files}/queries.npy", "-k", "0"),
+        ("search", "{built}", "{files}/queries.npy", "--output", "x.txt"),
+        ("serve", "nowhere", "--port", "0"),
+    ],
+)
+def test_errors_are_one_line(arguments: tuple[str, ...], built: Path, files: Path, tmp_path: Path) -> None:
+    given = [one.replace("{built}", str(built)).replace("{files}", str(files)) for one in arguments]
+    done = run(*given, cwd=tmp_path)
+    assert done.returncode == 1, done
+    assert done.stderr.startswith("velo: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    told = json.loads(run(*given, "--json", cwd=tmp_path).stdout)["error"]
+    assert done.stderr == f"velo: {told['message']}\n"
+    assert [entry for entry in tmp_path.iterdir() if (entry / "manifest.json").exists()] == []
+
+
+def test_an_interrupt_is_130(files: Path, tmp_path: Path) -> None:
+    write_vectors(tmp_path / "large.fbin", synthetic_vectors(100_000, 64))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "velo", "build", tmp_path / "large.fbin", tmp_path / "i", "--degree", "64"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    while not (tmp_path / "i" / "codes.work").exists():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=120)
+    assert (process.returncode, told) == (130, "velo: interrupted\n")
+    assert not (tmp_path / "i").exists()
+
+
+def test_serve_answers_and_stops(built: Path) -> None:
+    pytest.importorskip("fastapi", reason="the serving extra is not installed")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "velo", "serve", str(built), "--port", "0", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    try:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        with urllib.request.urlopen(f"{url}/readyz", timeout=30) as answer:
+            assert answer.status == 200
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode in (0, 130)
+
+
+@pytest.mark.slow
+def test_demo() -> None:
+    done = run("demo", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    plain, filtered, late = told["searches"]
+    assert plain["recall"] >= 0.95
+    assert filtered["recall"] >= 0.90
+    assert filtered["reads"] < late["reads"]
+    shown = run("demo")
+    assert "recall@10" in shown.stdout
+    assert any(arrow in shown.stdout for arrow in "→↗↑↖←↙↓↘")
+    assert "no filter" in shown.stdout
