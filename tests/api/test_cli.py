@@ -10,14 +10,17 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import velo
+from velo.cli.app import app
 from velo.formats import write_truth, write_vectors
 from velo.testing import brute_force, synthetic_metadata, synthetic_vectors
 
@@ -29,12 +32,21 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "COLUMNS": "200"}
 
 
-def run(*arguments: Any, timeout: float = 240, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(*arguments: Any) -> Any:
+    """The command in this process; its exit code, stdout and stderr."""
+    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return SimpleNamespace(returncode=done.exit_code, stdout=done.stdout, stderr=done.stderr)
+
+
+def program(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command as a program of its own."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "velo", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=240,
         check=False,
         env=environment(),
         **options,
@@ -71,7 +83,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def built(files: Path) -> Path:
     path = files / "i.velo"
-    done = run("build", files / "base.fbin", path, "--metadata", files / "labels.parquet", *QUICK)
+    done = program("build", files / "base.fbin", path, "--metadata", files / "labels.parquet", *QUICK)
     assert done.returncode == 0, done.stderr
     assert "2,000" in done.stdout
     assert done.stderr == "", "quiet where stderr is no terminal"
@@ -86,7 +98,7 @@ def test_help_names_every_command_and_every_command_has_json() -> None:
         inner = run(command, "--help")
         assert inner.returncode == 0
         assert "--json" in inner.stdout
-    assert run("--version").stdout == f"velo {velo.__version__}\n"
+    assert program("--version").stdout == f"velo {velo.__version__}\n"
 
 
 def test_wrong_usage_is_2() -> None:
@@ -183,7 +195,7 @@ def test_verify(built: Path, tmp_path: Path) -> None:
     whole = bytearray((bad / "pages.bin").read_bytes())
     whole[len(whole) // 2] ^= 4
     (bad / "pages.bin").write_bytes(whole)
-    done = run("verify", bad)
+    done = program("verify", bad)
     assert done.returncode == 3
     assert done.stderr.startswith("velo: page ")
     assert done.stderr.count("\n") == 1
@@ -238,14 +250,17 @@ def test_doctor_without_a_library(tmp_path: Path) -> None:
         ("serve", "nowhere", "--port", "0"),
     ],
 )
-def test_errors_are_one_line(arguments: tuple[str, ...], built: Path, files: Path, tmp_path: Path) -> None:
+def test_errors_are_one_line(
+    arguments: tuple[str, ...], built: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     given = [one.replace("{built}", str(built)).replace("{files}", str(files)) for one in arguments]
-    done = run(*given, cwd=tmp_path)
+    done = run(*given)
     assert done.returncode == 1, done
     assert done.stderr.startswith("velo: ")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
-    told = json.loads(run(*given, "--json", cwd=tmp_path).stdout)["error"]
+    told = json.loads(run(*given, "--json").stdout)["error"]
     assert done.stderr == f"velo: {told['message']}\n"
     assert [entry for entry in tmp_path.iterdir() if (entry / "manifest.json").exists()] == []
 
