@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from velo._filter_columns import FilterColumn, NativeType
 from velo._filter_constants import constant
-from velo._filter_domain import Domain, Intervals, RankSpace, cardinality, complement, normal
+from velo._filter_domain import Domain, Intervals, RankSpace, WholeSpace, cardinality, complement, normal
 from velo.errors import FilterError, FilterTypeError, UnknownColumnError
 from velo.filters import (
     And,
@@ -193,8 +193,7 @@ def _intervals(column: FilterColumn, expr: Compare | Between | IsIn | StartsWith
                 )
             return space.with_prefix(prefix)
         case IsIn(values=values):
-            checked = [constant(column, value, f"{place}[{at}]") for at, value in enumerate(values)]
-            return normal((rank, rank) for rank in _ranks(column, checked))
+            return normal((rank, rank) for rank in _ranks(column, _constants(column, values, place)))
         case Between(low=low, high=high):
             first, last = constant(column, low, place), constant(column, high, place)
             _ordered(column, place)
@@ -216,6 +215,13 @@ def _intervals(column: FilterColumn, expr: Compare | Between | IsIn | StartsWith
     return normal([pair])
 
 
+def _constants(column: FilterColumn, values: tuple[Any, ...], place: str) -> list[Any]:
+    kinds = set(map(type, values))
+    if (column.kind == "int" and kinds <= {int}) or (column.kind == "string" and kinds <= {str}):
+        return list(values)
+    return [constant(column, value, f"{place}[{at}]") for at, value in enumerate(values)]
+
+
 def _ordered(column: FilterColumn, place: str) -> None:
     if column.kind == "bool":
         refuse(
@@ -234,6 +240,8 @@ def _ranks(column: FilterColumn, values: list[Any]) -> list[int]:
         found = pc.index_in(pa.array(values, pa.large_string()), value_set=space.dictionary)
         bulk: list[int] = np.unique(np.asarray(found.drop_null())).tolist()
         return bulk
+    if isinstance(space, WholeSpace) and set(map(type, values)) <= {int}:
+        return [value for value in values if space.low <= value <= space.high]
     ranks = []
     for value in values:
         rank = space.ceil(value)
@@ -247,7 +255,7 @@ def _held(column: FilterColumn, expr: Contains, negated: bool, place: str) -> _N
         hint = "ask with == or isin ($eq, $in)"
         message = f"column {column.name!r} of type {column.arrow_type} holds no lists; {hint}"
         refuse(FilterTypeError, message, place)
-    checked = [constant(column, value, f"{place}[{at}]") for at, value in enumerate(expr.values)]
+    checked = _constants(column, expr.values, place)
     found = sorted(set(_ranks(column, checked)))
     every = expr.mode == "all"
     valid = _null_test(column, True)

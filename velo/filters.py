@@ -145,6 +145,9 @@ def _values(values: Any, position: str | None, what: str) -> tuple[Value, ...]:
         values = list(values) if values.dtype.kind in "mM" else values.tolist()
     elif isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         refuse(FilterTypeError, f"{what} takes a list of values, not a {type(values).__name__}", position)
+    values = list(values)
+    if len(values) <= VALUES_MAX and set(map(type, values)) == {int}:
+        return tuple(values)
     checked = []
     for at, value in enumerate(values):
         if at == VALUES_MAX:
@@ -162,6 +165,13 @@ def _typed(value: Any) -> tuple[str, Any]:
     ):  # equal instants in two zones are equal, yet not the same filter
         return type(value).__name__, value.isoformat()
     return type(value).__name__, value
+
+
+def _all_typed(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    kinds = set(map(type, values))
+    if kinds <= {int} or kinds <= {str}:
+        return (*map(str, kinds), values)
+    return tuple(map(_typed, values))
 
 
 # ---- the tree
@@ -301,7 +311,7 @@ class IsIn(_Leaf):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return ("isin", self.column, *map(_typed, self.values))
+        return ("isin", self.column, _all_typed(self.values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,7 +354,7 @@ class Contains(_Leaf):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return ("contains", self.mode, self.column, *map(_typed, self.values))
+        return ("contains", self.mode, self.column, _all_typed(self.values))
 
 
 @dataclass(frozen=True, eq=False)

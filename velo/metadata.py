@@ -437,11 +437,15 @@ class MetadataStore:
 
     @property
     def bytes_by_column(self) -> dict[str, int]:
-        """What each column takes in memory once a filter has touched all of it."""
-        return {
-            name: sum(buffer.size for buffer in stored.buffers() if buffer is not None)
-            for name, stored in zip(self.schema.names, self._batch.columns, strict=True)
-        }
+        """What each column takes in memory once a filter has touched all of it.
+
+        Lists bring 8 bytes a row beside the mapped file: the signatures that the library makes of them.
+        """
+        sizes = {}
+        for name, stored in zip(self.schema.names, self._batch.columns, strict=True):
+            signatures = 8 * self.row_count if self.filter_columns[name].is_list else 0
+            sizes[name] = signatures + sum(buffer.size for buffer in stored.buffers() if buffer is not None)
+        return sizes
 
     def close(self) -> None:
         """Forget the filters; the mapping goes with the last reference to it."""
