@@ -8,12 +8,14 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo.errors import DimensionMismatchError, DtypeError, VeloError
+from velo.errors import CorruptIndexError, DimensionMismatchError, DtypeError, VeloError
 from velo.formats.source import array_of, native_dtype
 from velo.options import DTYPE_CODES
 from velo.types import AnyArray
 
 __all__ = ["COUNTERS", "Request", "native_queries"]
+
+PAGES_FILE: Final = "pages.bin"
 
 _NARROW: Final = (
     "counts",
@@ -136,7 +138,9 @@ class Request:
         failed = np.flatnonzero(self.statuses == status)
         row = int(failed[0]) if len(failed) else None
         page = int(self.error_pages[row]) if row is not None and self.error_pages[row] >= 0 else None
-        file = "pages.bin" if page is not None else None
-        return _native.error_of(
-            status, argument=None if page is not None else "queries", file=file, page=page, row=row
-        )
+        error = _native.error_of(status, file=None if page is None else PAGES_FILE, page=page, row=row)
+        if page is not None:
+            damaged = isinstance(error, CorruptIndexError)
+            what = f"page {page} of {PAGES_FILE} is damaged"
+            error.message = what if damaged else f"the device failed to read page {page} of {PAGES_FILE}"
+        return error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from velo._native import loader
 from velo._native.abi import CData, Library
-from velo.errors import STATUS_ERRORS, NativeLibraryError, VeloError
+from velo.errors import STATUS_ERRORS, IndexExistsError, NativeLibraryError, NotAnIndexError, VeloError
 
 if TYPE_CHECKING:
     from velo.types import AnyArray
@@ -33,6 +33,9 @@ __all__ = [
     "text",
     "version",
 ]
+
+#: Errors for which a caller of `check` may name the argument that the library does not know by its name.
+_ABOUT_ARGUMENTS = (ValueError, NotAnIndexError, IndexExistsError)
 
 _load_lock = threading.Lock()
 _native: loader.Native | None = None
@@ -86,6 +89,8 @@ def check(status: int, argument: str | None = None) -> None:
 def _raise_last(status: int, argument: str | None) -> NoReturn:
     last = new("velo_error")
     native().lib.velo_last_error(last)
+    if not issubclass(_errors_by_status.get(status, VeloError), _ABOUT_ARGUMENTS):
+        argument = None  # the device, the clock or a file is at fault, not what was given
     if last.status != status:
         raise error_of(status, argument=argument)
     raise error_of(
