@@ -78,7 +78,11 @@ def test_importing_velo_needs_neither_ray_nor_fastapi_nor_the_library(root: Path
     )
 
 
-def test_the_version_is_that_of_the_distribution(root: Path) -> None:
+def test_the_version_is_that_of_the_distribution_and_of_the_library(root: Path) -> None:
     import velo
+    from velo import _native
 
-    assert f'version = "{velo.__version__}"' in (root / "pyproject.toml").read_text()
+    assert re.search(
+        r"\[tool\.hatch\.version\]\s+path = \"velo/__init__\.py\"", (root / "pyproject.toml").read_text()
+    )
+    assert _native.version() == velo.__version__
