@@ -378,11 +378,7 @@ fn Filler(comptime Distances: type) type {
         }
 
         fn meet(self: *Self, job: *Job(Distances), center: u32, neighbors: []const u32, pooling: bool) u32 {
-            var fresh: u32 = 0;
-            for (neighbors) |neighbor| {
-                self.ids[fresh] = neighbor;
-                fresh += @intFromBool(self.visited.insert(neighbor));
-            }
+            const fresh = self.visited.insert_many(neighbors, self.ids);
             self.origin.measure(job.distances, self.ids[0..fresh], self.out[0..fresh]);
             var lowest: u32 = std.math.maxInt(u32);
             for (self.ids[0..fresh], self.out[0..fresh]) |id, d| {

@@ -72,18 +72,35 @@ pub const VisitedSet = struct {
     }
 
     /// True if the id was not there.
-    pub inline fn insert(self: *VisitedSet, id: u32) bool {
+    pub fn insert(self: *VisitedSet, id: u32) bool {
+        var fresh: [1]u32 = undefined;
+        return self.insert_many(&.{id}, &fresh) == 1;
+    }
+
+    /// Copies those ids that were not there to `fresh`, which has room for all, and returns how many.
+    pub fn insert_many(self: *VisitedSet, ids: []const u32, fresh: []u32) usize {
+        const slots = self.slots.ptr;
         const mask: u32 = @intCast(self.slots.len - 1);
-        var slot = (id *% 0x9E37_79B1) >> @intCast(32 - @ctz(self.slots.len));
-        while (true) : (slot = (slot + 1) & mask) {
-            const found = self.slots[slot];
-            if (found == id) return false;
-            if (found == empty) break;
+        const shift: u5 = @intCast(32 - @ctz(self.slots.len));
+        const len_max = self.slots.len / 4 * 3;
+        var len = self.len;
+        var count: usize = 0;
+        for (ids) |id| {
+            var slot = (id *% 0x9E37_79B1) >> shift;
+            const missing = while (true) : (slot = (slot + 1) & mask) {
+                const found = slots[slot];
+                if (found == id) break false;
+                if (found == empty) break true;
+            };
+            if (!missing) continue;
+            fresh[count] = id;
+            count += 1;
+            if (len >= len_max) continue;
+            len += 1;
+            slots[slot] = id;
         }
-        if (self.len >= self.slots.len / 4 * 3) return true;
-        self.len += 1;
-        self.slots[slot] = id;
-        return true;
+        self.len = len;
+        return count;
     }
 };
 
@@ -166,18 +183,16 @@ pub fn Scratch(comptime Distances: type) type {
                 }
                 const vertex: u32 = current.id;
                 if (cursor + 1 < self.list.len) source.hint(self.list.items[cursor + 1].id);
-                var fresh: u32 = 0;
-                for (source.copy(vertex, buffer)) |neighbor| {
-                    self.ids[fresh] = neighbor;
-                    fresh += @intFromBool(self.visited.insert(neighbor));
-                }
-                const ids = self.ids[0..fresh];
-                const out = self.distances[0..fresh];
+                const ids = self.ids[0..self.visited.insert_many(source.copy(vertex, buffer), self.ids)];
+                const out = self.distances[0..ids.len];
                 self.origin.measure(distances, ids, out);
                 var lowest: u32 = cursor + 1;
                 for (ids, out) |id, distance| {
                     if (id == target or !self.list.accepts(distance)) continue;
-                    if (self.list.insert(.init(distance, id))) |position| lowest = @min(lowest, position);
+                    const position = self.list.insert(.init(distance, id)) orelse continue;
+                    if (position > lowest) continue;
+                    lowest = position;
+                    source.hint(id); // the next to be expanded, unless a nearer one follows
                 }
                 cursor = lowest;
             }
