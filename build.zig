@@ -169,6 +169,7 @@ pub fn build(b: *std.Build) void {
         // Through LLVM also in Debug: the own backend of this Zig gets thread-local variables of a shared library wrong.
         const library = b.addLibrary(.{ .name = kind.name, .linkage = .dynamic, .root_module = root, .use_llvm = true });
         library.linker_allow_shlib_undefined = false;
+        library.setVersionScript(b.path("zig/libvelo.map"));
         const install = b.addInstallArtifact(library, .{});
         b.step(b.fmt("lib{s}", .{kind.name}), "Build and install this library").dependOn(&install.step);
         b.getInstallStep().dependOn(&install.step);
@@ -183,7 +184,7 @@ pub fn build(b: *std.Build) void {
     builder.sanitize_thread = true;
     const tsan_all = b.step("tsan", "Run the rooms in which threads meet under ThreadSanitizer");
     const tsan_map = builder.modules();
-    for ([_][]const u8{ "io", "cache", "graph", "search", "sim" }) |name|
+    for ([_][]const u8{ "io", "cache", "filter", "graph", "search", "sim" }) |name|
         add_test(b, tsan_all, b.fmt("tsan-{s}", .{name}), name, tsan_map.get(name).?, filters, true);
 }
 

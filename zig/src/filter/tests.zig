@@ -398,6 +398,26 @@ test "the estimate follows the share of a large column" {
     }
 }
 
+test "a sample that meets no row, or every row, stays cautious" {
+    const n = 5000;
+    const values: [n]u8 = @splat(7);
+    var columns = try Columns.init(testing.allocator, n);
+    defer columns.deinit();
+    var diagnostic = Diagnostic{};
+    const column = Column{ .name = "c", .type = .u8, .row_count = n, .validity = null, .values = &values, .values_count = n };
+    try columns.add(column, &diagnostic);
+    for ([_]u64{ 7, 8 }, [_]f64{ 1023.5 / 1024.0, 0.5 / 1024.0 }) |value, expected| {
+        var writer = Writer{ .alloc = testing.allocator, .columns = &.{column} };
+        defer writer.deinit();
+        try writer.leaf(.range, 0, &.{ value, value });
+        const bytes = try writer.finish();
+        defer testing.allocator.free(bytes);
+        const filter = try Filter.compile(testing.allocator, &columns, bytes, &diagnostic);
+        defer filter.deinit();
+        try testing.expectApproxEqAbs(expected, filter.estimate(), 1e-9);
+    }
+}
+
 test "threads may ask and resolve one filter at once" {
     var prng = base.Prng.init(11);
     var table: Table = undefined;
@@ -427,6 +447,38 @@ test "threads may ask and resolve one filter at once" {
     for (&threads) |*thread| thread.* = try std.Thread.spawn(.{}, run, .{ filter, expected, &wrong });
     for (threads) |thread| thread.join();
     try testing.expectEqual(0, wrong.load(.monotonic));
+}
+
+test "threads may compile over one store at once" {
+    var prng = base.Prng.init(12);
+    var table: Table = undefined;
+    try table.init(300, &prng);
+    defer table.deinit();
+    table.columns.alloc = std.heap.smp_allocator; // the arena of the table is for one thread
+    defer {
+        for (table.columns.signatures.values()) |words| std.heap.smp_allocator.free(words);
+        table.columns.signatures.deinit(std.heap.smp_allocator);
+    }
+    var writer = Writer{ .alloc = testing.allocator, .columns = table.list.items };
+    defer writer.deinit();
+    for ([_]u16{ 24, 25, 26, 27 }) |column| try writer.leaf(.contains_any, column, &.{ 1, 3 });
+    try writer.put(.any, 0, 4, &.{});
+    const bytes = try writer.finish();
+    defer testing.allocator.free(bytes);
+    const run = struct {
+        fn run(columns: *Columns, program_bytes: []const u8, found: *u64) void {
+            var diagnostic = Diagnostic{};
+            const filter = Filter.compile(std.heap.smp_allocator, columns, program_bytes, &diagnostic) catch return;
+            defer filter.deinit();
+            found.* = filter.count(null);
+        }
+    }.run;
+    var found: [4]u64 = @splat(0);
+    var threads: [4]std.Thread = undefined;
+    for (&threads, &found) |*thread, *one| thread.* = try std.Thread.spawn(.{}, run, .{ &table.columns, bytes, one });
+    for (threads) |thread| thread.join();
+    try testing.expect(found[0] > 0);
+    for (found[1..]) |one| try testing.expectEqual(found[0], one);
 }
 
 test "damaged programs are refused or run, never worse" {
@@ -624,5 +676,25 @@ test "lists without a single element" {
         defer filter.deinit();
         const expected: u64 = if (opcode == .contains_all and wanted == 0) 3 else 0;
         try testing.expectEqual(expected, filter.count(null));
+    };
+}
+
+test "sets as bitmaps end where they should" {
+    var values: [400]i32 = undefined;
+    for (&values, 0..) |*value, i| value.* = @as(i32, @intCast(i)) - 150;
+    var columns = try Columns.init(testing.allocator, values.len);
+    defer columns.deinit();
+    var diagnostic = Diagnostic{};
+    const column = Column{ .name = "n", .type = .i32, .row_count = values.len, .validity = null, .values = @ptrCast(&values), .values_count = values.len };
+    try columns.add(column, &diagnostic);
+    for ([_]i64{ 1, 62, 63, 64, 65, 127, 128, 191 }) |span| for ([_]i64{ -100, -1, 0, 3 }) |low| {
+        var writer = Writer{ .alloc = testing.allocator, .columns = &.{column} };
+        defer writer.deinit();
+        try writer.leaf(.in_set, 0, &.{ @bitCast(low), @bitCast(low + span) });
+        const bytes = try writer.finish();
+        defer testing.allocator.free(bytes);
+        const filter = try Filter.compile(testing.allocator, &columns, bytes, &diagnostic);
+        defer filter.deinit();
+        for (values, 0..) |value, row| try testing.expectEqual(value == low or value == low + span, filter.passes(@intCast(row)));
     };
 }
