@@ -96,8 +96,9 @@ class Request:
         self.filters = filters
         self.filter_handles = handles
         self.filter_count = len(filters)
-        self.vertices = np.full((count, k), -1, np.int64)
-        self.distances = np.full((count, k), np.inf, np.float32)
+        # Whoever answers fills all of these, padding included.
+        self.vertices = np.empty((count, k), np.int64)
+        self.distances = np.empty((count, k), np.float32)
         self.narrow = np.zeros((len(_NARROW), count), np.uint32)
         self.wide = np.zeros((len(_WIDE), count), np.uint64)
         self.statuses = np.zeros(count, np.int32)

@@ -20,7 +20,7 @@ from velo._completions import Completions
 from velo._filtering import compiler_for, filters_of
 from velo._gate import Gate
 from velo._request import Request
-from velo.errors import CorruptIndexError, InvalidArgumentError, UnknownColumnError
+from velo.errors import CorruptIndexError, InvalidArgumentError, NotAnIndexError, UnknownColumnError
 from velo.ids import Ids
 from velo.metadata import open_metadata
 from velo.options import (
@@ -86,6 +86,11 @@ def open_index(
     NotAnIndexError, CorruptIndexError, UnsupportedVersionError, BudgetTooSmallError, DeviceError
     """
     folder = Path(path)
+    if (folder / "collection.json").is_file():
+        raise NotAnIndexError(
+            f"{folder} is a collection of shards: open one of them, or serve all with velo_serving",
+            argument="path",
+        )
     struct = _native.new("velo_open_options")
     struct.io = code_of(IO_CODES, io, "io")
     struct.plan = code_of(PLAN_CODES, plan, "plan")
@@ -493,7 +498,7 @@ class Index:
         -------
         dict
             Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), ``disk_bytes`` (by
-            file) and ``device``.
+            file), ``column_bytes`` (mapped from the file as far as filters touch them) and ``device``.
         """
         info = self._native_info()
         memory = {
@@ -512,6 +517,7 @@ class Index:
             "dtype": _DTYPE_NAMES.get(info.dtype, "unknown"),
             "ids": self._ids.kind,
             "columns": [] if self._metadata is None else list(self._metadata.column_names),
+            "column_bytes": {} if self._metadata is None else self._metadata.bytes_by_column,
             "memory_bits": int(info.memory_bits),
             "record_bits": int(info.record_bits),
             "degree": int(info.degree),

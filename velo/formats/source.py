@@ -6,6 +6,7 @@ import mmap
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def chunk_rows(row_bytes: int) -> int:
     return max(1, CHUNK_BYTES // max(1, row_bytes))
 
 
+@lru_cache(maxsize=64)
 def native_dtype(dtype: np.dtype[Any], argument: str = "vectors") -> np.dtype[Any]:
     """The element type in which the library is given rows of `dtype`, or a `DtypeError`."""
     if dtype == np.float64 or (dtype.kind == "f" and dtype.itemsize == 4):
