@@ -1,5 +1,7 @@
 //! The sim room: a world that a seed decides. Never in the shipped library.
 pub const SimulatedDevice = @import("device.zig").SimulatedDevice;
+/// The name by which capi chooses it.
+pub const Device = SimulatedDevice;
 pub const faults = @import("faults.zig");
 pub const Fault = faults.Fault;
 
