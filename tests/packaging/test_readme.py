@@ -54,7 +54,8 @@ def test_ray(checkout: Path, env: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_http(checkout: Path, env: dict[str, str]) -> None:
-    out = run("bash", "-euc", block("Over HTTP", "sh"), cwd=checkout, env=env)
+    no_server_stays = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n"
+    out = run("bash", "-euc", no_server_stays + block("Over HTTP", "sh"), cwd=checkout, env=env)
     assert "4 of 4 shards" in out
 
 

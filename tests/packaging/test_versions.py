@@ -7,17 +7,15 @@ from importlib.metadata import version
 from packaging_help import ROOT, project_version
 
 import velo
+from velo._native import ffi, lib
 
 
 def test_installed_package_agrees_with_the_source() -> None:
     assert velo.__version__ == project_version() == version("veloann")
 
 
-def test_library_agrees_with_the_project() -> None:
-    from velo import _native
-
-    native = _native.load()
-    assert native.ffi.string(native.lib.velo_version()).decode() == project_version()
+def test_library_agrees_with_the_source() -> None:
+    assert ffi.string(lib.velo_version()).decode() == project_version()
 
 
 def test_changelog_speaks_of_this_version() -> None:
