@@ -6,6 +6,7 @@ const base = @import("base");
 const types = @import("types.zig");
 const workers = @import("workers.zig");
 const Origin = @import("origin.zig").Origin;
+const arrange = @import("arrange.zig").arrange;
 const Graph = types.Graph;
 const Candidate = @import("search.zig").Candidate;
 const CandidateList = @import("search.zig").CandidateList;
@@ -48,6 +49,13 @@ pub const Placement = struct {
 pub fn place(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions) types.Error!Placement {
     assert(options.record_bytes.len == graph.n);
     const threads = std.math.clamp(options.threads, 1, workers.threads_max);
+    var placement = try fill_pages(Distances, allocator, distances, graph, options, threads);
+    errdefer placement.deinit(allocator);
+    try arrange(allocator, graph, &placement, options.cancel);
+    return placement;
+}
+
+fn fill_pages(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions, threads: u32) types.Error!Placement {
     var job = try Job(Distances).init(allocator, distances, graph, options, threads);
     defer job.deinit(allocator);
     if (graph.n > 0) {

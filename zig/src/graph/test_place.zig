@@ -6,6 +6,7 @@ const base = @import("base");
 const room = @import("graph.zig");
 const Graph = room.Graph;
 const Placement = room.Placement;
+const arrange = @import("arrange.zig").arrange;
 const oracle = @import("testing.zig");
 const FloatDistances = oracle.FloatDistances;
 
@@ -255,4 +256,55 @@ test "placement stops when canceled, and every allocation may fail" {
         }
     }.run;
     try testing.checkAllAllocationFailures(testing.allocator, run, .{ &points, &graph, &bytes });
+}
+
+test "arranging moves pages, not records, and brings linked pages together" {
+    const side = 48;
+    const cell = 4; // a page is a square of 4 x 4 points
+    var points = try FloatDistances.grid(side);
+    defer points.deinit();
+    var graph = try room.build(FloatDistances, testing.allocator, &points, .{ .degree = 12, .list_size = 24 });
+    defer graph.deinit(testing.allocator);
+    const pages = side * side / (cell * cell);
+    var shuffled: [pages]u32 = undefined;
+    for (&shuffled, 0..) |*page, i| page.* = @intCast(i);
+    var prng = base.Prng.init(77);
+    prng.shuffle(u32, &shuffled);
+    var placement = Placement{
+        .order = try testing.allocator.alloc(u32, points.n),
+        .page_first = try testing.allocator.alloc(u32, pages),
+    };
+    defer placement.deinit(testing.allocator);
+    for (shuffled, placement.page_first, 0..) |page, *first, i| {
+        first.* = @intCast(i * cell * cell);
+        const x = page % (side / cell) * cell;
+        const y = page / (side / cell) * cell;
+        for (placement.order[first.*..][0 .. cell * cell], 0..) |*vertex, k| vertex.* = @intCast((y + k / cell) * side + x + k % cell);
+    }
+    const before = try log_distance(&graph, &placement);
+    const first_page = placement.order[0..16].*;
+    try arrange(testing.allocator, &graph, &placement, null);
+    const after = try log_distance(&graph, &placement);
+    errdefer std.debug.print("{d} to {d} bits\n", .{ before, after });
+    try testing.expect(after < before - 1);
+    const moved_to = std.mem.indexOfScalar(u32, placement.order, first_page[0]).?;
+    try testing.expectEqualSlices(u32, &first_page, placement.order[moved_to..][0..16]);
+    try testing.expect(std.mem.indexOfScalar(u32, placement.page_first, @intCast(moved_to)) != null);
+    const sorted = try testing.allocator.dupe(u32, placement.order);
+    defer testing.allocator.free(sorted);
+    std.mem.sort(u32, sorted, {}, std.sort.asc(u32));
+    for (sorted, 0..) |vertex, i| try testing.expectEqual(i, vertex);
+}
+
+/// Bits of the distance in new ids, averaged over all edges.
+fn log_distance(graph: *const Graph, placement: *const Placement) !f64 {
+    const new_ids = try placement.inverse(testing.allocator);
+    defer testing.allocator.free(new_ids);
+    var sum: f64 = 0;
+    var edges: f64 = 0;
+    for (0..graph.n) |v| for (graph.list(@intCast(v))) |neighbor| {
+        sum += @log2(@as(f64, @floatFromInt(@abs(@as(i64, new_ids[v]) - new_ids[neighbor]))));
+        edges += 1;
+    };
+    return sum / edges;
 }
