@@ -44,8 +44,10 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--io", default="auto", choices=["auto", "uring", "threads"])
     sub.add_argument("--plan", default="auto", choices=["auto", "links_in_memory", "links_on_disk"])
 
-    sub = commands.add_parser("score", help="score the raw answers of an earlier sweep again")
-    sub.add_argument("run", type=Path, help="folder under WORK/runs")
+    sub = commands.add_parser("score", help="score the raw answers of earlier sweeps again, in one table")
+    sub.add_argument(
+        "run", type=Path, nargs="+", help="folders under WORK/runs, of one set and the same queries"
+    )
     common(sub)
 
     sub = commands.add_parser("filters", help="filtered search against filtering afterwards")
@@ -127,7 +129,7 @@ def main() -> None:
                 dataset = datasets.load(
                     arguments.data.resolve(), limit=arguments.limit, query_count=arguments.queries
                 )
-                sweep.finish(dataset, arguments.run, arguments.out)
+                sweep.finish(dataset, arguments.run, arguments.out, arguments.name)
             case "data":
                 print(datasets.find(arguments.set, arguments.maker))
             case "machine":

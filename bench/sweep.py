@@ -253,12 +253,15 @@ def run(
             print(f"sweep: {failed}", file=sys.stderr)
     host = machine.describe(work, export_arrays(dataset, work) / "base.npy")
     (run_folder / "head.json").write_text(json.dumps({"machine": host, "notes": notes, "name": name}))
-    return finish(dataset, run_folder, out)
+    return finish(dataset, [run_folder], out)
 
 
-def finish(dataset: Dataset, run_folder: Path, out: Path) -> list[dict[str, Any]]:
-    """Score the run in ``run_folder`` and write its report."""
-    head = json.loads((run_folder / "head.json").read_text())
-    rows = score_run(dataset, run_folder)
-    report.write(out, head["name"], dataset, head["machine"], rows, head["notes"])
+def finish(
+    dataset: Dataset, run_folders: Sequence[Path], out: Path, name: str | None = None
+) -> list[dict[str, Any]]:
+    """Score the runs in ``run_folders`` and write one report; the first names the machine."""
+    heads = [json.loads((folder / "head.json").read_text()) for folder in run_folders]
+    rows = [row for folder in run_folders for row in score_run(dataset, folder)]
+    notes = [note for head in heads for note in head["notes"]]
+    report.write(out, name or heads[0]["name"], dataset, heads[0]["machine"], rows, notes)
     return rows

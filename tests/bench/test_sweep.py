@@ -43,7 +43,7 @@ def test_sweep_measures_velo_beside_a_peer(tmp_path: Path, monkeypatch: pytest.M
     assert "velo 50% 4+4" in table
 
     (run,) = (tmp_path / "work" / "runs").iterdir()
-    assert sweep.finish(dataset, run, tmp_path / "again") == rows
+    assert sweep.finish(dataset, [run], tmp_path / "again") == rows
 
 
 def test_a_system_that_fails_is_a_line_of_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

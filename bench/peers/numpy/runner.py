@@ -15,6 +15,7 @@ BLOCK_ROWS = 20_000
 
 
 class BruteForce(System):
+    single_max = 50
     base: np.ndarray
     squares: np.ndarray
 
