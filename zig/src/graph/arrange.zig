@@ -30,12 +30,14 @@ pub fn arrange(allocator: std.mem.Allocator, graph: *const Graph, placement: *Pl
     var height: usize = 1;
     stack[0] = .{ .from = 0, .to = @intCast(pages) };
     while (height > 0) {
-        if (cancel) |flag| if (flag.load(.monotonic)) return error.Canceled;
         height -= 1;
         const range = stack[height];
         if (range.to - range.from <= range_min) continue;
         const middle = range.from + (range.to - range.from) / 2;
-        for (0..rounds_max) |_| if (!job.exchange(range, middle)) break;
+        for (0..rounds_max) |_| {
+            if (cancel) |flag| if (flag.load(.monotonic)) return error.Canceled;
+            if (!job.exchange(range, middle)) break;
+        }
         stack[height] = .{ .from = middle, .to = range.to };
         stack[height + 1] = .{ .from = range.from, .to = middle };
         height += 2;

@@ -18,7 +18,7 @@ pub fn connect(comptime Distances: type, allocator: std.mem.Allocator, distances
     defer reached.deinit(allocator);
     const stack = try allocator.alloc(u32, graph.n);
     defer allocator.free(stack);
-    spread(graph, &reached, stack, graph.entry, graph.degree_max);
+    try spread(graph, &reached, stack, graph.entry, graph.degree_max, cancel);
     if (reached.count() == graph.n) return;
 
     var scratch = try Scratch(Distances).init(allocator, distances, list_size, graph.degree_max);
@@ -30,7 +30,7 @@ pub fn connect(comptime Distances: type, allocator: std.mem.Allocator, distances
         scratch.begin(distances, vertex, &.{graph.entry});
         scratch.walk(distances, Plain{ .graph = graph }, &.{});
         attach(Distances, distances, graph, vertex, scratch.list.slice());
-        spread(graph, &reached, stack, vertex, graph.degree_max);
+        try spread(graph, &reached, stack, vertex, graph.degree_max, cancel);
     }
 }
 
@@ -41,7 +41,7 @@ pub fn reachable_count(allocator: std.mem.Allocator, graph: *const Graph, links:
     defer reached.deinit(allocator);
     const stack = try allocator.alloc(u32, graph.n);
     defer allocator.free(stack);
-    spread(graph, &reached, stack, graph.entry, links);
+    spread(graph, &reached, stack, graph.entry, links, null) catch unreachable; // only a cancel fails
     return @intCast(reached.count());
 }
 
@@ -62,11 +62,14 @@ pub const Plain = struct {
 };
 
 /// Marks all that can be reached from `start`. Each vertex is pushed once in its life, so a stack of n is enough.
-fn spread(graph: *const Graph, reached: *base.BitSet, stack: []u32, start: u32, links: u32) void {
+fn spread(graph: *const Graph, reached: *base.BitSet, stack: []u32, start: u32, links: u32, cancel: ?*const std.atomic.Value(bool)) error{Canceled}!void {
     reached.insert(start);
     stack[0] = start;
     var height: usize = 1;
+    var steps: u32 = 0;
     while (height > 0) {
+        steps +%= 1;
+        if (steps % 4096 == 0) if (cancel) |flag| if (flag.load(.monotonic)) return error.Canceled;
         height -= 1;
         const list = graph.list(stack[height]);
         for (list[0..@min(list.len, links)]) |neighbor| {

@@ -288,7 +288,7 @@ fn Filler(comptime Distances: type) type {
         fn fill(self: *Self, job: *Job(Distances)) u32 {
             var bytes: u32 = 0;
             var count: u32 = 0;
-            // A window may run out before the page is full: then what is left elsewhere shares the page.
+            // The pool may run out before the page is full: then what is left elsewhere shares the page.
             while (self.next_seed(job)) |seed| {
                 const fits = bytes + job.options.record_bytes[seed] <= job.options.page_bytes_budget;
                 if (count > 0 and !fits) {
