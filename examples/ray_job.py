@@ -31,7 +31,7 @@ def main(collection: str | None = None) -> None:
             )
         )
         queries = open_vectors(DATA / "sample_queries.u8bin").read()[:5]
-        with Cluster.start(path, threads=1, num_cpus=0) as cluster:
+        with Cluster.start(path, threads=1) as cluster:
             answer = cluster.search(queries, k=3, filter={"price": {"$lt": 0.5}}, return_metadata=["brand"])
         print(f"{answer.shards_answered} of {answer.shards_total} shards answered")
         for row, ids in enumerate(answer.hits.ids.tolist()):

@@ -6,6 +6,7 @@ whom and what happens when an actor dies is in ``router.py``.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -156,7 +157,7 @@ class Cluster:
         threads: int | None = None,
         io: str = "auto",
         plan: str = "auto",
-        num_cpus: float | None = None,
+        num_cpus: float = 0,
         detached: bool = False,
         start_timeout_s: float = 120.0,
     ) -> Cluster:
@@ -174,8 +175,9 @@ class Cluster:
             says. Without any pin Ray may choose any node: right only where all nodes see the same folders.
         memory, threads, io, plan
             As in ``velo.open``; ``memory`` is for the whole collection and divided by rows.
-        num_cpus : float, optional
-            What Ray reserves a shard; default ``threads``, or nothing where that is not given.
+        num_cpus : float
+            What Ray reserves a shard. Nothing unless told otherwise: a shard stands where its disk is, and
+            Ray's counting of processors should not keep it from there.
         detached : bool
             Whether the actors outlive this process.
         start_timeout_s : float
@@ -194,7 +196,7 @@ class Cluster:
             collection if isinstance(collection, Collection) else read_collection(collection, name=name)
         )
         if not ray.is_initialized():
-            ray.init(log_to_driver=False, include_dashboard=False)
+            _start_local_ray()
         budgets = split_memory(described, memory)
         remote_class = _remote_class()
         actors: list[Any] = []
@@ -206,7 +208,7 @@ class Cluster:
                     "name": f"velo-{described.name}-shard-{entry.name}",
                     "namespace": NAMESPACE,
                     "lifetime": "detached" if detached else None,
-                    "num_cpus": num_cpus if num_cpus is not None else (threads or 0),
+                    "num_cpus": num_cpus,
                 }
                 try:
                     actors.append(remote_class.options(**options).remote(spec))
@@ -359,6 +361,16 @@ def _kill(actors: Sequence[Any]) -> None:
         ray.kill(actor, no_restart=True)
 
 
+def _start_local_ray() -> None:
+    """Start a Ray of this machine's own: on the loopback address, without a dashboard."""
+    ray.init(
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _node_ip_address="127.0.0.1",
+    )
+
+
 @contextmanager
 def ray_session(address: str | None = None) -> Iterator[None]:
     """Be connected to Ray for a while; a connection that exists already is used and kept.
@@ -373,9 +385,9 @@ def ray_session(address: str | None = None) -> Iterator[None]:
         return
     try:
         if address is None:
-            ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+            _start_local_ray()
         else:
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise PlacementError(f"cannot connect to Ray: {_first_line(error)}", argument="address") from None
     try:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.serving.conftest import local_answer
+from tests.serving.conftest import LIST_SIZE, local_answer
 from velo.errors import DimensionMismatchError, DtypeError, InvalidArgumentError, NotAnIndexError
 from velo_serving import VectorSearch
 from velo_serving.types import SearchRequest
@@ -17,8 +17,8 @@ from velo_serving.types import SearchRequest
 def test_batches_of_every_shape_get_the_same_neighbors(
     sharded_path: Path, sharded_queries: np.ndarray
 ) -> None:
-    expected = local_answer(sharded_path, SearchRequest(sharded_queries, 4)).hits
-    search = VectorSearch(sharded_path, k=4, threads=1)
+    expected = local_answer(sharded_path, SearchRequest(sharded_queries, 4, list_size=LIST_SIZE)).hits
+    search = VectorSearch(sharded_path, k=4, list_size=LIST_SIZE, threads=1)
     try:
         objects = np.empty(len(sharded_queries), dtype=object)
         objects[:] = list(sharded_queries)
@@ -37,8 +37,12 @@ def test_batches_of_every_shape_get_the_same_neighbors(
 
 
 def test_a_filter_holds_for_all(sharded_path: Path, sharded_queries: np.ndarray) -> None:
-    search = VectorSearch(sharded_path, k=4, column="v", filter={"uniform10": 3}, threads=1)
-    expected = local_answer(sharded_path, SearchRequest(sharded_queries, 4, ({"uniform10": 3},))).hits
+    search = VectorSearch(
+        sharded_path, k=4, list_size=LIST_SIZE, column="v", filter={"uniform10": 3}, threads=1
+    )
+    expected = local_answer(
+        sharded_path, SearchRequest(sharded_queries, 4, ({"uniform10": 3},), None, LIST_SIZE)
+    ).hits
     assert np.array_equal(search({"v": sharded_queries})["ids"], expected.ids)
     search.close()
 
