@@ -1,6 +1,6 @@
 """Search among the rows that pass a filter, written as an expression and as a dict.
 
-    python examples/filtered_search.py [FOLDER]
+python examples/filtered_search.py [FOLDER]
 """
 
 from __future__ import annotations

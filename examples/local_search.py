@@ -1,6 +1,6 @@
 """Build an index over the sample, search it, measure recall. Takes a few seconds.
 
-    python examples/local_search.py [FOLDER]
+python examples/local_search.py [FOLDER]
 """
 
 from __future__ import annotations
