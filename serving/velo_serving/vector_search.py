@@ -83,7 +83,7 @@ class VectorSearch:
         if self._column not in batch:
             raise self._no_column(list(batch))
         hits = self._search(_matrix(batch[self._column], self._dim, self._column))
-        return {**batch, "ids": hits.ids, "distances": hits.distances}
+        return {**batch, "ids": _id_column(hits), "distances": hits.distances}
 
     def close(self) -> None:
         """Release the index."""
@@ -117,6 +117,15 @@ class VectorSearch:
                 raise reply.to_error()  # a batch job wants all shards or an error, never a silent part
             parts.append(reply)
         return merge_top_k(parts, request.k)
+
+
+def _id_column(hits: Hits) -> Any:
+    """Make a column of ids: a matrix of numbers, or for strings an array of lists, as Arrow wants it."""
+    if hits.ids.dtype != object:
+        return hits.ids
+    column = np.empty(len(hits.ids), dtype=object)
+    column[:] = hits.ids.tolist() or None
+    return column
 
 
 def _matrix(column: Any, dim: int, name: str) -> Float32Matrix:

@@ -436,6 +436,7 @@ def test_methods_paths_and_types(tmp_path: Path) -> None:
             response = await client.post("/v1/search", content=b"{}", headers={"Content-Type": content_type})
             assert checked(response, 415)["type"] == "UnsupportedMediaTypeError"
         body = {"vector": VECTOR}
+        checked(await client.post("/v1/search", json=body, headers={"Content-Encoding": "gzip"}), 415)
         checked(await client.post("/v1/search", json=body, headers={"Accept": "text/html"}), 406)
         for accepted in ("*/*", "text/html, application/json;q=0.5", "application/json; charset=utf-8"):
             response = await client.post("/v1/search", json=body, headers={"Accept": accepted})

@@ -194,6 +194,7 @@ class _Gate:
         limits = self._limits
         served = backend.collection(name)
         media_type = bodies.media_type_of(request.headers.get("content-type"))
+        bodies.check_encoding(request.headers.get("content-encoding"))
         if self._requests >= limits.requests_max:
             raise QueueFullError(
                 f"{self._requests} requests are under way, the limit is {limits.requests_max}"

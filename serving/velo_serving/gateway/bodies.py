@@ -24,7 +24,7 @@ from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, refusal
 from velo_serving.types import Answer, FilterDict, Float32Matrix, SearchRequest
 
-__all__ = ["ARROW", "JSON", "NPY", "NPZ", "choose_encoder", "media_type_of", "parse_search"]
+__all__ = ["ARROW", "JSON", "NPY", "NPZ", "check_encoding", "choose_encoder", "media_type_of", "parse_search"]
 
 JSON = "application/json"
 NPY = "application/x-npy"
@@ -51,6 +51,19 @@ def media_type_of(content_type: str | None) -> str:
     if media_type in READS:
         return media_type
     raise UnsupportedMediaTypeError(f"content type {media_type!r} is none of {', '.join(READS)}")
+
+
+def check_encoding(content_encoding: str | None) -> None:
+    """Refuse compressed bodies: a few bytes of them could unfold into more than the limit allows.
+
+    Raises
+    ------
+    UnsupportedMediaTypeError
+    """
+    if content_encoding is not None and content_encoding.strip().lower() != "identity":
+        raise UnsupportedMediaTypeError(
+            f"content encoding {content_encoding!r} is not read here; send the body plain"
+        )
 
 
 def parse_search(
