@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,7 +39,12 @@ WRITES = (JSON, NPZ, ARROW)
 #: Longest npy header that is parsed; a real one takes about a hundred bytes.
 NPY_HEADER_BYTES_MAX = 10_000
 
-NPY_DTYPES = ("float32", "float64", "float16", "uint8", "int8")
+#: What an npy header may call its elements; no other text reaches ``np.dtype``, which reads a language.
+NPY_DTYPES = {
+    order + code: np.dtype(order + code)
+    for code, orders in (("f4", "<>="), ("f8", "<>="), ("f2", "<>="), ("u1", "|<>="), ("i1", "|<>="))
+    for order in orders
+}
 
 
 def media_type_of(content_type: str | None) -> str:
@@ -190,37 +197,54 @@ def _request(
 
 def _matrix_of_npy(body: bytes) -> Float32Matrix:
     """Read one array without trusting it: its header is checked before memory is taken for it."""
-    file = io.BytesIO(body)
-    try:
-        version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise ValueError(f"npy version {version} is not read here")
-        read_header: Callable[..., tuple[tuple[int, ...], bool, np.dtype[Any]]] = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
-        shape, fortran_order, dtype = read_header(file, max_header_size=NPY_HEADER_BYTES_MAX)
-    except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError) as error:
-        raise MalformedBodyError(f"the body is not an npy array: {error}", position=file.tell()) from None
-    if dtype.name not in NPY_DTYPES or dtype.hasobject:
+    header, start = _npy_header(body)
+    descr, fortran_order, shape = (header.get(name) for name in ("descr", "fortran_order", "shape"))
+    dtype = NPY_DTYPES.get(descr) if isinstance(descr, str) else None
+    if dtype is None:
         raise RequestError(
-            f"vectors of type {dtype} are not read here, only {', '.join(NPY_DTYPES)}",
+            f"vectors of type {descr!r} are not read here, only float32, float64, float16, uint8 and int8",
             argument="vectors",
             kind="DtypeError",
         )
-    if len(shape) not in (1, 2) or any(size < 0 for size in shape):
-        raise RequestError(f"an array of shape {shape} is not a vector or a matrix", argument="vectors")
-    start = file.tell()
-    count = 1
-    for size in shape:
-        count *= size
+    sizes = shape if isinstance(shape, tuple) else ()
+    if len(sizes) not in (1, 2) or not all(type(size) is int and size >= 0 for size in sizes):
+        raise RequestError(f"an array of shape {shape!r} is not a vector or a matrix", argument="vectors")
+    count = math.prod(sizes)
     if count * dtype.itemsize != len(body) - start:
         raise MalformedBodyError(
             f"the npy header promises {count * dtype.itemsize} bytes of data, {len(body) - start} follow",
             position=start,
         )
     values = np.frombuffer(body, dtype=dtype, count=count, offset=start)
-    matrix = values.reshape(shape, order="F" if fortran_order else "C")
+    matrix = values.reshape(sizes, order="F" if fortran_order else "C")
     return _float32(matrix.reshape(1, -1) if matrix.ndim == 1 else matrix)
+
+
+def _npy_header(body: bytes) -> tuple[dict[str, Any], int]:
+    """Read the header of an npy file and where its data begins.
+
+    numpy's own reader repairs headers of Python 2 on the way, warns, and raises what its tokenizer raises: here
+    a header is a literal or an error.
+    """
+    if not body.startswith(b"\x93NUMPY") or len(body) < 12:
+        raise MalformedBodyError("the body is not an npy array: it does not begin as one", position=0)
+    version = body[6]
+    if version not in (1, 2, 3):
+        raise MalformedBodyError(f"the body is of npy version {version}, which is not read here", position=6)
+    begin = 10 if version == 1 else 12
+    length = int.from_bytes(body[8:begin], "little")
+    text = body[begin : begin + length]
+    if length > NPY_HEADER_BYTES_MAX or len(text) < length:
+        raise MalformedBodyError(f"the npy header claims {length} bytes", position=8)
+    try:
+        header = ast.literal_eval(text.decode("utf-8" if version == 3 else "latin-1").strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        header = None
+    if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
+        raise MalformedBodyError(
+            "the npy header is not a dict of descr, fortran_order and shape", position=begin
+        )
+    return header, begin + length
 
 
 def _float32(matrix: Any) -> Float32Matrix:
