@@ -2,8 +2,9 @@
 
     python examples/ray_job.py [COLLECTION]
 
-Without a collection the sample is built into four shards first. On a cluster, give each node a resource for the
-disk it has (``ray start --resources '{"shard-0": 1}'``) and pin the shards: ``pin="resource:shard-{shard}"``.
+Without a collection the sample is built into four shards first. On a cluster, give each node a resource for
+the disk it has (``ray start --resources '{"shard-0": 1}'``) and pin the shards:
+``pin="resource:shard-{shard}"``.
 """
 
 from __future__ import annotations

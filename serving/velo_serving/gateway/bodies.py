@@ -223,8 +223,8 @@ def _matrix_of_npy(body: bytes) -> Float32Matrix:
 def _npy_header(body: bytes) -> tuple[dict[str, Any], int]:
     """Read the header of an npy file and where its data begins.
 
-    numpy's own reader repairs headers of Python 2 on the way, warns, and raises what its tokenizer raises: here
-    a header is a literal or an error.
+    numpy's own reader repairs headers of Python 2, warns, and raises what its tokenizer raises: here a header
+    is a literal or an error.
     """
     if not body.startswith(b"\x93NUMPY") or len(body) < 12:
         raise MalformedBodyError("the body is not an npy array: it does not begin as one", position=0)
