@@ -150,6 +150,59 @@ pub fn read_checked(
     }
 }
 
+/// A checked file, mapped: for what is read once, in order, and never has to stand in memory whole (`forget`).
+pub const Mapped = struct {
+    bytes: []align(std.heap.page_size_min) const u8,
+
+    pub fn free(self: *Mapped) void {
+        std.posix.munmap(self.bytes);
+    }
+};
+
+/// Maps a file of `size` bytes and checks its sum.
+pub fn map_checked(
+    allocator: std.mem.Allocator,
+    dir: std.fs.Dir,
+    name: []const u8,
+    size: usize,
+    checksum: u64,
+    diagnostic: *Diagnostic,
+) Error!Mapped {
+    const file = dir.openFile(name, .{}) catch |err| return open_error(diagnostic, name, err);
+    defer file.close();
+    const found = file.getEndPos() catch |err| return diagnostics.file_error(diagnostic, name, "stat", err);
+    if (found != size or size == 0) {
+        diagnostic.in_file(name, "{s} has {d} bytes where the manifest says {d}", .{ name, found, size });
+        return error.Corrupt;
+    }
+    const bytes = std.posix.mmap(null, size, std.posix.PROT.READ, .{ .TYPE = .PRIVATE }, file.handle, 0) catch |err|
+        return diagnostics.file_error(diagnostic, name, "map", err);
+    errdefer std.posix.munmap(bytes);
+    var sum: Sum = .{};
+    defer sum.chunk_sums.deinit(allocator);
+    var at: usize = 0;
+    while (at < size) : (at += chunk_bytes) {
+        const chunk = bytes[at..@min(size, at + chunk_bytes)];
+        try sum.add(allocator, chunk);
+        forget(chunk);
+    }
+    if (sum.finish() != checksum) {
+        diagnostic.in_file(name, "the checksum of {s} does not match the manifest", .{name});
+        return error.Corrupt;
+    }
+    return .{ .bytes = bytes };
+}
+
+/// Takes the whole pages of a part of a mapped file out of the resident set; they come back when they are read again.
+pub fn forget(part: []const u8) void {
+    const page = std.heap.page_size_min;
+    const begin = std.mem.alignForward(usize, @intFromPtr(part.ptr), page);
+    const end = std.mem.alignBackward(usize, @intFromPtr(part.ptr) + part.len, page);
+    if (begin >= end) return;
+    const pages: [*]align(page) u8 = @ptrFromInt(begin);
+    std.posix.madvise(pages, end - begin, std.posix.MADV.DONTNEED) catch {}; // a wish: without it they stay resident
+}
+
 /// Replaces `name` by these bytes: a temporary file, fsync, rename, fsync of the folder.
 pub fn replace(dir: std.fs.Dir, name: []const u8, bytes: []const u8, diagnostic: *Diagnostic) Error!void {
     var buffer: [256]u8 = undefined;

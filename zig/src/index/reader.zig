@@ -33,6 +33,7 @@ pub const Dtype = enum(i32) {
 
 pub const file_codes = "codes.bin";
 pub const file_links = "links.bin";
+const copy_bytes = 1 << 20;
 pub const file_pages = "pages.bin";
 pub const file_page_starts = "page_starts.bin";
 pub const file_vectors = "vectors.bin";
@@ -192,10 +193,12 @@ pub const Reader = struct {
     fn load_links(self: *Reader, options: Options, resident: u64, diagnostic: *Diagnostic) Error!void {
         const m = self.manifest();
         const file = m.file(file_links) orelse return bad_manifest(diagnostic, file_links);
-        var loaded = try base.AlignedBytes.alloc(std.math.cast(usize, file.bytes) orelse return error.OutOfMemory, .{ .huge_pages = true });
-        errdefer loaded.free();
-        const memory = loaded.bytes;
-        try load(self.allocator, self.dir, file, memory, diagnostic);
+        const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return bad_manifest(diagnostic, file.name);
+        const size = std.math.cast(usize, file.bytes) orelse return error.OutOfMemory;
+        // Where fewer links are kept than were built the file is only passed through: it never stands in memory whole.
+        var mapped = try files.map_checked(self.allocator, self.dir, file.name, size, sum, diagnostic);
+        defer mapped.free();
+        const memory = mapped.bytes;
         if (file.bytes < @sizeOf(layout.headers.Links)) return bad_file(diagnostic, file_links);
         const header = std.mem.bytesToValue(layout.headers.Links, memory[0..@sizeOf(layout.headers.Links)]);
         if (!std.mem.eql(u8, &header.magic, layout.headers.Links.magic_expected) or header.n != self.header.n or
@@ -219,12 +222,12 @@ pub const Reader = struct {
         const room: ?u64 = if (options.memory_bytes == 0) null else options.memory_bytes - resident;
         const wanted = @min(built, options.links_kept orelse built);
         if (wanted == built and (room == null or file.bytes <= room.?)) {
-            self.links = links;
-            self.links_memory = loaded;
+            self.links_memory = try .alloc(size, .{ .huge_pages = true });
+            self.links = self.copied(&links, memory);
             self.links_kept = built;
             return;
         }
-        const trimmed = trim.trim(self.allocator, &self.codes, &links, wanted, built, room, options.threads) catch |err| switch (err) {
+        const trimmed = trim.trim(self.allocator, &self.codes, &links, wanted, built, room, options.threads, files.forget) catch |err| switch (err) {
             error.OutOfMemory => return error.OutOfMemory,
             error.BadList => return bad_file(diagnostic, file_links),
             error.NoRoom => {
@@ -234,10 +237,30 @@ pub const Reader = struct {
                 return error.BudgetTooSmall;
             },
         };
-        loaded.free();
         self.links = trimmed.links;
         self.links_memory = trimmed.memory;
         self.links_kept = trimmed.kept;
+    }
+
+    /// `links` over `memory`, copied into `links_memory`; the mapping leaves the resident set as it is copied.
+    fn copied(self: *Reader, links: *const layout.links.Links, memory: []const u8) layout.links.Links {
+        const target = self.links_memory.bytes;
+        var at: usize = 0;
+        while (at < memory.len) : (at += copy_bytes) {
+            const part = memory[at..@min(memory.len, at + copy_bytes)];
+            @memcpy(target[at..][0..part.len], part);
+            files.forget(part);
+        }
+        const groups = @intFromPtr(links.groups.ptr) - @intFromPtr(memory.ptr);
+        const lengths = @intFromPtr(links.lengths.ptr) - @intFromPtr(memory.ptr);
+        const heap = @intFromPtr(links.heap.ptr) - @intFromPtr(memory.ptr);
+        return .{
+            .n = links.n,
+            .codec = links.codec,
+            .groups = @alignCast(std.mem.bytesAsSlice(u64, target[groups..][0 .. links.groups.len * 8])),
+            .lengths = target[lengths..][0..links.lengths.len],
+            .heap = target[heap..][0..links.heap.len],
+        };
     }
 
     pub fn memory_codes_bytes(self: *const Reader) u64 {

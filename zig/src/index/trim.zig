@@ -10,6 +10,8 @@ const adjacency = layout.adjacency;
 /// Below this many links a vertex navigation in memory loses its way; the plan goes to links on disk instead.
 pub const kept_min = 6;
 const sample_max = 4096;
+/// So many lists are read before what they took is released: about a megabyte.
+const release_vertices = 1024 * layout.links.group_size;
 
 pub const Trimmed = struct { links: Links, memory: base.AlignedBytes, kept: u32 };
 
@@ -24,6 +26,9 @@ pub fn estimate_bytes(links: *const Links, built: u32, kept: u32) u64 {
     return overhead + @as(u64, @intFromFloat(@as(f64, @floatFromInt(links.heap.len)) * share * per_link * 1.02)) + 64;
 }
 
+/// Called with parts of `links.heap` that have been read and are not needed soon, if ever.
+pub const Release = *const fn (part: []const u8) void;
+
 /// Keeps at most `wanted` links a vertex, and at most what `room` bytes hold. Consumes nothing: `links` stays valid.
 pub fn trim(
     allocator: std.mem.Allocator,
@@ -33,6 +38,7 @@ pub fn trim(
     built: u32,
     room: ?u64,
     threads: u32,
+    release: Release,
 ) Error!Trimmed {
     var kept = wanted;
     if (room) |bytes| {
@@ -40,7 +46,7 @@ pub fn trim(
     }
     while (true) {
         if (room) |bytes| if (kept < kept_min and links.heap.len > bytes) return error.NoRoom;
-        var trimmed = try trim_to(allocator, codes, links, kept, threads);
+        var trimmed = try trim_to(allocator, codes, links, kept, threads, release);
         if (room == null or trimmed.memory.bytes.len <= room.?) return trimmed;
         trimmed.memory.free();
         if (kept <= kept_min) return error.NoRoom;
@@ -48,7 +54,14 @@ pub fn trim(
     }
 }
 
-fn trim_to(allocator: std.mem.Allocator, codes: *const quant.Codes, links: *const Links, kept: u32, threads: u32) Error!Trimmed {
+fn trim_to(
+    allocator: std.mem.Allocator,
+    codes: *const quant.Codes,
+    links: *const Links,
+    kept: u32,
+    threads: u32,
+    release: Release,
+) Error!Trimmed {
     var nearest = try Nearest.init(allocator, codes);
     defer nearest.deinit();
 
@@ -61,6 +74,7 @@ fn trim_to(allocator: std.mem.Allocator, codes: *const quant.Codes, links: *cons
         statistics.count(vertex, try nearest.of(links, vertex, kept, &buffer));
     }
     const codec = adjacency.Codec.train(&statistics);
+    release(links.heap);
 
     // Each thread encodes a run of groups into its own heap; then the heaps are laid end to end.
     const groups = layout.links.group_count(links.n);
@@ -78,6 +92,7 @@ fn trim_to(allocator: std.mem.Allocator, codes: *const quant.Codes, links: *cons
             .links = links,
             .codec = &codec,
             .kept = kept,
+            .release = release,
             .lengths = lengths,
             .begin = @intCast(@as(u64, groups) * i / thread_count * layout.links.group_size),
             .end = @min(links.n, @as(u32, @intCast(@as(u64, groups) * (i + 1) / thread_count * layout.links.group_size))),
@@ -125,6 +140,7 @@ const Part = struct {
     links: *const Links,
     codec: *const adjacency.Codec,
     kept: u32,
+    release: Release,
     lengths: []u8,
     begin: u32,
     end: u32,
@@ -142,7 +158,13 @@ const Part = struct {
     fn encode(self: *Part) Error!void {
         var buffer: [adjacency.neighbors_max]u32 = undefined;
         var vertex = self.begin;
+        var behind = self.links.groups[self.begin / layout.links.group_size];
         while (vertex < self.end) : (vertex += 1) {
+            if (vertex % release_vertices == 0 and vertex > self.begin) {
+                const here = self.links.groups[vertex / layout.links.group_size];
+                self.release(self.links.heap[@intCast(behind)..@intCast(here)]);
+                behind = here;
+            }
             var ids = try self.nearest.of(self.links, vertex, self.kept, &buffer);
             while (self.codec.encoded_bytes(vertex, ids) > layout.links.list_bytes_max) ids = ids[0 .. ids.len - 1];
             const out = try self.heap.addManyAsSlice(std.heap.page_allocator, self.codec.encoded_bytes(vertex, ids));
