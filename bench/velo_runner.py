@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ class Velo(System):
     def set_point(self, point: dict[str, Any]) -> None:
         if self.index is not None:
             self.index.close()
+            self.index = None
+            gc.collect()
         self.index = velo.open(
             self.path, memory=point["memory"], threads=self.threads, io=point["io"], plan=point["plan"]
         )
