@@ -83,6 +83,7 @@ pub const Index = struct {
     reader: index.Reader,
     shared: search.Shared,
     engine: Engines,
+    cache: ?search.Cache,
     pages_fd: std.posix.fd_t,
     device: device.DeviceInfo,
     threads: u32,
@@ -129,6 +130,9 @@ export fn velo_index_open(path: ?[*:0]const u8, options: ?*const OpenOptions, in
     if (o.threads > 1024) return fail(.invalid_argument, .{ .argument = "threads" }, "threads is {d}; at most 1024", .{o.threads});
     if (o.queries_in_flight > search.engine.queries_in_flight_max)
         return fail(.invalid_argument, .{ .argument = "queries_in_flight" }, "queries_in_flight is {d}; at most {d}", .{ o.queries_in_flight, search.engine.queries_in_flight_max });
+    if (o.cache_policy > 4) return fail(.invalid_argument, .{ .argument = "cache_policy" }, "cache_policy {d} is unknown", .{o.cache_policy});
+    if (o.cache_unit > 2) return fail(.invalid_argument, .{ .argument = "cache_unit" }, "cache_unit {d} is unknown", .{o.cache_unit});
+    if (std.math.isNan(o.cache_share) or o.cache_share > 1) return fail(.invalid_argument, .{ .argument = "cache_share" }, "cache_share must lie between 0 and 1", .{});
     if (o.queue_depth > io.queue_depth_max)
         return fail(.invalid_argument, .{ .argument = "queue_depth" }, "queue_depth is {d}; at most {d}", .{ o.queue_depth, io.queue_depth_max });
     const self = common.allocator.create(Index) catch return common.out_of_memory();
@@ -147,7 +151,7 @@ fn open(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
     var plan: search.Plan = if (o.plan == 2) .links_on_disk else .links_in_memory;
     const reader_options: index.reader.Options = .{
         .links_kept = if (o.links_kept == 0 or o.links_kept == std.math.maxInt(u32)) null else o.links_kept,
-        .memory_bytes = o.memory_bytes,
+        .memory_bytes = o.memory_bytes - reserved_for_cache(o),
         .keep_links = plan == .links_in_memory,
         .threads = threads,
     };
@@ -174,13 +178,30 @@ fn open(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
     self.threads = threads;
     self.queries_in_flight = if (o.queries_in_flight == 0) search.engine.queries_in_flight_default else o.queries_in_flight;
     self.memory_budget_bytes = o.memory_bytes;
+    // Navigation in memory leaves a cache little to do where queries do not repeat: there it is only made when asked for.
+    const cache_budget = if (plan == .links_on_disk or o.cache_share > 0) o.memory_bytes else 0;
+    self.cache = search.open_cache(common.allocator, &self.reader, cache_budget, @enumFromInt(o.cache_policy), self.reader.header.rotation_seed) catch {
+        self.completed.deinit();
+        self.shared.deinit(common.allocator);
+        self.reader.deinit();
+        return common.out_of_memory();
+    };
+    if (self.cache) |*cache| self.shared.cache = cache;
+    self.shared.cache_unit = @enumFromInt(o.cache_unit);
     const status = start(self, path, o);
     if (status != ok) {
+        if (self.cache) |*cache| cache.deinit();
         self.completed.deinit();
         self.shared.deinit(common.allocator);
         self.reader.deinit();
     }
     return status;
+}
+
+/// Slots get what links leave over, or a share of the budget that the caller named.
+fn reserved_for_cache(o: OpenOptions) u64 {
+    if (!(o.cache_share > 0)) return 0;
+    return @intFromFloat(@as(f64, @floatFromInt(o.memory_bytes)) * @min(o.cache_share, 0.95));
 }
 
 fn start(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
@@ -239,6 +260,7 @@ export fn velo_index_close(handle: ?*Index) i32 {
     while (self.calls.load(.acquire) > 0) std.Thread.sleep(50 * std.time.ns_per_us);
     std.posix.close(self.pages_fd);
     self.completed.deinit();
+    if (self.cache) |*cache| cache.deinit();
     self.shared.deinit(common.allocator);
     self.reader.deinit();
     common.allocator.destroy(self);
@@ -274,6 +296,7 @@ export fn velo_index_info_get(handle: ?*Index, info_out: ?*IndexInfo) i32 {
     info.stores_vectors = @intFromBool(reader.vectors != null);
     info.memory_codes_bytes = reader.memory_codes_bytes();
     info.memory_links_bytes = reader.memory_links_bytes();
+    info.memory_cache_bytes = if (self.cache) |*cache| cache.memory_bytes() else 0;
     info.memory_pages_bytes = reader.memory_pages_bytes();
     info.memory_workers_bytes = switch (self.engine) {
         inline else => |engine| engine.memory_bytes(),

@@ -221,13 +221,14 @@ pub const Reader = struct {
         const built = header.links_built;
         const room: ?u64 = if (options.memory_bytes == 0) null else options.memory_bytes - resident;
         const wanted = @min(built, options.links_kept orelse built);
-        if (wanted == built and (room == null or file.bytes <= room.?)) {
-            self.links_memory = try .alloc(size, .{ .huge_pages = true });
-            self.links = self.copied(&links, memory);
+        const resident_bytes: usize = @intCast(header.resident_bytes());
+        if (wanted == built and (room == null or resident_bytes <= room.?)) {
+            self.links_memory = try .alloc(resident_bytes, .{ .huge_pages = true });
+            self.links = self.copied(&links, memory[0..resident_bytes]);
             self.links_kept = built;
             return;
         }
-        const trimmed = trim.trim(self.allocator, &self.codes, &links, wanted, built, room, options.threads, files.forget) catch |err| switch (err) {
+        const trimmed = trim.trim(self.allocator, &links, memory[resident_bytes..], wanted, built, room, options.threads, files.forget) catch |err| switch (err) {
             error.OutOfMemory => return error.OutOfMemory,
             error.BadList => return bad_file(diagnostic, file_links),
             error.NoRoom => {

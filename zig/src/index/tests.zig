@@ -57,11 +57,11 @@ test "what is built verifies, for every metric and many shapes" {
             var pages: u64 = 0;
             try verify(testing.allocator, place.path, &pages, &diagnostic);
             try testing.expect(pages > 0);
-            var opened = try Reader.open(testing.allocator, place.path, .{ .links_kept = 6 }, &diagnostic);
+            var opened = try Reader.open(testing.allocator, place.path, .{ .links_kept = 8 }, &diagnostic);
             defer opened.deinit();
             try testing.expectEqual(shape[0], opened.n());
             var ids: [64]u32 = undefined;
-            for (0..opened.n()) |vertex| try testing.expect((try opened.links.?.decode(@intCast(vertex), &ids)).len <= 6);
+            for (0..opened.n()) |vertex| try testing.expect((try opened.links.?.decode(@intCast(vertex), &ids)).len <= 8);
         }
     }
 }

@@ -1,14 +1,13 @@
-//! Fewer links in memory than links.bin holds: of each list the nearest to its vertex stay, because pruning takes
-//! neighbors nearest first, so that these are the first it took.
+//! Fewer links in memory than links.bin holds: of each list those stay that pruning put first, by their tiers. (The
+//! nearest are not the first: pruning puts those first that serve navigation over few links.)
 const std = @import("std");
 const layout = @import("layout");
-const quant = @import("quant");
 const base = @import("base");
 const Links = layout.links.Links;
 const adjacency = layout.adjacency;
 
 /// Below this many links a vertex navigation in memory loses its way; the plan goes to links on disk instead.
-pub const kept_min = 6;
+pub const kept_min = layout.links.tier_bounds[0];
 const sample_max = 4096;
 /// So many lists are read before what they took is released: about a megabyte.
 const release_vertices = 1024 * layout.links.group_size;
@@ -32,46 +31,54 @@ pub const Release = *const fn (part: []const u8) void;
 /// Keeps at most `wanted` links a vertex, and at most what `room` bytes hold. Consumes nothing: `links` stays valid.
 pub fn trim(
     allocator: std.mem.Allocator,
-    codes: *const quant.Codes,
     links: *const Links,
+    tiers: []const u8,
     wanted: u32,
     built: u32,
     room: ?u64,
     threads: u32,
     release: Release,
 ) Error!Trimmed {
-    var kept = wanted;
+    // One of the tiers' numbers, or all that were built.
+    var kept = step_down(built, @max(wanted, kept_min) + 1) orelse return error.NoRoom;
     if (room) |bytes| {
-        while (kept > kept_min and estimate_bytes(links, built, kept) > bytes) kept -= 1;
+        while (estimate_bytes(links, built, kept) > bytes) kept = step_down(built, kept) orelse break;
     }
     while (true) {
-        if (room) |bytes| if (kept < kept_min and links.heap.len > bytes) return error.NoRoom;
-        var trimmed = try trim_to(allocator, codes, links, kept, threads, release);
+        var trimmed = try trim_to(allocator, links, tiers, built, kept, threads, release);
         if (room == null or trimmed.memory.bytes.len <= room.?) return trimmed;
         trimmed.memory.free();
-        if (kept <= kept_min) return error.NoRoom;
-        kept -= 1;
+        kept = step_down(built, kept) orelse return error.NoRoom;
     }
+}
+
+/// The next smaller number of links that can be kept; null below the first tier.
+fn step_down(built: u32, kept: u32) ?u32 {
+    if (built < kept) return built;
+    var best: ?u32 = null;
+    for (layout.links.tier_bounds) |bound| {
+        if (bound < kept) best = bound;
+    }
+    return best;
 }
 
 fn trim_to(
     allocator: std.mem.Allocator,
-    codes: *const quant.Codes,
     links: *const Links,
+    tiers: []const u8,
+    built: u32,
     kept: u32,
     threads: u32,
     release: Release,
 ) Error!Trimmed {
-    var nearest = try Nearest.init(allocator, codes);
-    defer nearest.deinit();
-
+    const first: First = .{ .tiers = tiers, .stride = layout.links.tier_bytes(built), .within = if (kept >= built) 8 else layout.links.tiers_within(kept) };
     // The gaps of shorter lists are other gaps: train their code on a sample.
     var statistics: adjacency.Codec.Statistics = .{};
     const stride = @max(1, links.n / sample_max);
     var vertex: u32 = 0;
     while (vertex < links.n) : (vertex += stride) {
         var buffer: [adjacency.neighbors_max]u32 = undefined;
-        statistics.count(vertex, try nearest.of(links, vertex, kept, &buffer));
+        statistics.count(vertex, try first.of(links, vertex, &buffer));
     }
     const codec = adjacency.Codec.train(&statistics);
     release(links.heap);
@@ -88,15 +95,13 @@ fn trim_to(
     @memset(lengths, 0);
     for (parts, 0..) |*part, i| {
         part.* = .{
-            .codes = codes,
             .links = links,
             .codec = &codec,
-            .kept = kept,
+            .first = first,
             .release = release,
             .lengths = lengths,
             .begin = @intCast(@as(u64, groups) * i / thread_count * layout.links.group_size),
             .end = @min(links.n, @as(u32, @intCast(@as(u64, groups) * (i + 1) / thread_count * layout.links.group_size))),
-            .nearest = try Nearest.init(allocator, codes),
         };
         started += 1;
     }
@@ -136,15 +141,13 @@ fn trim_to(
 }
 
 const Part = struct {
-    codes: *const quant.Codes,
     links: *const Links,
     codec: *const adjacency.Codec,
-    kept: u32,
+    first: First,
     release: Release,
     lengths: []u8,
     begin: u32,
     end: u32,
-    nearest: Nearest,
     heap: std.ArrayList(u8) = .empty,
     failure: ?Error = null,
     thread: ?std.Thread = null,
@@ -165,7 +168,7 @@ const Part = struct {
                 self.release(self.links.heap[@intCast(behind)..@intCast(here)]);
                 behind = here;
             }
-            var ids = try self.nearest.of(self.links, vertex, self.kept, &buffer);
+            var ids = try self.first.of(self.links, vertex, &buffer);
             while (self.codec.encoded_bytes(vertex, ids) > layout.links.list_bytes_max) ids = ids[0 .. ids.len - 1];
             const out = try self.heap.addManyAsSlice(std.heap.page_allocator, self.codec.encoded_bytes(vertex, ids));
             self.lengths[vertex] = @intCast(self.codec.encode(vertex, ids, out));
@@ -173,65 +176,29 @@ const Part = struct {
     }
 
     fn deinit(self: *Part) void {
-        self.nearest.deinit();
         self.heap.deinit(std.heap.page_allocator);
     }
 };
 
-/// Chooses the nearest of a vertex's links by the codes in memory.
-const Nearest = struct {
-    allocator: std.mem.Allocator,
-    codes: *const quant.Codes,
-    query: quant.Query,
-    unpacked: []u16,
-    point: []f32,
+/// Chooses the links of the lower tiers.
+const First = struct {
+    tiers: []const u8,
+    /// Bytes of tiers a vertex.
+    stride: u32,
+    /// Tiers below this stay.
+    within: u4,
 
-    fn init(allocator: std.mem.Allocator, codes: *const quant.Codes) error{OutOfMemory}!Nearest {
-        var query = try quant.Query.init(allocator, codes.params);
-        errdefer query.deinit(allocator);
-        const unpacked = try allocator.alloc(u16, codes.params.dim);
-        errdefer allocator.free(unpacked);
-        return .{ .allocator = allocator, .codes = codes, .query = query, .unpacked = unpacked, .point = try allocator.alloc(f32, codes.params.dim) };
-    }
-
-    fn deinit(self: *Nearest) void {
-        self.query.deinit(self.allocator);
-        self.allocator.free(self.unpacked);
-        self.allocator.free(self.point);
-    }
-
-    /// Up to `kept` links of `vertex`, ascending.
-    fn of(self: *Nearest, links: *const Links, vertex: u32, kept: u32, buffer: *[adjacency.neighbors_max]u32) error{BadList}![]u32 {
+    /// The links of `vertex` that stay, ascending.
+    fn of(self: First, links: *const Links, vertex: u32, buffer: *[adjacency.neighbors_max]u32) error{BadList}![]u32 {
         const ids = links.decode(vertex, buffer) catch return error.BadList;
-        if (ids.len <= kept) return ids;
-        const params = self.codes.params;
-        const entry = self.codes.bytes[@as(usize, vertex) * params.entry_bytes() ..][0..params.entry_bytes()];
-        quant.unpack(entry[0..params.upper_bytes()], params.memory_bits, self.unpacked);
-        const middle = @as(f32, @floatFromInt(@as(u32, 1) << @intCast(params.memory_bits - 1))) - 0.5;
-        var square: f32 = 0;
-        for (self.point, self.unpacked) |*value, code| {
-            value.* = @as(f32, @floatFromInt(code)) - middle;
-            square += value.* * value.*;
+        const tiers = self.tiers[@as(usize, vertex) * self.stride ..][0..self.stride];
+        if (layout.links.tier_bytes(@intCast(ids.len)) > tiers.len) return error.BadList;
+        var count: usize = 0;
+        for (ids, 0..) |id, link| {
+            if (layout.links.get_tier(tiers, link) >= self.within) continue;
+            ids[count] = id;
+            count += 1;
         }
-        const norm2 = self.codes.norm2.decode(std.mem.readInt(u16, entry[params.upper_bytes()..][0..2], .little));
-        const scale = @sqrt(@max(0, norm2) / @max(square, 1e-30));
-        for (self.point) |*value| value.* *= scale;
-        self.query.prepare(self.point);
-        var distances: [adjacency.neighbors_max]f32 = undefined;
-        self.query.estimate(self.codes, ids, distances[0..ids.len]);
-        // Selection of a few out of a few: insertion into a sorted prefix.
-        for (1..ids.len) |i| {
-            const id = ids[i];
-            const distance = distances[i];
-            var j = i;
-            while (j > 0 and distances[j - 1] > distance) : (j -= 1) {
-                distances[j] = distances[j - 1];
-                ids[j] = ids[j - 1];
-            }
-            distances[j] = distance;
-            ids[j] = id;
-        }
-        std.mem.sortUnstable(u32, ids[0..kept], {}, std.sort.asc(u32));
-        return ids[0..kept];
+        return ids[0..count];
     }
 };

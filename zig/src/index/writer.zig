@@ -93,6 +93,11 @@ const Lists = struct {
         }
         return buffer[0..unique];
     }
+
+    /// Where pruning put neighbor `id` in the list of `vertex`.
+    fn place_of(self: Lists, vertex: u32, id: u32) usize {
+        return std.mem.indexOfScalar(u32, self.graph.list(self.order[vertex]), self.order[id]).?;
+    }
 };
 
 fn train(lists: Lists, n: u32, kept: usize) adjacency.Codec {
@@ -259,6 +264,15 @@ fn write_links(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
         input.control.done.store((n + vertex / 2) / 2, .monotonic);
     }
     try file.write(&@as([adjacency.over_read_bytes]u8, @splat(0)));
+    const tiers = try allocator.alloc(u8, layout.links.tier_bytes(input.links_kept));
+    defer allocator.free(tiers);
+    for (0..n) |vertex| {
+        if (vertex % 4096 == 0) try input.control.check();
+        const ids = fitting(&codec, @intCast(vertex), lists.of(@intCast(vertex), input.links_kept, &buffer));
+        @memset(tiers, 0);
+        for (ids, 0..) |id, link| layout.links.put_tier(tiers, link, layout.links.tier_of(lists.place_of(@intCast(vertex), id)));
+        try file.write(tiers);
+    }
     try written.files.append(allocator, .{ .name = reader.file_links, .summary = try file.finish() });
 }
 

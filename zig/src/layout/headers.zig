@@ -47,7 +47,7 @@ pub const Codes = extern struct {
     }
 };
 
-/// links.bin: this header, then the three parts of links.Links.
+/// links.bin: this header, then the parts that links.zig draws.
 pub const Links = extern struct {
     magic: [8]u8 = magic_expected.*,
     n: u64,
@@ -59,10 +59,14 @@ pub const Links = extern struct {
 
     pub const magic_expected = "VELOLINK";
 
-    pub fn file_bytes(self: *const Links) u64 {
-        const n: u32 = @intCast(self.n);
-        const groups = links.group_count(n);
+    /// Header, groups, lengths and heap: what an open that keeps every link has in memory.
+    pub fn resident_bytes(self: *const Links) u64 {
+        const groups = links.group_count(@intCast(self.n));
         return @sizeOf(Links) + (@as(u64, groups) + 1) * 8 + @as(u64, groups) * links.group_size + self.heap_bytes;
+    }
+
+    pub fn file_bytes(self: *const Links) u64 {
+        return self.resident_bytes() + self.n * links.tier_bytes(self.links_built);
     }
 };
 

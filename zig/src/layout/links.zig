@@ -6,6 +6,11 @@
 //!   heap      the lists, then `adjacency.over_read_bytes` zeros
 //!
 //! so finding a list is one load of the group and a masked sum of at most 15 lengths.
+//!
+//! links.bin has a fourth part, which never stands in memory whole:
+//!
+//!   tiers     `tier_bytes` a vertex: 3 bits a link, in the order of its list: the tier of the place that the link
+//!             took when the list was pruned. An open that keeps fewer links keeps the lower tiers.
 const std = @import("std");
 const adjacency = @import("adjacency.zig");
 const assert = std.debug.assert;
@@ -15,6 +20,51 @@ pub const list_bytes_max = 255;
 
 pub fn group_count(n: u32) u32 {
     return (n + group_size - 1) / group_size;
+}
+
+/// Links of the tiers up to t: an open keeps one of these numbers, or all.
+pub const tier_bounds = [_]u32{ 8, 10, 12, 14, 16, 20, 24 };
+const tier_bits = 3;
+
+comptime {
+    assert(tier_bounds.len < 1 << tier_bits);
+}
+
+/// The tier of the place that a link took in its list, 0 the first.
+pub fn tier_of(place: usize) u3 {
+    for (tier_bounds, 0..) |bound, tier| {
+        if (place < bound) return @intCast(tier);
+    }
+    return tier_bounds.len;
+}
+
+/// Tiers that may stay when `kept` links shall: those below the answer.
+pub fn tiers_within(kept: u32) u4 {
+    var tiers: u4 = 0;
+    for (tier_bounds) |bound| {
+        if (bound <= kept) tiers += 1;
+    }
+    return tiers;
+}
+
+pub fn tier_bytes(links_built: u32) u32 {
+    return (links_built * tier_bits + 7) / 8;
+}
+
+pub fn put_tier(tiers: []u8, link: usize, tier: u3) void {
+    for (0..tier_bits) |bit| {
+        const at = link * tier_bits + bit;
+        tiers[at / 8] |= @as(u8, (tier >> @intCast(bit)) & 1) << @intCast(at % 8);
+    }
+}
+
+pub fn get_tier(tiers: []const u8, link: usize) u3 {
+    var tier: u3 = 0;
+    for (0..tier_bits) |bit| {
+        const at = link * tier_bits + bit;
+        tier |= @as(u3, @intCast((tiers[at / 8] >> @intCast(at % 8)) & 1)) << @intCast(bit);
+    }
+    return tier;
 }
 
 pub const Links = struct {
@@ -96,4 +146,18 @@ test "lists are found where they were put" {
     for (&ids, 0..) |*list, v| try std.testing.expectEqualSlices(u32, list, try links.decode(@intCast(v), &out));
     lengths[17] += 1;
     try std.testing.expectError(error.BadLinks, links.verify());
+}
+
+test "tiers of places, and of links by bits" {
+    try std.testing.expectEqual(0, tier_of(7));
+    try std.testing.expectEqual(1, tier_of(8));
+    try std.testing.expectEqual(7, tier_of(24));
+    try std.testing.expectEqual(7, tier_of(200));
+    try std.testing.expectEqual(0, tiers_within(7));
+    try std.testing.expectEqual(5, tiers_within(17));
+    try std.testing.expectEqual(7, tiers_within(32));
+    var bytes: [12]u8 = @splat(0);
+    try std.testing.expectEqual(12, tier_bytes(32));
+    for (0..32) |link| put_tier(&bytes, link, @intCast(link * 5 % 8));
+    for (0..32) |link| try std.testing.expectEqual(link * 5 % 8, get_tier(&bytes, link));
 }

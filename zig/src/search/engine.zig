@@ -27,6 +27,8 @@ pub const Options = struct {
 pub const queries_in_flight_default = 8;
 pub const queue_depth_default = 64;
 pub const queries_in_flight_max = 256;
+/// Reads that a query with links on disk may have on their way beside the pages that it holds.
+const beam_reads_max = 64;
 
 /// The next processor to pin a worker to: indexes opened side by side spread over the machine.
 var next_processor: std.atomic.Value(u32) = .init(0);
@@ -99,6 +101,10 @@ pub fn Engine(comptime Device: type) type {
             page: i64 = -1,
             /// In the worker's `starved` list, waiting for page buffers.
             starved: bool = false,
+            /// In the worker's `ready` list.
+            ready: bool = false,
+            /// The search is over, only reads that it no longer needs are on their way.
+            ended: bool = false,
         };
 
         const Worker = struct {
@@ -123,7 +129,12 @@ pub fn Engine(comptime Device: type) type {
                 // Kernels and list readers look a little past a page: the next sector is theirs to look at.
                 const stride = page_size + io.sector_size;
                 const depth = @min(options.queue_depth, io.queue_depth_max);
-                const buffer_count = 2 * depth;
+                const slot_count = options.queries_in_flight;
+                // With links on disk queries hold on to pages: enough for all of them, so that none waits for another.
+                const buffer_count: u32 = if (engine.shared.plan == .links_on_disk)
+                    slot_count * (Search.held_max + beam_reads_max)
+                else
+                    2 * depth;
                 var memory = try base.AlignedBytes.alloc(buffer_count * stride, .{});
                 errdefer memory.free();
                 var device = try Device.init(allocator, .{
@@ -144,7 +155,6 @@ pub fn Engine(comptime Device: type) type {
                 }
                 const done = try allocator.alloc(*io.Read, buffer_count);
                 errdefer allocator.free(done);
-                const slot_count = options.queries_in_flight;
                 var idle = try Stack.init(allocator, slot_count);
                 errdefer idle.deinit(allocator);
                 var ready = try Stack.init(allocator, slot_count);
@@ -199,7 +209,10 @@ pub fn Engine(comptime Device: type) type {
                             self.begin(task);
                         } else if (nothing_live) return; // closed and empty
                     }
-                    while (self.ready.pop()) |slot| self.advance(slot);
+                    while (self.ready.pop()) |number| {
+                        self.slots[number].ready = false;
+                        self.advance(number);
+                    }
                     self.device.flush();
                     const nothing_to_do = self.idle.len == 0 or !self.engine.queue.waiting.load(.acquire);
                     const done_count = self.device.poll(self.done, if (nothing_to_do) .one else .none);
@@ -217,24 +230,32 @@ pub fn Engine(comptime Device: type) type {
                 slot.begin_us = base.nowMicros();
                 slot.outcome = .ok;
                 slot.page = -1;
+                slot.ended = false;
                 slot.search.start(job.queries[@intCast(task.query * job.query_bytes)..][0..job.query_bytes], job.dtype, job.parameters, job.filter_of(task.query));
+                self.make_ready(number);
+            }
+
+            fn make_ready(self: *Worker, number: u32) void {
+                const slot = &self.slots[number];
+                if (slot.ready) return;
+                slot.ready = true;
                 self.ready.push(number);
             }
 
             /// Runs a slot whose pages have all arrived (or that has not wanted any yet) until it wants more, or ends.
             fn advance(self: *Worker, number: u32) void {
                 const slot = &self.slots[number];
-                assert(slot.in_flight == 0);
-                if (slot.outcome == .ok) self.check_time(slot);
-                if (slot.outcome != .ok) return self.finish(number);
-                const want = slot.search.step() catch {
-                    slot.outcome = .corrupt;
-                    return self.finish(number);
-                };
-                switch (want) {
-                    .done => self.finish(number),
-                    .pages => self.ask(number),
+                if (slot.outcome == .ok and !slot.ended) {
+                    self.check_time(slot);
+                    if (slot.outcome == .ok) {
+                        if (slot.search.step()) |want| {
+                            // Nothing wanted and nothing on its way: there is nothing to wait for.
+                            slot.ended = want == .done or (slot.search.wanted_count == 0 and slot.in_flight == 0);
+                        } else |_| slot.outcome = .corrupt;
+                        if (slot.outcome == .ok and !slot.ended) return self.ask(number);
+                    }
                 }
+                if (slot.in_flight == 0) self.finish(number);
             }
 
             fn check_time(self: *Worker, slot: *Slot) void {
@@ -277,39 +298,61 @@ pub fn Engine(comptime Device: type) type {
                 }
             }
 
+            /// After an arrival: a query with links in memory goes on when the whole round is there, so that its answer
+            /// does not depend on which page came first; one with links on disk goes on with what it has.
             fn ready_if_complete(self: *Worker, number: u32) void {
                 const slot = &self.slots[number];
-                if (slot.in_flight > 0 or slot.starved) return;
-                if (slot.outcome != .ok or slot.search.wanted_next == slot.search.wanted_count) self.ready.push(number);
+                if (slot.starved) return;
+                if (slot.outcome == .ok and !slot.ended) {
+                    if (slot.search.wanted_next < slot.search.wanted_count) return;
+                    if (slot.in_flight > 0 and self.engine.shared.plan == .links_in_memory) return;
+                } else if (slot.in_flight > 0) return;
+                self.make_ready(number);
             }
 
             fn arrive(self: *Worker, read: *io.Read) void {
                 const number: u32 = @intCast(read.context >> 32);
                 const page: u32 = @truncate(read.context);
                 const slot = &self.slots[number];
-                slot.in_flight -= 1;
-                if (slot.outcome == .ok) {
-                    if (read.status == .ok) {
-                        slot.search.on_page(page, read.data()) catch {
-                            slot.outcome = .corrupt;
-                            slot.page = page;
-                        };
-                    } else {
-                        // A file that ends before a page it should hold is damage; else the device failed.
-                        slot.outcome = if (read.status == .short) .corrupt else .io;
-                        slot.page = page;
-                    }
-                }
                 const buffer: u32 = @intCast((@intFromPtr(read.buffer) - @intFromPtr(self.memory.bytes.ptr)) / self.buffer_stride);
-                self.free_buffers[self.free_count] = buffer;
-                self.free_count += 1;
+                slot.in_flight -= 1;
+                self.put_back(self.use(slot, read, page, buffer));
                 self.ready_if_complete(number);
+            }
+
+            /// Hands a page to its query; returns the buffer that is free afterwards, if any is.
+            fn use(self: *Worker, slot: *Slot, read: *const io.Read, page: u32, buffer: u32) ?u32 {
+                _ = self;
+                if (slot.outcome != .ok) return buffer;
+                if (read.status != .ok) {
+                    // A file that ends before a page it should hold is damage; else the device failed.
+                    slot.outcome = if (read.status == .short) .corrupt else .io;
+                    slot.page = page;
+                    return buffer;
+                }
+                const fate = slot.search.on_page(page, read.data(), buffer) catch {
+                    slot.outcome = .corrupt;
+                    slot.page = page;
+                    return buffer;
+                };
+                return switch (fate) {
+                    .free => buffer,
+                    .held => null,
+                    .exchanged => |other| other,
+                };
+            }
+
+            fn put_back(self: *Worker, buffer: ?u32) void {
+                self.free_buffers[self.free_count] = buffer orelse return;
+                self.free_count += 1;
             }
 
             fn finish(self: *Worker, number: u32) void {
                 const slot = &self.slots[number];
                 const job = slot.job;
                 write_out(slot, self.engine.shared);
+                for (slot.search.held_pages()) |held| self.put_back(held.buffer);
+                slot.search.held_count = 0;
                 self.idle.push(number);
                 job.finish_query(slot.outcome, slot.page);
             }

@@ -74,6 +74,11 @@ pub const List = struct {
         self.items[place].tagged |= expanded_bit;
     }
 
+    pub fn unmark(self: *List, place: u32) void {
+        self.items[place].tagged &= ~expanded_bit;
+        self.cursor = @min(self.cursor, place);
+    }
+
     pub fn slice(self: *const List) []Candidate {
         return self.items[0..self.len];
     }
@@ -165,6 +170,15 @@ pub const Visited = struct {
         @prefetch(&self.halves[self.current][hash(vertex) & self.mask], .{ .rw = .write });
     }
 
+    pub fn contains(self: *const Visited, vertex: u32) bool {
+        const table = self.halves[self.current];
+        var at = hash(vertex) & self.mask;
+        while (table[at] != empty) : (at = (at + 1) & self.mask) {
+            if (table[at] == vertex) return true;
+        }
+        return false;
+    }
+
     /// True when the vertex was not there before.
     pub inline fn insert(self: *Visited, vertex: u32) bool {
         const table = self.halves[self.current];
@@ -225,6 +239,15 @@ pub const Results = struct {
 
     pub inline fn bound(self: *const Results) f32 {
         return if (self.len < self.limit) std.math.inf(f32) else self.items[self.len - 1].distance;
+    }
+
+    /// For a vertex that may be among the results already: then nothing changes.
+    pub fn insert_once(self: *Results, vertex: u32, distance: f32) bool {
+        if (!(distance <= self.bound())) return false;
+        for (self.slice()) |candidate| {
+            if (candidate.tagged == vertex) return false;
+        }
+        return self.insert(vertex, distance);
     }
 
     /// The vertex must not be among the results. True when it entered.

@@ -7,9 +7,8 @@ pub const list_size_max = 8192;
 pub const burst_max = 128;
 
 /// For comparisons in benches; documented in docs/HACKING.md.
-pub const flag_no_page_expansion: u32 = 1;
 pub const flag_counts_used: u32 = 2;
-/// Only the records that were asked for are scored, not all that their page holds.
+/// Only records that were met before their page came are scored, not all that the page holds.
 pub const flag_record_only: u32 = 4;
 
 pub const Parameters = struct {
@@ -44,7 +43,7 @@ pub fn resolve(asked: Asked, reader: *const index.Reader) Parameters {
         .list_size = list_size,
         .sigma = if (asked.sigma > 0) asked.sigma else sigma_of(list_size),
         .burst_max = if (asked.burst_max == 0) burst_max else @min(asked.burst_max, burst_max),
-        .beam_width = if (asked.beam_width == 0) beam_width_default else @min(asked.beam_width, burst_max),
+        .beam_width = if (asked.beam_width == 0) beam_width_default else @min(asked.beam_width, beam_width_max),
         .late_filter = asked.late_filter,
         .flags = asked.flags,
     };
@@ -59,3 +58,4 @@ pub fn sigma_of(list_size: u32) f32 {
 
 pub const list_size_default = 100;
 pub const beam_width_default = 4;
+pub const beam_width_max = 64;

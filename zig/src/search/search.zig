@@ -1,6 +1,10 @@
 //! Searching an open index: one query's state machine, many queries on one device, counters.
 pub const Shared = @import("shared.zig").Shared;
 pub const Plan = @import("shared.zig").Plan;
+pub const CacheUnit = @import("shared.zig").CacheUnit;
+pub const open_cache = @import("cache_plan.zig").open_cache;
+pub const Cache = @import("cache").Cache;
+pub const CachePolicy = @import("cache").Policy;
 pub const Search = @import("search_state.zig").Search;
 pub const parameters = @import("parameters.zig");
 pub const Parameters = parameters.Parameters;
@@ -19,4 +23,6 @@ test {
     _ = engine;
     _ = job;
     _ = parameters;
+    _ = @import("record.zig");
+    _ = @import("cache_plan.zig");
 }

@@ -21,6 +21,9 @@ const quant = @import("quant");
 const filter_room = @import("filter");
 const index = @import("index");
 const lists = @import("list.zig");
+const cache_room = @import("cache");
+const on_disk = @import("on_disk.zig");
+const record = @import("record.zig");
 const Shared = @import("shared.zig").Shared;
 const filter_plan = @import("filter_plan.zig");
 const parameters_file = @import("parameters.zig");
@@ -41,10 +44,21 @@ pub const Counters = struct {
 
 pub const PageError = layout.page.Corrupt || error{BadList};
 
+/// pages: go on when the pages wanted (and those on their way) have arrived; done: the results stand.
 pub const Want = enum { pages, done };
 
+/// What becomes of the buffer of a page that has arrived.
+pub const Fate = union(enum) {
+    /// Nothing in it is needed any more.
+    free,
+    /// It stays with the query until the end.
+    held,
+    /// It stays, and another one that the query held is free.
+    exchanged: u32,
+};
+
 /// A page kept for as long as its query may still follow its links (links on disk).
-pub const Held = struct { page: u32, buffer: u32, bytes: [*]const u8 };
+pub const Held = struct { page: u32, buffer: u32, view: layout.page.View };
 
 pub const Search = struct {
     shared: *const Shared,
@@ -68,6 +82,16 @@ pub const Search = struct {
     counters: Counters = .{},
     /// All passing vertices have been estimated: there is nothing to navigate to.
     scanned: bool = false,
+    /// Records that pages of this round brought and that may enter the list. They wait for the end of the round, so
+    /// that an answer does not depend on the order in which pages arrive.
+    brought: []lists.Candidate,
+    brought_count: u32 = 0,
+    /// Links on disk: pages at hand, the oldest first to go.
+    held: []Held,
+    held_count: u32 = 0,
+    held_oldest: u32 = 0,
+    /// Vertices whose records came from the cache.
+    from_cache: PageSet,
 
     neighbors: [layout.adjacency.neighbors_max]u32 = undefined,
     fresh: [fresh_max]u32 = undefined,
@@ -76,6 +100,9 @@ pub const Search = struct {
     const fresh_max = 512;
     const frontier_capacity = 1 << 14;
     const visited_capacity = 1 << 17;
+    const brought_max = parameters_file.burst_max * layout.page.records_max;
+    /// Pages that a query holds on to, links on disk.
+    pub const held_max = 64;
 
     comptime {
         assert(fresh_max >= layout.page.records_max);
@@ -99,6 +126,13 @@ pub const Search = struct {
         errdefer visited.deinit(allocator);
         var results = try lists.Results.init(allocator, parameters_file.k_max);
         errdefer results.deinit(allocator);
+        var pages = try PageSet.init(allocator);
+        errdefer pages.deinit(allocator);
+        var from_cache = try PageSet.init(allocator);
+        errdefer from_cache.deinit(allocator);
+        const brought = try allocator.alloc(lists.Candidate, brought_max);
+        errdefer allocator.free(brought);
+        const held = try allocator.alloc(Held, if (shared.plan == .links_on_disk) held_max else 0);
         return .{
             .shared = shared,
             .query = query,
@@ -108,7 +142,10 @@ pub const Search = struct {
             .frontier = frontier,
             .visited = visited,
             .results = results,
-            .pages = try PageSet.init(allocator),
+            .pages = pages,
+            .from_cache = from_cache,
+            .brought = brought,
+            .held = held,
         };
     }
 
@@ -121,6 +158,9 @@ pub const Search = struct {
         self.visited.deinit(allocator);
         self.results.deinit(allocator);
         self.pages.deinit(allocator);
+        self.from_cache.deinit(allocator);
+        allocator.free(self.brought);
+        allocator.free(self.held);
     }
 
     /// Takes a query of `dim` elements; what follows is `step`.
@@ -142,6 +182,10 @@ pub const Search = struct {
         self.wanted_count = 0;
         self.wanted_next = 0;
         self.scanned = false;
+        self.brought_count = 0;
+        self.held_count = 0;
+        self.held_oldest = 0;
+        self.from_cache.reset();
         self.counters = .{};
         if (self.matches_to_scan()) |matches| self.scan(matches) else self.enter();
     }
@@ -209,8 +253,10 @@ pub const Search = struct {
         if (self.visited.insert(vertex)) self.offer(vertex, distance);
     }
 
-    inline fn gated(self: *const Search) bool {
-        return self.filter != null and !self.parameters.late_filter;
+    /// Navigation asks the filter. (With links on disk a vertex must be read before it can be navigated through, so
+    /// there the filter is asked for results.)
+    pub inline fn gated(self: *const Search) bool {
+        return self.filter != null and !self.parameters.late_filter and self.shared.plan == .links_in_memory;
     }
 
     /// Into the list if it may be an answer; else it only leads on, as long as it is nearer than the list reaches.
@@ -224,7 +270,7 @@ pub const Search = struct {
     }
 
     /// Estimates and offers those of `ids` that were not met before.
-    fn follow(self: *Search, ids: []const u32) void {
+    pub fn follow(self: *Search, ids: []const u32) void {
         const codes = &self.shared.reader.codes;
         var count: u32 = 0;
         for (ids) |id| {
@@ -239,20 +285,40 @@ pub const Search = struct {
         for (self.fresh[0..count], self.distances[0..count]) |id, distance| self.offer(id, distance);
     }
 
-    /// Runs until pages are needed. A page error here is a damaged list in memory.
-    pub fn step(self: *Search) error{BadList}!Want {
+    /// Runs until pages are needed.
+    pub fn step(self: *Search) PageError!Want {
         assert(self.wanted_next == self.wanted_count);
+        self.wanted_count = 0;
+        self.wanted_next = 0;
+        self.take_brought();
+        const want = switch (self.shared.plan) {
+            .links_in_memory => try self.step_in_memory(),
+            .links_on_disk => if (self.scanned) try self.step_in_memory() else try on_disk.step(self),
+        };
+        if (want == .done and self.parameters.flags & parameters_file.flag_counts_used != 0) self.count_used();
+        return want;
+    }
+
+    fn step_in_memory(self: *Search) PageError!Want {
         if (!self.scanned) try self.navigate();
-        self.choose_pages();
-        if (self.wanted_count == 0) {
-            if (self.parameters.flags & parameters_file.flag_counts_used != 0) self.count_used();
-            return .done;
-        }
+        try self.choose_pages();
+        if (self.wanted_count == 0) return .done;
         self.counters.rounds += 1;
         return .pages;
     }
 
-    fn navigate(self: *Search) error{BadList}!void {
+    fn take_brought(self: *Search) void {
+        const brought = self.brought[0..self.brought_count];
+        std.mem.sortUnstable(lists.Candidate, brought, {}, struct {
+            fn less(_: void, a: lists.Candidate, b: lists.Candidate) bool {
+                return a.tagged < b.tagged;
+            }
+        }.less);
+        for (brought) |candidate| self.meet(candidate.vertex(), candidate.distance);
+        self.brought_count = 0;
+    }
+
+    fn navigate(self: *Search) PageError!void {
         const links = &self.shared.reader.links.?;
         while (true) {
             const place = self.list.nearest_unexpanded();
@@ -279,9 +345,7 @@ pub const Search = struct {
     }
 
     /// The pages of all candidates whose lower bound reaches the k-th best known so far.
-    fn choose_pages(self: *Search) void {
-        self.wanted_count = 0;
-        self.wanted_next = 0;
+    fn choose_pages(self: *Search) PageError!void {
         const reader = self.shared.reader;
         const k = self.parameters.k;
         const candidates = self.list.slice();
@@ -297,6 +361,8 @@ pub const Search = struct {
             const sigma = self.query.sigma_upper_at(reader.codes.norm2_of(vertex), candidate.distance);
             if (candidate.distance - self.parameters.sigma * sigma > reach) continue;
             const page = reader.directory.page_of(vertex);
+            if (self.pages.contains(page)) continue;
+            if (try self.answer_from_cache(vertex)) continue;
             if (!self.pages.insert(page)) continue;
             self.wanted[self.wanted_count] = page;
             self.wanted_count += 1;
@@ -304,8 +370,31 @@ pub const Search = struct {
         }
     }
 
-    /// A page that was wanted has arrived.
-    pub fn on_page(self: *Search, page_index: u32, bytes: []const u8) PageError!void {
+    /// Scores a vertex by its cached record. True when it was there, now or before.
+    fn answer_from_cache(self: *Search, vertex: u32) PageError!bool {
+        const cache = self.shared.cache orelse return false;
+        if (self.from_cache.contains(vertex)) return true;
+        const pin = cache.peek(vertex) orelse return false;
+        defer cache.release(pin);
+        _ = self.score_cached(vertex, pin.bytes());
+        return true;
+    }
+
+    /// Brings a cached record's full distance into the results, once; returns the record.
+    pub fn score_cached(self: *Search, vertex: u32, bytes: []const u8) record.Record {
+        const cached = record.read(bytes, self.shared.reader.pages_header.lower_bytes);
+        if (self.from_cache.insert(vertex)) {
+            self.counters.cache_hits += 1;
+            var distance: [1]f32 = undefined;
+            self.query.estimate_records(&self.shared.reader.codes, &.{vertex}, &.{cached.lower}, &.{cached.factor}, &distance);
+            const passes = if (self.filter) |filter| filter.passes(vertex) else true;
+            if (passes) _ = self.results.insert_once(vertex, distance[0]);
+        }
+        return cached;
+    }
+
+    /// A page that was wanted has arrived, in the given buffer.
+    pub fn on_page(self: *Search, page_index: u32, bytes: []const u8, buffer: u32) PageError!Fate {
         const reader = self.shared.reader;
         const directory = &reader.directory;
         self.counters.reads += 1;
@@ -319,23 +408,73 @@ pub const Search = struct {
         var full: [layout.page.records_max]f32 = undefined;
         self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.factors, full[0..count]);
         self.counters.records_scored += count;
+        const reach = self.list.bound();
+        // A record may come from the cache and with its page, or with a page that is read again.
+        const bring_twice = self.shared.cache != null or self.shared.plan == .links_on_disk;
         for (full[0..count], 0..) |distance, i| {
             const vertex = view.first_vertex + @as(u32, @intCast(i));
-            const near = distance < self.results.bound();
-            if (!near and !(distance < self.list.bound())) {
-                continue;
+            const near = distance <= self.results.bound();
+            if (!near and !(distance < reach)) continue;
+            if (self.parameters.flags & parameters_file.flag_record_only != 0 and !self.visited.contains(vertex)) continue;
+            if (near) {
+                const passes = if (self.filter) |filter| filter.passes(vertex) else true;
+                if (passes) _ = if (bring_twice) self.results.insert_once(vertex, distance) else self.results.insert(vertex, distance);
             }
-            const passes = if (self.filter) |filter| filter.passes(vertex) else true;
-            const entered = near and passes and self.results.insert(vertex, distance);
-            if (!self.scanned and self.visited.insert(vertex)) {
-                if (passes or !self.gated()) _ = self.list.insert(vertex, distance);
+            if (!self.scanned and distance < reach) {
+                self.brought[self.brought_count] = .{ .distance = distance, .tagged = vertex };
+                self.brought_count += 1;
             }
-            if (entered and !self.scanned and self.parameters.flags & parameters_file.flag_no_page_expansion == 0) {
-                const encoded = try view.list(@intCast(i));
-                const ids = reader.adjacency.decode(vertex, encoded.bytes, encoded.length, reader.n(), &self.neighbors) catch return error.BadList;
-                self.counters.expanded += 1;
-                self.follow(ids);
-            }
+        }
+        if (self.shared.cache) |cache| try self.keep_records(cache, &view, full[0..count]);
+        if (self.shared.plan == .links_in_memory or self.scanned) return .free;
+        return self.hold(.{ .page = page_index, .buffer = buffer, .view = view });
+    }
+
+    /// What stays in the cache of a page that was read: by the rule that the index was opened with, the records that
+    /// were wanted (they stand among the candidates), those of their color, or all.
+    fn keep_records(self: *Search, cache: *cache_room.Cache, view: *const layout.page.View, full: []const f32) PageError!void {
+        const reach = self.results.bound();
+        var colors: [256]bool = @splat(false);
+        for (full, 0..) |distance, i| {
+            if (distance <= reach) colors[view.colors[i]] = true;
+        }
+        colors[0] = false; // the color of those that lie alone
+        for (full, 0..) |distance, i| {
+            const keep = switch (self.shared.cache_unit) {
+                .record => distance <= reach,
+                .color_set => distance <= reach or colors[view.colors[i]],
+                .page => true,
+            };
+            if (!keep) continue;
+            const list = try view.list(@intCast(i));
+            var bytes: [record.bytes_max]u8 = undefined;
+            const lower_bytes = self.shared.reader.pages_header.lower_bytes;
+            const written = record.write(&bytes, view.lower[i * lower_bytes ..][0..lower_bytes], view.factors[i], list.bytes[0..list.length]) orelse continue;
+            _ = cache.try_insert(view.first_vertex + @as(u32, @intCast(i)), written, .evict);
+        }
+    }
+
+    fn hold(self: *Search, held: Held) Fate {
+        if (self.held_count < self.held.len) {
+            self.held[self.held_count] = held;
+            self.held_count += 1;
+            return .held;
+        }
+        const oldest = &self.held[self.held_oldest];
+        self.held_oldest = (self.held_oldest + 1) % @as(u32, @intCast(self.held.len));
+        const given_up = oldest.*;
+        oldest.* = held;
+        self.pages.remove(given_up.page);
+        return .{ .exchanged = given_up.buffer };
+    }
+
+    pub fn held_pages(self: *const Search) []const Held {
+        return self.held[0..self.held_count];
+    }
+
+    pub fn unmark(self: *Search, vertex: u32) void {
+        for (self.list.slice(), 0..) |*candidate, place| {
+            if (candidate.vertex() == vertex) return self.list.unmark(@intCast(place));
         }
     }
 
@@ -377,10 +516,35 @@ pub const PageSet = struct {
     const small_size = 512;
     const small_max = 256;
 
+    fn start_of(page: u32, size: usize) usize {
+        return ((page *% 0x9e3779b1) >> 16) & (size - 1);
+    }
+
     fn find(self: *const PageSet, page: u32, size: usize) usize {
-        var at: usize = (page *% 0x9e3779b1) >> 16 & (size - 1);
+        var at = start_of(page, size);
         while (self.table[at] != empty and self.table[at] != page) at = (at + 1) & (size - 1);
         return at;
+    }
+
+    /// Takes a page out again: those behind it in its run move up.
+    pub fn remove(self: *PageSet, page: u32) void {
+        const size = self.used_size();
+        var hole = self.find(page, size);
+        if (self.table[hole] != page) return;
+        var at = hole;
+        while (true) {
+            at = (at + 1) & (size - 1);
+            const moved = self.table[at];
+            if (moved == empty) break;
+            const home = start_of(moved, size);
+            // It may move into the hole unless its own place lies between the two.
+            if ((at -% home) & (size - 1) >= (at -% hole) & (size - 1)) {
+                self.table[hole] = moved;
+                hole = at;
+            }
+        }
+        self.table[hole] = empty;
+        // The count only says how far the table is cleared; it stays.
     }
 
     pub fn contains(self: *const PageSet, page: u32) bool {
@@ -401,9 +565,8 @@ pub const PageSet = struct {
                 found += 1;
                 slot.* = empty;
             }
-            assert(found == small_max);
             self.count += 1;
-            for (pages) |old| self.table[self.find(old, self.table.len)] = old;
+            for (pages[0..found]) |old| self.table[self.find(old, self.table.len)] = old;
             self.table[self.find(page, self.table.len)] = page;
             return true;
         }

@@ -3,13 +3,20 @@ const std = @import("std");
 const base = @import("base");
 const quant = @import("quant");
 const graph = @import("graph");
+const cache_room = @import("cache");
 const index = @import("index");
+
+/// What stays in the cache of a page that was read (VeloANN keeps the color set).
+pub const CacheUnit = enum(u32) { color_set = 0, record = 1, page = 2 };
 
 pub const Plan = enum(i32) { links_in_memory = 1, links_on_disk = 2 };
 
 pub const Shared = struct {
     reader: *const index.Reader,
     plan: Plan,
+    /// Null when the memory plan leaves nothing for it.
+    cache: ?*cache_room.Cache = null,
+    cache_unit: CacheUnit = .color_set,
     /// Vertices drawn evenly over the index: a search starts at the best of them.
     entries: []u32,
     /// Their codes side by side, so that looking at all of them runs at the speed of the nearer caches.
