@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
 
     sub = commands.add_parser("sweep", help="recall against cost, beside the peers")
     common(sub)
-    sub.add_argument("--budgets", nargs="+", default=["10%:2+6", "15%:3+5", "20%"], help=BUDGET_HELP)
+    sub.add_argument("--budgets", nargs="*", default=["10%:2+6", "15%:3+5", "20%"], help=BUDGET_HELP)
     sub.add_argument("--lists", nargs="+", default=LISTS, help="list sizes for velo; 64@1.5 sets sigma too")
     sub.add_argument("--peer-lists", nargs="+", type=int, default=[12, 16, 24, 32, 48, 64, 96, 128, 192, 256])
     sub.add_argument("--peers", default=",".join(install.NAMES), help="comma-separated, or none")
