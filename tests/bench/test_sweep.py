@@ -40,7 +40,7 @@ def test_sweep_measures_velo_beside_a_peer(tmp_path: Path, monkeypatch: pytest.M
     assert lines[1:] == rows
     table = (tmp_path / "out" / "small.md").read_text()
     assert "numpy, exact" in table
-    assert "velo 50% 4+4" in table
+    assert f"velo 50% {sweep.DEFAULT_BITS}" in table
 
     (run,) = (tmp_path / "work" / "runs").iterdir()
     assert sweep.finish(dataset, [run], tmp_path / "again") == rows
