@@ -55,7 +55,7 @@ def build(
     memory: Memory | None = None,
     build_memory: Memory | None = None,
     memory_bits: int = 4,
-    record_bits: int = 4,
+    record_bits: int = 5,
     degree: int = 48,
     build_list_size: int = 100,
     alpha: float = 1.2,

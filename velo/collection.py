@@ -47,7 +47,7 @@ def build_collection(
     metric: str = "l2",
     build_memory: Memory | None = None,
     memory_bits: int = 4,
-    record_bits: int = 4,
+    record_bits: int = 5,
     degree: int = 48,
     build_list_size: int = 100,
     alpha: float = 1.2,

@@ -132,7 +132,7 @@ class BuildOptions:
 
     metric: str = "l2"
     memory_bits: int = 4
-    record_bits: int = 4
+    record_bits: int = 5
     degree: int = 48
     build_list_size: int = 100
     alpha: float = 1.2

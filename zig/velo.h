@@ -90,7 +90,7 @@ typedef struct velo_build_options {
     int32_t metric;
     int32_t dtype;                 /* of the rows given to scan and add */
     uint32_t memory_bits;          /* code bits a dimension in memory, 1..6; 0 = 4 */
-    uint32_t record_bits;          /* code bits a dimension in the record, 0..8; default 4 (memory 4) so that the sum is 8 */
+    uint32_t record_bits;          /* code bits a dimension in the record, 0..8; taken as it is (velo.build: 5) */
     uint32_t degree;               /* R; 0 = 48 */
     uint32_t build_list_size;      /* L; 0 = 100 */
     float alpha;                   /* 0 = 1.2 */
@@ -99,7 +99,7 @@ typedef struct velo_build_options {
     uint64_t seed;
     uint64_t memory_bytes;         /* 0 = no limit; else resident growth stays below it + 64 MiB, or BUDGET_TOO_SMALL */
     int32_t store_vectors;         /* 1: keep vectors.bin (dtype of the input) */
-    int32_t overwrite;             /* 1: replace an existing index when the new one is complete */
+    int32_t overwrite;             /* 1: an index that stands there stops being one at once, and this build takes its folder */
 } velo_build_options;
 
 typedef enum velo_build_stage {

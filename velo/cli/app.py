@@ -65,7 +65,7 @@ def build(
     ] = None,
     build_memory: MemoryText = None,
     memory_bits: Annotated[int, typer.Option(help="Bits a dimension in memory, 1 to 6.")] = 4,
-    record_bits: Annotated[int, typer.Option(help="Further bits a dimension on disk, 0 to 8.")] = 4,
+    record_bits: Annotated[int, typer.Option(help="Further bits a dimension on disk, 0 to 8.")] = 5,
     degree: Annotated[int, typer.Option(help="Links of a vertex.")] = 48,
     build_list_size: Annotated[int, typer.Option(help="Candidates kept while a vertex is linked.")] = 100,
     alpha: Annotated[float, typer.Option(help="Pruning; above 1 keeps longer links.")] = 1.2,

@@ -361,7 +361,7 @@ fn prepare(
             .beam_width = o.beam_width,
             .late_filter = o.late_filter != 0,
             .flags = o.flags,
-        }, reader),
+        }),
         .deadline_us = if (o.timeout_us == 0) 0 else base.nowMicros() +| o.timeout_us,
         .out = out,
         .on_done = undefined,

@@ -36,7 +36,7 @@ pub const PlaceOptions = struct {
 pub const Graph = struct {
     n: u32,
     degree_max: u32,
-    /// n rows of `degree_max` places, of which the first `degrees[v]` count; in pruning order, nearest first.
+    /// n rows of `degree_max` places, of which the first `degrees[v]` count; those that serve navigation over few links first (prune.zig).
     neighbors: []u32,
     degrees: []u16,
     /// The medoid of a sample: where a search starts.

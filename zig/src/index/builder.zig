@@ -522,9 +522,9 @@ fn check_options(options: Options, diagnostic: *Diagnostic) Error!void {
         diagnostic.say("an index needs at least one vector", .{});
         return error.Empty;
     }
-    try Check.range(diagnostic, "row_count", options.n, 1, graph.vertices_max - 1);
+    try Check.range(diagnostic, "row_count", options.n, 1, graph.vertices_max);
     try Check.range(diagnostic, "dim", options.dim, 1, base.limits.dim_max);
-    try Check.range(diagnostic, "memory_bits", options.memory_bits, 1, 8);
+    try Check.range(diagnostic, "memory_bits", options.memory_bits, 1, 6);
     try Check.range(diagnostic, "record_bits", options.record_bits, 0, 8);
     try Check.range(diagnostic, "degree", options.degree, 4, 128);
     try Check.range(diagnostic, "build_list_size", options.build_list_size, 8, 2000);

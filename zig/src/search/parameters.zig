@@ -1,6 +1,5 @@
 //! One search's parameters, resolved: defaults filled in, limits kept.
 const std = @import("std");
-const index = @import("index");
 
 pub const k_max = 4096;
 pub const list_size_max = 8192;
@@ -35,9 +34,13 @@ pub const Asked = struct {
     flags: u32 = 0,
 };
 
-pub fn resolve(asked: Asked, reader: *const index.Reader) Parameters {
-    _ = reader;
-    const list_size = @max(asked.k, if (asked.list_size > 0) asked.list_size else list_size_default);
+pub fn resolve(asked: Asked) Parameters {
+    const list_size = @max(asked.k, if (asked.list_size > 0)
+        asked.list_size
+    else if (asked.recall > 0)
+        list_size_for(asked.recall)
+    else
+        list_size_default);
     return .{
         .k = asked.k,
         .list_size = list_size,
@@ -59,3 +62,33 @@ pub fn sigma_of(list_size: u32) f32 {
 pub const list_size_default = 100;
 pub const beam_width_default = 4;
 pub const beam_width_max = 64;
+
+/// The list size for a wanted recall@10: what a million SIFT descriptors need at 20 % memory, with some to spare. Not
+/// yet calibrated on the data of each index, so a wish rather than a promise.
+pub fn list_size_for(recall: f32) u32 {
+    const steps = [_]struct { recall: f32, list_size: u32 }{
+        .{ .recall = 0.80, .list_size = 20 },
+        .{ .recall = 0.90, .list_size = 40 },
+        .{ .recall = 0.93, .list_size = 64 },
+        .{ .recall = 0.95, .list_size = 100 },
+        .{ .recall = 0.97, .list_size = 240 },
+        .{ .recall = 0.98, .list_size = 400 },
+        .{ .recall = 0.99, .list_size = 900 },
+    };
+    for (steps) |step| {
+        if (recall <= step.recall) return step.list_size;
+    }
+    return 2000;
+}
+
+test "a higher recall asks for a longer list" {
+    var last: u32 = 0;
+    for (1..100) |percent| {
+        const size = list_size_for(@as(f32, @floatFromInt(percent)) / 100);
+        try std.testing.expect(size >= last);
+        last = size;
+    }
+    try std.testing.expectEqual(list_size_default, list_size_for(0.95));
+    try std.testing.expectEqual(500, resolve(.{ .k = 500, .recall = 0.5 }).list_size);
+    try std.testing.expectEqual(30, resolve(.{ .k = 10, .recall = 0.99, .list_size = 30 }).list_size);
+}
