@@ -23,6 +23,7 @@ device are the kernel's own count for this process (/proc/self/io), beside whate
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -140,6 +141,14 @@ def folder_bytes(folder: Path) -> int:
 
 
 def build_once(system: System, base_path: str) -> dict[str, Any]:
+    """Build into the system's folder unless it is whole; a second runner of the same index waits for the first."""
+    system.folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{system.folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _build_unless_built(system, base_path)
+
+
+def _build_unless_built(system: System, base_path: str) -> dict[str, Any]:
     marker = system.folder / "built.json"
     if marker.exists():
         built: dict[str, Any] = json.loads(marker.read_text())
