@@ -141,7 +141,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def build_once(system: System, base_path: str) -> dict[str, Any]:
-    """Build into the system's folder unless it is whole; a second runner of the same index waits for the first."""
+    """Build into the system's folder unless it is whole; a second runner waits for the first."""
     system.folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{system.folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
