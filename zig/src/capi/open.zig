@@ -238,7 +238,17 @@ fn start_engine(self: *Index, o: OpenOptions, pages: io.Pages, direct: bool, opt
     if (report.refused(wanted)) return fail(.permission, .{ .argument = "io" }, "{s}", .{report.reason.slice()});
     self.device = device.info_of(&report);
     switch (report.kind) {
-        .uring => self.engine = .{ .uring = search.Engine(io.Uring).init(common.allocator, &self.shared, options) catch |err| return engine_failed(err) },
+        .uring => if (search.Engine(io.Uring).init(common.allocator, &self.shared, options)) |engine| {
+            self.engine = .{ .uring = engine };
+        } else |err| {
+            // The probe's small ring was allowed, but not these: locked memory or descriptors ran out.
+            if (wanted == .uring or err == error.OutOfMemory) return engine_failed(err);
+            const threads = io.probe.choose(pages.fd, pages.direct, pages.direct_errno, direct, .threads, options.queue_depth);
+            self.device = device.info_of(&threads);
+            common.put_text(&self.device.reason, "io_uring works, but the system refused rings of the size asked for, so threads with pread are used.");
+            common.put_text(&self.device.advice, "Raise the limit of locked memory (ulimit -l), or ask for fewer threads or a smaller queue_depth.");
+            self.engine = .{ .threads = search.Engine(io.Threads).init(common.allocator, &self.shared, options) catch |second| return engine_failed(second) };
+        },
         else => self.engine = .{ .threads = search.Engine(io.Threads).init(common.allocator, &self.shared, options) catch |err| return engine_failed(err) },
     }
     return ok;

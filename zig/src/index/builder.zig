@@ -68,6 +68,8 @@ pub const Builder = struct {
     path: []u8,
     dir: std.fs.Dir,
     made_folder: bool,
+    /// Locked for as long as the build lives.
+    marker: std.fs.File,
     options: Options,
     dim_work: u32,
     params: quant.CodeParams,
@@ -115,6 +117,7 @@ pub const Builder = struct {
         }
         const folder = try claim_folder(path, options.overwrite, diagnostic);
         var dir = folder.dir;
+        errdefer folder.marker.close();
         errdefer {
             dir.deleteFile(marker_name) catch {};
             dir.close();
@@ -152,6 +155,7 @@ pub const Builder = struct {
             .path = path_copy,
             .dir = dir,
             .made_folder = folder.made,
+            .marker = folder.marker,
             .options = options,
             .dim_work = dim_work,
             .params = params,
@@ -174,6 +178,7 @@ pub const Builder = struct {
                 self.dir.deleteFile(name) catch {};
             self.dir.deleteFile(marker_name) catch {};
         }
+        self.marker.close();
         self.dir.close();
         // Only when empty: files that somebody else put there are not ours to remove.
         if (!self.committed and self.made_folder) std.fs.cwd().deleteDir(self.path) catch {};
@@ -457,7 +462,7 @@ pub const Builder = struct {
         self.dir.deleteFile(marker_name) catch {};
         files.replace(self.dir, layout.manifest.file_name, text, diagnostic) catch |err| {
             // Still ours to clean up: without the marker the folder would look like somebody else's.
-            if (self.dir.createFile(marker_name, .{})) |file| file.close() else |_| {}
+            if (self.dir.createFile(marker_name, .{ .truncate = false })) |file| file.close() else |_| {}
             return err;
         };
         self.committed = true;
@@ -536,7 +541,7 @@ fn check_options(options: Options, diagnostic: *Diagnostic) Error!void {
     }
 }
 
-const Folder = struct { dir: std.fs.Dir, made: bool };
+const Folder = struct { dir: std.fs.Dir, made: bool, marker: std.fs.File };
 
 fn claim_folder(path: []const u8, overwrite: bool, diagnostic: *Diagnostic) Error!Folder {
     var made = true;
@@ -556,27 +561,33 @@ fn claim_folder(path: []const u8, overwrite: bool, diagnostic: *Diagnostic) Erro
     errdefer if (made) std.fs.cwd().deleteDir(path) catch {};
     var dir = std.fs.cwd().openDir(path, .{ .iterate = true }) catch |err| return diagnostics.file_error(diagnostic, path, "open", err);
     errdefer dir.close();
-    if (!made) {
-        const has_manifest = exists(dir, layout.manifest.file_name);
-        const has_marker = exists(dir, marker_name);
-        var iterator = dir.iterate();
-        const empty = (iterator.next() catch |err| return diagnostics.file_error(diagnostic, path, "list", err)) == null;
-        if (has_manifest and !overwrite) {
-            diagnostic.argument = "path";
-            diagnostic.say("{s} already holds an index; pass overwrite to replace it", .{path});
-            return error.Exists;
-        }
-        if (!has_manifest and !has_marker and !empty) {
-            diagnostic.argument = "path";
-            diagnostic.say("{s} holds files that are not an index", .{path});
-            return error.Exists;
-        }
-        if (has_manifest) dir.deleteFile(layout.manifest.file_name) catch |err|
-            return diagnostics.file_error(diagnostic, layout.manifest.file_name, "remove", err);
+    const had_marker = exists(dir, marker_name);
+    const had_manifest = exists(dir, layout.manifest.file_name);
+    var iterator = dir.iterate();
+    const empty = (iterator.next() catch |err| return diagnostics.file_error(diagnostic, path, "list", err)) == null;
+    if (had_manifest and !overwrite) {
+        diagnostic.argument = "path";
+        diagnostic.say("{s} already holds an index; pass overwrite to replace it", .{path});
+        return error.Exists;
     }
-    const marker = dir.createFile(marker_name, .{}) catch |err| return diagnostics.file_error(diagnostic, marker_name, "create", err);
-    marker.close();
-    return .{ .dir = dir, .made = made };
+    if (!had_manifest and !had_marker and !empty) {
+        diagnostic.argument = "path";
+        diagnostic.say("{s} holds files that are not an index", .{path});
+        return error.Exists;
+    }
+    // The lock ends with its process: a killed build's folder can be taken over, a living one's cannot.
+    const marker = dir.createFile(marker_name, .{ .truncate = false, .lock = .exclusive, .lock_nonblocking = true }) catch |err| switch (err) {
+        error.WouldBlock => {
+            diagnostic.argument = "path";
+            diagnostic.say("another build is at work in {s}", .{path});
+            return error.Exists;
+        },
+        else => return diagnostics.file_error(diagnostic, marker_name, "create", err),
+    };
+    errdefer marker.close();
+    if (had_manifest) dir.deleteFile(layout.manifest.file_name) catch |err|
+        return diagnostics.file_error(diagnostic, layout.manifest.file_name, "remove", err);
+    return .{ .dir = dir, .made = made, .marker = marker };
 }
 
 fn exists(dir: std.fs.Dir, name: []const u8) bool {

@@ -107,6 +107,19 @@ test "a build that ends early leaves nothing that opens, and its folder can be u
     try testing.expect(diagnostic.needed_bytes > 100);
 }
 
+test "two builds never share a folder" {
+    var place: Place = undefined;
+    try place.init();
+    defer place.tmp.cleanup();
+    var diagnostic: Diagnostic = .{};
+    const options: Options = .{ .dim = 8, .n = 10, .metric = .l2, .dtype = .f32 };
+    const first = try Builder.open(testing.allocator, place.path, options, &diagnostic);
+    try testing.expectError(error.Exists, Builder.open(testing.allocator, place.path, options, &diagnostic));
+    first.close();
+    const second = try Builder.open(testing.allocator, place.path, options, &diagnostic);
+    second.close();
+}
+
 test "a flipped bit in any file is noticed by verify" {
     var place: Place = undefined;
     try place.init();

@@ -10,6 +10,7 @@ const Job = job_file.Job;
 const Queue = job_file.Queue;
 const Outcome = job_file.Outcome;
 const Search = @import("search_state.zig").Search;
+const Fate = @import("search_state.zig").Fate;
 const Shared = @import("shared.zig").Shared;
 const assert = std.debug.assert;
 
@@ -29,6 +30,8 @@ pub const queue_depth_default = 64;
 pub const queries_in_flight_max = 256;
 /// Reads that a query with links on disk may have on their way beside the pages that it holds.
 const beam_reads_max = 64;
+/// Reads that a query may repeat before it gives up.
+const retries_max = 2;
 
 /// The next processor to pin a worker to: indexes opened side by side spread over the machine.
 var next_processor: std.atomic.Value(u32) = .init(0);
@@ -101,6 +104,8 @@ pub fn Engine(comptime Device: type) type {
             page: i64 = -1,
             /// In the worker's `starved` list, waiting for page buffers.
             starved: bool = false,
+            /// Pages read again because they came damaged or not at all.
+            retries: u32 = 0,
             /// In the worker's `ready` list.
             ready: bool = false,
             /// The search is over, only reads that it no longer needs are on their way.
@@ -231,6 +236,7 @@ pub fn Engine(comptime Device: type) type {
                 slot.outcome = .ok;
                 slot.page = -1;
                 slot.ended = false;
+                slot.retries = 0;
                 slot.search.start(job.queries[@intCast(task.query * job.query_bytes)..][0..job.query_bytes], job.dtype, job.parameters, job.filter_of(task.query));
                 self.make_ready(number);
             }
@@ -316,34 +322,49 @@ pub fn Engine(comptime Device: type) type {
                 const slot = &self.slots[number];
                 const buffer: u32 = @intCast((@intFromPtr(read.buffer) - @intFromPtr(self.memory.bytes.ptr)) / self.buffer_stride);
                 slot.in_flight -= 1;
-                self.put_back(self.use(slot, read, page, buffer));
+                switch (use(slot, read, page, buffer)) {
+                    .again => {
+                        slot.in_flight += 1;
+                        self.device.submit(read);
+                    },
+                    .fate => |fate| switch (fate) {
+                        .free => self.put_back(buffer),
+                        .held => {},
+                        .exchanged => |other| self.put_back(other),
+                    },
+                }
                 self.ready_if_complete(number);
             }
 
-            /// Hands a page to its query; returns the buffer that is free afterwards, if any is.
-            fn use(self: *Worker, slot: *Slot, read: *const io.Read, page: u32, buffer: u32) ?u32 {
-                _ = self;
-                if (slot.outcome != .ok) return buffer;
-                if (read.status != .ok) {
-                    // A file that ends before a page it should hold is damage; else the device failed.
-                    slot.outcome = if (read.status == .short) .corrupt else .io;
-                    slot.page = page;
-                    return buffer;
+            const Use = union(enum) { again, fate: Fate };
+
+            /// Hands a page to its query. A page that is damaged or did not come is read again, in case that was the
+            /// transfer's fault and not the medium's; then it ends its query, and its query alone.
+            fn use(slot: *Slot, read: *const io.Read, page: u32, buffer: u32) Use {
+                const free: Use = .{ .fate = .free };
+                if (slot.outcome != .ok) return free;
+                const failure: Outcome = if (read.status == .ok) blk: {
+                    const fate = slot.search.on_page(page, read.data(), buffer) catch |err| switch (err) {
+                        error.BadChecksum, error.WrongPage, error.WrongIndex => break :blk .corrupt,
+                        else => { // its checksum is right: reading it again changes nothing
+                            slot.outcome = .corrupt;
+                            slot.page = page;
+                            return free;
+                        },
+                    };
+                    return .{ .fate = fate };
+                } else if (read.status == .short) .corrupt else .io; // a file that ends before its page is damaged
+                if (slot.retries < retries_max) {
+                    slot.retries += 1;
+                    return .again;
                 }
-                const fate = slot.search.on_page(page, read.data(), buffer) catch {
-                    slot.outcome = .corrupt;
-                    slot.page = page;
-                    return buffer;
-                };
-                return switch (fate) {
-                    .free => buffer,
-                    .held => null,
-                    .exchanged => |other| other,
-                };
+                slot.outcome = failure;
+                slot.page = page;
+                return free;
             }
 
-            fn put_back(self: *Worker, buffer: ?u32) void {
-                self.free_buffers[self.free_count] = buffer orelse return;
+            fn put_back(self: *Worker, buffer: u32) void {
+                self.free_buffers[self.free_count] = buffer;
                 self.free_count += 1;
             }
 

@@ -9,4 +9,5 @@ test {
     _ = @import("device.zig");
     _ = faults;
     _ = @import("device_test.zig");
+    _ = @import("search_test.zig");
 }

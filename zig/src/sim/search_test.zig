@@ -1,0 +1,237 @@
+//! Whole searches on the simulated device: against brute force, and under faults against the same search without.
+const std = @import("std");
+const base = @import("base");
+const index = @import("index");
+const search = @import("search");
+const cache_room = @import("cache");
+const SimulatedDevice = @import("device.zig").SimulatedDevice;
+const faults = @import("faults.zig");
+const testing = std.testing;
+
+const Engine = search.Engine(SimulatedDevice);
+const n = 3000;
+const dim = 24;
+const query_count = 40;
+const k = 10;
+
+const World = struct {
+    tmp: std.testing.TmpDir,
+    buffer: [std.fs.max_path_bytes]u8 = undefined,
+    path: []const u8 = "",
+    rows: []f32,
+    queries: []f32,
+    diagnostic: index.Diagnostic = .{},
+
+    fn init(self: *World, seed: u64) !void {
+        self.* = .{
+            .tmp = testing.tmpDir(.{}),
+            .rows = try testing.allocator.alloc(f32, n * dim),
+            .queries = try testing.allocator.alloc(f32, query_count * dim),
+        };
+        const parent = try self.tmp.dir.realpath(".", &self.buffer);
+        self.path = try std.fmt.bufPrint(self.buffer[parent.len..], "{s}/x.velo", .{parent});
+        var prng = base.Prng.init(seed);
+        var centers: [30 * dim]f32 = undefined;
+        for (&centers) |*value| value.* = 3 * prng.gaussian();
+        for ([_][]f32{ self.rows, self.queries }) |vectors| {
+            for (0..vectors.len / dim) |i| {
+                const center = centers[prng.below(30) * dim ..][0..dim];
+                for (vectors[i * dim ..][0..dim], center) |*value, middle| value.* = middle + prng.gaussian();
+            }
+        }
+        const builder = try index.Builder.open(testing.allocator, self.path, .{
+            .dim = dim,
+            .n = n,
+            .metric = .l2,
+            .dtype = .f32,
+            .record_bits = 5,
+            .degree = 24,
+            .build_list_size = 48,
+            .links_kept = 16,
+        }, &self.diagnostic);
+        defer builder.close();
+        const bytes: [*]const u8 = @ptrCast(self.rows.ptr);
+        try builder.scan(bytes, n, dim * 4, &self.diagnostic);
+        try builder.add(bytes, n, dim * 4, &self.diagnostic);
+        try builder.run(&self.diagnostic);
+        // External ids are not this room's matter: put the rows into placement order instead.
+        const order = builder.order.?;
+        const placed = try testing.allocator.alloc(f32, n * dim);
+        for (order, 0..) |row, vertex| @memcpy(placed[vertex * dim ..][0..dim], self.rows[row * dim ..][0..dim]);
+        testing.allocator.free(self.rows);
+        self.rows = placed;
+        try builder.commit(&.{}, null, &self.diagnostic);
+    }
+
+    fn deinit(self: *World) void {
+        testing.allocator.free(self.rows);
+        testing.allocator.free(self.queries);
+        self.tmp.cleanup();
+    }
+
+    /// The k nearest vertices of a query, by computing every distance.
+    fn nearest(self: *const World, query: usize) [k]u32 {
+        var best: [k]u32 = undefined;
+        var distances: [k]f32 = @splat(std.math.inf(f32));
+        for (0..n) |vertex| {
+            var sum: f32 = 0;
+            for (self.queries[query * dim ..][0..dim], self.rows[vertex * dim ..][0..dim]) |a, b| sum += (a - b) * (a - b);
+            if (sum >= distances[k - 1]) continue;
+            var at: usize = k - 1;
+            while (at > 0 and distances[at - 1] > sum) : (at -= 1) {
+                distances[at] = distances[at - 1];
+                best[at] = best[at - 1];
+            }
+            distances[at] = sum;
+            best[at] = @intCast(vertex);
+        }
+        return best;
+    }
+};
+
+const Answers = struct {
+    vertices: [query_count * k]i64 = @splat(-1),
+    statuses: [query_count]i32 = @splat(0),
+    pages: [query_count]i64 = @splat(-1),
+    reads: [query_count]u32 = @splat(0),
+
+    fn outcome(self: *const Answers, query: usize) search.Outcome {
+        return @enumFromInt(self.statuses[query]);
+    }
+};
+
+const Setting = struct {
+    plan: search.Plan = .links_in_memory,
+    cache_bytes: usize = 0,
+    threads: u32 = 2,
+    seed: u64 = 0,
+    faults: u32 = 0,
+    queries_in_flight: u32 = 4,
+};
+
+const Call = struct {
+    job: search.Job,
+    done: std.Thread.ResetEvent = .{},
+
+    fn on_done(job: *search.Job) void {
+        const self: *Call = @fieldParentPtr("job", job);
+        self.done.set();
+    }
+};
+
+fn run(world: *World, setting: Setting, answers: *Answers) !void {
+    var reader = try index.Reader.open(testing.allocator, world.path, .{ .keep_links = setting.plan == .links_in_memory }, &world.diagnostic);
+    defer reader.deinit();
+    var shared = try search.Shared.init(testing.allocator, &reader, setting.plan);
+    defer shared.deinit(testing.allocator);
+    var cache: ?cache_room.Cache = if (setting.cache_bytes == 0) null else try cache_room.Cache.init(testing.allocator, .{
+        .vertex_count = n,
+        .budget_bytes = setting.cache_bytes,
+        .slot_bytes = 96,
+    });
+    defer if (cache) |*own| own.deinit();
+    if (cache) |*own| shared.cache = own;
+    const file = try reader.dir.openFile(index.reader.file_pages, .{});
+    defer file.close();
+    const engine = try Engine.init(testing.allocator, &shared, .{
+        .threads = setting.threads,
+        .queries_in_flight = setting.queries_in_flight,
+        .queue_depth = 8,
+        .file = file.handle,
+        .simulated_seed = setting.seed,
+        .simulated_faults = setting.faults,
+    });
+    defer engine.deinit();
+    var out: search.Out = .{ .vertices = &answers.vertices, .statuses = &answers.statuses, .error_pages = &answers.pages, .reads = &answers.reads };
+    var call: Call = .{ .job = .{
+        .queries = std.mem.sliceAsBytes(world.queries),
+        .query_bytes = dim * 4,
+        .dtype = .f32,
+        .count = query_count,
+        .filters = &.{},
+        .parameters = search.parameters.resolve(.{ .k = k, .list_size = 60 }),
+        .out = &out,
+        .on_done = Call.on_done,
+    } };
+    try testing.expect(engine.submit(&call.job));
+    call.done.wait();
+}
+
+fn recall(world: *const World, answers: *const Answers) f64 {
+    var found: usize = 0;
+    for (0..query_count) |query| {
+        for (world.nearest(query)) |vertex| {
+            if (std.mem.indexOfScalar(i64, answers.vertices[query * k ..][0..k], vertex) != null) found += 1;
+        }
+    }
+    return @as(f64, @floatFromInt(found)) / (query_count * k);
+}
+
+test "both plans, with and without a cache, find what brute force finds" {
+    var world: World = undefined;
+    try world.init(1);
+    defer world.deinit();
+    for ([_]Setting{
+        .{},
+        .{ .cache_bytes = 60_000 },
+        .{ .plan = .links_on_disk },
+        .{ .plan = .links_on_disk, .cache_bytes = 60_000 },
+        .{ .plan = .links_on_disk, .cache_bytes = 16_000, .threads = 3, .queries_in_flight = 1 },
+    }) |setting| {
+        errdefer std.debug.print("{any}\n", .{setting});
+        var answers: Answers = .{};
+        try run(&world, setting, &answers);
+        for (0..query_count) |query| try testing.expectEqual(.ok, answers.outcome(query));
+        const found = recall(&world, &answers);
+        errdefer std.debug.print("recall {d}\n", .{found});
+        try testing.expect(found >= 0.95);
+    }
+}
+
+test "faults never change an answer: a query gives the right one, or an error that names its page" {
+    var world: World = undefined;
+    try world.init(2);
+    defer world.deinit();
+    var clean: Answers = .{};
+    try run(&world, .{}, &clean);
+    const first_seed = testing.random_seed;
+    var failed: usize = 0;
+    var succeeded: usize = 0;
+    for (0..30) |turn| {
+        const seed = @as(u64, first_seed) + turn;
+        errdefer std.debug.print("seed={d}\n", .{seed});
+        var answers: Answers = .{};
+        // Every fault there is, in proportions that the seed draws.
+        try run(&world, .{ .seed = seed, .faults = faults.all | faults.swarm, .threads = 1 + @as(u32, @intCast(turn % 2)) }, &answers);
+        for (0..query_count) |query| {
+            switch (answers.outcome(query)) {
+                .ok => {
+                    succeeded += 1;
+                    try testing.expectEqualSlices(i64, clean.vertices[query * k ..][0..k], answers.vertices[query * k ..][0..k]);
+                },
+                .corrupt, .io => {
+                    failed += 1;
+                    try testing.expect(answers.pages[query] >= 0);
+                },
+                else => return error.UnexpectedOutcome,
+            }
+        }
+    }
+    try testing.expect(succeeded > 0);
+    try testing.expect(failed > 0);
+}
+
+test "the order in which pages arrive changes nothing" {
+    var world: World = undefined;
+    try world.init(3);
+    defer world.deinit();
+    var first: Answers = .{};
+    try run(&world, .{}, &first);
+    for (0..10) |seed| {
+        errdefer std.debug.print("seed={d}\n", .{seed});
+        var answers: Answers = .{};
+        try run(&world, .{ .seed = seed, .faults = faults.Fault.late.mask() | faults.Fault.reordered.mask(), .queries_in_flight = 1 + @as(u32, @intCast(seed)) }, &answers);
+        try testing.expectEqualSlices(i64, &first.vertices, &answers.vertices);
+        try testing.expectEqualSlices(u32, &first.reads, &answers.reads);
+    }
+}
