@@ -12,7 +12,7 @@ from bench.peers import install
 
 BUDGET_HELP = "share of n·d·4 bytes, with bits in memory and in the record after a colon: 20%%, 10%%:2+6"
 
-LISTS = ["16", "32", "64", "128", "256", "64@1", "128@1", "256@1", "128@2", "256@2", "512@2"]
+LISTS = ["32", "64", "96", "128", "160", "192", "256", "384", "512", "768", "1024"]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
 
     sub = commands.add_parser("sweep", help="recall against cost, beside the peers")
     common(sub)
-    sub.add_argument("--budgets", nargs="*", default=["10%:2+6", "15%:3+5", "20%"], help=BUDGET_HELP)
+    sub.add_argument("--budgets", nargs="*", default=["20%"], help=BUDGET_HELP)
     sub.add_argument("--lists", nargs="+", default=LISTS, help="list sizes for velo; 64@1.5 sets sigma too")
     sub.add_argument("--peer-lists", nargs="+", type=int, default=[12, 16, 24, 32, 48, 64, 96, 128, 192, 256])
     sub.add_argument("--peers", default=",".join(install.NAMES), help="comma-separated, or none")
@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     common(sub)
     sub.add_argument("--budget", default="20%", help=BUDGET_HELP)
     sub.add_argument("--filters", nargs="+", help="default: every truth_<filter>.bin of the set")
-    sub.add_argument("--lists", nargs="+", default=["32", "64", "128", "128@1"], help="as for the sweep")
+    sub.add_argument("--lists", nargs="+", default=["64", "128", "256"], help="as for the sweep")
 
     sub = commands.add_parser("data", help="print the folder of a set; make it where a maker is named")
     sub.add_argument("set", choices=["sift1m", "sift100k"])

@@ -15,6 +15,7 @@ from bench.peers.protocol import System, run
 class Velo(System):
     home = "disk"
     index: velo.Index | None = None
+    opened: dict[str, Any] | None = None
     list_size = 0
     tuning = velo.SearchTuning()
 
@@ -32,16 +33,18 @@ class Velo(System):
         velo.build(self.path, base, threads=self.threads, **options).close()
 
     def open(self) -> None:
-        """Opened anew by every point, so that no point meets records that another has read."""
+        """The settings of the first point say how; see `set_point`."""
 
     def set_point(self, point: dict[str, Any]) -> None:
-        if self.index is not None:
-            self.index.close()
-            self.index = None
-            gc.collect()
-        self.index = velo.open(
-            self.path, memory=point["memory"], threads=self.threads, io=point["io"], plan=point["plan"]
-        )
+        """Open anew where the settings ask for it, and where a cache holds what another point has read."""
+        asked = {name: point[name] for name in ("memory", "io", "plan")}
+        if self.index is None or asked != self.opened or self.index.info()["memory_bytes"]["cache"] > 0:
+            if self.index is not None:
+                self.index.close()
+                self.index = None
+                gc.collect()
+            self.index = velo.open(self.path, threads=self.threads, **asked)
+            self.opened = asked
         self.list_size = point["list_size"]
         self.tuning = velo.SearchTuning(sigma=point.get("sigma"))
 
