@@ -334,7 +334,6 @@ pub const Builder = struct {
         defer built.deinit(allocator);
         try self.control.check();
 
-        self.control.enter(.place, n);
         const page_size = writer.page_size_for(&built, self.params);
         var placement = try self.place(&built, page_size, diagnostic);
         defer placement.deinit(allocator);
@@ -387,14 +386,27 @@ pub const Builder = struct {
         self.control.enter(.commit, n);
     }
 
+    /// A page is filled by what its records are thought to take. Lists are only known after placement, so the first
+    /// guess comes from experience; where it proves wrong, a second placement knows better.
     fn place(self: *Builder, built: *const graph.Graph, page_size: u32, diagnostic: *Diagnostic) Error!graph.Placement {
+        const guess = 12.9 + 0.7 * (@log2(@as(f64, @floatFromInt(built.n)) + 1) - @log2(1e6));
+        var placement = try self.place_with(built, page_size, @max(6, guess), diagnostic);
+        errdefer placement.deinit(self.allocator);
+        const measured = try writer.bits_per_edge(self.allocator, built, &placement);
+        // Too small a guess breaks pages apart, too large a one leaves them unfilled.
+        if (measured <= guess and measured >= 0.95 * guess) return placement;
+        const again = try self.place_with(built, page_size, 1.015 * measured, diagnostic);
+        placement.deinit(self.allocator);
+        return again;
+    }
+
+    fn place_with(self: *Builder, built: *const graph.Graph, page_size: u32, bits_per_edge: f64, diagnostic: *Diagnostic) Error!graph.Placement {
+        self.control.enter(.place, built.n);
         const sizes = try self.allocator.alloc(u16, built.n);
         defer self.allocator.free(sizes);
-        // Lists are only known after placement; their size is near enough a number of bits an edge.
-        const bits_per_edge = 8.0 + 0.22 * @log2(@as(f64, @floatFromInt(built.n)) + 1);
-        for (sizes, 0..) |*size, vertex| {
-            const list_bits = 8 + bits_per_edge * @as(f64, @floatFromInt(built.degrees[vertex]));
-            size.* = @intCast(self.params.lower_bytes() + layout.page.slot_bytes + @as(u32, @intFromFloat(list_bits / 8)) + 1);
+        for (sizes, built.degrees) |*size, degree| {
+            const list_bytes = 1.5 + bits_per_edge * @as(f64, @floatFromInt(degree)) / 8;
+            size.* = @intCast(self.params.lower_bytes() + layout.page.slot_bytes + @as(u32, @intFromFloat(@ceil(list_bytes))));
         }
         return graph.place(quant.BuildCodes, self.allocator, &self.build_codes.?, built, .{
             .page_bytes_budget = page_size - layout.page.header_bytes,

@@ -55,12 +55,30 @@ pub fn page_size_for(built: *const graph.Graph, params: quant.CodeParams) u32 {
     return page_size;
 }
 
+/// Mean bits an edge that this placement's lists take, without their counts; from a sample.
+pub fn bits_per_edge(allocator: std.mem.Allocator, built: *const graph.Graph, placement: *const graph.Placement) error{OutOfMemory}!f64 {
+    const n = built.n;
+    const new_of_old = try placement.inverse(allocator);
+    defer allocator.free(new_of_old);
+    const lists: Lists = .{ .graph = built, .order = placement.order, .new_of_old = new_of_old };
+    const codec = train(lists, n, adjacency.neighbors_max);
+    var edges: u64 = 0;
+    var bits: u64 = 0;
+    var buffer: [adjacency.neighbors_max]u32 = undefined;
+    const stride = @max(1, n / 50_000);
+    var vertex: u32 = 0;
+    while (vertex < n) : (vertex += stride) {
+        const ids = lists.of(vertex, adjacency.neighbors_max, &buffer);
+        edges += ids.len;
+        bits += codec.encoded_bits(vertex, ids) - 8;
+    }
+    return @as(f64, @floatFromInt(bits)) / @as(f64, @floatFromInt(@max(1, edges)));
+}
+
 pub fn write(input: Input, diagnostic: *Diagnostic) Error!Written {
     const allocator = input.allocator;
-    const n = input.graph.n;
-    const new_of_old = try allocator.alloc(u32, n);
+    const new_of_old = try input.placement.inverse(allocator);
     defer allocator.free(new_of_old);
-    for (input.placement.order, 0..) |old, new| new_of_old[old] = @intCast(new);
     const lists: Lists = .{ .graph = input.graph, .order = input.placement.order, .new_of_old = new_of_old };
 
     var written: Written = .{ .links_built = input.links_kept, .page_size = input.page_size };
