@@ -67,12 +67,13 @@ pub const beam_width_max = 64;
 /// yet calibrated on the data of each index, so a wish rather than a promise.
 pub fn list_size_for(recall: f32) u32 {
     const steps = [_]struct { recall: f32, list_size: u32 }{
-        .{ .recall = 0.80, .list_size = 20 },
-        .{ .recall = 0.90, .list_size = 40 },
-        .{ .recall = 0.93, .list_size = 64 },
-        .{ .recall = 0.95, .list_size = 100 },
-        .{ .recall = 0.97, .list_size = 240 },
-        .{ .recall = 0.98, .list_size = 400 },
+        .{ .recall = 0.80, .list_size = 24 },
+        .{ .recall = 0.85, .list_size = 40 },
+        .{ .recall = 0.90, .list_size = 64 },
+        .{ .recall = 0.93, .list_size = 100 },
+        .{ .recall = 0.95, .list_size = 160 },
+        .{ .recall = 0.97, .list_size = 280 },
+        .{ .recall = 0.98, .list_size = 420 },
         .{ .recall = 0.99, .list_size = 900 },
     };
     for (steps) |step| {
@@ -88,7 +89,7 @@ test "a higher recall asks for a longer list" {
         try std.testing.expect(size >= last);
         last = size;
     }
-    try std.testing.expectEqual(list_size_default, list_size_for(0.95));
+    try std.testing.expectEqual(160, list_size_for(0.95));
     try std.testing.expectEqual(500, resolve(.{ .k = 500, .recall = 0.5 }).list_size);
     try std.testing.expectEqual(30, resolve(.{ .k = 10, .recall = 0.99, .list_size = 30 }).list_size);
 }
