@@ -171,12 +171,24 @@ def matching_rows(dataset: Dataset, case: Case) -> list[NDArray[np.bool_]]:
     column: Any = table.column(0).slice(0, dataset.n).combine_chunks()
     masks = []
     mask: Any
+    rows_of: dict[str, NDArray[np.int64]] = {}
+    if case.name == "tags2":
+        parents = np.asarray(pc.list_parent_indices(column))
+        words = pc.list_flatten(column).dictionary_encode()
+        codes = np.asarray(words.indices)
+        order = np.argsort(codes, kind="stable")
+        bounds = np.searchsorted(codes[order], np.arange(len(words.dictionary) + 1))
+        for code, word in enumerate(words.dictionary.to_pylist()):
+            rows_of[word] = np.unique(parents[order[bounds[code] : bounds[code + 1]]])
     for value, _ in case.groups():
         if case.name.startswith("range_"):
             mask = pc.less(column, pa.scalar(value, column.type))
         elif case.name == "tags2":
-            wanted = set(value)
-            mask = pa.array([row is not None and wanted <= set(row) for row in column.to_pylist()])
+            rows = np.intersect1d(rows_of[value[0]], rows_of[value[1]])
+            mask = np.zeros(dataset.n, dtype=bool)
+            mask[rows] = True
+            masks.append(mask)
+            continue
         else:
             mask = pc.equal(column, pa.scalar(value, column.type))
         masks.append(np.asarray(pc.fill_null(mask, False)))
