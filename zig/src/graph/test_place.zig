@@ -246,9 +246,10 @@ test "placement stops when canceled, and every allocation may fail" {
     const bytes: [200]u16 = @splat(100);
     var flag: std.atomic.Value(bool) = .init(true);
     try testing.expectError(error.Canceled, room.place(FloatDistances, testing.allocator, &points, &graph, .{ .page_bytes_budget = 1000, .record_bytes = &bytes, .cancel = &flag }));
+    // One thread: with more, which of them allocates what depends on their speed, and the count must not.
     const run = struct {
         fn run(allocator: std.mem.Allocator, p: *const FloatDistances, g: *const Graph, sizes: []const u16) !void {
-            var placement = try room.place(FloatDistances, allocator, p, g, .{ .page_bytes_budget = 1000, .record_bytes = sizes, .threads = 2 });
+            var placement = try room.place(FloatDistances, allocator, p, g, .{ .page_bytes_budget = 1000, .record_bytes = sizes });
             defer placement.deinit(allocator);
             const colors = try room.color(FloatDistances, allocator, p, &placement, 1);
             defer allocator.free(colors);
