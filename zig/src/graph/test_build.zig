@@ -327,7 +327,7 @@ test "a canceled build stops within one insertion a thread and leaves nothing be
 test "every allocation may fail" {
     const run = struct {
         fn run(allocator: std.mem.Allocator, points: *const FloatDistances) !void {
-            var graph = try room.build(FloatDistances, allocator, points, .{ .degree = 8, .list_size = 12, .threads = 2 });
+            var graph = try room.build(FloatDistances, allocator, points, .{ .degree = 8, .list_size = 12 });
             graph.deinit(allocator);
         }
     }.run;
