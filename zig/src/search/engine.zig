@@ -31,7 +31,7 @@ pub const queries_in_flight_max = 256;
 /// Reads that a query with links on disk may have on their way beside the pages that it holds.
 const beam_reads_max = 64;
 /// Reads that a query may repeat before it gives up.
-const retries_max = 2;
+const retries_max = 8;
 
 /// The next processor to pin a worker to: indexes opened side by side spread over the machine.
 var next_processor: std.atomic.Value(u32) = .init(0);
