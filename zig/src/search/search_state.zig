@@ -25,7 +25,7 @@ const cache_room = @import("cache");
 const on_disk = @import("on_disk.zig");
 const record = @import("record.zig");
 const Shared = @import("shared.zig").Shared;
-const filter_plan = @import("filter_plan.zig");
+const filtered = @import("filtered.zig");
 const parameters_file = @import("parameters.zig");
 const Parameters = parameters_file.Parameters;
 const assert = std.debug.assert;
@@ -82,6 +82,8 @@ pub const Search = struct {
     counters: Counters = .{},
     /// All passing vertices have been estimated: there is nothing to navigate to.
     scanned: bool = false,
+    /// Navigation asks the filter (filtered.zig).
+    gated: bool = false,
     /// Records that pages of this round brought and that may enter the list. They wait for the end of the round, so
     /// that an answer does not depend on the order in which pages arrive.
     brought: []lists.Candidate,
@@ -97,7 +99,7 @@ pub const Search = struct {
     fresh: [fresh_max]u32 = undefined,
     distances: [fresh_max]f32 = undefined,
 
-    const fresh_max = 512;
+    pub const fresh_max = 512;
     const frontier_capacity = 1 << 14;
     const visited_capacity = 1 << 17;
     const brought_max = parameters_file.burst_max * layout.page.records_max;
@@ -182,48 +184,17 @@ pub const Search = struct {
         self.wanted_count = 0;
         self.wanted_next = 0;
         self.scanned = false;
+        self.gated = false;
         self.brought_count = 0;
         self.held_count = 0;
         self.held_oldest = 0;
         self.from_cache.reset();
         self.counters = .{};
-        if (self.matches_to_scan()) |matches| self.scan(matches) else self.enter();
-    }
-
-    /// The passing vertices, when looking at all of them is the cheaper plan.
-    fn matches_to_scan(self: *const Search) ?base.BitSet {
-        const filter = self.filter orelse return null;
-        if (self.parameters.late_filter or !filter.is_resolved()) return null;
-        const n: f64 = @floatFromInt(self.shared.reader.n());
-        if (!filter_plan.scan_is_cheaper(filter.estimate() * n, n, self.parameters.list_size)) return null;
-        return @constCast(filter).resolve() catch unreachable; // resolved already: nothing to allocate
-    }
-
-    /// Estimates every passing vertex; what is left in the list needs no navigation.
-    fn scan(self: *Search, matches: base.BitSet) void {
-        var iterator = matches.iterator();
-        var count: usize = 0;
-        while (true) {
-            const next = iterator.next();
-            if (next) |vertex| {
-                self.fresh[count] = @intCast(vertex);
-                count += 1;
-            }
-            if (count == fresh_max or (next == null and count > 0)) {
-                self.query.estimate(&self.shared.reader.codes, self.fresh[0..count], self.distances[0..count]);
-                self.counters.estimates += @intCast(count);
-                for (self.fresh[0..count], self.distances[0..count]) |vertex, distance| {
-                    _ = self.list.insert(vertex, distance);
-                }
-                count = 0;
-            }
-            if (next == null) break;
-        }
-        self.scanned = true;
+        if (filter != null) filtered.begin(self) else self.enter();
     }
 
     /// The best of the entry points and the medoid.
-    fn enter(self: *Search) void {
+    pub fn enter(self: *Search) void {
         const shared = self.shared;
         const keep = 8;
         var best: [keep]lists.Candidate = undefined;
@@ -253,19 +224,9 @@ pub const Search = struct {
         if (self.visited.insert(vertex)) self.offer(vertex, distance);
     }
 
-    /// Navigation asks the filter. (With links on disk a vertex must be read before it can be navigated through, so
-    /// there the filter is asked for results.)
-    pub inline fn gated(self: *const Search) bool {
-        return self.filter != null and !self.parameters.late_filter and self.shared.plan == .links_in_memory;
-    }
-
-    /// Into the list if it may be an answer; else it only leads on, as long as it is nearer than the list reaches.
+    /// Into the list if it may be an answer.
     inline fn offer(self: *Search, vertex: u32, distance: f32) void {
-        if (!(distance < self.list.bound())) return;
-        if (self.gated() and !self.filter.?.passes(vertex)) {
-            self.frontier.push(vertex, distance);
-            return;
-        }
+        if (self.gated) return filtered.offer(self, vertex, distance);
         _ = self.list.insert(vertex, distance);
     }
 
@@ -319,24 +280,11 @@ pub const Search = struct {
     }
 
     fn navigate(self: *Search) PageError!void {
+        if (self.gated) return filtered.navigate(self);
         const links = &self.shared.reader.links.?;
-        while (true) {
-            const place = self.list.nearest_unexpanded();
-            const near = if (place) |p| self.list.items[p].distance else std.math.inf(f32);
-            const vertex = blk: {
-                if (self.frontier.nearest() < near) {
-                    // Nothing beyond the list can lead to what is within it.
-                    if (self.frontier.nearest() >= self.list.bound()) {
-                        if (place == null) return;
-                    } else {
-                        self.counters.filtered += 1;
-                        break :blk self.frontier.pop();
-                    }
-                }
-                const p = place orelse return;
-                self.list.mark_expanded(p);
-                break :blk self.list.items[p].vertex();
-            };
+        while (self.list.nearest_unexpanded()) |place| {
+            self.list.mark_expanded(place);
+            const vertex = self.list.items[place].vertex();
             self.counters.expanded += 1;
             const ids = links.decode(vertex, &self.neighbors) catch return error.BadList;
             self.follow(ids);
