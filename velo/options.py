@@ -231,7 +231,17 @@ class SearchTuning:
     Attributes
     ----------
     beam_width : int, optional
-        Links on disk: reads asked for ahead.
+        Links on disk: how many of the nearest candidates are looked at ahead, for reading (`prefetch`) and
+        for one that is at hand already. 4 by default, at most 64.
+    strict_order : bool
+        Links on disk: always follow the nearest candidate, waiting for it where it must be read, as a plain
+        best-first search does; otherwise the nearest one at hand among `beam_width` (VeloANN, §4.2).
+    prefetch : bool
+        Links on disk: ask for the pages of all `beam_width` candidates (VeloANN, §4.1); False reads only
+        what is followed next.
+    staleness : {0, 1}
+        Links on disk: with 1, reads are chosen from a frontier one step old, before the neighbors of the
+        candidate at hand are known, so that the device works meanwhile (FlashANNS, §4.1).
     burst_max : int, optional
         Pages of the first burst at most.
     sigma : float, optional
@@ -239,10 +249,13 @@ class SearchTuning:
     late_filter : bool
         Check the filter only on results, as engines that filter afterwards do.
     flags : int
-        Switches for benches.
+        Further switches for benches, drawn in docs/HACKING.md.
     """
 
     beam_width: int | None = None
+    strict_order: bool = False
+    prefetch: bool = True
+    staleness: int = 0
     burst_max: int | None = None
     sigma: float | None = None
     late_filter: bool = False
@@ -251,6 +264,7 @@ class SearchTuning:
     def __post_init__(self) -> None:
         if self.beam_width is not None:
             whole_number(self.beam_width, "beam_width", 1, 4096)
+        whole_number(self.staleness, "staleness", 0, 1)
         if self.burst_max is not None:
             whole_number(self.burst_max, "burst_max", 1, 65_536)
         if self.sigma is not None:
@@ -264,6 +278,9 @@ class SearchTuning:
         struct.sigma = self.sigma or 0.0
         struct.late_filter = int(self.late_filter)
         struct.flags = self.flags
+        struct.strict_order = int(self.strict_order)
+        struct.prefetch_off = int(not self.prefetch)
+        struct.staleness = self.staleness
 
 
 def fill_search(

@@ -204,6 +204,9 @@ typedef struct velo_search_options {
     float sigma;                   /* burst threshold in standard deviations; negative or 0 = by plan */
     int32_t late_filter;           /* 1: check the filter only on results (for comparison) */
     uint32_t flags;                /* for benches; see docs/HACKING.md */
+    int32_t strict_order;          /* links on disk: 1: follow the nearest candidate only, never a farther one at hand */
+    int32_t prefetch_off;          /* links on disk: 1: read only what is followed next */
+    uint32_t staleness;            /* links on disk: 1: reads are chosen before the last neighbors are known; 0 or 1 */
 } velo_search_options;
 
 /* One entry a query; any pointer may be NULL when not wanted. ids and distances hold query_count * k entries, rows

@@ -106,6 +106,26 @@ def test_both_plans_reach_the_recall(plan: Any, sample: Any, sample_path: Path) 
     assert (result.stats["bytes_read"] > 0).all()
 
 
+def test_switches_of_links_on_disk(sample: Any, sample_path: Path) -> None:
+    plain = velo.SearchTuning(strict_order=True, prefetch=False, flags=4)
+    switches = {
+        "plain best-first": plain,
+        "whole pages": velo.SearchTuning(strict_order=True, prefetch=False),
+        "prefetch": velo.SearchTuning(strict_order=True, beam_width=8),
+        "what is at hand": velo.SearchTuning(),
+        "a stale frontier": velo.SearchTuning(staleness=1),
+    }
+    stats = {}
+    with velo.open(sample_path, plan="links_on_disk", tuning=velo.OpenTuning(queries_in_flight=1)) as index:
+        for name, tuning in switches.items():
+            result = index.search(sample.queries[:100], 10, list_size=100, tuning=tuning)
+            assert recall_at_k(result.ids, sample.truth[:100], k=10) >= 0.95, name
+            stats[name] = result.stats
+    assert (stats["plain best-first"]["reads"] == stats["plain best-first"]["rounds"]).all()
+    assert stats["plain best-first"]["reads"].mean() > 2 * stats["whole pages"]["reads"].mean()
+    assert stats["prefetch"]["rounds"].mean() < stats["whole pages"]["rounds"].mean()
+
+
 def test_buffered_reads_find_the_same(sample: Any, sample_path: Path) -> None:
     with velo.open(sample_path) as direct:
         expected = direct.search(sample.queries[:50], 10)

@@ -124,6 +124,11 @@ def test_what_reaches_the_library() -> None:
     assert struct.list_size == 64
     assert struct.timeout_us == 3_600_000_000
     assert (struct.beam_width, struct.burst_max, struct.sigma, struct.late_filter) == (8, 0, 0.3, 1)
+    assert (struct.strict_order, struct.prefetch_off, struct.staleness) == (0, 0, 0)
+    fill_search(struct, 5, None, None, None, SearchTuning(strict_order=True, prefetch=False, staleness=1))
+    assert (struct.strict_order, struct.prefetch_off, struct.staleness) == (1, 1, 1)
+    with pytest.raises(InvalidArgumentError, match="staleness"):
+        SearchTuning(staleness=2)
     struct = SimpleNamespace()
     OpenTuning().fill(struct)
     assert struct.cache_share == -1.0

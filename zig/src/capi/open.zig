@@ -40,6 +40,9 @@ pub const SearchOptions = extern struct {
     sigma: f32,
     late_filter: i32,
     flags: u32,
+    strict_order: i32,
+    prefetch_off: i32,
+    staleness: u32,
 };
 
 pub const IndexInfo = extern struct {
@@ -340,6 +343,7 @@ fn prepare(
     if (o.k < 1 or o.k > limits.k_max) return fail(.invalid_argument, .{ .argument = "k" }, "k is {d}; it must lie within 1 and {d}", .{ o.k, limits.k_max });
     if (o.list_size > limits.list_size_max) return fail(.invalid_argument, .{ .argument = "list_size" }, "list_size is {d}; at most {d}", .{ o.list_size, limits.list_size_max });
     if (!(o.recall >= 0 and o.recall < 1)) return fail(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
+    if (o.staleness > limits.staleness_max) return fail(.invalid_argument, .{ .argument = "staleness" }, "staleness is {d}; at most {d}", .{ o.staleness, limits.staleness_max });
     if (std.math.isNan(o.sigma)) return fail(.invalid_argument, .{ .argument = "sigma" }, "sigma is not a number", .{});
     if (filter_count > 1 and filter_count != query_count)
         return fail(.invalid_argument, .{ .argument = "filters" }, "{d} filters for {d} queries: give none, one, or one a query", .{ filter_count, query_count });
@@ -371,6 +375,9 @@ fn prepare(
             .beam_width = o.beam_width,
             .late_filter = o.late_filter != 0,
             .flags = o.flags,
+            .strict_order = o.strict_order != 0,
+            .prefetch = o.prefetch_off == 0,
+            .staleness = o.staleness,
         }),
         .deadline_us = if (o.timeout_us == 0) 0 else base.nowMicros() +| o.timeout_us,
         .out = out,

@@ -125,6 +125,8 @@ pub fn Engine(comptime Device: type) type {
             idle: Stack,
             ready: Stack,
             starved: Stack,
+            /// Slots whose query goes on once what it wanted was handed to the device.
+            ahead: Stack,
             done: []*io.Read,
             thread: std.Thread = undefined,
             processor: u32 = 0,
@@ -166,6 +168,8 @@ pub fn Engine(comptime Device: type) type {
                 errdefer ready.deinit(allocator);
                 var starved = try Stack.init(allocator, slot_count);
                 errdefer starved.deinit(allocator);
+                var ahead = try Stack.init(allocator, slot_count);
+                errdefer ahead.deinit(allocator);
                 const slots = try allocator.alloc(Slot, slot_count);
                 errdefer allocator.free(slots);
                 var made: usize = 0;
@@ -187,6 +191,7 @@ pub fn Engine(comptime Device: type) type {
                     .idle = idle,
                     .ready = ready,
                     .starved = starved,
+                    .ahead = ahead,
                     .done = done,
                 };
             }
@@ -198,6 +203,7 @@ pub fn Engine(comptime Device: type) type {
                 self.idle.deinit(allocator);
                 self.ready.deinit(allocator);
                 self.starved.deinit(allocator);
+                self.ahead.deinit(allocator);
                 allocator.free(self.done);
                 allocator.free(self.free_buffers);
                 allocator.free(self.reads);
@@ -219,7 +225,8 @@ pub fn Engine(comptime Device: type) type {
                         self.advance(number);
                     }
                     self.device.flush();
-                    const nothing_to_do = self.idle.len == 0 or !self.engine.queue.waiting.load(.acquire);
+                    while (self.ahead.pop()) |number| self.make_ready(number);
+                    const nothing_to_do = self.ready.len == 0 and (self.idle.len == 0 or !self.engine.queue.waiting.load(.acquire));
                     const done_count = self.device.poll(self.done, if (nothing_to_do) .one else .none);
                     for (self.done[0..done_count]) |read| self.arrive(read);
                     self.feed_starved();
@@ -254,11 +261,19 @@ pub fn Engine(comptime Device: type) type {
                 if (slot.outcome == .ok and !slot.ended) {
                     self.check_time(slot);
                     if (slot.outcome == .ok) {
-                        if (slot.search.step()) |want| {
+                        const search = &slot.search;
+                        const step = search.step();
+                        for (search.given_up[0..search.given_up_count]) |buffer| self.put_back(buffer);
+                        search.given_up_count = 0;
+                        if (step) |want| {
                             // Nothing wanted and nothing on its way: there is nothing to wait for.
-                            slot.ended = want == .done or (slot.search.wanted_count == 0 and slot.in_flight == 0);
+                            slot.ended = want == .done or (search.wanted_count == 0 and slot.in_flight == 0);
+                            if (!slot.ended) {
+                                self.ask(number);
+                                if (want == .ahead and !slot.starved) self.ahead.push(number);
+                                return;
+                            }
                         } else |_| slot.outcome = .corrupt;
-                        if (slot.outcome == .ok and !slot.ended) return self.ask(number);
                     }
                 }
                 if (slot.in_flight == 0) self.finish(number);

@@ -1,67 +1,103 @@
 //! Links on disk: cache-aware beam search (VeloANN, algorithm 2) over the same state. The nearest candidates that were
-//! not followed form the look-ahead set; pages of those that are not at hand are asked for, and meanwhile the nearest
-//! one at hand is followed. A query waits only when none of the set is at hand.
+//! not followed form the look-ahead set. The nearest one of it that is at hand (on a page that the query holds, or in
+//! the cache) is followed; when none is, the pages of all of them are asked for. A query waits only then.
 //!
 //! Beyond the paper: every record of a page that was read is scored and may become a candidate, and a page stays at
 //! hand for as long as its query runs (up to `held_max`), so that a neighbor on the same page costs no second read.
+//!
+//! Switches, for comparison: `strict_order` follows the nearest candidate and no other, as a plain best-first search
+//! does; without `prefetch` only the nearest one's page is asked for; with `staleness` the set is asked for before the
+//! chosen candidate is followed, so the device works while its neighbors are estimated, from a frontier that lacks
+//! them (FlashANNS, §4.1).
 const std = @import("std");
 const layout = @import("layout");
 const state = @import("search_state.zig");
+const parameters_file = @import("parameters.zig");
 const Search = state.Search;
 
 pub fn step(search: *Search) state.PageError!state.Want {
-    const directory = &search.shared.reader.directory;
+    if (search.chosen) |vertex| {
+        search.chosen = null;
+        try follow_at_hand(search, vertex);
+    }
     while (true) {
         // Failing vertices lead on, but what they lead to can only be read from disk: they are followed like others.
-        const width = search.parameters.beam_width;
-        var seen: u32 = 0;
-        var at_hand: ?u32 = null;
-        var place = search.list.nearest_unexpanded() orelse return .done;
-        while (place < search.list.len and seen < width) : (place += 1) {
-            const candidate = search.list.items[place];
-            if (candidate.expanded()) continue;
-            seen += 1;
-            const vertex = candidate.vertex();
-            const page = directory.page_of(vertex);
-            if (find_held(search, page) != null or cached(search, vertex)) {
-                if (at_hand == null) at_hand = place;
-                continue;
-            }
-            if (search.wanted_count == search.wanted.len or !search.pages.insert(page)) continue; // on its way, or too many
-            search.wanted[search.wanted_count] = page;
-            search.wanted_count += 1;
-        }
-        const chosen = at_hand orelse {
+        const nearest = search.list.nearest_unexpanded() orelse return .done;
+        const place = find_at_hand(search, nearest) orelse {
+            ask_ahead(search, nearest);
             search.counters.rounds += 1;
             return .pages;
         };
-        search.list.mark_expanded(chosen);
-        try follow_at_hand(search, search.list.items[chosen].vertex());
+        const vertex = search.list.items[place].vertex();
+        search.list.mark_expanded(place);
+        if (search.parameters.staleness > 0) {
+            if (search.list.nearest_unexpanded()) |next| ask_ahead(search, next);
+            if (search.wanted_count > 0) {
+                search.chosen = vertex;
+                return .ahead;
+            }
+        }
+        try follow_at_hand(search, vertex);
     }
 }
 
-fn find_held(search: *const Search, page: u32) ?*const state.Held {
-    for (search.held_pages()) |*held| {
-        if (held.page == page) return held;
+/// The nearest candidate of the look-ahead set, which begins at `nearest`, that can be followed without a read.
+fn find_at_hand(search: *const Search, nearest: u32) ?u32 {
+    const width = if (search.parameters.strict_order) 1 else search.parameters.beam_width;
+    var seen: u32 = 0;
+    for (search.list.items[nearest..search.list.len], nearest..) |candidate, place| {
+        if (candidate.expanded()) continue;
+        if (at_hand(search, candidate.vertex())) return @intCast(place);
+        seen += 1;
+        if (seen == width) break;
     }
     return null;
 }
 
-fn cached(search: *const Search, vertex: u32) bool {
+/// Wants the pages of the look-ahead set that are neither at hand nor on their way.
+fn ask_ahead(search: *Search, nearest: u32) void {
+    const width = if (search.parameters.prefetch) search.parameters.beam_width else 1;
+    var seen: u32 = 0;
+    for (search.list.items[nearest..search.list.len]) |candidate| {
+        if (candidate.expanded()) continue;
+        const vertex = candidate.vertex();
+        const page = search.shared.reader.directory.page_of(vertex);
+        const wanted = !at_hand(search, vertex) and search.wanted_count < search.wanted.len and search.pages.insert(page);
+        if (wanted) {
+            search.wanted[search.wanted_count] = page;
+            search.wanted_count += 1;
+        }
+        seen += 1;
+        if (seen == width) break;
+    }
+}
+
+fn at_hand(search: *const Search, vertex: u32) bool {
+    if (find_held(search, search.shared.reader.directory.page_of(vertex)) != null) return true;
     const cache = search.shared.cache orelse return false;
     return cache.contains(vertex);
+}
+
+fn find_held(search: *const Search, page: u32) ?u32 {
+    for (search.held_pages(), 0..) |*held, i| {
+        if (held.page == page) return @intCast(i);
+    }
+    return null;
 }
 
 fn follow_at_hand(search: *Search, vertex: u32) state.PageError!void {
     const reader = search.shared.reader;
     search.counters.expanded += 1;
-    if (find_held(search, reader.directory.page_of(vertex))) |held| {
-        const list = try held.view.list(vertex - held.view.first_vertex);
+    if (find_held(search, reader.directory.page_of(vertex))) |place| {
+        const view = &search.held[place].view;
+        const list = try view.list(vertex - view.first_vertex);
         const ids = reader.adjacency.decode(vertex, list.bytes, list.length, reader.n(), &search.neighbors) catch return error.BadList;
+        // What else the page holds is not used: the next record of it costs a read of its own.
+        if (search.parameters.flags & parameters_file.flag_record_only != 0) search.let_go(place);
         return search.follow(ids);
     }
-    const cache = search.shared.cache.?;
     // Another query's insertion may have taken the slot since the look: then the vertex is a candidate again.
+    const cache = search.shared.cache orelse return search.unmark(vertex);
     const pin = cache.peek(vertex) orelse return search.unmark(vertex);
     defer cache.release(pin);
     const found = search.score_cached(vertex, pin.bytes());

@@ -7,7 +7,8 @@ pub const burst_max = 128;
 
 /// For comparisons in benches; documented in docs/HACKING.md.
 pub const flag_counts_used: u32 = 2;
-/// Only records that were met before their page came are scored, not all that the page holds.
+/// Only records that were met before their page came are scored, not all that the page holds; and with links on disk a
+/// page serves the one vertex that was followed from it.
 pub const flag_record_only: u32 = 4;
 
 pub const Parameters = struct {
@@ -17,6 +18,10 @@ pub const Parameters = struct {
     sigma: f32,
     burst_max: u32 = burst_max,
     beam_width: u32 = 4,
+    /// Links on disk: see on_disk.zig.
+    strict_order: bool = false,
+    prefetch: bool = true,
+    staleness: u32 = 0,
     /// The filter is asked only for results (as systems do that filter after the search).
     late_filter: bool = false,
     flags: u32 = 0,
@@ -32,6 +37,9 @@ pub const Asked = struct {
     beam_width: u32 = 0,
     late_filter: bool = false,
     flags: u32 = 0,
+    strict_order: bool = false,
+    prefetch: bool = true,
+    staleness: u32 = 0,
 };
 
 pub fn resolve(asked: Asked) Parameters {
@@ -49,6 +57,9 @@ pub fn resolve(asked: Asked) Parameters {
         .beam_width = if (asked.beam_width == 0) beam_width_default else @min(asked.beam_width, beam_width_max),
         .late_filter = asked.late_filter,
         .flags = asked.flags,
+        .strict_order = asked.strict_order,
+        .prefetch = asked.prefetch,
+        .staleness = asked.staleness,
     };
 }
 
@@ -62,6 +73,7 @@ pub fn sigma_of(list_size: u32) f32 {
 pub const list_size_default = 100;
 pub const beam_width_default = 4;
 pub const beam_width_max = 64;
+pub const staleness_max = 1;
 
 /// The list size for a wanted recall@10: what a million SIFT descriptors need at 20 % memory, with some to spare. Not
 /// yet calibrated on the data of each index, so a wish rather than a promise.

@@ -44,8 +44,9 @@ pub const Counters = struct {
 
 pub const PageError = layout.page.Corrupt || error{BadList};
 
-/// pages: go on when the pages wanted (and those on their way) have arrived; done: the results stand.
-pub const Want = enum { pages, done };
+/// pages: go on when the pages wanted (and those on their way) have arrived; ahead: go on as soon as the pages wanted
+/// were asked for; done: the results stand.
+pub const Want = enum { pages, ahead, done };
 
 /// What becomes of the buffer of a page that has arrived.
 pub const Fate = union(enum) {
@@ -92,6 +93,11 @@ pub const Search = struct {
     held: []Held,
     held_count: u32 = 0,
     held_oldest: u32 = 0,
+    /// Buffers of pages that the query held and needs no more; the worker takes them after each step.
+    given_up: [held_max]u32 = undefined,
+    given_up_count: u32 = 0,
+    /// Links on disk, with staleness: to be followed by the next step.
+    chosen: ?u32 = null,
     /// Vertices whose records came from the cache.
     from_cache: PageSet,
 
@@ -188,6 +194,8 @@ pub const Search = struct {
         self.brought_count = 0;
         self.held_count = 0;
         self.held_oldest = 0;
+        self.given_up_count = 0;
+        self.chosen = null;
         self.from_cache.reset();
         self.counters = .{};
         if (filter != null) filtered.begin(self) else self.enter();
@@ -414,6 +422,17 @@ pub const Search = struct {
         oldest.* = held;
         self.pages.remove(given_up.page);
         return .{ .exchanged = given_up.buffer };
+    }
+
+    /// The page at this place of those held is needed no more, but may be read again.
+    pub fn let_go(self: *Search, place: u32) void {
+        const held = self.held[place];
+        self.pages.remove(held.page);
+        self.given_up[self.given_up_count] = held.buffer;
+        self.given_up_count += 1;
+        self.held_count -= 1;
+        self.held[place] = self.held[self.held_count];
+        self.held_oldest = 0;
     }
 
     pub fn held_pages(self: *const Search) []const Held {

@@ -94,6 +94,7 @@ const Answers = struct {
     statuses: [query_count]i32 = @splat(0),
     pages: [query_count]i64 = @splat(-1),
     reads: [query_count]u32 = @splat(0),
+    rounds: [query_count]u32 = @splat(0),
 
     fn outcome(self: *const Answers, query: usize) search.Outcome {
         return @enumFromInt(self.statuses[query]);
@@ -107,6 +108,11 @@ const Setting = struct {
     seed: u64 = 0,
     faults: u32 = 0,
     queries_in_flight: u32 = 4,
+    beam_width: u32 = 0,
+    strict_order: bool = false,
+    prefetch: bool = true,
+    staleness: u32 = 0,
+    flags: u32 = 0,
 };
 
 const Call = struct {
@@ -142,14 +148,22 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
         .simulated_faults = setting.faults,
     });
     defer engine.deinit();
-    var out: search.Out = .{ .vertices = &answers.vertices, .statuses = &answers.statuses, .error_pages = &answers.pages, .reads = &answers.reads };
+    var out: search.Out = .{ .vertices = &answers.vertices, .statuses = &answers.statuses, .error_pages = &answers.pages, .reads = &answers.reads, .rounds = &answers.rounds };
     var call: Call = .{ .job = .{
         .queries = std.mem.sliceAsBytes(world.queries),
         .query_bytes = dim * 4,
         .dtype = .f32,
         .count = query_count,
         .filters = &.{},
-        .parameters = search.parameters.resolve(.{ .k = k, .list_size = 60 }),
+        .parameters = search.parameters.resolve(.{
+            .k = k,
+            .list_size = 60,
+            .beam_width = setting.beam_width,
+            .strict_order = setting.strict_order,
+            .prefetch = setting.prefetch,
+            .staleness = setting.staleness,
+            .flags = setting.flags,
+        }),
         .out = &out,
         .on_done = Call.on_done,
     } };
@@ -186,6 +200,47 @@ test "both plans, with and without a cache, find what brute force finds" {
         errdefer std.debug.print("recall {d}\n", .{found});
         try testing.expect(found >= 0.95);
     }
+}
+
+test "the switches of links on disk: each finds what brute force finds, and costs what it should" {
+    var world: World = undefined;
+    try world.init(4);
+    defer world.deinit();
+    const record_only = search.parameters.flag_record_only;
+    const settings = [_]Setting{
+        .{ .plan = .links_on_disk, .strict_order = true, .prefetch = false, .flags = record_only, .queries_in_flight = 1, .threads = 1 },
+        .{ .plan = .links_on_disk, .strict_order = true, .prefetch = false, .queries_in_flight = 1, .threads = 1 },
+        .{ .plan = .links_on_disk, .strict_order = true },
+        .{ .plan = .links_on_disk, .prefetch = false },
+        .{ .plan = .links_on_disk, .staleness = 1 },
+        .{ .plan = .links_on_disk, .staleness = 1, .strict_order = true, .prefetch = false },
+        .{ .plan = .links_on_disk, .staleness = 1, .beam_width = 64, .cache_bytes = 30_000 },
+        .{ .plan = .links_on_disk, .staleness = 1, .flags = record_only, .cache_bytes = 30_000 },
+    };
+    var answers: [settings.len]Answers = undefined;
+    for (settings, &answers) |setting, *own| {
+        errdefer std.debug.print("{any}\n", .{setting});
+        own.* = .{};
+        try run(&world, setting, own);
+        for (0..query_count) |query| try testing.expectEqual(.ok, own.outcome(query));
+        const found = recall(&world, own);
+        errdefer std.debug.print("recall {d}\n", .{found});
+        try testing.expect(found >= 0.95);
+    }
+    // Strictly one read after the other: every read is a round.
+    for ([_]usize{ 0, 1 }) |i| {
+        for (answers[i].reads, answers[i].rounds) |reads, rounds| try testing.expectEqual(reads, rounds);
+    }
+    // A page that serves all its records saves reads; asking ahead saves rounds and costs reads.
+    try testing.expect(total_of(&answers[0].reads) > 2 * total_of(&answers[1].reads));
+    try testing.expect(total_of(&answers[2].reads) >= total_of(&answers[1].reads));
+    try testing.expect(total_of(&answers[2].rounds) < total_of(&answers[1].rounds));
+}
+
+fn total_of(counts: []const u32) u64 {
+    var total: u64 = 0;
+    for (counts) |count| total += count;
+    return total;
 }
 
 test "faults never change an answer: a query gives the right one, or an error that names its page" {
