@@ -207,6 +207,9 @@ typedef struct velo_search_options {
     int32_t strict_order;          /* links on disk: 1: follow the nearest candidate only, never a farther one at hand */
     int32_t prefetch_off;          /* links on disk: 1: read only what is followed next */
     uint32_t staleness;            /* links on disk: 1: reads are chosen before the last neighbors are known; 0 or 1 */
+    const uint32_t *excluded_vertices; /* NULL, or query_count vertices (UINT32_MAX: none) that are taken as absent, so that
+                                    * a row of the index can be a query (for calibration; without a filter). Alive until the
+                                    * search has ended */
 } velo_search_options;
 
 /* One entry a query; any pointer may be NULL when not wanted. ids and distances hold query_count * k entries, rows
@@ -252,6 +255,26 @@ int32_t velo_get_vectors(velo_index *index, const uint32_t *vertices, uint64_t c
 
 /* Read every file whole and check every checksum, page and link. *pages_checked_out may be NULL. Needs no open index. */
 int32_t velo_verify(const char *path, uint64_t *pages_checked_out);
+
+/* ---- calibration: the table behind `recall` ---- */
+
+/* Put the table into the manifest of an index (docs/FORMAT.md, "calibration"), in the place of the one there; NULL takes
+ * it out. The manifest is replaced by rename: an index that is open goes on with what it has read. */
+int32_t velo_calibration_store(const char *path, const char *calibration_json);
+
+typedef struct velo_expectation {
+    uint32_t struct_size;
+    int32_t calibrated;            /* 1: measured by the build; 0: it measured nothing, and what follows the list is 0 */
+    uint32_t list_size;            /* that a search with these options uses */
+    float recall;                  /* and what it is expected to be like, a query without a filter */
+    float reads;
+    float rounds;
+    float estimates;
+    float expanded;
+    float records_scored;
+} velo_expectation;
+
+int32_t velo_expect(velo_index *index, const velo_search_options *options, velo_expectation *expectation_out);
 
 /* ---- filters: a store of columns in placement order, a predicate program over them ---- */
 

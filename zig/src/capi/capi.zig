@@ -6,6 +6,7 @@ comptime {
     _ = @import("filters.zig");
     _ = @import("build.zig");
     _ = @import("open.zig");
+    _ = @import("calibration.zig");
     _ = @import("device.zig");
 }
 

@@ -43,6 +43,7 @@ pub const SearchOptions = extern struct {
     strict_order: i32,
     prefetch_off: i32,
     staleness: u32,
+    excluded_vertices: ?[*]const u32,
 };
 
 pub const IndexInfo = extern struct {
@@ -104,7 +105,7 @@ pub const Index = struct {
     }
 
     /// A call begins: refuses after a fork and while closing.
-    fn enter(self: *Index) ?i32 {
+    pub fn enter(self: *Index) ?i32 {
         if (self.process != common.process()) return common.forked();
         _ = self.calls.fetchAdd(1, .acquire);
         if (self.closing.load(.acquire)) {
@@ -114,7 +115,12 @@ pub const Index = struct {
         return null;
     }
 
-    fn leave(self: *Index) void {
+    /// What the build measured for the plan in use.
+    pub fn calibration(self: *const Index) search.Calibration {
+        return .of(self.reader.manifest(), self.shared.plan, self.reader.links_kept);
+    }
+
+    pub fn leave(self: *Index) void {
         _ = self.calls.fetchSub(1, .release);
     }
 };
@@ -323,6 +329,33 @@ export fn velo_index_info_get(handle: ?*Index, info_out: ?*IndexInfo) i32 {
 
 // ---- searching ----
 
+/// Null when the options can be searched with.
+pub fn refused(o: *const SearchOptions) ?i32 {
+    const limits = search.parameters;
+    if (o.k < 1 or o.k > limits.k_max) return fail(.invalid_argument, .{ .argument = "k" }, "k is {d}; it must lie within 1 and {d}", .{ o.k, limits.k_max });
+    if (o.list_size > limits.list_size_max) return fail(.invalid_argument, .{ .argument = "list_size" }, "list_size is {d}; at most {d}", .{ o.list_size, limits.list_size_max });
+    if (!(o.recall >= 0 and o.recall < 1)) return fail(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
+    if (o.staleness > limits.staleness_max) return fail(.invalid_argument, .{ .argument = "staleness" }, "staleness is {d}; at most {d}", .{ o.staleness, limits.staleness_max });
+    if (std.math.isNan(o.sigma)) return fail(.invalid_argument, .{ .argument = "sigma" }, "sigma is not a number", .{});
+    return null;
+}
+
+pub fn resolved(o: *const SearchOptions, calibration: search.Calibration) search.Parameters {
+    return search.parameters.resolve(.{
+        .k = o.k,
+        .list_size = o.list_size,
+        .recall = o.recall,
+        .sigma = o.sigma,
+        .burst_max = o.burst_max,
+        .beam_width = o.beam_width,
+        .late_filter = o.late_filter != 0,
+        .flags = o.flags,
+        .strict_order = o.strict_order != 0,
+        .prefetch = o.prefetch_off == 0,
+        .staleness = o.staleness,
+    }, calibration);
+}
+
 /// Checks a call's arguments and fills `job`; `queries_copy` is where a submitted job keeps its queries.
 fn prepare(
     self: *Index,
@@ -339,12 +372,9 @@ fn prepare(
     const given = options orelse return common.null_argument("options");
     const o = common.versioned(SearchOptions, given) orelse return common.size_error("options", given.struct_size);
     const element = std.enums.fromInt(index.Dtype, dtype) orelse return fail(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{dtype});
-    const limits = search.parameters;
-    if (o.k < 1 or o.k > limits.k_max) return fail(.invalid_argument, .{ .argument = "k" }, "k is {d}; it must lie within 1 and {d}", .{ o.k, limits.k_max });
-    if (o.list_size > limits.list_size_max) return fail(.invalid_argument, .{ .argument = "list_size" }, "list_size is {d}; at most {d}", .{ o.list_size, limits.list_size_max });
-    if (!(o.recall >= 0 and o.recall < 1)) return fail(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
-    if (o.staleness > limits.staleness_max) return fail(.invalid_argument, .{ .argument = "staleness" }, "staleness is {d}; at most {d}", .{ o.staleness, limits.staleness_max });
-    if (std.math.isNan(o.sigma)) return fail(.invalid_argument, .{ .argument = "sigma" }, "sigma is not a number", .{});
+    if (refused(&o)) |status| return status;
+    if (filter_count > 0 and o.excluded_vertices != null)
+        return fail(.invalid_argument, .{ .argument = "excluded_vertices" }, "excluded_vertices are for searches without a filter", .{});
     if (filter_count > 1 and filter_count != query_count)
         return fail(.invalid_argument, .{ .argument = "filters" }, "{d} filters for {d} queries: give none, one, or one a query", .{ filter_count, query_count });
     const query_bytes = reader.header.dim_in * element.bytes();
@@ -366,19 +396,8 @@ fn prepare(
         .dtype = element,
         .count = query_count,
         .filters = @ptrCast(handles),
-        .parameters = search.parameters.resolve(.{
-            .k = o.k,
-            .list_size = o.list_size,
-            .recall = o.recall,
-            .sigma = o.sigma,
-            .burst_max = o.burst_max,
-            .beam_width = o.beam_width,
-            .late_filter = o.late_filter != 0,
-            .flags = o.flags,
-            .strict_order = o.strict_order != 0,
-            .prefetch = o.prefetch_off == 0,
-            .staleness = o.staleness,
-        }),
+        .parameters = resolved(&o, self.calibration()),
+        .excluded = o.excluded_vertices,
         .deadline_us = if (o.timeout_us == 0) 0 else base.nowMicros() +| o.timeout_us,
         .out = out,
         .on_done = undefined,

@@ -9,6 +9,7 @@ pub const Dtype = reader.Dtype;
 pub const builder = @import("builder.zig");
 pub const Builder = builder.Builder;
 pub const space = @import("space.zig");
+pub const store_calibration = @import("amend.zig").store_calibration;
 pub const trim = @import("trim.zig");
 pub const verify = @import("verify.zig").verify;
 

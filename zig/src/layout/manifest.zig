@@ -9,6 +9,26 @@ const checksum_key = ",\n  \"checksum\": \"";
 
 pub const File = struct { name: []const u8, bytes: u64, checksum: []const u8 };
 
+/// What searches with one list size found and cost, a query, on rows held out for the purpose.
+pub const CalibrationPoint = struct {
+    list_size: u32,
+    recall: f32,
+    /// Standard deviation of `recall`, as a mean over the sample.
+    deviation: f32,
+    reads: f32,
+    rounds: f32,
+    estimates: f32,
+    expanded: f32,
+    /// Records of pages that were scored with their full code.
+    scored: f32,
+};
+
+/// Points by ascending list size, for one k and one number of links in memory; 0 links are links on disk.
+pub const CalibrationCurve = struct { k: u32, links: u32, points: []const CalibrationPoint };
+
+/// What stands behind `recall=` of a search.
+pub const Calibration = struct { queries: u32, curves: []const CalibrationCurve };
+
 /// Field names are the keys of the JSON object.
 pub const Manifest = struct {
     format_version: u32,
@@ -32,6 +52,8 @@ pub const Manifest = struct {
     files: []const File,
     /// Whatever the caller of the build wants to keep; an object.
     user: std.json.Value,
+    /// Measured by the build; without it the list size for a recall comes from a fixed table.
+    calibration: ?Calibration = null,
 
     pub fn file(self: *const Manifest, name: []const u8) ?File {
         for (self.files) |f| if (std.mem.eql(u8, f.name, name)) return f;
@@ -56,7 +78,7 @@ pub fn checksum_text(value: u64) [16]u8 {
 pub fn write(allocator: std.mem.Allocator, manifest: *const Manifest) error{OutOfMemory}![]u8 {
     var out: std.Io.Writer.Allocating = .init(allocator);
     defer out.deinit();
-    std.json.Stringify.value(manifest.*, .{ .whitespace = .indent_2 }, &out.writer) catch return error.OutOfMemory;
+    std.json.Stringify.value(manifest.*, .{ .whitespace = .indent_2, .emit_null_optional_fields = false }, &out.writer) catch return error.OutOfMemory;
     var text = out.written();
     std.debug.assert(std.mem.endsWith(u8, text, "\n}"));
     text = text[0 .. text.len - 2];

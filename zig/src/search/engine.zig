@@ -244,6 +244,7 @@ pub fn Engine(comptime Device: type) type {
                 slot.page = -1;
                 slot.ended = false;
                 slot.retries = 0;
+                slot.search.excluded = if (job.excluded) |excluded| excluded[@intCast(task.query)] else Search.none_excluded;
                 slot.search.start(job.queries[@intCast(task.query * job.query_bytes)..][0..job.query_bytes], job.dtype, job.parameters, job.filter_of(task.query));
                 self.make_ready(number);
             }

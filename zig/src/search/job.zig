@@ -36,6 +36,8 @@ pub const Job = struct {
     /// None, one for all, or one a query.
     filters: []const ?*const filter_room.Filter,
     parameters: Parameters,
+    /// One a query, or null: a vertex that is taken as absent.
+    excluded: ?[*]const u32 = null,
     /// base.nowMicros after which queries give up; 0 is never.
     deadline_us: u64 = 0,
     out: *const Out,

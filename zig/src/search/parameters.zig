@@ -1,5 +1,6 @@
 //! One search's parameters, resolved: defaults filled in, limits kept.
 const std = @import("std");
+const Calibration = @import("calibration.zig").Calibration;
 
 pub const k_max = 4096;
 pub const list_size_max = 8192;
@@ -42,11 +43,11 @@ pub const Asked = struct {
     staleness: u32 = 0,
 };
 
-pub fn resolve(asked: Asked) Parameters {
+pub fn resolve(asked: Asked, calibration: Calibration) Parameters {
     const list_size = @max(asked.k, if (asked.list_size > 0)
         asked.list_size
     else if (asked.recall > 0)
-        list_size_for(asked.recall)
+        calibration.list_size(asked.k, asked.recall) orelse list_size_for(asked.recall)
     else
         list_size_default);
     return .{
@@ -75,8 +76,8 @@ pub const beam_width_default = 4;
 pub const beam_width_max = 64;
 pub const staleness_max = 1;
 
-/// The list size for a wanted recall@10: what a million SIFT descriptors need at 20 % memory, with some to spare. Not
-/// yet calibrated on the data of each index, so a wish rather than a promise.
+/// The list size for a wanted recall@10 where the build measured none: what a million SIFT descriptors need at 20 %
+/// memory, with some to spare. A wish rather than a promise.
 pub fn list_size_for(recall: f32) u32 {
     const steps = [_]struct { recall: f32, list_size: u32 }{
         .{ .recall = 0.80, .list_size = 24 },
@@ -102,6 +103,6 @@ test "a higher recall asks for a longer list" {
         last = size;
     }
     try std.testing.expectEqual(160, list_size_for(0.95));
-    try std.testing.expectEqual(500, resolve(.{ .k = 500, .recall = 0.5 }).list_size);
-    try std.testing.expectEqual(30, resolve(.{ .k = 10, .recall = 0.99, .list_size = 30 }).list_size);
+    try std.testing.expectEqual(500, resolve(.{ .k = 500, .recall = 0.5 }, .{}).list_size);
+    try std.testing.expectEqual(30, resolve(.{ .k = 10, .recall = 0.99, .list_size = 30 }, .{}).list_size);
 }

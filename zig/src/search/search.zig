@@ -8,6 +8,8 @@ pub const CachePolicy = @import("cache").Policy;
 pub const Search = @import("search_state.zig").Search;
 pub const parameters = @import("parameters.zig");
 pub const Parameters = parameters.Parameters;
+pub const calibration = @import("calibration.zig");
+pub const Calibration = calibration.Calibration;
 pub const engine = @import("engine.zig");
 pub const Engine = engine.Engine;
 pub const EngineOptions = engine.Options;
@@ -23,6 +25,7 @@ test {
     _ = engine;
     _ = job;
     _ = parameters;
+    _ = calibration;
     _ = @import("record.zig");
     _ = @import("cache_plan.zig");
 }

@@ -81,6 +81,8 @@ pub const Search = struct {
     wanted_count: u32 = 0,
     wanted_next: u32 = 0,
     counters: Counters = .{},
+    /// Taken as absent: a query that is itself a row of the index looks for its other neighbors (calibration).
+    excluded: u32 = none_excluded,
     /// All passing vertices have been estimated: there is nothing to navigate to.
     scanned: bool = false,
     /// Navigation asks the filter (filtered.zig).
@@ -105,6 +107,7 @@ pub const Search = struct {
     fresh: [fresh_max]u32 = undefined,
     distances: [fresh_max]f32 = undefined,
 
+    pub const none_excluded = std.math.maxInt(u32);
     pub const fresh_max = 512;
     const frontier_capacity = 1 << 14;
     const visited_capacity = 1 << 17;
@@ -186,6 +189,8 @@ pub const Search = struct {
         self.results.reset(parameters.k);
         self.frontier.len = 0;
         self.visited.reset(parameters.list_size * 24);
+        // As if met before: it enters no list, and so is not followed either.
+        if (self.excluded != none_excluded) _ = self.visited.insert(self.excluded);
         self.pages.reset();
         self.wanted_count = 0;
         self.wanted_next = 0;
@@ -339,7 +344,7 @@ pub const Search = struct {
     /// Brings a cached record's full distance into the results, once; returns the record.
     pub fn score_cached(self: *Search, vertex: u32, bytes: []const u8) record.Record {
         const cached = record.read(bytes, self.shared.reader.pages_header.lower_bytes);
-        if (self.from_cache.insert(vertex)) {
+        if (vertex != self.excluded and self.from_cache.insert(vertex)) {
             self.counters.cache_hits += 1;
             var distance: [1]f32 = undefined;
             self.query.estimate_records(&self.shared.reader.codes, &.{vertex}, &.{cached.lower}, &.{cached.factor}, &distance);
@@ -371,6 +376,7 @@ pub const Search = struct {
             const vertex = view.first_vertex + @as(u32, @intCast(i));
             const near = distance <= self.results.bound();
             if (!near and !(distance < reach)) continue;
+            if (vertex == self.excluded) continue;
             if (self.parameters.flags & parameters_file.flag_record_only != 0 and !self.visited.contains(vertex)) continue;
             if (near) {
                 const passes = if (self.filter) |filter| filter.passes(vertex) else true;

@@ -163,7 +163,7 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
             .prefetch = setting.prefetch,
             .staleness = setting.staleness,
             .flags = setting.flags,
-        }),
+        }, .{}),
         .out = &out,
         .on_done = Call.on_done,
     } };

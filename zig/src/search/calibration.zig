@@ -1,0 +1,315 @@
+//! The list size behind a wanted recall, from the table that the build measured on held-out rows
+//! (layout.manifest.Calibration, docs/FORMAT.md).
+//!
+//! A curve holds what searches with growing lists found, for one k and one number of links in memory (0: links on
+//! disk). Every number of links has a curve for k = 10, the largest one also for other k. What another k needs more or
+//! less of is taken from there; between two numbers of links, and between two k, list sizes are interpolated by their
+//! logarithms.
+const std = @import("std");
+const layout = @import("layout");
+const limits = @import("parameters.zig");
+const Plan = @import("shared.zig").Plan;
+const Table = layout.manifest.Calibration;
+const Curve = layout.manifest.CalibrationCurve;
+const Point = layout.manifest.CalibrationPoint;
+
+/// The k for which each number of links was measured.
+pub const k_measured = 10;
+
+/// What a search is expected to find and to cost, a query.
+pub const Expected = struct {
+    recall: f32 = 0,
+    reads: f32 = 0,
+    rounds: f32 = 0,
+    estimates: f32 = 0,
+    expanded: f32 = 0,
+    scored: f32 = 0,
+};
+
+/// The table of one open index, for the plan it runs.
+pub const Calibration = struct {
+    table: ?*const Table = null,
+    /// Links a vertex in memory; 0 on the links-on-disk plan.
+    links: u32 = 0,
+
+    pub fn of(manifest: *const layout.manifest.Manifest, plan: Plan, links_kept: u32) Calibration {
+        const table: *const Table = if (manifest.calibration) |*found| found else return .{};
+        return .{ .table = table, .links = if (plan == .links_on_disk) 0 else links_kept };
+    }
+
+    /// Null where the build measured nothing.
+    pub fn list_size(self: Calibration, k: u32, recall: f32) ?u32 {
+        const around = self.curves_around() orelse return null;
+        const like = self.recall_like(k, recall);
+        const low = reach(around.low, like) orelse return null;
+        const high = reach(around.high, like) orelse return null;
+        const beyond = @max(1, as_f32(k) / as_f32(self.k_largest()));
+        const wanted = @ceil(between(low, high, around.share) * beyond - 1e-3);
+        return @intFromFloat(std.math.clamp(wanted, as_f32(k), limits.list_size_max));
+    }
+
+    /// What a search with that list is expected to be like; null where the build measured nothing.
+    pub fn expected(self: Calibration, k: u32, size: u32) ?Expected {
+        const around = self.curves_around() orelse return null;
+        const at_size: f32 = @floatFromInt(size);
+        var found = mix(at(around.low, at_size), at(around.high, at_size), around.share);
+        if (k == k_measured) return found;
+        const widest = self.most_links() orelse return found;
+        const near = self.curve_of_k(k) orelse return found;
+        // The list over the most links that promises as much for `k_measured` tells what is found for other k.
+        const scaled = at_size * @min(1, as_f32(self.k_largest()) / as_f32(k));
+        const promise = promised_at(around.low, scaled) * (1 - around.share) + promised_at(around.high, scaled) * around.share;
+        const like = reach(widest, promise) orelse at_size;
+        const base = at(widest, like);
+        const other = at(near, like);
+        const ratio = as_f32(k) / as_f32(near.k);
+        found.recall = other.recall;
+        found.reads *= other.reads * @max(1, ratio) / @max(base.reads, 0.01);
+        found.rounds *= other.rounds / @max(base.rounds, 0.01);
+        found.scored *= other.scored * @max(1, ratio) / @max(base.scored, 0.01);
+        return found;
+    }
+
+    /// The recall for `k_measured` that a list has which reaches `recall` for k, by the curves of the most links.
+    fn recall_like(self: Calibration, k: u32, recall: f32) f32 {
+        const table = self.table orelse return recall;
+        const widest = self.most_links() orelse return recall;
+        if (k == k_measured) return recall;
+        var low: ?*const Curve = null;
+        var high: ?*const Curve = null;
+        for (table.curves) |*curve| {
+            if (curve.links != widest.links or curve.points.len == 0 or curve.k == 0) continue;
+            if (curve.k <= k and (low == null or curve.k > low.?.k)) low = curve;
+            if (curve.k >= k and (high == null or curve.k < high.?.k)) high = curve;
+        }
+        const below = low orelse high orelse return recall;
+        const above = high orelse below;
+        const from = reach(below, recall) orelse return recall;
+        const to = reach(above, recall) orelse return recall;
+        const share = if (below.k == above.k) 0 else @log(as_f32(k) / as_f32(below.k)) / @log(as_f32(above.k) / as_f32(below.k));
+        return promised_at(widest, between(from, to, share));
+    }
+
+    /// Beyond it the list grows with k.
+    fn k_largest(self: Calibration) u32 {
+        var largest: u32 = k_measured;
+        if (self.table) |table| for (table.curves) |curve| {
+            if (curve.points.len > 0) largest = @max(largest, curve.k);
+        };
+        return largest;
+    }
+
+    /// The curve of the reference whose k is the nearest.
+    fn curve_of_k(self: Calibration, k: u32) ?*const Curve {
+        const table = self.table orelse return null;
+        const widest = self.most_links() orelse return null;
+        var best: ?*const Curve = null;
+        var best_gap = std.math.inf(f32);
+        for (table.curves) |*curve| {
+            if (curve.links != widest.links or curve.points.len == 0 or curve.k == 0) continue;
+            const gap = @abs(@log(as_f32(curve.k) / as_f32(k)));
+            if (gap < best_gap) {
+                best = curve;
+                best_gap = gap;
+            }
+        }
+        return best;
+    }
+
+    /// The curve of the most links, for which other k were measured too.
+    fn most_links(self: Calibration) ?*const Curve {
+        const table = self.table orelse return null;
+        var best: ?*const Curve = null;
+        for (table.curves) |*curve| {
+            if (curve.k != k_measured or curve.points.len == 0) continue;
+            if (best == null or curve.links > best.?.links) best = curve;
+        }
+        return best;
+    }
+
+    const Around = struct { low: *const Curve, high: *const Curve, share: f32 };
+
+    /// The curves for `k_measured` just below and above the links in memory.
+    fn curves_around(self: Calibration) ?Around {
+        const table = self.table orelse return null;
+        var low: ?*const Curve = null;
+        var high: ?*const Curve = null;
+        for (table.curves) |*curve| {
+            if (curve.k != k_measured or curve.points.len == 0) continue;
+            // Links on disk are a plan of their own: nothing lies between it and few links.
+            if ((curve.links == 0) != (self.links == 0)) continue;
+            if (curve.links <= self.links and (low == null or curve.links > low.?.links)) low = curve;
+            if (curve.links >= self.links and (high == null or curve.links < high.?.links)) high = curve;
+        }
+        const below = low orelse high orelse return null;
+        const above = high orelse below;
+        if (below.links == above.links) return .{ .low = below, .high = above, .share = 0 };
+        const share = @log(as_f32(self.links) / as_f32(below.links)) / @log(as_f32(above.links) / as_f32(below.links));
+        return .{ .low = below, .high = above, .share = share };
+    }
+};
+
+/// What may be promised on the strength of a sample: less its deviation, and less a part of what is missing, since
+/// queries to come are not rows.
+fn promised(point: Point) f32 {
+    return point.recall - @max(point.deviation, margin_of_miss * (1 - point.recall));
+}
+const margin_of_miss = 0.1;
+
+/// Two neighboring points of a curve, without those that promise less than a shorter list did.
+const Steps = struct {
+    points: []const Point,
+    before: ?Point = null,
+
+    fn next(self: *Steps) ?struct { before: ?Point, point: Point } {
+        while (self.points.len > 0) {
+            const point = self.points[0];
+            self.points = self.points[1..];
+            const before = self.before;
+            if (before) |b| {
+                if (!(promised(point) > promised(b)) or point.list_size <= b.list_size) continue;
+            } else if (!(promised(point) <= 1)) continue;
+            self.before = point;
+            return .{ .before = before, .point = point };
+        }
+        return null;
+    }
+};
+
+/// The list with which a curve promises a recall; its longest where none does, null where it has no points.
+fn reach(curve: *const Curve, recall: f32) ?f32 {
+    if (curve.points.len == 0) return null;
+    var steps: Steps = .{ .points = curve.points };
+    while (steps.next()) |step| {
+        if (!(promised(step.point) >= recall)) continue;
+        const before = step.before orelse return as_f32(step.point.list_size);
+        const from = @log(miss(promised(before)));
+        const share = (from - @log(miss(recall))) / (from - @log(miss(promised(step.point))));
+        return between(as_f32(before.list_size), as_f32(step.point.list_size), share);
+    }
+    return as_f32(curve.points[curve.points.len - 1].list_size);
+}
+
+/// What a curve promises for a list size: the inverse of `reach`.
+fn promised_at(curve: *const Curve, size: f32) f32 {
+    var steps: Steps = .{ .points = curve.points };
+    var last: f32 = 0;
+    while (steps.next()) |step| {
+        last = promised(step.point);
+        if (size > as_f32(step.point.list_size)) continue;
+        const before = step.before orelse return last;
+        const share = @log(@max(size, 1) / as_f32(before.list_size)) / @log(as_f32(step.point.list_size) / as_f32(before.list_size));
+        const from = @log(miss(promised(before)));
+        return 1 - @exp(from + std.math.clamp(share, 0, 1) * (@log(miss(last)) - from));
+    }
+    return last;
+}
+
+fn miss(recall: f32) f32 {
+    return @max(1 - recall, 1e-5);
+}
+
+/// What a curve says of a list size; beyond its ends what its ends say.
+fn at(curve: *const Curve, size: f32) Expected {
+    var before = curve.points[0];
+    for (curve.points) |point| {
+        if (size <= as_f32(point.list_size)) {
+            const width = as_f32(point.list_size) - as_f32(before.list_size);
+            const share = if (width <= 0) 0 else std.math.clamp((size - as_f32(before.list_size)) / width, 0, 1);
+            return mix(of_point(before), of_point(point), share);
+        }
+        before = point;
+    }
+    return of_point(before);
+}
+
+fn of_point(point: Point) Expected {
+    return .{
+        .recall = point.recall,
+        .reads = point.reads,
+        .rounds = point.rounds,
+        .estimates = point.estimates,
+        .expanded = point.expanded,
+        .scored = point.scored,
+    };
+}
+
+fn mix(low: Expected, high: Expected, share: f32) Expected {
+    var out: Expected = .{};
+    inline for (std.meta.fields(Expected)) |field|
+        @field(out, field.name) = @field(low, field.name) + share * (@field(high, field.name) - @field(low, field.name));
+    return out;
+}
+
+/// Between two list sizes, by their logarithms.
+fn between(low: f32, high: f32, share: f32) f32 {
+    return @exp(@log(@max(low, 1e-3)) + std.math.clamp(share, 0, 1) * (@log(@max(high, 1e-3)) - @log(@max(low, 1e-3))));
+}
+
+fn as_f32(value: u32) f32 {
+    return @floatFromInt(value);
+}
+
+const testing = std.testing;
+
+fn example_point(list_size: u32, recall: f32) Point {
+    return .{ .list_size = list_size, .recall = recall, .deviation = 0.001, .reads = 8, .rounds = 1.5, .estimates = 20 * as_f32(list_size), .expanded = as_f32(list_size), .scored = 200 };
+}
+
+const example_curves = [_]Curve{
+    .{ .k = 10, .links = 0, .points = &.{ example_point(16, 0.9), example_point(64, 0.99) } },
+    .{ .k = 10, .links = 8, .points = &.{ example_point(32, 0.8), example_point(128, 0.95), example_point(512, 0.99) } },
+    .{ .k = 10, .links = 32, .points = &.{ example_point(16, 0.8), example_point(64, 0.95), example_point(256, 0.99) } },
+    .{ .k = 1, .links = 32, .points = &.{ example_point(8, 0.8), example_point(32, 0.95), example_point(128, 0.99) } },
+    .{ .k = 100, .links = 32, .points = &.{ example_point(100, 0.9), example_point(256, 0.99) } },
+};
+
+test "a list size reaches the recall asked for, grows with it, with fewer links and with k" {
+    const table: Table = .{ .queries = 100, .curves = &example_curves };
+    const full: Calibration = .{ .table = &table, .links = 32 };
+    const few: Calibration = .{ .table = &table, .links = 8 };
+    const middle: Calibration = .{ .table = &table, .links = 16 };
+    const on_disk: Calibration = .{ .table = &table, .links = 0 };
+    for ([_]u32{ 1, 5, 10, 40, 100, 300 }) |k| {
+        for ([_]Calibration{ full, few, middle, on_disk }) |one| {
+            var last: u32 = 0;
+            for (1..100) |percent| {
+                const size = one.list_size(k, as_f32(@intCast(percent)) / 100).?;
+                try testing.expect(size >= last and size >= k);
+                last = size;
+            }
+        }
+    }
+    // More than 64, at which 0.95 was measured, but not much more.
+    const size = full.list_size(10, 0.95).?;
+    try testing.expect(size > 64 and size < 90);
+    try testing.expect(few.list_size(10, 0.95).? > middle.list_size(10, 0.95).?);
+    try testing.expect(middle.list_size(10, 0.95).? > size);
+    try testing.expect(full.list_size(1, 0.95).? < size);
+    try testing.expect(full.list_size(5, 0.95).? < size);
+    try testing.expect(full.list_size(40, 0.95).? > size);
+    try testing.expect(full.list_size(300, 0.95).? >= 3 * full.list_size(100, 0.95).? - 3);
+    // Beyond what was reached: the longest list, and the truth about it.
+    try testing.expectEqual(256, full.list_size(10, 0.9999).?);
+    try testing.expectApproxEqAbs(0.99, full.expected(10, 256).?.recall, 1e-4);
+    try testing.expectApproxEqAbs(0.95, full.expected(10, 64).?.recall, 1e-4);
+    try testing.expect(full.expected(1, 64).?.recall > 0.95);
+    try testing.expect(middle.expected(10, 64).?.recall < full.expected(10, 64).?.recall);
+    try testing.expectEqual(null, (Calibration{}).list_size(10, 0.95));
+}
+
+test "a table that makes no sense still gives a list size within the limits" {
+    const curves = [_]Curve{
+        .{ .k = 10, .links = 32, .points = &.{ example_point(512, 0.7), example_point(0, 2), example_point(std.math.maxInt(u32), std.math.nan(f32)) } },
+        .{ .k = 0, .links = 32, .points = &.{example_point(1, -1)} },
+        .{ .k = 100, .links = 32, .points = &.{} },
+    };
+    const table: Table = .{ .queries = 0, .curves = &curves };
+    const one: Calibration = .{ .table = &table, .links = 32 };
+    for ([_]u32{ 1, 10, 4096 }) |k| {
+        for ([_]f32{ 0.01, 0.9, 0.999999 }) |recall| {
+            const size = one.list_size(k, recall).?;
+            try testing.expect(size >= k and size <= limits.list_size_max);
+        }
+    }
+}
