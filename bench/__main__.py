@@ -1,4 +1,4 @@
-"""``python -m bench``: sweep, filters, score, data, machine."""
+"""``python -m bench``: report, sweep, filters, score, data, machine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-from bench import datasets, filters, machine, report, sweep
+from bench import core_report, datasets, filters, lines, machine, report, sections, sweep
 from bench.peers import install
 
 BUDGET_HELP = "share of n·d·4 bytes, with bits in memory and in the record after a colon: 20%%, 10%%:2+6"
 
+REPORT_BUDGETS = ["15%:3+5", "20%", "25%", "30%"]
 LISTS = ["32", "64", "96", "128", "160", "192", "256", "384", "512", "768", "1024"]
 
 
@@ -43,6 +44,18 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--no-metadata", action="store_true", help="leave the set's columns out of velo's index")
     sub.add_argument("--io", default="auto", choices=["auto", "uring", "threads"])
     sub.add_argument("--plan", default="auto", choices=["auto", "links_in_memory", "links_on_disk"])
+
+    sub = commands.add_parser("report", help="the search core against its targets, beside the peers")
+    common(sub)
+    sub.add_argument("--peers", default=",".join(install.NAMES), help="comma-separated, or none")
+    sub.add_argument("--text", type=Path, help="folder of the set of texts")
+    sub.add_argument("--budgets", nargs="+", default=REPORT_BUDGETS, help=BUDGET_HELP)
+    sub.add_argument("--disk-budget", default="10%:2+6", help="for links on disk")
+    sub.add_argument("--text-budget", default="10%:2+6")
+    sub.add_argument("--four-bits", default="4+0", help="bits of the index of 4 bits in all")
+    sub.add_argument("--lists", nargs="+", type=int, help="list sizes of velo's curves")
+    sub.add_argument("--single", type=int, default=500, help="queries of the one-at-a-time pass")
+    sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
 
     sub = commands.add_parser("score", help="score the raw answers of earlier sweeps again, in one table")
     sub.add_argument(
@@ -113,6 +126,38 @@ def run_filters(arguments: argparse.Namespace) -> None:
     show(arguments.out, name)
 
 
+def run_report(arguments: argparse.Namespace) -> None:
+    name = arguments.name or f"report-{arguments.data.resolve().name}"
+    context = sections.Context(
+        data=str(arguments.data.resolve()),
+        work=str(arguments.work.resolve()),
+        limit=arguments.limit,
+        query_count=arguments.queries or query_count(arguments.data.resolve()),
+        single_count=arguments.single,
+        threads=arguments.threads,
+        options={
+            "peers": [] if arguments.peers == "none" else arguments.peers.split(","),
+            "budgets": arguments.budgets,
+            "disk_budget": arguments.disk_budget,
+            "text_budget": arguments.text_budget,
+            "four_bits": arguments.four_bits,
+            "lists": arguments.lists,
+            "text": str(arguments.text.resolve()) if arguments.text else None,
+        },
+    )
+    table = core_report.run(context, arguments.out, name, arguments.only)
+    show(arguments.out, name)
+    print(lines.tally(table))
+
+
+def query_count(folder: Path) -> int:
+    """Half of a set's queries, so that as many are left to fill caches; at most 5,000, and 2,000 of them for
+    sets that are searched in minutes.
+    """
+    dataset = datasets.load(folder)
+    return min(len(dataset.queries) // 2, 5000 if dataset.n > 200_000 else 2000)
+
+
 def show(out: Path, name: str) -> None:
     print((out / f"{name}.md").read_text())
 
@@ -123,6 +168,8 @@ def main() -> None:
         match arguments.command:
             case "sweep":
                 run_sweep(arguments)
+            case "report":
+                run_report(arguments)
             case "filters":
                 run_filters(arguments)
             case "score":

@@ -91,19 +91,39 @@ def share_of(budget: str) -> float:
     return float(budget[:-1]) / 100
 
 
-def export_arrays(dataset: Dataset, work: Path) -> Path:
-    """The set as npy files that any environment can read, and its truth, written once."""
-    folder = work / "arrays" / f"{dataset.name}-{dataset.n}-{digest(dataset.queries)}"
-    done = folder / "done"
-    if not done.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        np.save(folder / "base.npy", datasets.for_peers(dataset.base, dataset.metric))
-        np.save(folder / "queries.npy", datasets.for_peers(dataset.queries, dataset.metric))
-        if dataset.metric != "l2":
-            np.save(folder / "raw_base.npy", dataset.base)
-            np.save(folder / "raw_queries.npy", dataset.queries)
-        done.touch()
-    return folder
+@dataclass(frozen=True)
+class Arrays:
+    """npy files of a set that any environment can read; ``raw`` ones are as given, before scaling."""
+
+    base: Path
+    queries: Path
+    raw_base: Path
+    raw_queries: Path
+
+
+def export_arrays(dataset: Dataset, work: Path) -> Arrays:
+    """The set's files, written once: one for the base vectors, one for each choice of queries."""
+    folder = work / "arrays" / f"{dataset.name}-{dataset.n}"
+    folder.mkdir(parents=True, exist_ok=True)
+    own = digest(dataset.queries)
+
+    def saved(name: str, vectors: datasets.Vectors, scaled: bool) -> Path:
+        path = folder / f"{name}.npy"
+        if not path.exists():
+            unfinished = folder / f"{name}.{os.getpid()}.unfinished.npy"
+            np.save(unfinished, datasets.for_peers(vectors, dataset.metric) if scaled else vectors)
+            unfinished.replace(path)
+        return path
+
+    base, queries = saved("base", dataset.base, True), saved(f"queries-{own}", dataset.queries, True)
+    if dataset.metric == "l2":
+        return Arrays(base, queries, base, queries)
+    return Arrays(
+        base,
+        queries,
+        saved("raw_base", dataset.base, False),
+        saved(f"raw_queries-{own}", dataset.queries, False),
+    )
 
 
 def digest(array: np.ndarray[Any, Any]) -> str:
@@ -121,7 +141,7 @@ def run_job(
 ) -> None:
     """Measure ``job`` in a process of its own; answers and ``points.jsonl`` land in ``out``."""
     arrays = export_arrays(dataset, work)
-    raw = "raw_" if job.system == "velo" and dataset.metric != "l2" else ""
+    velo = job.system == "velo"
     out.mkdir(parents=True, exist_ok=True)
     request = out / "request.json"
     request.write_text(
@@ -129,8 +149,8 @@ def run_job(
             {
                 "system": job.system,
                 "label": job.label,
-                "base": str(arrays / f"{raw}base.npy"),
-                "queries": str(arrays / f"{raw}queries.npy"),
+                "base": str(arrays.raw_base if velo else arrays.base),
+                "queries": str(arrays.raw_queries if velo else arrays.queries),
                 "k": datasets.K,
                 "threads": threads,
                 "single_count": single_count,
@@ -219,7 +239,7 @@ def score(
     for name in COUNTERS:
         if name in answer:
             row[name] = float(answer[name].mean())
-    if "memory" in line["point"]:
+    if str(line["point"].get("memory", "")).endswith("%"):
         row["budget_bytes"] = int(share_of(line["point"]["memory"]) * dataset.float32_bytes)
     return row
 
@@ -251,7 +271,7 @@ def run(
         except (RuntimeError, subprocess.TimeoutExpired) as failed:
             notes.append(f"{job.label}: failed: {str(failed).splitlines()[-1]}")
             print(f"sweep: {failed}", file=sys.stderr)
-    host = machine.describe(work, export_arrays(dataset, work) / "base.npy")
+    host = machine.describe(work, export_arrays(dataset, work).base)
     (run_folder / "head.json").write_text(json.dumps({"machine": host, "notes": notes, "name": name}))
     return finish(dataset, [run_folder], out)
 

@@ -11,6 +11,16 @@ import pyarrow.parquet as pq
 import velo
 from bench.peers.protocol import System, run
 
+FACTS = (
+    "memory_bytes",
+    "disk_bytes",
+    "device",
+    "plan",
+    "links_kept",
+    "records_per_page",
+    "adjacency_bits_per_edge",
+)
+
 
 class Velo(System):
     home = "disk"
@@ -38,6 +48,7 @@ class Velo(System):
     def set_point(self, point: dict[str, Any]) -> None:
         """Open anew where the settings ask for it, and where a cache holds what another point has read."""
         asked = {name: point[name] for name in ("memory", "io", "plan")}
+        asked["tuning"] = velo.OpenTuning(**point.get("open_tuning", {}))
         if self.index is None or asked != self.opened or self.index.info()["memory_bytes"]["cache"] > 0:
             if self.index is not None:
                 self.index.close()
@@ -46,7 +57,7 @@ class Velo(System):
             self.index = velo.open(self.path, threads=self.threads, **asked)
             self.opened = asked
         self.list_size = point["list_size"]
-        self.tuning = velo.SearchTuning(sigma=point.get("sigma"))
+        self.tuning = velo.SearchTuning(sigma=point.get("sigma"), **point.get("search_tuning", {}))
 
     def search_batch(self, queries: np.ndarray) -> Any:
         assert self.index is not None
@@ -67,7 +78,7 @@ class Velo(System):
     def facts(self) -> dict[str, Any]:
         assert self.index is not None
         info = self.index.info()
-        return {name: info[name] for name in ("memory_bytes", "disk_bytes", "device") if name in info}
+        return {name: info[name] for name in FACTS}
 
 
 if __name__ == "__main__":

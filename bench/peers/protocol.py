@@ -16,9 +16,10 @@ file is imported inside environments that know nothing of velo.
 
 What is measured, and how it stays honest: the batch pass and the one-at-a-time pass are separate; no clock
 runs inside the batch; warm-up queries are the last of the set, and are measured in neither pass when the set
-is large enough; pages of the index files are dropped from the page cache before opening; memory is the
-growth of the process's resident set since just before the index was opened, at its highest; bytes from the
-device are the kernel's own count for this process (/proc/self/io), beside whatever the system itself claims.
+is large enough (a point's ``warm_up_count`` asks for more of them, to fill a cache); pages of the index files
+are dropped from the page cache before opening; memory is the growth of the process's resident set since just
+before the index was opened, at its highest; bytes from the device are the kernel's own count for this process
+(/proc/self/io), beside whatever the system itself claims.
 """
 
 from __future__ import annotations
@@ -175,8 +176,9 @@ def measure(
     system: System, point: dict[str, Any], queries: np.ndarray, single_count: int, out: Path
 ) -> dict[str, Any]:
     system.set_point(point)
-    if len(queries) >= 5 * WARM_UP_COUNT:
-        queries, warm_up = queries[:-WARM_UP_COUNT], queries[-WARM_UP_COUNT:]
+    warm_up_count = int(point.get("warm_up_count", WARM_UP_COUNT))
+    if len(queries) >= 5 * WARM_UP_COUNT and len(queries) > warm_up_count:
+        queries, warm_up = queries[:-warm_up_count], queries[-warm_up_count:]
     else:
         warm_up = queries
     system.search_batch(warm_up)
