@@ -1,4 +1,4 @@
-"""``python -m bench``: report, sweep, filters, score, data, machine."""
+"""``python -m bench``: report, ladder, cache, layout, sweep, filters, score, data, machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from bench import core_report, datasets, filters, lines, machine, report, sections, sweep
+from bench import caches, core_report, datasets, filters, ladder, lines, machine, report, sections, sweep
 from bench.peers import install
 
 BUDGET_HELP = "share of n·d·4 bytes, with bits in memory and in the record after a colon: 20%%, 10%%:2+6"
@@ -55,7 +55,23 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--four-bits", default="4+0", help="bits of the index of 4 bits in all")
     sub.add_argument("--lists", nargs="+", type=int, help="list sizes of velo's curves")
     sub.add_argument("--single", type=int, default=500, help="queries of the one-at-a-time pass")
-    sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
+    sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure only these")
+
+    for name, text in (
+        ("ladder", "what each idea of the search brings, at equal recall and memory"),
+        ("cache", "hit rates of the cache's units and policies, by its size"),
+        ("layout", "reads by what stays of a page that was read"),
+    ):
+        sub = commands.add_parser(name, help=text)
+        common(sub)
+        sub.add_argument("--budget", default="20%", help="share of n·d·4 bytes")
+        sub.add_argument("--bits", default="4+4", help="bits in memory and in the record")
+        sub.add_argument("--lists", nargs="+", type=int, help="list sizes of the curves")
+        sub.add_argument("--list-size", type=int, default=64, help="the list size of the table of hit rates")
+        sub.add_argument("--single", type=int, default=300, help="queries of the one-at-a-time pass")
+        sub.add_argument(
+            "--only", nargs="+", metavar="SECTION", help="measure these; others as last measured"
+        )
 
     sub = commands.add_parser("score", help="score the raw answers of earlier sweeps again, in one table")
     sub.add_argument(
@@ -150,6 +166,28 @@ def run_report(arguments: argparse.Namespace) -> None:
     print(lines.tally(table))
 
 
+def run_steps(arguments: argparse.Namespace) -> None:
+    """ladder, cache and layout: sections over one set."""
+    name = arguments.name or f"{arguments.command}-{arguments.data.resolve().name}"
+    context = sections.Context(
+        data=str(arguments.data.resolve()),
+        work=str(arguments.work.resolve()),
+        limit=arguments.limit,
+        query_count=arguments.queries or query_count(arguments.data.resolve()),
+        single_count=arguments.single,
+        threads=arguments.threads,
+        options={key: getattr(arguments, key) for key in ("budget", "bits", "lists", "list_size")},
+    )
+    match arguments.command:
+        case "ladder":
+            ladder.run(context, arguments.out, name, arguments.only)
+        case "cache":
+            caches.run_cache(context, arguments.out, name, arguments.only)
+        case _:
+            caches.run_layout(context, arguments.out, name, arguments.only)
+    show(arguments.out, name)
+
+
 def query_count(folder: Path) -> int:
     """Half of a set's queries, so that as many are left to fill caches; at most 5,000, and 2,000 of them for
     sets that are searched in minutes.
@@ -170,6 +208,8 @@ def main() -> None:
                 run_sweep(arguments)
             case "report":
                 run_report(arguments)
+            case "ladder" | "cache" | "layout":
+                run_steps(arguments)
             case "filters":
                 run_filters(arguments)
             case "score":

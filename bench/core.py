@@ -24,7 +24,7 @@ COUNTS_USED = 2
 FIXED_BYTES = 64 << 20
 STREAM_FROM = 10_000
 #: Draws of the repeating stream: the first half fills the cache, the second is measured.
-STREAM_DRAWS = 40_000
+STREAM_DRAWS = 20_000
 SMALL_LISTS = [16, 24, 32, 48, 64, 80, 100, 128, 160, 200, 256, 400]
 LONG_LISTS = [512, 1024, 2048]
 PEER_LISTS = {
@@ -189,7 +189,7 @@ def stream(context: Context) -> Found:
         job = velo_job(
             repeated,
             budget_of(context, 20),
-            lists_of(context)[2::2],
+            lists_of(context)[3::2],
             open_tuning={"cache_share": share},
             warm_up_count=STREAM_DRAWS // 2,
         )

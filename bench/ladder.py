@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +56,15 @@ def steps() -> list[Step]:
         ),
         Step(
             "+ record cache",
-            "what the codes leave of the budget holds records and those of their color, filled by other queries",
+            "what the codes leave of the budget holds records and those of their color, filled by other "
+            "queries",
             opened=cached,
             searched=plain,
         ),
         Step(
             "+ prefetch",
-            "records of the next candidates are asked for ahead; they are followed in strict order all the same",
+            "records of the next candidates are asked for ahead; they are followed in strict order all the "
+            "same",
             opened=cached,
             searched=plain | {"beam_width": None, "prefetch": True},
         ),
@@ -85,7 +87,8 @@ def steps() -> list[Step]:
         ),
         Step(
             "+ links in memory, burst",
-            "the cache's memory holds links; navigated without a read, then the pages chosen by bound at once",
+            "the cache's memory holds links; navigated without a read, then the pages chosen by bound at "
+            "once",
             plan="links_in_memory",
             split=True,
         ),
@@ -196,7 +199,8 @@ def markdown(name: str, head: dict[str, Any], rows: list[dict[str, Any]], pictur
         f"{head['dataset']}: {head['n']:,} × {head['dim']}, budget {head['budget']} at every step, codes of "
         f"{head['bits']} bits in memory and record. {report.machine_line(head['machine'])}",
         "",
-        f"Each step adds one idea to the one before. Values at recall@10 {AT}, interpolated along each step's "
+        f"Each step adds one idea to the one before. Values at recall@10 {AT}, interpolated along each "
+        "step's "
         "list sweep, and beside each its ratio to the step before. Caches were filled by other queries, as "
         "many as were measured; the measured ones come once.",
         "",
@@ -220,8 +224,3 @@ def markdown(name: str, head: dict[str, Any], rows: list[dict[str, Any]], pictur
     if picture:
         text += ["", f"![queries a second]({picture})"]
     return "\n".join(text) + "\n"
-
-
-def options_of(context: Context, **chosen: Any) -> Context:
-    """The context with the ladder's own options."""
-    return replace(context, options=context.options | chosen)

@@ -10,6 +10,9 @@ import pyarrow.parquet as pq
 
 import velo
 from bench.peers.protocol import System, run
+from velo.build import build_shard
+from velo.formats.source import as_source
+from velo.options import BuildOptions
 
 FACTS = (
     "memory_bytes",
@@ -40,7 +43,9 @@ class Velo(System):
         options = dict(self.options)
         if labels := options.pop("metadata", None):
             options["metadata"] = pq.read_table(labels).slice(0, len(base))
-        velo.build(self.path, base, threads=self.threads, **options).close()
+        metadata, budget = options.pop("metadata", None), options.pop("build_memory", None)
+        chosen = BuildOptions(threads=self.threads, **options)
+        build_shard(self.path, as_source(base), chosen, metadata=metadata, build_memory=budget)
 
     def open(self) -> None:
         """The settings of the first point say how; see `set_point`."""

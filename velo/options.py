@@ -128,7 +128,11 @@ def _real_number(value: Any, argument: str, low: float, high: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What shapes a new index; see :func:`velo.build` for the meaning of each."""
+    """What shapes a new index; see :func:`velo.build` for the meaning of each.
+
+    ``affinity_percent`` is for experiments: records of a page belong to one color, which a cache keeps
+    together, if they lie within this percentile of the distances to a cluster's centroid (VeloANN, §3.4).
+    """
 
     metric: str = "l2"
     memory_bits: int = 4
@@ -140,6 +144,7 @@ class BuildOptions:
     threads: int | None = None
     seed: int = 0
     store_vectors: bool = False
+    affinity_percent: int = 5
 
     def __post_init__(self) -> None:
         code_of(METRIC_CODES, self.metric, "metric")
@@ -148,6 +153,7 @@ class BuildOptions:
         whole_number(self.degree, "degree", 1, 1024)
         whole_number(self.build_list_size, "build_list_size", 1, 100_000)
         whole_number(self.links_kept, "links_kept", 0, self.degree)
+        whole_number(self.affinity_percent, "affinity_percent", 1, 99)
         whole_number(self.seed, "seed", 0, 2**64 - 1)
         _real_number(self.alpha, "alpha", 1.0, 10.0)
         if self.threads is not None:
@@ -165,6 +171,7 @@ class BuildOptions:
         struct.threads = self.threads or 0
         struct.seed = self.seed
         struct.store_vectors = int(self.store_vectors)
+        struct.affinity_percent = self.affinity_percent
 
 
 @dataclass(frozen=True, kw_only=True)

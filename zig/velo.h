@@ -100,6 +100,7 @@ typedef struct velo_build_options {
     uint64_t memory_bytes;         /* 0 = no limit; else resident growth stays below it + 64 MiB, or BUDGET_TOO_SMALL */
     int32_t store_vectors;         /* 1: keep vectors.bin (dtype of the input) */
     int32_t overwrite;             /* 1: an index that stands there stops being one at once, and this build takes its folder */
+    uint32_t affinity_percent;     /* records of one color lie within this percentile of a cluster's distances; 0 = 5 */
 } velo_build_options;
 
 typedef enum velo_build_stage {

@@ -22,6 +22,7 @@ pub const BuildOptions = extern struct {
     memory_bytes: u64,
     store_vectors: i32,
     overwrite: i32,
+    affinity_percent: u32,
 };
 
 pub const BuildProgress = extern struct { struct_size: u32, stage: i32, done: u64, total: u64 };
@@ -58,6 +59,7 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
         .memory_bytes = o.memory_bytes,
         .store_vectors = o.store_vectors != 0,
         .overwrite = o.overwrite != 0,
+        .affinity_percent = if (o.affinity_percent == 0) 5 else @min(o.affinity_percent, 99),
     }, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
     const build = common.allocator.create(Build) catch {
         builder.close();

@@ -4,13 +4,14 @@ const base = @import("base");
 
 const Placement = @import("placement.zig").Placement;
 
-/// The largest squared distance at which two vectors are affine: the 5th percentile of the squared distances to a
-/// cluster's centroid, averaged over clusters. Clusters are those of randomly drawn centers over a sample; a point is
+/// The largest squared distance at which two vectors are affine: a percentile (the 5th by default) of the squared
+/// distances to a cluster's centroid, averaged over clusters. Clusters are those of randomly drawn centers over a sample; a point is
 /// on average twice as far, squared, from a random member as from the centroid, hence the half.
-pub fn affinity_threshold(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, n: u32, seed: u64) error{OutOfMemory}!f32 {
+pub fn affinity_threshold(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, n: u32, percent: u32, seed: u64) error{OutOfMemory}!f32 {
     const centers_max = 64;
     const sample_max = 8192;
     const members_min = 20;
+    std.debug.assert(percent < 100);
     if (n < 2) return 0;
     var prng = base.Prng.init(seed).split(0x6166_6669);
     var centers: [centers_max]u32 = undefined;
@@ -44,7 +45,7 @@ pub fn affinity_threshold(comptime Distances: type, allocator: std.mem.Allocator
         var end = at;
         while (end < members.items.len and members.items[end].center == members.items[at].center) end += 1;
         if (end - at >= members_min or end - at == members.items.len) {
-            sum += members.items[at + (end - at) / 20].distance;
+            sum += members.items[at + (end - at) * percent / 100].distance;
             clusters += 1;
         }
         at = end;

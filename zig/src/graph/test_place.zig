@@ -209,13 +209,15 @@ test "the affinity threshold lies below what lies in a cluster on average" {
     // Clusters of a standard normal in 8 dimensions: 5 % lie within 2.7 (squared) of the centroid, half within 7.3.
     var points = try FloatDistances.clustered(4000, 16, 8, 17);
     defer points.deinit();
-    const threshold = try room.affinity_threshold(FloatDistances, testing.allocator, &points, points.n, 3);
+    const threshold = try room.affinity_threshold(FloatDistances, testing.allocator, &points, points.n, 5, 3);
     errdefer std.debug.print("threshold {d}\n", .{threshold});
     try testing.expect(threshold > 1 and threshold < 7.3);
+    const wider = try room.affinity_threshold(FloatDistances, testing.allocator, &points, points.n, 40, 3);
+    try testing.expect(wider > threshold);
     for ([_]u32{ 0, 1, 2, 30 }) |n| {
         var few = try FloatDistances.gaussian(n, 0, 3, n);
         defer few.deinit();
-        const small = try room.affinity_threshold(FloatDistances, testing.allocator, &few, n, 3);
+        const small = try room.affinity_threshold(FloatDistances, testing.allocator, &few, n, 5, 3);
         try testing.expect(small >= 0 and small < 20);
     }
 }
@@ -253,7 +255,7 @@ test "placement stops when canceled, and every allocation may fail" {
             defer placement.deinit(allocator);
             const colors = try room.color(FloatDistances, allocator, p, &placement, 1);
             defer allocator.free(colors);
-            _ = try room.affinity_threshold(FloatDistances, allocator, p, p.n, 1);
+            _ = try room.affinity_threshold(FloatDistances, allocator, p, p.n, 5, 1);
         }
     }.run;
     try testing.checkAllAllocationFailures(testing.allocator, run, .{ &points, &graph, &bytes });

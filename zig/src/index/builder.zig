@@ -38,6 +38,8 @@ pub const Options = struct {
     memory_bytes: u64 = 0,
     store_vectors: bool = false,
     overwrite: bool = false,
+    /// How near records of one color lie: a percentile of the distances to a cluster's centroid.
+    affinity_percent: u32 = 5,
 };
 
 pub const Stage = enum(i32) { scan = 0, encode = 1, graph = 2, place = 3, write = 4, commit = 5, done = 6 };
@@ -337,7 +339,7 @@ pub const Builder = struct {
         const page_size = writer.page_size_for(&built, self.params);
         var placement = try self.place(&built, page_size, diagnostic);
         defer placement.deinit(allocator);
-        const tau = try graph.affinity_threshold(quant.BuildCodes, allocator, codes, n, self.options.seed);
+        const tau = try graph.affinity_threshold(quant.BuildCodes, allocator, codes, n, self.options.affinity_percent, self.options.seed);
         const colors = try graph.color(quant.BuildCodes, allocator, codes, &placement, tau);
         defer allocator.free(colors);
         self.build_codes.?.deinit();
