@@ -70,10 +70,16 @@ def velo_job(
     *,
     plan: str = "auto",
     build: dict[str, Any] | None = None,
+    cached: bool = True,
     **point: Any,
 ) -> sweep.Job:
-    """velo without the set's columns; ``point`` goes into every setting, ``build`` into its options."""
+    """velo without the set's columns; ``point`` goes into every setting, ``build`` into its options.
+
+    With links on disk a budget buys codes and a cache; with ``cached=False`` the codes alone are bought.
+    """
     job = sweep.velo_job(dataset, budget, lists, plan=plan, metadata=False)
+    if not cached:
+        point["memory"] = None
     return replace(job, build=job.build | (build or {}), points=[each | point for each in job.points])
 
 
@@ -133,13 +139,13 @@ def on_disk(context: Context) -> Found:
     dataset = context.dataset(warm_up=context.query_count)
     budget = context.options["disk_budget"]
     found: Found = {"budget": budget}
-    for name, opened in (("off", {"cache_share": 0.0}), ("on", {})):
+    for name in ("off", "on"):
         job = velo_job(
             dataset,
             budget,
             lists_of(context)[1::2],
             plan="links_on_disk",
-            open_tuning=opened,
+            cached=name == "on",
             warm_up_count=context.query_count,
         )
         found[name] = measured(context, dataset, job)

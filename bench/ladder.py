@@ -14,6 +14,7 @@ from bench.sections import Context, Found, Section
 
 MODULE = "bench.ladder"
 RECORD_ONLY = 4
+ENTRIES_ONLY = 8
 AT = 0.95
 LISTS = [16, 24, 32, 48, 64, 96, 128, 200, 320]
 
@@ -26,20 +27,20 @@ class Step:
     note: str
     plan: str = "links_on_disk"
     split: bool = False
+    cached: bool = True
     opened: dict[str, Any] = field(default_factory=dict)
     searched: dict[str, Any] = field(default_factory=dict)
 
 
 def steps() -> list[Step]:
     """From the simplest search from a disk up to velo's own."""
-    serial: dict[str, Any] = {"queries_in_flight": 1, "queue_depth": 1, "cache_share": 0.0}
+    serial: dict[str, Any] = {"queries_in_flight": 1, "queue_depth": 1}
     plain: dict[str, Any] = {
         "beam_width": 1,
-        "flags": RECORD_ONLY,
+        "flags": RECORD_ONLY | ENTRIES_ONLY,
         "strict_order": True,
         "prefetch": False,
     }
-    uncached = {"cache_share": 0.0}
     cached: dict[str, Any] = {"cache_unit": "color_set"}
     return [
         Step(
@@ -47,12 +48,13 @@ def steps() -> list[Step]:
             "best first; a query reads the record it follows and waits; one query a thread",
             opened=serial,
             searched=plain,
+            cached=False,
         ),
         Step(
             "+ async",
             "as many queries in flight as the engine chooses; each still waits for one record at a time",
-            opened=uncached,
             searched=plain,
+            cached=False,
         ),
         Step(
             "+ record cache",
@@ -72,11 +74,18 @@ def steps() -> list[Step]:
             "+ cache-aware beam",
             "of the nearest candidates, one at hand is followed before one that is not",
             opened=cached,
-            searched={"flags": RECORD_ONLY},
+            searched={"flags": RECORD_ONLY | ENTRIES_ONLY},
         ),
         Step(
             "+ whole-page scoring",
             "every record of a page that was read is scored and may enter list and results",
+            opened=cached,
+            searched={"flags": ENTRIES_ONLY},
+        ),
+        Step(
+            "+ start near",
+            "the codes of stretches of ids around the best entry points are looked through before the first "
+            "read",
             opened=cached,
         ),
         Step(
@@ -119,6 +128,7 @@ def measure_step(number: int) -> Any:
             f"{context.options['budget']}:{bits_of(context, step)}",
             [str(size) for size in context.options.get("lists") or LISTS],
             plan=step.plan,
+            cached=step.cached,
             open_tuning=step.opened,
             search_tuning=known_tuning(step.searched),
             warm_up_count=context.query_count,

@@ -72,6 +72,18 @@ fn ask_ahead(search: *Search, nearest: u32) void {
     }
 }
 
+/// Brings the full distance of one record of a page at hand, which may have come before the vertex was met.
+fn score_alone(search: *Search, vertex: u32, view: *const layout.page.View) void {
+    if (vertex == search.excluded) return;
+    const reader = search.shared.reader;
+    const slot = vertex - view.first_vertex;
+    const lower = view.lower + slot * reader.pages_header.lower_bytes;
+    var distance: [1]f32 = undefined;
+    search.query.estimate_records(&reader.codes, &.{vertex}, &.{lower}, &.{view.factors[slot]}, &distance);
+    const passes = if (search.filter) |filter| filter.passes(vertex) else true;
+    if (passes) _ = search.results.insert_once(vertex, distance[0]);
+}
+
 fn at_hand(search: *const Search, vertex: u32) bool {
     if (find_held(search, search.shared.reader.directory.page_of(vertex)) != null) return true;
     const cache = search.shared.cache orelse return false;
@@ -93,7 +105,10 @@ fn follow_at_hand(search: *Search, vertex: u32) state.PageError!void {
         const list = try view.list(vertex - view.first_vertex);
         const ids = reader.adjacency.decode(vertex, list.bytes, list.length, reader.n(), &search.neighbors) catch return error.BadList;
         // What else the page holds is not used: the next record of it costs a read of its own.
-        if (search.parameters.flags & parameters_file.flag_record_only != 0) search.let_go(place);
+        if (search.parameters.flags & parameters_file.flag_record_only != 0) {
+            score_alone(search, vertex, view);
+            search.let_go(place);
+        }
         return search.follow(ids);
     }
     // Another query's insertion may have taken the slot since the look: then the vertex is a candidate again.
