@@ -100,6 +100,13 @@ pub const Links = struct {
         return .{ .bytes = self.heap.ptr + self.groups[group] + sum, .length = self.lengths[vertex] };
     }
 
+    /// Asks for what `decode` will touch; `prefetch` should have come before.
+    pub inline fn prefetch_list(self: *const Links, vertex: u32) void {
+        const encoded = self.list(vertex);
+        @prefetch(encoded.bytes, .{});
+        @prefetch(encoded.bytes + encoded.length, .{});
+    }
+
     pub inline fn decode(self: *const Links, vertex: u32, out: []u32) adjacency.Codec.DecodeError![]u32 {
         const encoded = self.list(vertex);
         return self.codec.decode(vertex, encoded.bytes, encoded.length, self.n, out);

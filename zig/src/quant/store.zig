@@ -76,7 +76,8 @@ pub const Codes = struct {
         const start = self.entry(id);
         const len = self.params.entry_bytes();
         var offset: usize = 0;
-        while (offset < len) : (offset += 64) @prefetch(start + offset, .{ .locality = 3 });
+        while (offset + 64 < len) : (offset += 64) @prefetch(start + offset, .{ .locality = 3 });
+        @prefetch(start + offset, .{ .locality = 3 });
         @prefetch(start + len - 1, .{ .locality = 3 });
     }
 };

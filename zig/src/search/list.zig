@@ -49,17 +49,25 @@ pub const List = struct {
     /// The vertex must not be in the list. False when it is too far.
     pub inline fn insert(self: *List, vertex: u32, distance: f32) bool {
         if (!(distance < self.bound())) return false;
-        var low: u32 = 0;
-        var high: u32 = self.len;
-        while (low < high) {
-            const middle = (low + high) / 2;
-            if (self.items[middle].distance <= distance) low = middle + 1 else high = middle;
-        }
+        const place = self.place_of(distance);
         if (self.len < self.limit) self.len += 1;
-        std.mem.copyBackwards(Candidate, self.items[low + 1 .. self.len], self.items[low .. self.len - 1]);
-        self.items[low] = .{ .distance = distance, .tagged = vertex };
-        if (low < self.cursor) self.cursor = low;
+        @memmove(self.items[place + 1 .. self.len], self.items[place .. self.len - 1]);
+        self.items[place] = .{ .distance = distance, .tagged = vertex };
+        self.cursor = @min(self.cursor, place);
         return true;
+    }
+
+    /// Behind all that are as near. Halves without a branch: where a newcomer belongs cannot be predicted.
+    inline fn place_of(self: *const List, distance: f32) u32 {
+        if (self.len == 0) return 0;
+        var first: u32 = 0;
+        var rest = self.len;
+        while (rest > 1) {
+            const half = rest / 2;
+            first += half & (0 -% @as(u32, @intFromBool(self.items[first + half - 1].distance <= distance)));
+            rest -= half;
+        }
+        return first + @intFromBool(self.items[first].distance <= distance);
     }
 
     /// The nearest candidate whose links were not followed.
@@ -181,20 +189,28 @@ pub const Visited = struct {
 
     /// True when the vertex was not there before.
     pub inline fn insert(self: *Visited, vertex: u32) bool {
+        if (!self.reserve(1)) return false;
+        return self.insert_reserved(vertex);
+    }
+
+    /// Room for this many more. False when there will never be.
+    pub inline fn reserve(self: *Visited, count: u32) bool {
+        while ((self.count + count) * 3 > self.mask * 2) {
+            if (self.mask + 1 == self.halves[0].len) return false;
+            self.grow();
+        }
+        return true;
+    }
+
+    /// `insert`, when there is room. Whether a vertex is new is a coin's throw, so nothing branches on it here.
+    pub inline fn insert_reserved(self: *Visited, vertex: u32) bool {
         const table = self.halves[self.current];
         var at = hash(vertex) & self.mask;
-        while (true) : (at = (at + 1) & self.mask) {
-            const found = table[at];
-            if (found == vertex) return false;
-            if (found == empty) break;
-        }
-        if (self.count * 3 > self.mask * 2) {
-            if (self.mask + 1 == table.len) return false;
-            self.grow();
-            self.place(vertex);
-        } else table[at] = vertex;
-        self.count += 1;
-        return true;
+        while (table[at] != empty and table[at] != vertex) at = (at + 1) & self.mask;
+        const new = table[at] == empty;
+        table[at] = vertex;
+        self.count += @intFromBool(new);
+        return new;
     }
 
     /// Puts a vertex that is not there.

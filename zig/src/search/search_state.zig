@@ -22,6 +22,7 @@ const filter_room = @import("filter");
 const index = @import("index");
 const lists = @import("list.zig");
 const cache_room = @import("cache");
+const navigation = @import("navigation.zig");
 const on_disk = @import("on_disk.zig");
 const record = @import("record.zig");
 const Shared = @import("shared.zig").Shared;
@@ -274,7 +275,7 @@ pub const Search = struct {
     }
 
     fn step_in_memory(self: *Search) PageError!Want {
-        if (!self.scanned) try self.navigate();
+        if (!self.scanned) try if (self.gated) filtered.navigate(self) else navigation.run(self);
         try self.choose_pages();
         if (self.wanted_count == 0) return .done;
         self.counters.rounds += 1;
@@ -290,19 +291,6 @@ pub const Search = struct {
         }.less);
         for (brought) |candidate| self.meet(candidate.vertex(), candidate.distance);
         self.brought_count = 0;
-    }
-
-    fn navigate(self: *Search) PageError!void {
-        if (self.gated) return filtered.navigate(self);
-        const links = &self.shared.reader.links.?;
-        while (self.list.nearest_unexpanded()) |place| {
-            self.list.mark_expanded(place);
-            const vertex = self.list.items[place].vertex();
-            self.counters.expanded += 1;
-            const ids = links.decode(vertex, &self.neighbors) catch return error.BadList;
-            self.follow(ids);
-            if (self.list.nearest_unexpanded()) |next| links.prefetch(self.list.items[next].vertex());
-        }
     }
 
     /// The pages of all candidates whose lower bound reaches the k-th best known so far.
