@@ -13,7 +13,7 @@ from velo._filter_columns import FilterColumn
 from velo.errors import FilterError, FilterTypeError
 from velo.filters import refuse
 
-__all__ = ["constant"]
+__all__ = ["constant", "iso_instant"]
 
 _EPOCH: Final = dt.datetime(1970, 1, 1)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
@@ -95,7 +95,7 @@ def _instant(column: FilterColumn, value: Any, position: str) -> int | Fraction 
     aware = False
     found: int | Fraction
     if isinstance(value, str):
-        parsed = _iso_instant(value)
+        parsed = iso_instant(value)
         if parsed is None:
             refuse(FilterError, f"{value!r} is not an ISO 8601 date or time", position)
         found, aware = parsed
@@ -119,7 +119,8 @@ def _instant(column: FilterColumn, value: Any, position: str) -> int | Fraction 
     return found
 
 
-def _iso_instant(text: str) -> tuple[int, bool] | None:
+def iso_instant(text: str) -> tuple[int, bool] | None:
+    """Nanoseconds since 1970 and whether the text names a zone; None where it is no ISO 8601 date or time."""
     match = _DATE.fullmatch(text)
     if match is None:
         return None

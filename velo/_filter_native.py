@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from velo import _native
 from velo._filter_program import compile_program
 from velo.errors import FilterError, FilterTypeError, UnknownColumnError
-from velo.filters import Column, Compare, Expr, from_dict, refuse
+from velo.filters import Column, Compare, Expr, from_dict, from_text, refuse
 from velo.types import AnyArray, Int64Array
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class FilterCompiler:
 
         Parameters
         ----------
-        condition : Expr, mapping, boolean mask, ids, or pyarrow.compute.Expression
+        condition : Expr, mapping, SQL or JSON text, boolean mask, ids, or pyarrow.compute.Expression
             A mask has a bool for each row of the input, in the input's order; ids are those of the index,
             unknown ones match nothing.
 
@@ -122,6 +122,8 @@ class FilterCompiler:
         """
         if isinstance(condition, Mapping):
             condition = from_dict(condition)
+        elif isinstance(condition, str):
+            condition = from_text(condition)
         elif isinstance(condition, Column):
             condition = Compare(condition.name, "eq", True)
         if isinstance(condition, Expr):
@@ -225,7 +227,7 @@ def _array_of(given: Any) -> Any:
     if isinstance(given, set | frozenset | range):
         given = list(given)
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-        kinds = "an expression of velo.col, a dict, a mask, ids or a pyarrow expression"
+        kinds = "an expression of velo.col, a dict, SQL, a mask, ids or a pyarrow expression"
         refuse(FilterTypeError, f"a {type(given).__name__} is no filter; it takes {kinds}")
     try:
         array = np.zeros(0, np.int64) if len(given) == 0 else pa.array(given)

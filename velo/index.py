@@ -210,8 +210,9 @@ class Index:
             shape (k,).
         k : int
             Fewer are found where fewer match: ids are padded with -1 (None), distances with infinity.
-        filter : expression, dict, mask or ids, or a list of nq of them, optional
+        filter : expression, dict, SQL text, mask or ids, or a list of nq of them, optional
             Restricts what may be found; see :mod:`velo.filters`. One for all queries, or one (or None) each.
+            (A flat list of str is ids: SQL texts in a list are wrapped in ``velo.filters.from_sql``.)
         recall : float, optional
             The share of true neighbors to aim for, above 0 and below 1; more costs more.
         list_size : int, optional

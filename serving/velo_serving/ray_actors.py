@@ -41,7 +41,7 @@ from velo_serving.errors import (
 from velo_serving.local_backend import check_shard, split_memory
 from velo_serving.router import Router, RouterLimits, answer_of
 from velo_serving.shard import Shard, ShardSpec
-from velo_serving.types import Answer, Failure, FilterDict, SearchRequest, ShardHealth, ShardReply
+from velo_serving.types import Answer, Failure, FilterForm, SearchRequest, ShardHealth, ShardReply
 
 __all__ = ["Cluster", "RayChannel", "ShardActor"]
 
@@ -258,7 +258,7 @@ class Cluster:
         queries: npt.ArrayLike,
         k: int = 10,
         *,
-        filter: FilterDict | None = None,  # noqa: A002 - as in velo.Index.search
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
         recall: float | None = None,
         list_size: int | None = None,
         return_metadata: Sequence[str] | None = None,

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from velo.errors import FilterError, VeloError
+from velo.filters import from_sql
 from velo_serving.errors import ShardNotHereError, ShardUnavailableError
 from velo_serving.types import (
     Failure,
-    FilterDict,
+    FilterForm,
     Float32Matrix,
     Hits,
     SearchIndex,
@@ -200,18 +201,21 @@ async def _search_together(index: SearchIndex, requests: Sequence[SearchRequest]
     return parts
 
 
-def _filter_argument(
-    requests: Sequence[SearchRequest], query_count: int
-) -> FilterDict | list[FilterDict | None] | None:
+def _filter_argument(requests: Sequence[SearchRequest], query_count: int) -> FilterForm | list[Any] | None:
     """One filter for all queries where that is enough, else one each."""
     filters = [request.filters[0] if request.filters else None for request in requests]
     if all(request.filters is None or len(request.filters) == 1 for request in requests) and all(
         one == filters[0] for one in filters
     ):
         return filters[0]
-    each = [request.filter_of(query) for request in requests for query in range(len(request.queries))]
+    each = [_read(request.filter_of(query)) for request in requests for query in range(len(request.queries))]
     assert len(each) == query_count
     return each
+
+
+def _read(condition: FilterForm | None) -> Any:
+    """A filter as it may stand in a list: there a text would be an id."""
+    return from_sql(condition) if isinstance(condition, str) else condition
 
 
 def _timeout_of(requests: Sequence[SearchRequest]) -> float | None:

@@ -17,7 +17,7 @@ __all__ = [
     "Answer",
     "Failure",
     "Fault",
-    "FilterDict",
+    "FilterForm",
     "Float32Matrix",
     "Hits",
     "IdArray",
@@ -33,7 +33,8 @@ __all__ = [
 Float32Matrix: TypeAlias = npt.NDArray[np.float32]
 #: int64 with -1 where there is no hit, or objects: strings with None where there is no hit.
 IdArray: TypeAlias = npt.NDArray[Any]
-FilterDict: TypeAlias = Mapping[str, Any]
+#: A filter as it travels: a dict, or SQL text.
+FilterForm: TypeAlias = Mapping[str, Any] | str
 MetadataRow: TypeAlias = Mapping[str, Any]
 Fault: TypeAlias = Literal["caller", "shard", "deadline"]
 
@@ -57,7 +58,7 @@ class SearchRequest:
     ----------
     queries : ndarray of shape (query_count, dim), float32
     k : int
-    filters : tuple of dict or None, optional
+    filters : tuple of dict, SQL text or None, optional
         Of length 1 (the same for all queries) or query_count (each may be None).
     recall, list_size, return_metadata
         As in ``velo.Index.search``.
@@ -69,7 +70,7 @@ class SearchRequest:
 
     queries: Float32Matrix
     k: int
-    filters: tuple[FilterDict | None, ...] | None = None
+    filters: tuple[FilterForm | None, ...] | None = None
     recall: float | None = None
     list_size: int | None = None
     return_metadata: tuple[str, ...] | None = None
@@ -81,7 +82,7 @@ class SearchRequest:
         assert self.k >= 1
         assert self.filters is None or len(self.filters) in (1, len(self.queries))
 
-    def filter_of(self, query: int) -> FilterDict | None:
+    def filter_of(self, query: int) -> FilterForm | None:
         """Return the filter of one query."""
         if self.filters is None:
             return None

@@ -15,7 +15,7 @@ from velo_serving.collection import read_collection
 from velo_serving.local_backend import open_shards
 from velo_serving.merge import merge_top_k
 from velo_serving.shard import Shard
-from velo_serving.types import Failure, FilterDict, Float32Matrix, Hits, SearchRequest
+from velo_serving.types import Failure, FilterForm, Float32Matrix, Hits, SearchRequest
 
 __all__ = ["VectorSearch"]
 
@@ -49,7 +49,7 @@ class VectorSearch:
         *,
         k: int = 10,
         column: str = "vector",
-        filter: FilterDict | None = None,  # noqa: A002 - as in velo.Index.search
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
         recall: float | None = None,
         list_size: int | None = None,
         memory: int | float | str | None = None,

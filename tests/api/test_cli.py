@@ -149,6 +149,8 @@ def test_search_with_a_filter_of_each_query(built: Path, files: Path) -> None:
         "search", built, files / "queries.npy", "--filter", '{"price": {"$lt": 0.01}}', "--first", 5
     )
     assert one["queries"] == 5
+    as_sql = document("search", built, files / "queries.npy", "--filter", "price < 0.01", "--first", 5)
+    assert as_sql["ids"] == one["ids"]
     nobody = document("search", built, files / "queries.npy", "--filter", '{"label": 99}', "--first", 2)
     assert nobody["ids"] == [[-1] * 10] * 2
     assert nobody["distances"] == [[None] * 10] * 2
@@ -243,6 +245,7 @@ def test_doctor_without_a_library(tmp_path: Path) -> None:
         ("search", "{built}", "nowhere.npy"),
         ("search", "{built}", "{files}/queries.npy", "--filter", "{not json"),
         ("search", "{built}", "{files}/queries.npy", "--filter", '{"colour": 1}'),
+        ("search", "{built}", "{files}/queries.npy", "--filter", "price < 1; DROP TABLE x"),
         ("search", "{built}", "{files}/queries.npy", "--memory", "lots"),
         ("search", "{built}", "{files}/queries.npy", "--io", "fast"),
         ("search", "{built}", "{files}/queries.npy", "-k", "0"),

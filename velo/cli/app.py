@@ -116,8 +116,8 @@ def search(
         str | None,
         typer.Option(
             "--filter",
-            help='Filter as JSON: \'{"year": {"$gte": 2020}}\'. A value "@name" stands for that column of '
-            "--query-table in the query's row.",
+            help='Filter as SQL ("year >= 2020") or JSON (\'{"year": {"$gte": 2020}}\'). In JSON a value '
+            '"@name" stands for that column of --query-table in the query\'s row.',
         ),
     ] = None,
     query_table: Annotated[

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from velo.cli.output import console, emit_json, table
 from velo.errors import FilterError, InvalidArgumentError, UnknownColumnError
+from velo.filters import from_sql
 from velo.formats import open_vectors, read_truth
 from velo.index import Index, open_index
 from velo.options import SearchTuning
@@ -82,6 +83,10 @@ def run(
 def _filters(filter_json: str | None, query_table: Path | None, count: int) -> Any:
     if filter_json is None:
         return None
+    if not filter_json.lstrip().startswith("{"):
+        if query_table is not None:
+            raise FilterError("with --query-table --filter is JSON, not SQL", argument="filter")
+        return from_sql(filter_json)
     try:
         given = json.loads(filter_json)
     except ValueError as error:

@@ -73,8 +73,9 @@ def _values(array: ArrowArray, dim: int | None, first_row: int, where: str) -> A
 
 
 def _element(kind: Any) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = np.dtype(kind.value_type.to_pandas_dtype())
-    return dtype
+    """The element type of a list type; Arrow's own way to ask for it needs pandas."""
+    name = str(kind.value_type)
+    return np.dtype({"halffloat": "float16", "float": "float32", "double": "float64"}.get(name, name))
 
 
 class ArrowSource(Source):

@@ -24,7 +24,7 @@ from velo_serving.errors import (
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, refusal
-from velo_serving.types import Answer, FilterDict, Float32Matrix, SearchRequest
+from velo_serving.types import Answer, FilterForm, Float32Matrix, SearchRequest
 
 __all__ = ["ARROW", "JSON", "NPY", "NPZ", "check_encoding", "choose_encoder", "media_type_of", "parse_search"]
 
@@ -97,7 +97,7 @@ def parse_search(
     if media_type == JSON:
         return _of_json(body, pairs, dim, limits)
     options = QueryOptions.of(pairs)
-    filters: tuple[FilterDict | None, ...] | None = None if options.filter is None else (options.filter,)
+    filters: tuple[FilterForm | None, ...] | None = None if options.filter is None else (options.filter,)
     check_filter(options.filter, "filter")
     if media_type == NPY:
         queries = _matrix_of_npy(body)
@@ -121,7 +121,7 @@ def _of_json(body: bytes, pairs: list[tuple[str, str]], dim: int, limits: Gatewa
         parsed = SearchBody.model_validate_json(body)
     except ValidationError as error:
         raise refusal(error, body) from None
-    filters: tuple[FilterDict | None, ...] | None = None
+    filters: tuple[FilterForm | None, ...] | None = None
     if parsed.filters is not None:
         for place, one in enumerate(parsed.filters):
             check_filter(one, f"filters[{place}]")
@@ -150,7 +150,7 @@ def _of_json(body: bytes, pairs: list[tuple[str, str]], dim: int, limits: Gatewa
 
 def _request(
     queries: Float32Matrix,
-    filters: tuple[FilterDict | None, ...] | None,
+    filters: tuple[FilterForm | None, ...] | None,
     options: SearchBody | QueryOptions,
     dim: int,
     limits: GatewayLimits,
@@ -255,7 +255,7 @@ def _float32(matrix: Any) -> Float32Matrix:
 # ---- Arrow ----
 
 
-def _matrix_of_arrow(body: bytes) -> tuple[Float32Matrix, tuple[FilterDict | None, ...] | None]:
+def _matrix_of_arrow(body: bytes) -> tuple[Float32Matrix, tuple[FilterForm | None, ...] | None]:
     """Read a stream with a list column ``vector`` and, if there is one, a text column ``filter`` of JSON."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
@@ -294,13 +294,13 @@ def _matrix_of_arrow(body: bytes) -> tuple[Float32Matrix, tuple[FilterDict | Non
     )
 
 
-def _filter_of_text(place: int, text: Any) -> FilterDict | None:
+def _filter_of_text(place: int, text: Any) -> FilterForm | None:
     if text is None:
         return None
     try:
-        condition = json.loads(text)
-        if not isinstance(condition, dict):
-            raise ValueError("it must be a JSON object")
+        condition = json.loads(text) if not isinstance(text, str) or text.lstrip()[:1] in "{[" else text
+        if not isinstance(condition, dict | str):
+            raise ValueError("it must be a JSON object or SQL text")
     except (ValueError, TypeError, RecursionError) as error:
         raise RequestError(
             f"filter of query {place} cannot be read: {error}",

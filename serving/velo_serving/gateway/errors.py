@@ -16,7 +16,7 @@ from velo import errors as velo_errors
 from velo.errors import VeloError
 from velo_serving import errors as serving_errors
 
-__all__ = ["BodyTimeoutError", "RequestError", "error_response", "filter_position", "install", "status_of"]
+__all__ = ["BodyTimeoutError", "RequestError", "error_response", "filter_place", "install", "status_of"]
 
 log = logging.getLogger("velo_serving")
 
@@ -85,10 +85,16 @@ def status_of(error: BaseException) -> int:
     return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
 
 
-def filter_position(message: str) -> str | None:
-    """Return where in a filter velo found a fault: ``.year.$gte`` of ``filter at $.year.$gte: ...``."""
+def filter_place(message: str, path: str) -> dict[str, Any] | None:
+    """Return where in a filter velo found a fault.
+
+    ``filter at $.year.$gte: …`` lies at ``.year.$gte`` below `path`; SQL text has a line and a column.
+    """
     found = re.search(r"filter at \$(\S*): ", message)
-    return None if found is None else found[1]
+    if found is not None:
+        return {"path": f"{path}{found[1]}"}
+    found = re.search(r"filter at line (\d+), character (\d+)\S*: ", message)
+    return None if found is None else {"path": path, "line": int(found[1]), "column": int(found[2])}
 
 
 def error_response(error: BaseException) -> Response:
@@ -109,11 +115,11 @@ def error_response(error: BaseException) -> Response:
             if value is not None:
                 body[name] = value
     if isinstance(error, velo_errors.FilterError):
-        inside = filter_position(error.message)
-        if inside is not None or error.row is not None:
-            body["position"] = {"path": f"${inside or ''}"} | (
-                {} if error.row is None else {"query": error.row}
-            )
+        place = filter_place(error.message, "$")
+        if place is not None and "line" in place:
+            place["path"] = "filter"
+        if place is not None or error.row is not None:
+            body["position"] = (place or {"path": "$"}) | ({} if error.row is None else {"query": error.row})
     if isinstance(error, RequestError):
         body["type"] = error.kind
         if error.place is not None:

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from velo.errors import FilterError
-from velo.filters import from_dict
-from velo_serving.gateway.errors import RequestError, filter_position
+from velo.filters import from_dict, from_sql
+from velo_serving.gateway.errors import RequestError, filter_place
+from velo_serving.types import FilterForm
 
 __all__ = [
     "CollectionAnswer",
@@ -27,7 +28,8 @@ __all__ = [
     "refusal",
 ]
 
-FilterJson = dict[str, Any]
+#: A filter in the dict form, or SQL text.
+FilterJson = dict[str, Any] | str
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -56,7 +58,7 @@ class SearchBody(BaseModel):
     ] = None
     k: Annotated[int, Field(ge=1, description="How many neighbors of each query.")] = 10
     filter: Annotated[
-        FilterJson | None, Field(description="Restricts every query; see the filter language.")
+        FilterJson | None, Field(description="Restricts every query: a dict of conditions, or SQL text.")
     ] = None
     filters: Annotated[
         list[FilterJson | None] | None,
@@ -90,7 +92,9 @@ class QueryOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     k: Annotated[int, Field(ge=1)] = 10
-    filter: Annotated[FilterJson | None, Field(description="A filter as JSON text.")] = None
+    filter: Annotated[
+        FilterJson | None, Field(description="A filter: JSON where it begins with a brace, else SQL.")
+    ] = None
     recall: Annotated[float | None, Field(gt=0, lt=1)] = None
     list_size: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
     return_metadata: list[str] | None = None
@@ -99,7 +103,7 @@ class QueryOptions(BaseModel):
 
     @classmethod
     def of(cls, pairs: list[tuple[str, str]]) -> QueryOptions:
-        """Read a query string; ``return_metadata`` may repeat or hold commas, ``filter`` is JSON."""
+        """Read a query string; ``return_metadata`` may repeat or hold commas, ``filter`` is JSON or SQL."""
         given: dict[str, Any] = {}
         for name, value in pairs:
             if name == "return_metadata":
@@ -117,6 +121,8 @@ class QueryOptions(BaseModel):
 
 
 def _filter_text(text: str) -> Any:
+    if not text.lstrip().startswith(("{", "[")):
+        return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -164,6 +170,8 @@ def _path(location: tuple[int | str, ...]) -> str:
     """Write ('vectors', 3, 7) as vectors[3][7]."""
     text = ""
     for part in location:
+        if part in ("dict[str,any]", "str"):  # which form of a filter was tried
+            continue
         if isinstance(part, int):
             text += f"[{part}]"
         else:
@@ -171,7 +179,7 @@ def _path(location: tuple[int | str, ...]) -> str:
     return text
 
 
-def check_filter(condition: Mapping[str, Any] | None, path: str) -> None:
+def check_filter(condition: FilterForm | None, path: str) -> None:
     """Refuse a filter that no index could evaluate, before any shard is asked.
 
     Whether its columns exist and have the right types, only shards know.
@@ -189,14 +197,13 @@ def check_filter(condition: Mapping[str, Any] | None, path: str) -> None:
                 kind="FilterError",
             )
     try:
-        from_dict(condition)
+        _ = from_sql(condition) if isinstance(condition, str) else from_dict(condition)
     except FilterError as error:
-        inside = filter_position(error.message)
         raise RequestError(
             f"{path}: {error.message}",
             status=400,
             argument=argument,
-            place={"path": path + (inside or "")},
+            place=filter_place(error.message, path) or {"path": path},
             kind=type(error).__name__,
         ) from None
 
