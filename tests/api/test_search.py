@@ -107,12 +107,14 @@ def test_both_plans_reach_the_recall(plan: Any, sample: Any, sample_path: Path) 
 
 
 def test_switches_of_links_on_disk(sample: Any, sample_path: Path) -> None:
-    plain = velo.SearchTuning(strict_order=True, prefetch=False, flags=4)
+    plain = velo.SearchTuning(strict_order=True, prefetch=False, sigma=100, flags=12)
     switches = {
         "plain best-first": plain,
         "whole pages": velo.SearchTuning(strict_order=True, prefetch=False),
         "prefetch": velo.SearchTuning(strict_order=True, beam_width=8),
         "what is at hand": velo.SearchTuning(),
+        "without the bound": velo.SearchTuning(sigma=100),
+        "from the entry points": velo.SearchTuning(flags=8),
         "a stale frontier": velo.SearchTuning(staleness=1),
     }
     stats = {}
@@ -123,6 +125,8 @@ def test_switches_of_links_on_disk(sample: Any, sample_path: Path) -> None:
             stats[name] = result.stats
     assert (stats["plain best-first"]["reads"] == stats["plain best-first"]["rounds"]).all()
     assert stats["plain best-first"]["reads"].mean() > 2 * stats["whole pages"]["reads"].mean()
+    for name in ("without the bound", "from the entry points"):
+        assert stats[name]["reads"].mean() > stats["what is at hand"]["reads"].mean()
     assert stats["prefetch"]["rounds"].mean() < stats["whole pages"]["rounds"].mean()
 
 

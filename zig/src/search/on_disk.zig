@@ -2,8 +2,13 @@
 //! not followed form the look-ahead set. The nearest one of it that is at hand (on a page that the query holds, or in
 //! the cache) is followed; when none is, the pages of all of them are asked for. A query waits only then.
 //!
-//! Beyond the paper: every record of a page that was read is scored and may become a candidate, and a page stays at
-//! hand for as long as its query runs (up to `held_max`), so that a neighbor on the same page costs no second read.
+//! Beyond the paper:
+//! - A search starts near: vertices close in id are close in space (placement order), so the codes of whole stretches
+//!   of ids around the best entry points are looked through before the first read (`look_around`).
+//! - A page is read only for a candidate that may still matter: one whose estimate, less some σ, reaches the k-th best
+//!   full distance. What is at hand is followed as long as it stands in the list, for that costs no read.
+//! - Every record of a page that was read is scored and may become a candidate, and a page stays at hand for as long as
+//!   its query runs (up to `held_max`), so that a neighbor on the same page costs no second read.
 //!
 //! Switches, for comparison: `strict_order` follows the nearest candidate and no other, as a plain best-first search
 //! does; without `prefetch` only the nearest one's page is asked for; with `staleness` the set is asked for before the
@@ -13,7 +18,30 @@ const std = @import("std");
 const layout = @import("layout");
 const state = @import("search_state.zig");
 const parameters_file = @import("parameters.zig");
+const lists = @import("list.zig");
 const Search = state.Search;
+
+/// Entry points around which codes are looked through: more save less than a read.
+const stretches_max = 4;
+
+/// Offers all vertices near in id to the best entry points. As many a stretch as there are vertices to an entry point,
+/// so with the square root of n.
+pub fn look_around(search: *Search, best: []const lists.Candidate) void {
+    if (search.parameters.flags & parameters_file.flag_entries_only != 0) return;
+    const n = search.shared.reader.n();
+    const length = @max(1, n / @as(u32, @intCast(search.shared.entries.len)));
+    var ids: [256]u32 = undefined;
+    for (best[0..@min(best.len, stretches_max)]) |entry| {
+        var next = entry.vertex() -| length / 2;
+        const end = @min(n, next + length);
+        while (next < end) {
+            const count = @min(ids.len, end - next);
+            for (ids[0..count], next..) |*id, vertex| id.* = @intCast(vertex);
+            next += count;
+            search.follow(ids[0..count]);
+        }
+    }
+}
 
 pub fn step(search: *Search) state.PageError!state.Want {
     if (search.chosen) |vertex| {
@@ -22,7 +50,7 @@ pub fn step(search: *Search) state.PageError!state.Want {
     }
     while (true) {
         // Failing vertices lead on, but what they lead to can only be read from disk: they are followed like others.
-        const nearest = search.list.nearest_unexpanded() orelse return .done;
+        const nearest = nearest_that_matters(search) orelse return .done;
         const place = find_at_hand(search, nearest) orelse {
             ask_ahead(search, nearest);
             search.counters.rounds += 1;
@@ -31,7 +59,7 @@ pub fn step(search: *Search) state.PageError!state.Want {
         const vertex = search.list.items[place].vertex();
         search.list.mark_expanded(place);
         if (search.parameters.staleness > 0) {
-            if (search.list.nearest_unexpanded()) |next| ask_ahead(search, next);
+            if (nearest_that_matters(search)) |next| ask_ahead(search, next);
             if (search.wanted_count > 0) {
                 search.chosen = vertex;
                 return .ahead;
@@ -39,6 +67,23 @@ pub fn step(search: *Search) state.PageError!state.Want {
         }
         try follow_at_hand(search, vertex);
     }
+}
+
+/// The nearest candidate to follow. One too far to be read for is passed over for good: the bound only sinks.
+fn nearest_that_matters(search: *Search) ?u32 {
+    while (search.list.nearest_unexpanded()) |place| {
+        const candidate = search.list.items[place];
+        if (worth_a_read(search, candidate) or at_hand(search, candidate.vertex())) return place;
+        search.list.mark_expanded(place);
+    }
+    return null;
+}
+
+fn worth_a_read(search: *const Search, candidate: lists.Candidate) bool {
+    const bound = search.results.bound();
+    if (candidate.distance <= bound) return true;
+    const norm2 = search.shared.reader.codes.norm2_of(candidate.vertex());
+    return candidate.distance - search.parameters.sigma_on_disk * search.query.sigma_upper_at(norm2, candidate.distance) <= bound;
 }
 
 /// The nearest candidate of the look-ahead set, which begins at `nearest`, that can be followed without a read.
@@ -62,7 +107,8 @@ fn ask_ahead(search: *Search, nearest: u32) void {
         if (candidate.expanded()) continue;
         const vertex = candidate.vertex();
         const page = search.shared.reader.directory.page_of(vertex);
-        const wanted = !at_hand(search, vertex) and search.wanted_count < search.wanted.len and search.pages.insert(page);
+        const wanted = !at_hand(search, vertex) and worth_a_read(search, candidate) and
+            search.wanted_count < search.wanted.len and search.pages.insert(page);
         if (wanted) {
             search.wanted[search.wanted_count] = page;
             search.wanted_count += 1;

@@ -228,6 +228,7 @@ pub const Search = struct {
         }
         self.counters.estimates += @intCast(shared.entries.len);
         for (best[0..best_count]) |candidate| self.meet(candidate.vertex(), candidate.distance);
+        if (shared.plan == .links_on_disk) on_disk.look_around(self, best[0..best_count]);
         const medoid = [1]u32{shared.reader.header.entry_vertex};
         self.query.estimate(&shared.reader.codes, &medoid, self.distances[0..1]);
         self.meet(medoid[0], self.distances[0]);

@@ -113,6 +113,7 @@ const Setting = struct {
     prefetch: bool = true,
     staleness: u32 = 0,
     flags: u32 = 0,
+    sigma: f32 = 0,
 };
 
 const Call = struct {
@@ -163,6 +164,7 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
             .prefetch = setting.prefetch,
             .staleness = setting.staleness,
             .flags = setting.flags,
+            .sigma = setting.sigma,
         }, .{}),
         .out = &out,
         .on_done = Call.on_done,
@@ -216,6 +218,7 @@ test "the switches of links on disk: each finds what brute force finds, and cost
         .{ .plan = .links_on_disk, .staleness = 1, .strict_order = true, .prefetch = false },
         .{ .plan = .links_on_disk, .staleness = 1, .beam_width = 64, .cache_bytes = 30_000 },
         .{ .plan = .links_on_disk, .staleness = 1, .flags = record_only, .cache_bytes = 30_000 },
+        .{ .plan = .links_on_disk, .strict_order = true, .prefetch = false, .sigma = 100 },
     };
     var answers: [settings.len]Answers = undefined;
     for (settings, &answers) |setting, *own| {
@@ -235,6 +238,8 @@ test "the switches of links on disk: each finds what brute force finds, and cost
     try testing.expect(total_of(&answers[0].reads) > 2 * total_of(&answers[1].reads));
     try testing.expect(total_of(&answers[2].reads) >= total_of(&answers[1].reads));
     try testing.expect(total_of(&answers[2].rounds) < total_of(&answers[1].rounds));
+    // Nothing is read that the bound excludes.
+    try testing.expect(total_of(&answers[1].reads) < total_of(&answers[settings.len - 1].reads));
 }
 
 fn total_of(counts: []const u32) u64 {
