@@ -277,6 +277,11 @@ typedef struct velo_expectation {
 
 int32_t velo_expect(velo_index *index, const velo_search_options *options, velo_expectation *expectation_out);
 
+/* Names `file_names` in the manifest of a finished index instead of the files that begin with `prefix`, and keeps `user_json`
+ * there: one rename, after which the files that are no longer named may be removed. */
+int32_t velo_index_recommit(const char *path, const char *prefix, const char *const *file_names, uint32_t file_count,
+                            const char *user_json);
+
 /* ---- filters: a store of columns in placement order, a predicate program over them ---- */
 
 typedef struct velo_columns velo_columns;
@@ -307,6 +312,20 @@ typedef struct velo_column {
 
 int32_t velo_columns_open(uint64_t row_count, velo_columns **columns_out);
 int32_t velo_columns_add(velo_columns *columns, const velo_column *column);
+
+/* Which rows have which value of each column (docs/FORMAT.md, columns.postings): written to a file and synced; mapped, once
+ * all columns are added and before a filter is compiled over them. `generation` must be the one it was written with. */
+int32_t velo_columns_write_postings(const velo_columns *columns, const char *path, uint64_t generation);
+int32_t velo_columns_load_postings(velo_columns *columns, const char *path, uint64_t generation);
+
+typedef struct velo_columns_info {
+    uint32_t struct_size;
+    uint32_t has_postings;
+    uint64_t resident_bytes;       /* beside the columns' own buffers */
+    uint64_t mapped_bytes;         /* of the postings */
+} velo_columns_info;
+
+int32_t velo_columns_info_get(velo_columns *columns, velo_columns_info *info_out);
 /* After this no filter compiled over them may be used. */
 int32_t velo_columns_close(velo_columns *columns);
 
@@ -316,6 +335,19 @@ int32_t velo_filter_compile(velo_columns *columns, const uint8_t *program, uint6
 int32_t velo_filter_mask(const uint8_t *bits, uint64_t row_count, velo_filter **filter_out);
 /* *count_out = rows that pass, exact; matches_out, when not NULL, gets ceil(row_count / 8) bytes of bits. */
 int32_t velo_filter_count(const velo_filter *filter, uint64_t *count_out, uint8_t *matches_out);
+/* Finds all matches now, from postings where that is less work than a look at every row; searches then ask one bit. */
+int32_t velo_filter_resolve(velo_filter *filter);
+
+typedef struct velo_filter_info {
+    uint32_t struct_size;
+    int32_t is_exact;              /* 1: expected_share is the share itself */
+    int32_t is_resolved;
+    int32_t zero;
+    double expected_share;         /* of rows that pass, 0 to 1 */
+    uint64_t memory_bytes;         /* of the matches found so far */
+} velo_filter_info;
+
+int32_t velo_filter_info_get(velo_filter *filter, velo_filter_info *info_out);
 int32_t velo_filter_close(velo_filter *filter);
 
 #endif

@@ -6,6 +6,7 @@ const Columns = filter_room.Columns;
 const Filter = filter_room.Filter;
 const fail = errors.fail;
 
+const common = @import("common.zig");
 const allocator = std.heap.c_allocator;
 
 /// As velo_column in velo.h.
@@ -67,6 +68,57 @@ export fn velo_columns_add(columns: ?*Columns, column: ?*const Column) i32 {
     return 0;
 }
 
+fn corrupt_postings(diagnostic: *const filter_room.Diagnostic) i32 {
+    return fail(.corrupt, .{ .file = diagnostic.file() }, "{s}", .{diagnostic.message()});
+}
+
+export fn velo_columns_write_postings(columns: ?*const Columns, path: ?[*:0]const u8, generation: u64) i32 {
+    const store = columns orelse return null_argument("columns");
+    const file = std.mem.span(path orelse return null_argument("path"));
+    filter_room.write_postings(allocator, file, store, generation) catch |err| return switch (err) {
+        error.OutOfMemory => out_of_memory(),
+        error.NoSpaceLeft, error.DiskQuota, error.FileTooBig => fail(.no_space, .{ .file = file }, "{s}: no space is left", .{file}),
+        error.AccessDenied, error.PermissionDenied => fail(.permission, .{ .file = file }, "{s}: permission denied", .{file}),
+        else => fail(.io, .{ .file = file }, "{s} cannot be written: {t}", .{ file, err }),
+    };
+    return 0;
+}
+
+export fn velo_columns_load_postings(columns: ?*Columns, path: ?[*:0]const u8, generation: u64) i32 {
+    const store = columns orelse return null_argument("columns");
+    const file = std.mem.span(path orelse return null_argument("path"));
+    if (store.postings != null) return fail(.invalid_argument, .{ .argument = "columns" }, "these columns have postings already", .{});
+    var diagnostic = filter_room.Diagnostic{};
+    store.load_postings(file, generation, &diagnostic) catch |err| return switch (err) {
+        error.Corrupt => corrupt_postings(&diagnostic),
+        error.NewerVersion => fail(.unsupported_version, .{ .file = diagnostic.file() }, "{s}", .{diagnostic.message()}),
+        error.Io => fail(.io, .{ .file = diagnostic.file() }, "{s}", .{diagnostic.message()}),
+        error.OutOfMemory => out_of_memory(),
+    };
+    return 0;
+}
+
+/// As velo_columns_info in velo.h.
+pub const ColumnsInfo = extern struct {
+    struct_size: u32 = @sizeOf(ColumnsInfo),
+    has_postings: u32 = 0,
+    resident_bytes: u64 = 0,
+    mapped_bytes: u64 = 0,
+};
+
+export fn velo_columns_info_get(columns: ?*Columns, info_out: ?*ColumnsInfo) i32 {
+    const store = columns orelse return null_argument("columns");
+    const out = info_out orelse return null_argument("info_out");
+    if (out.struct_size < 8) return common.size_error("velo_columns_info", out.struct_size);
+    const memory = store.memory();
+    common.write_versioned(ColumnsInfo, out, &.{
+        .has_postings = @intFromBool(store.postings != null),
+        .resident_bytes = memory.resident_bytes,
+        .mapped_bytes = memory.mapped_bytes,
+    });
+    return 0;
+}
+
 export fn velo_columns_close(columns: ?*Columns) i32 {
     const store = columns orelse return 0;
     store.deinit();
@@ -83,6 +135,7 @@ export fn velo_filter_compile(columns: ?*Columns, program: ?[*]const u8, program
     var diagnostic = filter_room.Diagnostic{};
     out.* = Filter.compile(allocator, store, bytes[0..size], &diagnostic) catch |err| return switch (err) {
         error.BadProgram, error.UnknownColumn, error.WrongType, error.TooDeep => fail(.filter, .{ .argument = "filter" }, "{s}", .{diagnostic.message()}),
+        error.Corrupt => corrupt_postings(&diagnostic),
         error.OutOfMemory => out_of_memory(),
     };
     return 0;
@@ -105,6 +158,35 @@ export fn velo_filter_count(filter: ?*const Filter, count_out: ?*u64, matches_ou
     const out = count_out orelse return null_argument("count_out");
     const size: usize = @intCast((one.row_count + 7) / 8);
     out.* = one.count(if (matches_out) |bytes| bytes[0..size] else null);
+    return 0;
+}
+
+export fn velo_filter_resolve(filter: ?*Filter) i32 {
+    const one = filter orelse return null_argument("filter");
+    _ = one.resolve() catch return out_of_memory();
+    return 0;
+}
+
+/// As velo_filter_info in velo.h.
+pub const FilterInfo = extern struct {
+    struct_size: u32 = @sizeOf(FilterInfo),
+    is_exact: i32 = 0,
+    is_resolved: i32 = 0,
+    zero: i32 = 0,
+    expected_share: f64 = 0,
+    memory_bytes: u64 = 0,
+};
+
+export fn velo_filter_info_get(filter: ?*Filter, info_out: ?*FilterInfo) i32 {
+    const one = filter orelse return null_argument("filter");
+    const out = info_out orelse return null_argument("info_out");
+    if (out.struct_size < 8) return common.size_error("velo_filter_info", out.struct_size);
+    common.write_versioned(FilterInfo, out, &.{
+        .is_exact = @intFromBool(one.is_exact()),
+        .is_resolved = @intFromBool(one.is_resolved()),
+        .expected_share = one.estimate(),
+        .memory_bytes = one.memory_bytes(),
+    });
     return 0;
 }
 

@@ -2,6 +2,7 @@
 const std = @import("std");
 const assert = std.debug.assert;
 const base = @import("base");
+const postings_room = @import("postings.zig");
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 
 /// As velo_column_type in velo.h.
@@ -99,7 +100,10 @@ pub const Columns = struct {
     alloc: std.mem.Allocator,
     row_count: u64,
     by_name: std.StringArrayHashMapUnmanaged(Column) = .empty,
-    /// Signatures of list columns by their place in `by_name`, made when a filter first needs them: 8 bytes a row.
+    /// Which rows have which value, mapped; without them filters know what a sample tells.
+    postings: ?*postings_room.Postings = null,
+    /// Signatures of list columns by their place in `by_name`, where `postings` has none, made when a filter first needs
+    /// them: 8 bytes a row.
     signatures: std.AutoArrayHashMapUnmanaged(usize, []const u64) = .empty,
     signatures_lock: std.Thread.Mutex = .{},
 
@@ -109,6 +113,7 @@ pub const Columns = struct {
     }
 
     pub fn deinit(self: *Columns) void {
+        if (self.postings) |mapped| mapped.deinit();
         for (self.signatures.values()) |signatures| self.alloc.free(signatures);
         self.signatures.deinit(self.alloc);
         for (self.by_name.keys()) |name| self.alloc.free(name);
@@ -135,35 +140,64 @@ pub const Columns = struct {
         return self.by_name.getPtr(name);
     }
 
-    /// One word a row of a list column. Any thread; the first one makes them.
-    pub fn signatures_of(self: *Columns, column: *const Column) error{OutOfMemory}![*]const u64 {
+    /// Maps the postings of these columns; after all were added, before the first filter.
+    pub fn load_postings(self: *Columns, path: []const u8, generation: u64, diagnostic: *Diagnostic) postings_room.OpenError!void {
+        assert(self.postings == null);
+        self.postings = try .open(self.alloc, path, self, generation, diagnostic);
+    }
+
+    /// The postings of a column, or null where there are none. Any thread.
+    pub fn postings_of(self: *Columns, column: *const Column, diagnostic: *Diagnostic) postings_room.PartError!?*const postings_room.ColumnPostings {
+        const mapped = self.postings orelse return null;
+        return mapped.of(self.by_name.getIndex(column.name).?, column, diagnostic);
+    }
+
+    /// One word a row of a list column. Any thread; the first one makes them, where they are not mapped.
+    pub fn signatures_of(self: *Columns, column: *const Column, diagnostic: *Diagnostic) postings_room.PartError![*]const u64 {
         assert(column.type.is_list());
+        const index = self.by_name.getIndex(column.name).?;
+        if (self.postings) |mapped| if (try mapped.signatures(index, column, diagnostic)) |words| return words;
         self.signatures_lock.lock();
         defer self.signatures_lock.unlock();
-        const found = try self.signatures.getOrPut(self.alloc, self.by_name.getIndex(column.name).?);
+        const found = try self.signatures.getOrPut(self.alloc, index);
         if (!found.found_existing) {
             errdefer _ = self.signatures.pop();
             const words = try self.alloc.alloc(u64, @intCast(self.row_count));
-            if (self.row_count > 0) switch (column.type) {
-                .list_code32 => sign(i32, column, words),
-                .list_i64 => sign(i64, column, words),
-                else => unreachable,
-            };
+            sign_lists(column, words);
             found.value_ptr.* = words;
         }
         return found.value_ptr.ptr;
     }
 
-    fn sign(comptime T: type, column: *const Column, words: []u64) void {
-        const offsets = column.offsets.?;
-        const empty = column.values == null; // no list has an element
-        for (words, 0..) |*word, row| {
-            word.* = 0;
-            if (empty) continue;
-            for (column.elements(T)[@intCast(offsets[row])..@intCast(offsets[row + 1])]) |value| word.* |= signature_bit(value);
-        }
+    /// Memory taken beside the columns' own buffers, and of it what is mapped from a file.
+    pub fn memory(self: *Columns) struct { resident_bytes: u64, mapped_bytes: u64 } {
+        self.signatures_lock.lock();
+        defer self.signatures_lock.unlock();
+        return .{
+            .resident_bytes = 8 * self.row_count * self.signatures.count(),
+            .mapped_bytes = if (self.postings) |mapped| mapped.bytes.len else 0,
+        };
     }
 };
+
+/// The signature of every list of a column.
+pub fn sign_lists(column: *const Column, words: []u64) void {
+    if (words.len > 0) switch (column.type) {
+        .list_code32 => sign(i32, column, words),
+        .list_i64 => sign(i64, column, words),
+        else => unreachable,
+    };
+}
+
+fn sign(comptime T: type, column: *const Column, words: []u64) void {
+    const offsets = column.offsets.?;
+    const empty = column.values == null; // no list has an element
+    for (words, 0..) |*word, row| {
+        word.* = 0;
+        if (empty) continue;
+        for (column.elements(T)[@intCast(offsets[row])..@intCast(offsets[row + 1])]) |value| word.* |= signature_bit(value);
+    }
+}
 
 fn check(row_count: u64, column: *const Column, diagnostic: *Diagnostic) AddError!void {
     const name = column.name;

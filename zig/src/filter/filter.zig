@@ -10,11 +10,16 @@ pub const Columns = column.Columns;
 pub const Filter = predicate.Filter;
 pub const CompileError = predicate.CompileError;
 pub const Diagnostic = @import("diagnostic.zig").Diagnostic;
+pub const Matches = predicate.Matches;
+pub const PostingsError = @import("postings.zig").OpenError;
 pub const program = @import("program.zig");
+pub const write_postings = @import("postings_writer.zig").write;
 
 test {
     _ = @import("tests.zig");
     _ = column;
     _ = predicate;
     _ = program;
+    _ = @import("posting.zig");
+    _ = @import("postings_test.zig");
 }

@@ -8,6 +8,9 @@ const std = @import("std");
 const assert = std.debug.assert;
 const column_room = @import("column.zig");
 const program = @import("program.zig");
+const Diagnostic = @import("diagnostic.zig").Diagnostic;
+const Found = @import("found.zig").Found;
+const PartError = @import("postings.zig").PartError;
 const Column = column_room.Column;
 const Columns = column_room.Columns;
 const ValueType = program.ValueType;
@@ -17,20 +20,23 @@ pub const Leaf = struct {
     negated: bool,
     /// What a check costs beside the others, for ordering.
     cost: f32,
+    /// Where the column's postings hold what is looked for; null where it has none.
+    found: ?Found = null,
     operands: Operands,
     passes: *const fn (leaf: *const Leaf, row: usize) bool,
     /// Rows first..first + count, of which only those in `alive` matter; a subset of `alive` comes back.
     word: *const fn (leaf: *const Leaf, first: usize, count: usize, alive: u64) u64,
     gather: *const fn (leaf: *const Leaf, rows: []const u32, alive: u64) u64,
 
-    pub fn init(arena: std.mem.Allocator, columns: *Columns, parsed: program.Leaf, negated: bool) error{OutOfMemory}!Leaf {
+    pub fn init(arena: std.mem.Allocator, columns: *Columns, parsed: program.Leaf, negated: bool, diagnostic: *Diagnostic) PartError!Leaf {
         const column = parsed.column;
-        if (parsed.opcode == .is_null) return with(NullTest, column, negated, 1, .{ .none = {} });
-        return switch (column.type) {
+        var leaf = if (parsed.opcode == .is_null) with(NullTest, column, negated, 1, .{ .none = {} }) else switch (column.type) {
             .bool => bool_leaf(parsed, negated),
-            inline .list_code32, .list_i64 => |t| list_leaf(ValueType(t), arena, columns, parsed, negated),
-            inline else => |t| scalar_leaf(ValueType(t), arena, parsed, negated),
+            inline .list_code32, .list_i64 => |t| try list_leaf(ValueType(t), arena, columns, parsed, negated, diagnostic),
+            inline else => |t| try scalar_leaf(ValueType(t), arena, parsed, negated),
         };
+        leaf.found = try Found.of(arena, columns, parsed, diagnostic);
+        return leaf;
     }
 
     fn with(comptime Test: type, column: *const Column, negated: bool, cost: f32, operands: Operands) Leaf {
@@ -98,14 +104,14 @@ fn scalar_leaf(comptime T: type, arena: std.mem.Allocator, parsed: program.Leaf,
 /// Any of more values than these would meet too many bits of a signature.
 const signed_any_max = 8;
 
-fn list_leaf(comptime T: type, arena: std.mem.Allocator, columns: *Columns, parsed: program.Leaf, negated: bool) error{OutOfMemory}!Leaf {
+fn list_leaf(comptime T: type, arena: std.mem.Allocator, columns: *Columns, parsed: program.Leaf, negated: bool, diagnostic: *Diagnostic) PartError!Leaf {
     const values = try copy_values(T, arena, parsed.operands);
     const bytes = std.mem.sliceAsBytes(values);
     const is_all = parsed.opcode == .contains_all;
     if (is_all or values.len <= signed_any_max) {
         var bits: u64 = 0;
         for (values) |value| bits |= column_room.signature_bit(value);
-        const signed = Operands{ .signed = .{ .bytes = bytes, .bits = bits, .signatures = try columns.signatures_of(parsed.column) } };
+        const signed = Operands{ .signed = .{ .bytes = bytes, .bits = bits, .signatures = try columns.signatures_of(parsed.column, diagnostic) } };
         if (is_all) return Leaf.with(ContainsAllTest(T), parsed.column, negated, 2, signed);
         return Leaf.with(ContainsFewTest(T), parsed.column, negated, 3, signed);
     }

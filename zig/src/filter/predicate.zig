@@ -1,35 +1,27 @@
 //! A filter ready to run. Truth has three values, as in SQL and Arrow (Kleene): a comparison with null is null, `not`
-//! null is null, and only what is true passes.
-//!
-//! A program is first rewritten so that `not` stands only at leaves (De Morgan's laws hold in three-valued logic). Then
-//! `all` and `any` are monotone and a row is true under them exactly when enough children are true, so that from here
-//! on "false or null" is one value and two are enough.
+//! null is null, and only what is true passes. tree.zig says how two values become enough.
 //!
 //! Two forms come out of the tree: steps with two exits each, for one vertex at a time with as few tests as can be;
-//! and the tree itself, for 64 rows or vertices at a time.
+//! and the tree itself, for 64 rows or vertices at a time. What the columns' postings know (found.zig) makes three things
+//! cheap: counts (estimate.zig), and all rows that pass, as a list where they are few or as bits (resolve.zig).
 const std = @import("std");
 const assert = std.debug.assert;
 const base = @import("base");
 const column_room = @import("column.zig");
+const estimates = @import("estimate.zig");
 const program = @import("program.zig");
+const resolving = @import("resolve.zig");
+const tree = @import("tree.zig");
 const Columns = column_room.Columns;
-const Leaf = @import("leaf.zig").Leaf;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
+const Gathered = tree.Gathered;
+const Leaf = @import("leaf.zig").Leaf;
+const Neighbors = tree.Neighbors;
+const Node = tree.Node;
+const Set = resolving.Set;
+const evaluate = tree.evaluate;
 
-pub const CompileError = program.ParseError;
-
-/// Rows looked at when a filter is compiled: enough to tell 1 % from 2 %.
-pub const sample_rows_max = 1024;
-const sample_words_max = sample_rows_max / 64;
-/// Filters with very many tests look at fewer, so that compiling stays in milliseconds.
-const sample_checks_max = 256 * 1024;
-
-const Node = union(enum) {
-    constant: bool,
-    leaf: *const Leaf,
-    all: []*Node,
-    any: []*Node,
-};
+pub const CompileError = program.ParseError || @import("postings.zig").PartError;
 
 /// Where a step leads: to another step, or to an end.
 const Exit = u32;
@@ -45,11 +37,15 @@ pub const Filter = struct {
     root: *const Node,
     steps: []const Step,
     entry: Exit,
-    /// Share of rows that pass, as `estimate` says.
-    selectivity: f64,
-    /// All passing vertices, once somebody asked for them; a mask has them from the start.
-    matches: std.atomic.Value(?[*]u64) = .init(null),
-    matches_lock: std.Thread.Mutex = .{},
+    /// Rows that pass, as `estimate` says.
+    expected: estimates.Estimate,
+    /// All passing vertices as bits, once somebody asked for them; a mask has them from the start.
+    bits: std.atomic.Value(?[*]u64) = .init(null),
+    /// All passing vertices as they were found, once somebody asked for them: few of them make no bits.
+    set: ?Set = null,
+    has_set: std.atomic.Value(bool) = .init(false),
+    /// Held while either is made.
+    lock: std.Thread.Mutex = .{},
 
     /// Checks `bytes` against `columns`, which must outlive the filter; `bytes` need not.
     pub fn compile(alloc: std.mem.Allocator, columns: *Columns, bytes: []const u8, diagnostic: *Diagnostic) CompileError!*Filter {
@@ -61,10 +57,11 @@ pub const Filter = struct {
         errdefer self.deinit();
         const arena = self.arena.allocator();
         var leaves: usize = 0;
-        const root = try build(arena, columns, parsed.nodes, @intCast(parsed.nodes.len - 1), false, &leaves);
+        const root = try tree.build(arena, columns, parsed.nodes, @intCast(parsed.nodes.len - 1), false, &leaves, diagnostic);
         self.root = root;
-        const sample = Sample.init(columns.row_count, leaves);
-        self.selectivity = sample.share((try order(arena, root, &sample)).passed, root);
+        const sample = estimates.Sample.init(columns.row_count, leaves);
+        const ordered = try estimates.order(arena, root, &sample);
+        self.expected = estimates.estimate(root, &sample, &ordered.passed);
         var steps: std.ArrayList(Step) = .empty;
         self.entry = try link(arena, &steps, root, exit_pass, exit_fail);
         self.steps = steps.items;
@@ -82,9 +79,10 @@ pub const Filter = struct {
         @memset(bytes[bits.len..], 0);
         for (words) |*word| word.* = std.mem.littleToNative(u64, word.*);
         if (row_count % 64 != 0) words[words.len - 1] &= column_room.low_bits(row_count % 64);
-        self.matches.store(words.ptr, .release);
-        const passed = count_words(words);
-        self.selectivity = if (row_count == 0) 0 else @as(f64, @floatFromInt(passed)) / @as(f64, @floatFromInt(row_count));
+        self.bits.store(words.ptr, .release);
+        self.set = .{ .bits = words };
+        self.has_set.store(true, .release);
+        self.expected = .{ .count = @floatFromInt(estimates.count_words(words)), .is_exact = true };
         return self;
     }
 
@@ -97,14 +95,19 @@ pub const Filter = struct {
             .root = &nothing,
             .steps = &.{},
             .entry = exit_fail,
-            .selectivity = 0,
+            .expected = .{ .count = 0, .is_exact = true },
         };
         return self;
     }
 
     pub fn deinit(self: *Filter) void {
         const alloc = self.alloc;
-        if (self.matches.load(.acquire)) |words| alloc.free(words[0..words_for(self.row_count)]);
+        const bits = self.bits.load(.acquire);
+        if (bits) |words| alloc.free(words[0..words_for(self.row_count)]);
+        if (self.set) |set| {
+            // Bits are those above.
+            if (set == .list) set.deinit(alloc) else assert(set.bits.ptr == bits.?);
+        }
         self.arena.deinit();
         alloc.destroy(self);
     }
@@ -112,7 +115,7 @@ pub const Filter = struct {
     /// Whether `vertex` passes. Any number of threads; allocates nothing.
     pub fn passes(self: *const Filter, vertex: u32) bool {
         assert(vertex < self.row_count);
-        if (self.matches.load(.acquire)) |words| return (words[vertex / 64] >> @intCast(vertex % 64)) & 1 == 1;
+        if (self.bits.load(.acquire)) |words| return (words[vertex / 64] >> @intCast(vertex % 64)) & 1 == 1;
         var at = self.entry;
         while (at < exit_fail) {
             const step = &self.steps[at];
@@ -125,7 +128,7 @@ pub const Filter = struct {
     /// column overlap; faster than `passes` from about eight vertices on.
     pub fn passes_many(self: *const Filter, vertices: []const u32, out: []bool) void {
         assert(vertices.len == out.len);
-        const words = self.matches.load(.acquire);
+        const words = self.bits.load(.acquire);
         var first: usize = 0;
         while (first < vertices.len) : (first += 64) {
             const some = vertices[first..@min(first + 64, vertices.len)];
@@ -137,7 +140,8 @@ pub const Filter = struct {
     /// Exactly how many rows pass. `matches_out`, when given, has ceil(row_count / 8) bytes and gets a bit a vertex.
     pub fn count(self: *const Filter, matches_out: ?[]u8) u64 {
         if (matches_out) |bytes| assert(bytes.len == (self.row_count + 7) / 8);
-        const words = self.matches.load(.acquire);
+        if (matches_out == null and self.is_exact()) return @intFromFloat(self.expected.count);
+        const words = self.bits.load(.acquire);
         var passed: u64 = 0;
         for (0..words_for(self.row_count)) |i| {
             const word = if (words) |ready| ready[i] else self.word_at(i);
@@ -152,36 +156,100 @@ pub const Filter = struct {
         return passed;
     }
 
-    /// All passing vertices as a set, which belongs to the filter. The first call evaluates every row (about a
-    /// nanosecond each for a number, ten for a list); from then on `passes` is one look at one bit. Worth it before a
-    /// scan of the passing vertices, or when many searches share the filter.
+    /// All passing vertices as a set of bits, which belongs to the filter: n / 8 bytes. From then on `passes` is one look
+    /// at one bit. The first call makes it from postings where that is less work than a look at every row: some
+    /// microseconds for thousands of matches, and for the bits themselves; about a nanosecond a row without postings,
+    /// ten for a list. Any thread; one makes it while the others wait.
     pub fn resolve(self: *Filter) error{OutOfMemory}!base.BitSet {
         const len: usize = @intCast(self.row_count);
-        if (self.matches.load(.acquire)) |words| return .over(words[0..words_for(len)], len);
-        self.matches_lock.lock();
-        defer self.matches_lock.unlock();
-        if (self.matches.load(.acquire)) |words| return .over(words[0..words_for(len)], len);
-        const words = try self.alloc.alloc(u64, words_for(len));
-        for (words, 0..) |*word, i| word.* = self.word_at(i);
-        self.matches.store(words.ptr, .release);
-        return .over(words, len);
+        if (self.bits.load(.acquire)) |words| return .over(words[0..words_for(len)], len);
+        self.lock.lock();
+        defer self.lock.unlock();
+        if (self.bits.load(.acquire)) |words| return .over(words[0..words_for(len)], len);
+        switch (try self.found_set()) {
+            .bits => |words| return .over(words, len),
+            .list => |rows| {
+                const words = try resolving.to_bits(self.alloc, rows, self.row_count);
+                self.bits.store(words.ptr, .release);
+                return .over(words, len);
+            },
+        }
     }
 
     pub fn is_resolved(self: *const Filter) bool {
-        return self.matches.load(.acquire) != null;
+        return self.bits.load(.acquire) != null;
     }
 
-    /// The share of rows that pass: exact for a mask, for constants and up to `sample_rows_max` rows, else from a fixed
-    /// sample taken when the filter was compiled. Zero only where nothing can pass: where the sample met no passing row
-    /// it is half a row of the sample, and the caller who cares asks `count`.
+    /// All passing vertices, ascending. Where postings say that they are few this makes a list of them and no set of
+    /// n bits: what a scan of tiny matches wants. Any thread.
+    pub fn matches(self: *Filter) error{OutOfMemory}!Matches {
+        const set = if (self.has_set.load(.acquire)) self.set.? else blk: {
+            self.lock.lock();
+            defer self.lock.unlock();
+            break :blk try self.found_set();
+        };
+        const len: usize = @intCast(self.row_count);
+        return switch (set) {
+            .list => |rows| .{ .list = .{ .rows = rows } },
+            .bits => |words| .{ .bits = base.BitSet.over(words, len).iterator() },
+        };
+    }
+
+    /// With the lock held.
+    fn found_set(self: *Filter) error{OutOfMemory}!Set {
+        if (self.set) |set| return set;
+        const set = try resolving.resolve(self.alloc, self.root, self.row_count);
+        self.set = set;
+        if (set == .bits) self.bits.store(set.bits.ptr, .release);
+        self.has_set.store(true, .release);
+        return set;
+    }
+
+    /// The share of rows that pass. Exact where `is_exact` says so: for masks, constants, single conditions over columns
+    /// with postings, rare conditions joined with others, and small tables. Else from samples taken when the filter was
+    /// compiled. Zero only where nothing can pass: where a sample met no passing row it is half a row of it.
     pub fn estimate(self: *const Filter) f64 {
-        return self.selectivity;
+        if (self.row_count == 0) return 0;
+        return self.expected.count / @as(f64, @floatFromInt(self.row_count));
+    }
+
+    /// Whether `estimate` is the share itself.
+    pub fn is_exact(self: *const Filter) bool {
+        return self.expected.is_exact;
+    }
+
+    /// Bytes of the sets of matches made so far.
+    pub fn memory_bytes(self: *Filter) u64 {
+        self.lock.lock();
+        defer self.lock.unlock();
+        var total: u64 = if (self.is_resolved()) 8 * words_for(self.row_count) else 0;
+        if (self.set) |set| switch (set) {
+            .list => |rows| total += 4 * rows.len,
+            .bits => {},
+        };
+        return total;
     }
 
     fn word_at(self: *const Filter, i: usize) u64 {
-        const first = 64 * i;
-        const len = @min(64, @as(usize, @intCast(self.row_count)) - first);
-        return evaluate(self.root, Neighbors{ .first = first, .count = len }, column_room.low_bits(len));
+        const some = Neighbors.of(i, @intCast(self.row_count));
+        return evaluate(self.root, some, column_room.low_bits(some.count));
+    }
+};
+
+/// An iterator over passing vertices, ascending.
+pub const Matches = union(enum) {
+    list: struct { rows: []const u32, at: usize = 0 },
+    bits: base.BitSet.Iterator,
+
+    pub fn next(self: *Matches) ?u32 {
+        switch (self.*) {
+            .list => |*list| {
+                if (list.at == list.rows.len) return null;
+                list.at += 1;
+                return list.rows[list.at - 1];
+            },
+            .bits => |*it| return if (it.next()) |vertex| @intCast(vertex) else null,
+        }
     }
 };
 
@@ -191,177 +259,10 @@ fn words_for(row_count: u64) usize {
     return base.BitSet.words_for(@intCast(row_count));
 }
 
-fn count_words(words: []const u64) u64 {
-    var total: u64 = 0;
-    for (words) |word| total += @popCount(word);
-    return total;
-}
-
 fn gather_bits(words: [*]const u64, rows: []const u32) u64 {
     var passed: u64 = 0;
     for (rows, 0..) |row, i| passed |= ((words[row / 64] >> @intCast(row % 64)) & 1) << @intCast(i);
     return passed;
-}
-
-/// The two kinds of 64 rows.
-const Neighbors = struct {
-    first: usize,
-    count: usize,
-
-    inline fn check(self: Neighbors, leaf: *const Leaf, alive: u64) u64 {
-        return leaf.word(leaf, self.first, self.count, alive);
-    }
-};
-const Gathered = struct {
-    rows: []const u32,
-
-    inline fn check(self: Gathered, leaf: *const Leaf, alive: u64) u64 {
-        return leaf.gather(leaf, self.rows, alive);
-    }
-};
-
-/// Those of `alive` that pass. The depth is bounded by program.depth_max.
-fn evaluate(node: *const Node, rows: anytype, alive: u64) u64 {
-    switch (node.*) {
-        .constant => |value| return if (value) alive else 0,
-        .leaf => |leaf| return rows.check(leaf, alive),
-        .all => |children| {
-            var passed = alive;
-            for (children) |child| {
-                if (passed == 0) break;
-                passed = evaluate(child, rows, passed);
-            }
-            return passed;
-        },
-        .any => |children| {
-            var open = alive;
-            for (children) |child| {
-                if (open == 0) break;
-                open &= ~evaluate(child, rows, open);
-            }
-            return alive & ~open;
-        },
-    }
-}
-
-/// Moves `not` down to the leaves and folds constants.
-fn build(arena: std.mem.Allocator, columns: *Columns, nodes: []const program.Node, at: u32, negated: bool, leaves: *usize) error{OutOfMemory}!*Node {
-    switch (nodes[at]) {
-        .not => |child| return build(arena, columns, nodes, child, !negated, leaves),
-        .constant => |value| {
-            const node = try arena.create(Node);
-            node.* = .{ .constant = value != negated };
-            return node;
-        },
-        .leaf => |parsed| {
-            const leaf = try arena.create(Leaf);
-            leaf.* = try Leaf.init(arena, columns, parsed, negated);
-            leaves.* += 1;
-            const node = try arena.create(Node);
-            node.* = .{ .leaf = leaf };
-            return node;
-        },
-        inline .all, .any => |indices, tag| {
-            const children = try arena.alloc(*Node, indices.len);
-            for (children, indices) |*child, index| child.* = try build(arena, columns, nodes, index, negated, leaves);
-            const node = try arena.create(Node);
-            node.* = join((tag == .all) != negated, children);
-            return node;
-        },
-    }
-}
-
-fn join(is_all: bool, children: []*Node) Node {
-    var kept: usize = 0;
-    for (children) |child| {
-        if (child.* == .constant) {
-            if (child.constant != is_all) return .{ .constant = !is_all };
-            continue;
-        }
-        children[kept] = child;
-        kept += 1;
-    }
-    if (kept == 0) return .{ .constant = is_all };
-    if (kept == 1) return children[0].*;
-    return if (is_all) .{ .all = children[0..kept] } else .{ .any = children[0..kept] };
-}
-
-/// Rows spread over all vertices, one from each of equal runs; where in its run is pseudo-random, so that nothing
-/// periodic in the placement is met in step.
-const Sample = struct {
-    rows: [sample_rows_max]u32,
-    len: usize,
-    row_count: u64,
-
-    fn init(row_count: u64, leaves: usize) Sample {
-        const affordable = @max(64, @min(sample_rows_max, sample_checks_max / @max(1, leaves)));
-        var self = Sample{ .rows = undefined, .len = @intCast(@min(row_count, affordable)), .row_count = row_count };
-        var prng = base.Prng.init(0x7665_6c6f);
-        for (self.rows[0..self.len], 0..) |*row, i| {
-            const first = i * row_count / self.len;
-            const end = (i + 1) * row_count / self.len;
-            row.* = @intCast(first + prng.below(end - first));
-        }
-        return self;
-    }
-
-    fn share(self: *const Sample, passed: Bits, root: *const Node) f64 {
-        if (root.* == .constant) return if (root.constant) 1 else 0;
-        if (self.len == 0) return 0;
-        const len: f64 = @floatFromInt(self.len);
-        const found: f64 = @floatFromInt(count_words(&passed));
-        if (self.len == self.row_count) return found / len;
-        return std.math.clamp(found, 0.5, len - 0.5) / len;
-    }
-};
-
-const Bits = [sample_words_max]u64;
-const Ordered = struct { passed: Bits, cost: f32 };
-
-/// Sorts the children of every node so that what decides most for the least comes first, by what the sample says.
-fn order(arena: std.mem.Allocator, node: *Node, sample: *const Sample) error{OutOfMemory}!Ordered {
-    switch (node.*) {
-        .constant => |value| {
-            var passed: Bits = @splat(0);
-            if (value) for (0..sample.len) |i| {
-                passed[i / 64] |= @as(u64, 1) << @intCast(i % 64);
-            };
-            return .{ .passed = passed, .cost = 0 };
-        },
-        .leaf => |leaf| {
-            var passed: Bits = @splat(0);
-            for (0..(sample.len + 63) / 64) |i| {
-                const some = sample.rows[64 * i .. @min(64 * i + 64, sample.len)];
-                passed[i] = leaf.gather(leaf, some, column_room.low_bits(some.len));
-            }
-            return .{ .passed = passed, .cost = leaf.cost };
-        },
-        .all, .any => |children| return order_children(arena, children, node.* == .all, sample),
-    }
-}
-
-fn order_children(arena: std.mem.Allocator, children: []*Node, is_all: bool, sample: *const Sample) error{OutOfMemory}!Ordered {
-    var total = Ordered{ .passed = @splat(if (is_all) ~@as(u64, 0) else 0), .cost = 0 };
-    // Insertion sort by cost a decision; stable, and its few children (4096 at the very most) need no more.
-    const ranks = try arena.alloc(f32, children.len);
-    const len: f32 = @floatFromInt(@max(1, sample.len));
-    for (0..children.len) |i| {
-        const child = children[i];
-        const one = try order(arena, child, sample);
-        for (&total.passed, one.passed) |*sum, bits| sum.* = if (is_all) sum.* & bits else sum.* | bits;
-        total.cost += one.cost;
-        const share = @as(f32, @floatFromInt(count_words(&one.passed))) / len;
-        const decides = if (is_all) 1 - share else share;
-        const rank = one.cost / @max(decides, 1e-3);
-        var at = i;
-        while (at > 0 and ranks[at - 1] > rank) : (at -= 1) {
-            ranks[at] = ranks[at - 1];
-            children[at] = children[at - 1];
-        }
-        ranks[at] = rank;
-        children[at] = child;
-    }
-    return total;
 }
 
 /// Appends the steps of `node` and returns the first. Children are linked from the last to the first, since each leads

@@ -42,6 +42,17 @@ const Table = struct {
     }
 };
 
+/// Writes the postings of a table's columns and maps them.
+fn with_postings(table: *Table, dir: *testing.TmpDir) !void {
+    var buffer: [std.fs.max_path_bytes]u8 = undefined;
+    const folder = try dir.dir.realpath(".", &buffer);
+    const path = try std.fs.path.join(testing.allocator, &.{ folder, "columns.postings" });
+    defer testing.allocator.free(path);
+    try @import("postings_writer.zig").write(testing.allocator, path, &table.columns, 1);
+    var diagnostic = Diagnostic{};
+    try table.columns.load_postings(path, 1, &diagnostic);
+}
+
 fn random_value(comptime T: type, prng: *base.Prng) T {
     const extreme = prng.below(16) == 0;
     if (T == f32 or T == f64) {
@@ -249,7 +260,13 @@ fn check_program(table: *Table, bytes: []const u8) !void {
     const bits = try arena.allocator().alloc(u8, (n + 7) / 8);
     for (vertices, 0..) |*vertex, i| vertex.* = @intCast((i * 7919) % n); // a permutation: 7919 is prime and above n
     for ([_]bool{ false, true }) |resolved| {
-        if (resolved) _ = try filter.resolve();
+        if (resolved) {
+            var it = try filter.matches();
+            for (0..n) |row| if (filter.passes(@intCast(row))) try testing.expectEqual(@as(u32, @intCast(row)), it.next().?);
+            try testing.expectEqual(null, it.next());
+            _ = try filter.resolve();
+            try testing.expect(filter.is_resolved() and filter.memory_bytes() >= n / 8);
+        }
         const count = filter.count(bits);
         filter.passes_many(vertices, many);
         var expected_count: u64 = 0;
@@ -262,6 +279,10 @@ fn check_program(table: *Table, bytes: []const u8) !void {
         for (vertices, many) |vertex, one| try testing.expectEqual(filter.passes(vertex), one);
         try testing.expectEqual(expected_count, count);
         try testing.expectEqual(expected_count, filter.count(null));
+        const expected_share = @as(f64, @floatFromInt(expected_count)) / @as(f64, @floatFromInt(n));
+        if (filter.is_exact()) try testing.expectApproxEqAbs(expected_share, filter.estimate(), 1e-9);
+        if (n <= 64) try testing.expect(filter.is_exact());
+        if (expected_count > 0) try testing.expect(filter.estimate() > 0);
         if (n % 8 != 0) try testing.expectEqual(0, bits[bits.len - 1] >> @intCast(n % 8));
         if (n <= 64) try testing.expectApproxEqAbs(@as(f64, @floatFromInt(expected_count)) / @as(f64, @floatFromInt(n)), filter.estimate(), 1e-9);
     }
@@ -269,20 +290,24 @@ fn check_program(table: *Table, bytes: []const u8) !void {
 
 test "random programs say what the interpreter says, in every form" {
     var prng = base.Prng.init(20261);
-    for ([_]usize{ 1, 5, 63, 64, 65, 300, 1999 }) |n| {
+    for ([_]usize{ 1, 5, 63, 64, 65, 300, 1999 }) |n| for ([_]bool{ false, true }) |mapped| {
         var table: Table = undefined;
         try table.init(n, &prng);
         defer table.deinit();
+        var dir = testing.tmpDir(.{});
+        defer dir.cleanup();
+        if (mapped) try with_postings(&table, &dir);
+        defer if (mapped) table.columns.postings.?.deinit();
         for (0..if (n < 1000) 150 else 30) |round| {
             var writer = Writer{ .alloc = testing.allocator, .columns = table.list.items };
             defer writer.deinit();
             try random_tree(&writer, &prng, @intCast(prng.below(5)));
             const bytes = try writer.finish();
             defer testing.allocator.free(bytes);
-            errdefer std.debug.print("n = {d}, round {d}\n", .{ n, round });
+            errdefer std.debug.print("n = {d}, round {d}, postings {}\n", .{ n, round, mapped });
             try check_program(&table, bytes);
         }
-    }
+    };
 }
 
 test "an empty table has no row that passes" {

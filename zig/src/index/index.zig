@@ -8,6 +8,7 @@ pub const Metric = reader.Metric;
 pub const Dtype = reader.Dtype;
 pub const builder = @import("builder.zig");
 pub const Builder = builder.Builder;
+pub const recommit = @import("recommit.zig").recommit;
 pub const space = @import("space.zig");
 pub const store_calibration = @import("amend.zig").store_calibration;
 pub const trim = @import("trim.zig");
