@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,6 +26,10 @@ __all__ = ["FilterCompiler", "NativeColumns", "NativeFilter"]
 
 #: Compiled filters kept by an index.
 _KEPT: Final = 256
+#: What their matches may take together, looked at every so many new filters.
+_MATCHES_BYTES_A_ROW: Final = 2
+_MATCHES_BYTES_MIN: Final = 1 << 20
+_WEIGHED_EVERY: Final = 16
 
 
 class NativeColumns:
@@ -40,6 +46,26 @@ class NativeColumns:
         _native.check(_native.lib.velo_columns_open(row_count, out), "metadata")
         self.handle = _native.ffi.gc(out[0], _native.lib.velo_columns_close)
         self._buffers = buffers
+
+    def load_postings(self, path: Path, generation: int) -> None:
+        """Map which rows have which value; after all columns were added, before the first filter.
+
+        Raises
+        ------
+        CorruptIndexError, UnsupportedVersionError, DeviceError
+        """
+        _native.check(_native.lib.velo_columns_load_postings(self.handle, os.fsencode(path), generation))
+
+    def write_postings(self, path: Path, generation: int) -> None:
+        """Write which rows have which value, and sync."""
+        _native.check(_native.lib.velo_columns_write_postings(self.handle, os.fsencode(path), generation))
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory beside the mapped files: signatures of lists, where no postings were mapped."""
+        info = _native.new("velo_columns_info")
+        _native.check(_native.lib.velo_columns_info_get(self.handle, info))
+        return int(info.resident_bytes)
 
 
 class NativeFilter:
@@ -65,6 +91,28 @@ class NativeFilter:
             _native.check(_native.lib.velo_filter_count(self.handle, found, _native.ffi.NULL), "filter")
             self._count = int(found[0])
         return self._count
+
+    def _info(self) -> Any:
+        info = _native.new("velo_filter_info")
+        _native.check(_native.lib.velo_filter_info_get(self.handle, info), "filter")
+        return info
+
+    def estimate(self) -> float:
+        """The expected share of rows that pass, 0 to 1: what a search plans with."""
+        return float(self._info().expected_share)
+
+    def is_exact(self) -> bool:
+        """Whether :meth:`estimate` is the share itself, and not drawn from a sample."""
+        return bool(self._info().is_exact)
+
+    def resolve(self) -> None:
+        """Find all matches now; searches do so by themselves where it pays."""
+        _native.check(_native.lib.velo_filter_resolve(self.handle), "filter")
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the matches found so far take."""
+        return int(self._info().memory_bytes)
 
     def matches(self) -> AnyArray:
         """Whether each vertex passes, as an array of bool."""
@@ -106,6 +154,7 @@ class FilterCompiler:
         self._lock = threading.Lock()
         self._programs: OrderedDict[Any, bytes] = OrderedDict()
         self._kept: OrderedDict[bytes, NativeFilter] = OrderedDict()
+        self._added = 0
 
     def compile(self, condition: Any) -> NativeFilter:
         """Make a filter, or find it among those made before.
@@ -132,6 +181,25 @@ class FilterCompiler:
             return self._evaluated(condition)
         return self._listed(condition)
 
+    @property
+    def memory_bytes(self) -> int:
+        """What the filters that were kept take: their matches, of those that were resolved."""
+        with self._lock:
+            kept = list(self._kept.values())
+        return sum(one.memory_bytes for one in kept)
+
+    def _weigh(self) -> None:
+        """Forget the oldest filters as long as all matches together take too much; searches keep theirs."""
+        sizes = [(program, one.memory_bytes) for program, one in self._kept.items()]
+        total = sum(size for _, size in sizes)
+        limit = max(_MATCHES_BYTES_MIN, _MATCHES_BYTES_A_ROW * self._row_count)
+        for program, size in sizes:
+            if total <= limit:
+                break
+            if size:
+                del self._kept[program]
+                total -= size
+
     def close(self) -> None:
         """Forget the filters that were kept."""
         with self._lock:
@@ -157,6 +225,9 @@ class FilterCompiler:
         with self._lock:
             made = self._kept.setdefault(program, made)  # another thread may have been first
             self._programs[key] = program
+            self._added += 1
+            if self._added % _WEIGHED_EVERY == 0:
+                self._weigh()
             for kept in (self._kept, self._programs):
                 if len(kept) > _KEPT:
                     kept.popitem(last=False)

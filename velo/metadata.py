@@ -2,7 +2,11 @@
 
 ``columns.arrow`` is an Arrow IPC file with one record batch, uncompressed and in placement order, so that a
 column's buffers can be mapped and handed to the library as they lie. How each type is stored stands in
-:mod:`velo._filter_columns`. ``columns.stats`` is JSON: counts and extremes a column.
+:mod:`velo._filter_columns`. ``columns.postings``, which the library writes and maps, says which rows have
+which value. ``columns.stats`` is JSON: counts, extremes, frequent values and quantiles a column.
+
+Metadata that was set later (:mod:`velo._metadata_set`) is a new generation of these files, with its number
+in their names; the manifest says which generation an index has.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import base64
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -29,21 +33,33 @@ from velo.types import AnyArray, PathLike
 
 __all__ = [
     "COLUMNS_FILE",
+    "POSTINGS_FILE",
     "STATISTICS_FILE",
     "FilterCompiler",
     "GivenMetadata",
     "MetadataStore",
     "NativeFilter",
+    "encoded_columns",
+    "file_names",
+    "generation_in",
     "given_metadata",
     "open_metadata",
+    "write_batch",
     "write_metadata",
 ]
 
 COLUMNS_FILE: Final = "columns.arrow"
 STATISTICS_FILE: Final = "columns.stats"
+POSTINGS_FILE: Final = "columns.postings"
 
 _FORMAT: Final = b"1"
 _PARQUET: Final = (".parquet", ".pq", ".parq")
+
+#: Most frequent values kept in the statistics, and parts that the quantiles make.
+_TOP: Final = 10
+_QUANTILES: Final = 10
+#: How often the store is looked for again while another process exchanges it.
+_ATTEMPTS: Final = 5
 
 
 class GivenMetadata:
@@ -154,8 +170,15 @@ def _reading(path: Path) -> Any:
 # ---- writing
 
 
+def file_names(generation: int) -> tuple[str, str, str]:
+    """The names of columns, statistics and postings of a generation; the first has none in them."""
+    if generation == 1:
+        return COLUMNS_FILE, STATISTICS_FILE, POSTINGS_FILE
+    return f"columns.{generation}.arrow", f"columns.{generation}.stats", f"columns.{generation}.postings"
+
+
 def write_metadata(folder: PathLike, given: GivenMetadata | pa.Table, rows: AnyArray) -> list[str]:
-    """Write ``columns.arrow`` and ``columns.stats`` into an index folder, each by rename after fsync.
+    """Write columns, statistics and postings into an index folder, each by rename after fsync.
 
     Parameters
     ----------
@@ -171,18 +194,18 @@ def write_metadata(folder: PathLike, given: GivenMetadata | pa.Table, rows: AnyA
     """
     if isinstance(given, pa.Table):
         given = given_metadata(given, len(rows))
-    batch = _encoded(given, rows)
-    statistics = {"version": 1, "row_count": batch.num_rows, "columns": _statistics(batch)}
-    folder = Path(folder)
-    with _written(folder / COLUMNS_FILE) as file, pa.ipc.new_file(file, batch.schema) as writer:
-        writer.write_batch(batch)
-    with _written(folder / STATISTICS_FILE) as file:
-        file.write(json.dumps(statistics, ensure_ascii=False, indent=1).encode())
-    return [COLUMNS_FILE, STATISTICS_FILE]
-
-
-def _encoded(given: GivenMetadata, rows: AnyArray) -> Any:
     table = given.table()
+    return write_batch(folder, encoded_columns(table, rows), table.schema, generation=1)
+
+
+def encoded_columns(table: Any, rows: AnyArray) -> list[Any]:
+    """The columns of a table as they are stored, vertex ``v`` with row ``rows[v]``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A column that is damaged or cannot be stored, by name.
+    """
     if len(rows) != table.num_rows:
         raise AssertionError(f"{len(rows)} vertices, {table.num_rows} rows of metadata")
     order = pa.array(np.asarray(rows))
@@ -194,10 +217,64 @@ def _encoded(given: GivenMetadata, rows: AnyArray) -> Any:
             message = f"metadata: column {name!r} of type {column.type} is damaged: {error}"
             raise InvalidArgumentError(message, argument="metadata") from error
         arrays.append(encode(name, column, order))
-    original = base64.b64encode(table.schema.serialize().to_pybytes())
-    fields = [pa.field(name, array.type) for name, array in zip(table.schema.names, arrays, strict=True)]
-    schema = pa.schema(fields, {b"velo.format": _FORMAT, b"velo.schema": original})
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return arrays
+
+
+def write_batch(folder: PathLike, arrays: list[Any], given: Any, generation: int) -> list[str]:
+    """Write stored columns whose schema was `given`; returns the names of the files."""
+    original = base64.b64encode(given.serialize().to_pybytes())
+    fields = [pa.field(name, array.type) for name, array in zip(given.names, arrays, strict=True)]
+    keys: dict[bytes | str, bytes | str] = {b"velo.format": _FORMAT, b"velo.schema": original}
+    if generation > 1:
+        keys[b"velo.generation"] = str(generation).encode()
+    batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, keys))
+    described = [
+        describe(field.name, field.type, stored) for field, stored in zip(given, batch.columns, strict=True)
+    ]
+    statistics = {"version": 1, "row_count": batch.num_rows, "columns": _statistics(described, batch)}
+    folder = Path(folder)
+    columns_file, statistics_file, postings_file = file_names(generation)
+    with _written(folder / columns_file) as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    with _written(folder / statistics_file) as file:
+        file.write(json.dumps(statistics, ensure_ascii=False, indent=1).encode())
+    with _written(folder / postings_file) as file:
+        _native_columns(described, batch).write_postings(Path(file.name), generation)
+    return [columns_file, statistics_file, postings_file]
+
+
+def _native_columns(described: Sequence[FilterColumn], batch: Any) -> NativeColumns:
+    """The library's view of a batch's buffers."""
+    columns = NativeColumns(batch.num_rows, batch)
+    for column, stored in zip(described, batch.columns, strict=True):
+        if column.native_type is not None:
+            _add(columns.handle, column, stored)
+    return columns
+
+
+def _add(handle: Any, column: FilterColumn, stored: Any) -> None:
+    struct = _native.new("velo_column")
+    name = _native.ffi.new("char[]", column.name.encode())
+    struct.name = name
+    struct.type = int(column.native_type or 0)
+    struct.row_count = len(stored)
+    validity = stored.buffers()[0]
+    if stored.null_count and validity is not None:
+        struct.validity = _native.ffi.cast("uint8_t *", validity.address)
+        struct.validity_offset = stored.offset
+    values = stored
+    if column.is_list:
+        values = stored.values
+        offsets = _native.ffi.cast("int32_t *", stored.buffers()[1].address)
+        struct.offsets = offsets + stored.offset
+    if pa.types.is_dictionary(values.type):
+        values = values.indices
+    buffer = values.buffers()[1]
+    struct.values_offset = values.offset
+    struct.values_count = values.offset + len(values)
+    if buffer is not None:
+        struct.values = _native.ffi.cast("void *", buffer.address)
+    _native.check(_native.lib.velo_columns_add(handle, struct), "metadata")
 
 
 @contextlib.contextmanager
@@ -216,20 +293,18 @@ def _written(path: Path) -> Any:
         raise
 
 
-def _statistics(batch: Any) -> list[dict[str, Any]]:
-    original = _original_schema(batch.schema)
-    described = []
-    for field, stored in zip(original, batch.columns, strict=True):
-        column = describe(field.name, field.type, stored)
+def _statistics(described: Sequence[FilterColumn], batch: Any) -> list[dict[str, Any]]:
+    entries = []
+    for column, stored in zip(described, batch.columns, strict=True):
         entry: dict[str, Any] = {
-            "name": field.name,
-            "type": str(field.type),
+            "name": column.name,
+            "type": str(column.arrow_type),
             "stored_as": None if column.native_type is None else column.native_type.name.lower(),
             "nulls": stored.null_count,
         }
         entry.update(_extremes(column, stored))
-        described.append(entry)
-    return described
+        entries.append(entry)
+    return entries
 
 
 def _extremes(column: FilterColumn, stored: Any) -> dict[str, Any]:
@@ -248,21 +323,40 @@ def _extremes(column: FilterColumn, stored: Any) -> dict[str, Any]:
         values = stored.values
     if column.dictionary is not None:
         # Placement took every value along, so each is used by some row.
-        found["distinct"] = len(column.dictionary)
-        if len(column.dictionary):
-            found["min"], found["max"] = column.dictionary[0].as_py(), column.dictionary[-1].as_py()
+        dictionary = column.dictionary
+        found["distinct"] = len(dictionary)
+        if len(dictionary):
+            found["min"], found["max"] = dictionary[0].as_py(), dictionary[-1].as_py()
+            codes = values.indices.drop_null()
+            counts = np.bincount(np.asarray(codes), minlength=len(dictionary))
+            found["top"] = _top(counts, lambda at: dictionary[at].as_py())
         return found
     if column.kind not in ("bool", "int", "float"):
         width = pa.int32() if column.native_type == NativeType.I32 else pa.int64()
         values = values.view(width)
     if column.kind == "float":
         values = values.filter(pc.is_finite(values))
-    found["distinct"] = pc.count_distinct(values).as_py()
+    counted = pc.value_counts(values.drop_null())
+    found["distinct"] = len(counted)
     extremes: Any = pc.min_max(values).as_py()
     for name in ("min", "max"):
         if extremes[name] is not None:
             found[name] = extremes[name]
+    if len(counted):
+        found["top"] = _top(np.asarray(counted.field(1)), lambda at: counted.field(0)[at].as_py())
+        if column.kind != "bool":
+            parts: Any = [part / _QUANTILES for part in range(_QUANTILES + 1)]
+            found["quantiles"] = pc.quantile(values, q=parts, interpolation="lower").to_pylist()
     return found
+
+
+def _top(counts: AnyArray, value_at: Callable[[int], Any]) -> list[list[Any]]:
+    """The most frequent values, each with its count; none where no value occurs twice."""
+    if counts.max(initial=0) < 2:
+        return []
+    some = np.argpartition(-counts, min(_TOP, len(counts) - 1))[:_TOP]
+    ordered = some[np.lexsort((some, -counts[some]))]
+    return [[value_at(int(at)), int(counts[at])] for at in ordered if counts[at]]
 
 
 def _original_schema(schema: Any) -> Any:
@@ -273,10 +367,41 @@ def _original_schema(schema: Any) -> Any:
 # ---- an open store
 
 
+def generation_in(folder: Path) -> int:
+    """Which generation of its metadata an index has; 0: none.
+
+    A folder without a manifest has the first, or none.
+
+    Raises
+    ------
+    CorruptIndexError
+        The manifest cannot be read, or names no columns of the generation that it has.
+    """
+    try:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        names = {entry["name"] for entry in manifest["files"]}
+        generation = int(((manifest.get("user") or {}).get("metadata") or {}).get("generation", 1))
+    except FileNotFoundError:
+        return int((folder / COLUMNS_FILE).exists())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptIndexError("manifest.json cannot be read", file="manifest.json") from error
+    return generation if file_names(generation)[0] in names else 0
+
+
 def open_metadata(folder: PathLike, row_count: int) -> MetadataStore | None:
-    """The metadata of an index, or None where it was built without."""
-    path = Path(folder) / COLUMNS_FILE
-    return MetadataStore(path, row_count) if path.exists() else None
+    """The metadata of an index, or None where it has none."""
+    folder = Path(folder)
+    for attempt in range(_ATTEMPTS):
+        generation = generation_in(folder)
+        if generation == 0:
+            return None
+        try:
+            return MetadataStore(folder / file_names(generation)[0], row_count)
+        except CorruptIndexError:
+            # Another process may just have set a newer one and removed this.
+            if attempt + 1 == _ATTEMPTS or generation_in(folder) == generation:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 class MetadataStore:
@@ -307,12 +432,14 @@ class MetadataStore:
             if found != _FORMAT:
                 raise ValueError(f"format {found!r} is unknown")
             batch.validate()
+            self.generation = int((batch.schema.metadata or {}).get(b"velo.generation", b"1"))
             self.schema: Any = _original_schema(batch.schema)
             if self.schema.names != batch.schema.names or batch.num_rows != row_count:
                 raise ValueError(f"{batch.num_rows} rows and columns {batch.schema.names}")
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise CorruptIndexError(f"{path.name} cannot be read: {error}", file=path.name) from error
         self._batch: Any = batch
+        self._postings_path = path.with_name(file_names(self.generation)[2])
         self.filter_columns: dict[str, FilterColumn] = {
             field.name: describe(field.name, field.type, stored)
             for field, stored in zip(self.schema, batch.columns, strict=True)
@@ -325,40 +452,16 @@ class MetadataStore:
 
     @cached_property
     def native_columns(self) -> NativeColumns:
-        """The library's view of the mapped buffers."""
-        columns = NativeColumns(self.row_count, self._batch)
-        for name, column in self.filter_columns.items():
-            if column.native_type is not None:
-                try:
-                    self._add(columns.handle, column, self._batch.column(name))
-                except VeloError as error:
-                    raise CorruptIndexError(f"{self._path.name}: {error}", file=self._path.name) from error
+        """The library's view of the mapped buffers, with the postings where the index has them."""
+        try:
+            columns = _native_columns(list(self.filter_columns.values()), self._batch)
+        except VeloError as error:
+            raise CorruptIndexError(f"{self._path.name}: {error}", file=self._path.name) from error
+        # Indexes of the first versions have none, and where another process has set new metadata since this
+        # was opened they are gone: filters then know what samples tell.
+        if self._postings_path.exists():
+            columns.load_postings(self._postings_path, self.generation)
         return columns
-
-    @staticmethod
-    def _add(handle: Any, column: FilterColumn, stored: Any) -> None:
-        struct = _native.new("velo_column")
-        name = _native.ffi.new("char[]", column.name.encode())
-        struct.name = name
-        struct.type = int(column.native_type or 0)
-        struct.row_count = len(stored)
-        validity = stored.buffers()[0]
-        if stored.null_count and validity is not None:
-            struct.validity = _native.ffi.cast("uint8_t *", validity.address)
-            struct.validity_offset = stored.offset
-        values = stored
-        if column.is_list:
-            values = stored.values
-            offsets = _native.ffi.cast("int32_t *", stored.buffers()[1].address)
-            struct.offsets = offsets + stored.offset
-        if pa.types.is_dictionary(values.type):
-            values = values.indices
-        buffer = values.buffers()[1]
-        struct.values_offset = values.offset
-        struct.values_count = values.offset + len(values)
-        if buffer is not None:
-            struct.values = _native.ffi.cast("void *", buffer.address)
-        _native.check(_native.lib.velo_columns_add(handle, struct), "metadata")
 
     @cached_property
     def _compiler(self) -> FilterCompiler:
@@ -428,7 +531,7 @@ class MetadataStore:
     @cached_property
     def statistics(self) -> dict[str, dict[str, Any]]:
         """Of each column: type, nulls, distinct values, extremes (see :data:`STATISTICS_FILE`)."""
-        path = self._path.with_name(STATISTICS_FILE)
+        path = self._path.with_name(file_names(self.generation)[1])
         try:
             parsed = json.loads(path.read_bytes())
             return {entry["name"]: entry for entry in parsed["columns"]}

@@ -18,6 +18,7 @@ DIM = 32
 FILES = (
     "codes.bin",
     "columns.arrow",
+    "columns.postings",
     "columns.stats",
     "ids.arrow",
     "links.bin",

@@ -26,10 +26,15 @@ class World(NamedTuple):
     compiler: FilterCompiler
 
     def passing(self, condition: Any) -> Any:
-        """Whether each row of the input passes, by the library."""
+        """Whether each row of the input passes, by the library: row by row, and from the postings."""
         compiled = self.compiler.compile(condition)
         by_vertex = compiled.matches()
         assert compiled.count() == int(by_vertex.sum())
+        if compiled.is_exact():
+            assert compiled.estimate() * len(by_vertex) == pytest.approx(compiled.count())
+        compiled.resolve()
+        resolved = compiled.matches()
+        np.testing.assert_array_equal(resolved, by_vertex, f"{condition} from postings")
         by_row = np.empty(len(self.rows), bool)
         by_row[self.rows] = by_vertex
         return by_row

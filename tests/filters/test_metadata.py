@@ -16,6 +16,7 @@ from velo.errors import CorruptIndexError, InvalidArgumentError, UnknownColumnEr
 from velo.filters import col
 from velo.metadata import (
     COLUMNS_FILE,
+    POSTINGS_FILE,
     STATISTICS_FILE,
     MetadataStore,
     given_metadata,
@@ -138,7 +139,7 @@ def test_sources(kind: str, tmp_path: Path) -> None:
     given = given_metadata(source, 3)
     assert given.row_count == 3
     assert given.schema.names == ["a", "b"]
-    assert write_metadata(tmp_path, given, reversed_rows(3)) == [COLUMNS_FILE, STATISTICS_FILE]
+    assert write_metadata(tmp_path, given, reversed_rows(3)) == [COLUMNS_FILE, STATISTICS_FILE, POSTINGS_FILE]
     store = open_metadata(tmp_path, 3)
     assert store is not None
     assert store.rows(np.array([0, 2])).to_pydict() == {"a": [3, 1], "b": ["z", "x"]}
