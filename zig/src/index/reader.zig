@@ -121,7 +121,8 @@ pub const Reader = struct {
         const codes: quant.Codes = .{
             .params = .{ .dim = header.dim_code, .memory_bits = @intCast(header.memory_bits), .record_bits = @intCast(header.record_bits) },
             .n = @intCast(header.n),
-            .bytes = @alignCast(codes_memory.bytes[@intCast(header.entries_offset())..@intCast(codes_file.bytes)]),
+            .bytes = @alignCast(codes_memory.bytes[@intCast(header.codes_offset())..@intCast(codes_file.bytes)]),
+            .factors = @alignCast(std.mem.bytesAsSlice(u32, codes_memory.bytes[@intCast(header.factors_offset())..][0..@intCast(header.n * 4)])),
             .norm2 = .{ .min = header.norm2_min, .step = header.norm2_step },
             .f_upper = .{ .min = header.factor_upper_min, .step = header.factor_upper_step },
             .f_full = .{ .min = header.factor_full_min, .step = header.factor_full_step },
@@ -316,6 +317,10 @@ pub fn read_manifest(allocator: std.mem.Allocator, dir: std.fs.Dir, path: []cons
         error.OutOfMemory => error.OutOfMemory,
         error.NewerVersion => {
             diagnostic.in_file(layout.manifest.file_name, "this index was written by a newer version of velo (this one reads formats up to {d})", .{layout.format_version});
+            return error.UnsupportedVersion;
+        },
+        error.OlderVersion => {
+            diagnostic.in_file(layout.manifest.file_name, "this index was written by an earlier version of velo and has another format (this one reads format {d}): build it again", .{layout.format_version});
             return error.UnsupportedVersion;
         },
         error.BadManifest => {

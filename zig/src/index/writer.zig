@@ -322,19 +322,20 @@ fn write_codes(input: Input, entry_vertex: u32, written: *Written, diagnostic: *
     try file.write(std.mem.asBytes(&header));
     try file.write(std.mem.sliceAsBytes(input.mean));
     const zeros: [64]u8 = @splat(0);
-    try file.write(zeros[0..@intCast(header.entries_offset() - @sizeOf(layout.headers.Codes) - input.mean.len * 4)]);
+    try file.write(zeros[0..@intCast(header.codes_offset() - @sizeOf(layout.headers.Codes) - input.mean.len * 4)]);
     const row_buffer = try allocator.alloc(u8, input.work_codes.row_bytes);
     defer allocator.free(row_buffer);
-    for (input.placement.order, 0..) |old, vertex| {
+    const factors = try allocator.alloc(u32, input.placement.order.len);
+    defer allocator.free(factors);
+    for (input.placement.order, factors, 0..) |old, *pair, vertex| {
         if (vertex % 4096 == 0) try input.control.check();
         const row = try input.work_codes.read(old, row_buffer, diagnostic);
         try file.write(row.upper);
-        var factors: [4]u8 = undefined;
-        std.mem.writeInt(u16, factors[0..2], norm2.encode(row.norm2), .little);
-        std.mem.writeInt(u16, factors[2..4], f_upper.encode(row.f_upper), .little);
-        try file.write(&factors);
+        pair.* = quant.Codes.pair_of(norm2.encode(row.norm2), f_upper.encode(row.f_upper));
         input.control.done.store((3 * @as(u64, input.graph.n) + vertex) / 4, .monotonic);
     }
+    try file.write(zeros[0..@intCast(header.factors_offset() - header.codes_offset() - header.n * header.code_bytes())]);
+    try file.write(std.mem.sliceAsBytes(factors));
     try file.write(&zeros);
     try written.files.append(allocator, .{ .name = reader.file_codes, .summary = try file.finish() });
 }

@@ -8,7 +8,8 @@ comptime {
     if (builtin.cpu.arch.endian() != .little) @compileError("velo's files are little-endian and so must be the machine");
 }
 
-/// codes.bin: this header, the mean (f32 × dim_work), zeros up to `entries_offset`, then n entries and padding.
+/// codes.bin: this header, the mean (f32 × dim_work), zeros up to `entries_offset`, then the packed codes,
+/// zeros up to `factors_offset`, the factors and padding.
 pub const Codes = extern struct {
     magic: [8]u8 = magic_expected.*,
     format_version: u32,
@@ -36,14 +37,17 @@ pub const Codes = extern struct {
     /// Kernels may look that far past the last entry.
     pub const padding_bytes = 64;
 
-    pub fn entries_offset(self: *const Codes) u64 {
+    pub fn codes_offset(self: *const Codes) u64 {
         return std.mem.alignForward(u64, @sizeOf(Codes) + @as(u64, self.dim_work) * 4, 64);
     }
-    pub fn entry_bytes(self: *const Codes) u64 {
-        return @as(u64, self.dim_code) * self.memory_bits / 8 + 4;
+    pub fn code_bytes(self: *const Codes) u64 {
+        return @as(u64, self.dim_code) * self.memory_bits / 8;
+    }
+    pub fn factors_offset(self: *const Codes) u64 {
+        return std.mem.alignForward(u64, self.codes_offset() + self.n * self.code_bytes(), 64);
     }
     pub fn file_bytes(self: *const Codes) u64 {
-        return self.entries_offset() + self.n * self.entry_bytes() + padding_bytes;
+        return self.factors_offset() + self.n * 4 + padding_bytes;
     }
 };
 

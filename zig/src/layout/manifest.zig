@@ -2,6 +2,7 @@
 //! the xxh3-64 of every byte before it, so that a flipped bit in the manifest itself is noticed too.
 const std = @import("std");
 const base = @import("base");
+const format_version = @import("layout.zig").format_version;
 
 pub const file_name = "manifest.json";
 pub const bytes_max = 16 * 1024 * 1024;
@@ -66,6 +67,8 @@ pub const ParseError = error{
     BadManifest,
     /// Written by a newer version.
     NewerVersion,
+    /// Written by an earlier version, in a format that this one does not read.
+    OlderVersion,
     OutOfMemory,
 };
 
@@ -89,7 +92,7 @@ pub fn write(allocator: std.mem.Allocator, manifest: *const Manifest) error{OutO
 pub const Parsed = struct {
     arena: *std.heap.ArenaAllocator,
     value: Manifest,
-    /// format_version as found, also when parsing failed with NewerVersion.
+    /// format_version as found, also when parsing failed with NewerVersion or OlderVersion.
     pub fn deinit(self: *Parsed) void {
         const allocator = self.arena.child_allocator;
         self.arena.deinit();
@@ -104,11 +107,12 @@ pub fn parse(allocator: std.mem.Allocator, text: []const u8) ParseError!Parsed {
         arena.deinit();
         allocator.destroy(arena);
     }
-    // The version first: a newer manifest may differ in everything else.
+    // The version first: another version's manifest may differ in everything else.
     const Version = struct { format_version: u64 };
     const options: std.json.ParseOptions = .{ .ignore_unknown_fields = true, .allocate = .alloc_always };
     const version = std.json.parseFromSliceLeaky(Version, arena.allocator(), text, options) catch |err| return refuse(err);
-    if (version.format_version > @import("layout.zig").format_version) return error.NewerVersion;
+    if (version.format_version > format_version) return error.NewerVersion;
+    if (version.format_version < format_version) return error.OlderVersion;
     const at = std.mem.lastIndexOf(u8, text, checksum_key) orelse return error.BadManifest;
     const found = text[at + checksum_key.len ..];
     const sum = checksum_text(base.checksum(text[0..at]));
@@ -124,7 +128,7 @@ fn refuse(err: anytype) ParseError {
 fn example() Manifest {
     const files = &[_]File{.{ .name = "codes.bin", .bytes = 12, .checksum = "00ff" }};
     return .{
-        .format_version = 1,
+        .format_version = format_version,
         .uuid = "u",
         .n = 5,
         .dim = 3,
@@ -166,9 +170,10 @@ test "a manifest survives a round trip, and no flipped bit does" {
     }
 }
 
-test "a newer version is told apart from damage" {
+test "another version is told apart from damage" {
     const allocator = std.testing.allocator;
     try std.testing.expectError(error.NewerVersion, parse(allocator, "{\"format_version\": 99, \"other\": []}"));
-    try std.testing.expectError(error.BadManifest, parse(allocator, "{\"format_version\": 1}"));
+    try std.testing.expectError(error.OlderVersion, parse(allocator, "{\"format_version\": 1, \"other\": []}"));
+    try std.testing.expectError(error.BadManifest, parse(allocator, std.fmt.comptimePrint("{{\"format_version\": {d}}}", .{format_version})));
     try std.testing.expectError(error.BadManifest, parse(allocator, "nonsense"));
 }

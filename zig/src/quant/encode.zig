@@ -34,7 +34,7 @@ pub const CodeParams = struct {
         return packed_bytes(self.dim, self.record_bits);
     }
 
-    /// One vector's bytes in memory.
+    /// One vector's bytes in memory: its code and its factors.
     pub fn entry_bytes(self: CodeParams) usize {
         return self.upper_bytes() + factor_bytes;
     }

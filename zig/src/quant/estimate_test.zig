@@ -18,6 +18,7 @@ const Sample = struct {
     factors: []encode.Factors,
     code: []u16,
     memory: base.AlignedBytes,
+    pairs: []u32,
     lower: []u8,
     f_full: []u16,
     codes: store.Codes,
@@ -47,6 +48,7 @@ const Sample = struct {
             .factors = factors,
             .code = code,
             .memory = try .alloc(store.Codes.byte_len(params, n), .{}),
+            .pairs = try alloc.alloc(u32, n),
             .lower = try alloc.alloc(u8, n * params.lower_bytes() + base.limits.code_padding),
             .f_full = try alloc.alloc(u16, n),
             .codes = undefined,
@@ -55,6 +57,7 @@ const Sample = struct {
             .params = params,
             .n = n,
             .bytes = self.memory.bytes,
+            .factors = self.pairs,
             .norm2 = .of(low.norm2, high.norm2),
             .f_upper = .of(low.f_upper, high.f_upper),
             .f_full = .of(low.f_full, high.f_full),
@@ -63,8 +66,8 @@ const Sample = struct {
         };
         for (factors, 0..) |f, i| {
             const u = code[i * dim ..][0..dim];
-            const entry = self.memory.bytes[i * params.entry_bytes() ..][0..params.entry_bytes()];
-            store.Codes.write_entry(params, entry, u, self.codes.norm2.encode(f.norm2), self.codes.f_upper.encode(f.f_upper));
+            encode.pack(u, @intCast(params.record_bits), params.memory_bits, self.memory.bytes[i * params.upper_bytes() ..]);
+            self.pairs[i] = store.Codes.pair_of(self.codes.norm2.encode(f.norm2), self.codes.f_upper.encode(f.f_upper));
             encode.pack(u, 0, params.record_bits, self.lower[i * params.lower_bytes() ..]);
             self.f_full[i] = self.codes.f_full.encode(f.f_full);
         }
@@ -75,6 +78,7 @@ const Sample = struct {
         alloc.free(self.factors);
         alloc.free(self.code);
         self.memory.free();
+        alloc.free(self.pairs);
         alloc.free(self.lower);
         alloc.free(self.f_full);
     }

@@ -108,7 +108,7 @@ pub const Query = struct {
             self.params.dim,
             self.params.memory_bits,
             codes.bytes.ptr,
-            self.params.entry_bytes(),
+            codes.factors.ptr,
             ids.ptr,
             @intCast(ids.len),
             &terms,
@@ -129,7 +129,7 @@ pub const Query = struct {
             const part = @min(chunk, count - done);
             const first = first_vertex + done;
             var dots: Dots = undefined;
-            k.dot_rows(self.hi.ptr, self.lo.ptr, params.dim, params.memory_bits, codes.entry(first), params.entry_bytes(), part, &dots.upper_hi, &dots.upper_lo);
+            k.dot_rows(self.hi.ptr, self.lo.ptr, params.dim, params.memory_bits, codes.code(first), params.upper_bytes(), part, &dots.upper_hi, &dots.upper_lo);
             if (params.record_bits > 0) {
                 k.dot_rows(self.hi.ptr, self.lo.ptr, params.dim, params.record_bits, lower + done * params.lower_bytes(), params.lower_bytes(), part, &dots.lower_hi, &dots.lower_lo);
             }
@@ -155,7 +155,7 @@ pub const Query = struct {
         while (done < ids.len) {
             const part = @min(chunk, ids.len - done);
             var dots: Dots = undefined;
-            k.dot_gather2(self.hi.ptr, self.lo.ptr, params.dim, params.memory_bits, codes.bytes.ptr, params.entry_bytes(), ids[done..].ptr, @intCast(part), &dots.upper_hi, &dots.upper_lo);
+            k.dot_gather2(self.hi.ptr, self.lo.ptr, params.dim, params.memory_bits, codes.bytes.ptr, params.upper_bytes(), ids[done..].ptr, @intCast(part), &dots.upper_hi, &dots.upper_lo);
             if (params.record_bits > 0) for (0..part) |j| {
                 k.dot_rows(self.hi.ptr, self.lo.ptr, params.dim, params.record_bits, lower[done + j], 0, 1, dots.lower_hi[j..].ptr, dots.lower_lo[j..].ptr);
             };

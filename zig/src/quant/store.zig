@@ -2,8 +2,7 @@
 const std = @import("std");
 const assert = std.debug.assert;
 const base = @import("base");
-const encode = @import("encode.zig");
-const CodeParams = encode.CodeParams;
+const CodeParams = @import("encode.zig").CodeParams;
 
 /// A float as 16 bits between index-wide bounds: value = min + step·u.
 pub const Scale16 = struct {
@@ -26,12 +25,15 @@ pub const Scale16 = struct {
     }
 };
 
-/// Entries of `params.entry_bytes()`: the packed upper code, u16 norm2, u16 f_upper (both scaled, little-endian);
-/// `base.limits.code_padding` bytes behind the last one.
+/// Two arrays: packed upper codes of `params.upper_bytes()` with at least `base.limits.code_padding` bytes behind the
+/// last one, and factors. They lie apart because a code of 4 bits × 128 dimensions is just a cache line then, and the
+/// factors of 16 neighbors share another.
 pub const Codes = struct {
     params: CodeParams,
     n: u32,
     bytes: []align(64) const u8,
+    /// A vertex's u16 norm2 and, above it, u16 f_upper: both scaled.
+    factors: []const u32,
     norm2: Scale16,
     f_upper: Scale16,
     f_full: Scale16,
@@ -39,45 +41,36 @@ pub const Codes = struct {
     tan_upper: f32,
     tan_full: f32,
 
-    /// Bytes of the array with its padding.
+    /// Bytes of the array of codes with its padding.
     pub fn byte_len(params: CodeParams, n: u32) usize {
-        return params.entry_bytes() * n + base.limits.code_padding;
+        return params.upper_bytes() * n + base.limits.code_padding;
     }
 
-    /// Writes one entry: the upper bits of `code` and the scaled factors.
-    pub fn write_entry(params: CodeParams, out: []u8, code: []const u16, norm2: u16, f_upper: u16) void {
-        assert(out.len == params.entry_bytes());
-        assert(code.len == params.dim);
-        encode.pack(code, @intCast(params.record_bits), params.memory_bits, out);
-        const factors = out[params.upper_bytes()..];
-        std.mem.writeInt(u16, factors[0..2], norm2, .little);
-        std.mem.writeInt(u16, factors[2..4], f_upper, .little);
+    pub fn pair_of(norm2: u16, f_upper: u16) u32 {
+        return norm2 | @as(u32, f_upper) << 16;
     }
 
-    pub fn entry(self: *const Codes, id: u32) [*]const u8 {
+    /// The packed upper code of a vertex.
+    pub fn code(self: *const Codes, id: u32) [*]const u8 {
         assert(id < self.n);
-        return self.bytes.ptr + self.params.entry_bytes() * id;
+        return self.bytes.ptr + self.params.upper_bytes() * id;
     }
 
     pub fn norm2_of(self: *const Codes, id: u32) f32 {
-        return self.norm2.decode(self.factor(id, 0));
+        return self.norm2.decode(@truncate(self.factors[id]));
     }
 
     pub fn f_upper_of(self: *const Codes, id: u32) f32 {
-        return self.f_upper.decode(self.factor(id, 2));
+        return self.f_upper.decode(@intCast(self.factors[id] >> 16));
     }
 
-    fn factor(self: *const Codes, id: u32, offset: usize) u16 {
-        return std.mem.readInt(u16, (self.entry(id) + self.params.upper_bytes() + offset)[0..2], .little);
-    }
-
-    /// Starts the loads of an entry that will be estimated soon.
+    /// Starts the loads of a vertex that will be estimated soon.
     pub inline fn prefetch(self: *const Codes, id: u32) void {
-        const start = self.entry(id);
-        const len = self.params.entry_bytes();
+        const start = self.code(id);
+        const len = self.params.upper_bytes();
+        @prefetch(&self.factors[id], .{ .locality = 3 });
         var offset: usize = 0;
         while (offset + 64 < len) : (offset += 64) @prefetch(start + offset, .{ .locality = 3 });
-        @prefetch(start + offset, .{ .locality = 3 });
         @prefetch(start + len - 1, .{ .locality = 3 });
     }
 };

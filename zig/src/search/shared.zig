@@ -30,19 +30,26 @@ pub const Shared = struct {
         errdefer allocator.free(entries);
         const count: u32 = @intCast(entries.len);
         const params = reader.codes.params;
-        const entry_bytes = params.entry_bytes();
+        const code_bytes = params.upper_bytes();
         const memory = try base.AlignedBytes.alloc(quant.Codes.byte_len(params, count), .{});
         errdefer @constCast(&memory).free();
-        for (entries, 0..) |vertex, i| @memcpy(memory.bytes[i * entry_bytes ..][0..entry_bytes], reader.codes.entry(vertex)[0..entry_bytes]);
+        const factors = try allocator.alloc(u32, count);
+        errdefer allocator.free(factors);
+        for (entries, factors, 0..) |vertex, *pair, i| {
+            @memcpy(memory.bytes[i * code_bytes ..][0..code_bytes], reader.codes.code(vertex)[0..code_bytes]);
+            pair.* = reader.codes.factors[vertex];
+        }
         var codes = reader.codes;
         codes.n = count;
         codes.bytes = memory.bytes;
+        codes.factors = factors;
         const places = try allocator.alloc(u32, count);
         for (places, 0..) |*place, i| place.* = @intCast(i);
         return .{ .reader = reader, .plan = plan, .entries = entries, .entry_memory = memory, .entry_codes = codes, .entry_places = places };
     }
 
     pub fn deinit(self: *Shared, allocator: std.mem.Allocator) void {
+        allocator.free(self.entry_codes.factors);
         allocator.free(self.entries);
         allocator.free(self.entry_places);
         self.entry_memory.free();

@@ -13,7 +13,7 @@ pub const Kernels = struct {
 
     /// The hot one: squared distances to entries (code, then u16 norm2, u16 f) in memory.
     /// out[j] = norm2 + query_norm2 − f·(dot·scale − bias), dot = Σ query[i]·code_i of the entry at base + ids[j]·stride.
-    estimate_gather: *const fn (query: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, terms: *const EstimateTerms, out: [*]f32) callconv(.c) void,
+    estimate_gather: *const fn (query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, terms: *const EstimateTerms, out: [*]f32) callconv(.c) void,
 
     /// Dot products of entries with both planes of a fine query.
     dot_gather2: *const fn (hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void,

@@ -222,33 +222,35 @@ fn chunks_of(dim: u32) usize {
 /// The common dimension whose loops are unrolled.
 const dim_unrolled = 128;
 
-pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, terms: *const abi.EstimateTerms, out: [*]f32) callconv(.c) void {
+pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, terms: *const abi.EstimateTerms, out: [*]f32) callconv(.c) void {
     switch (bits) {
         inline 1...8 => |b| if (dim == dim_unrolled)
-            estimate(b, dim_unrolled, query, dim, base, stride, ids, count, terms, out)
+            estimate(b, dim_unrolled, query, dim, codes, factors, ids, count, terms, out)
         else
-            estimate(b, null, query, dim, base, stride, ids, count, terms, out),
+            estimate(b, null, query, dim, codes, factors, ids, count, terms, out),
         else => unreachable,
     }
 }
 
-fn estimate(comptime bits: u32, comptime dim_fixed: ?u32, query: [*]align(64) const i8, dim_given: u32, base: [*]const u8, stride_given: usize, ids: [*]const u32, count: u32, terms: *const abi.EstimateTerms, out: [*]f32) void {
+fn estimate(comptime bits: u32, comptime dim_fixed: ?u32, query: [*]align(64) const i8, dim_given: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, terms: *const abi.EstimateTerms, out: [*]f32) void {
     @setEvalBranchQuota(100_000);
     const dim = dim_fixed orelse dim_given;
     const code_bytes = @as(usize, dim) / 8 * bits;
-    const stride = if (dim_fixed != null) code_bytes + 4 else stride_given;
     const t = terms.*;
-    for (0..@min(ahead, count)) |j| prefetch(base + ids[j] * stride, stride);
+    for (0..@min(ahead, count)) |j| prefetch_code(codes, factors, code_bytes, ids[j]);
     var j: usize = 0;
     while (j < count) : (j += 4) {
         var entries: [4][*]const u8 = undefined;
         // The last round repeats its last code instead of having code of its own.
-        inline for (0..4) |k| entries[k] = base + ids[@min(j + k, count - 1)] * stride;
-        inline for (0..4) |k| if (j + ahead + k < count) prefetch(base + ids[j + ahead + k] * stride, stride);
+        var pairs: @Vector(4, u32) = undefined;
+        inline for (0..4) |k| {
+            const id = ids[@min(j + k, count - 1)];
+            entries[k] = codes + id * code_bytes;
+            pairs[k] = factors[id];
+        }
+        inline for (0..4) |k| if (j + ahead + k < count) prefetch_code(codes, factors, code_bytes, ids[j + ahead + k]);
         const dot = dots(bits, 1, if (dim_fixed) |d| comptime chunks_of(d) else null, .{query}, chunks_of(dim), entries)[0];
-        var factors: @Vector(4, u32) = undefined;
-        inline for (0..4) |k| factors[k] = load(u32, entries[k] + code_bytes);
-        const distances = convert(dot, factors, t);
+        const distances = convert(dot, pairs, t);
         if (j + 4 <= count) {
             out[j..][0..4].* = distances;
         } else {
@@ -257,6 +259,11 @@ fn estimate(comptime bits: u32, comptime dim_fixed: ?u32, query: [*]align(64) co
             };
         }
     }
+}
+
+inline fn prefetch_code(codes: [*]const u8, factors: [*]const u32, code_bytes: usize, id: u32) void {
+    prefetch(codes + id * code_bytes, code_bytes);
+    @prefetch(&factors[id], .{ .locality = 3 });
 }
 
 inline fn convert(dot: @Vector(4, i32), factors: @Vector(4, u32), t: abi.EstimateTerms) @Vector(4, f32) {

@@ -20,19 +20,13 @@ pub fn checksum(bytes: [*]const u8, len: usize) callconv(.c) u64 {
     return std.hash.XxHash3.hash(0, bytes[0..len]);
 }
 
-pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, terms: *const abi.EstimateTerms, out: [*]f32) callconv(.c) void {
+pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, terms: *const abi.EstimateTerms, out: [*]f32) callconv(.c) void {
     for (ids[0..count], out[0..count]) |id, *o| {
-        const entry = base + id * stride;
-        const factors = entry + dim * bits / 8;
-        const norm2 = terms.norm2_min + terms.norm2_step * scaled(factors[0..2]);
-        const f = terms.f_min + terms.f_step * scaled(factors[2..4]);
-        const dot_query: f32 = @floatFromInt(dot_code(query, dim, bits, entry));
+        const norm2 = terms.norm2_min + terms.norm2_step * @as(f32, @floatFromInt(factors[id] & 0xffff));
+        const f = terms.f_min + terms.f_step * @as(f32, @floatFromInt(factors[id] >> 16));
+        const dot_query: f32 = @floatFromInt(dot_code(query, dim, bits, codes + @as(usize, id) * (dim * bits / 8)));
         o.* = norm2 + terms.query_norm2 - f * (dot_query * terms.scale - terms.bias);
     }
-}
-
-fn scaled(bytes: *const [2]u8) f32 {
-    return @floatFromInt(std.mem.readInt(u16, bytes, .little));
 }
 
 pub fn dot_gather2(hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void {
