@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from velo.errors import (
     CancelledError,
     DimensionMismatchError,
     EmptyError,
+    IndexExistsError,
     InvalidArgumentError,
     NoSpaceError,
     PermissionDeniedError,
@@ -27,11 +29,18 @@ from velo.errors import (
 from velo.formats.source import Source, as_source, chunk_rows, native_dtype
 from velo.ids import FILE_NAME, IdColumn, given_ids, write_ids
 from velo.index import Index, open_index
-from velo.metadata import GivenMetadata, given_metadata, write_metadata
+from velo.metadata import (
+    COLUMNS_FILE,
+    POSTINGS_FILE,
+    STATISTICS_FILE,
+    GivenMetadata,
+    given_metadata,
+    write_metadata,
+)
 from velo.options import DTYPE_CODES, BuildOptions, memory_bytes
 from velo.types import AnyArray, Memory, MetricName, PathLike, ProgressCallback
 
-__all__ = ["STAGES", "Watch", "build", "build_shard", "folder_to_fill", "os_failure", "overall"]
+__all__ = ["STAGES", "Resumed", "Watch", "build", "build_shard", "folder_to_fill", "os_failure", "overall"]
 
 MANIFEST_FILE: Final = "manifest.json"
 
@@ -40,6 +49,9 @@ STAGES: Final = {"scan": 2, "encode": 6, "graph": 82, "place": 5, "write": 4, "c
 
 #: Told what a build is doing: (stage, done, total), rows of that stage. Returning False cancels.
 Watch = Callable[[str, int, int], "bool | None"]
+
+#: Told, once, that a build goes on from a killed one: (stage, done, total), as for `Watch`.
+Resumed = Callable[[str, int, int], None]
 
 #: How often a running build is looked at.
 _POLL_SECONDS = 0.05
@@ -64,12 +76,14 @@ def build(
     seed: int = 0,
     store_vectors: bool = False,
     overwrite: bool = False,
+    resume: bool = True,
     progress: ProgressCallback | None = None,
 ) -> Index:
     """Build an index in a folder and open it.
 
     Vectors are read twice and never copied whole, so files and memmaps may be larger than memory. A build
-    that fails, is cancelled or is killed leaves no folder that opens.
+    that fails or is cancelled leaves nothing. One that was killed leaves a folder that does not open; the
+    same call goes on where it was.
 
     Parameters
     ----------
@@ -104,6 +118,11 @@ def build(
         Keep the vectors as they are, for :meth:`Index.get_vectors`.
     overwrite : bool
         Replace an index at `path` once the new one is complete.
+    resume : bool
+        Where a killed build of the same vectors and options left its work, go on from there: the state of a
+        long stage is saved every half minute. The vectors are read and compared first. Work of other vectors
+        or options is removed, as all is without `resume`. With ``threads=1`` the index is the same, byte for
+        byte, as if the build had never been killed.
     progress : callable, optional
         Called with (done, total) now and then from this thread; returning False cancels.
 
@@ -141,6 +160,7 @@ def build(
         metadata=metadata,
         build_memory=build_memory,
         overwrite=overwrite,
+        resume=resume,
         watch=None if progress is None else overall(progress, source.shape[0]),
     )
     return open_index(path, memory=memory, threads=threads)
@@ -149,11 +169,13 @@ def build(
 def overall(progress: ProgressCallback, rows: int) -> Watch:
     """Turns stages into one (done, total) of rows, each stage weighed by the time it usually takes."""
     names = list(STAGES)
+    furthest = 0.0  # pages may be filled twice, the second time with better guesses of sizes
 
     def watch(stage: str, done: int, total: int) -> bool | None:
+        nonlocal furthest
         before = sum(STAGES[name] for name in names[: names.index(stage)])
-        share = before + STAGES[stage] * (min(done, total) / total if total else 0.0)
-        return progress(int(rows * share / sum(STAGES.values())), rows)
+        furthest = max(furthest, before + STAGES[stage] * (min(done, total) / total if total else 0.0))
+        return progress(int(rows * furthest / sum(STAGES.values())), rows)
 
     return watch
 
@@ -167,7 +189,9 @@ def build_shard(
     metadata: Any = None,
     build_memory: Memory | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     watch: Watch | None = None,
+    resumed: Resumed | None = None,
     start: int = 0,
     stop: int | None = None,
 ) -> None:
@@ -180,10 +204,12 @@ def build_shard(
     options : BuildOptions
     ids, metadata :
         Of those rows alone; without ids the rows' numbers in the whole source are used.
-    build_memory, overwrite :
+    build_memory, overwrite, resume :
         As for :func:`build`.
     watch : callable, optional
         Called with (stage, done, total).
+    resumed : callable, optional
+        Called with (stage, done, total) once, if this build goes on from a killed one.
     start, stop : int, optional
     """
     rows_total, dim = source.shape
@@ -196,19 +222,73 @@ def build_shard(
     column = None if ids is None else given_ids(ids, stop - start)
     table = None if metadata is None else given_metadata(metadata, stop - start)
     target = Path(path)
-    with folder_to_fill(target, overwrite, MANIFEST_FILE) as folder:
-        work = _Build(
-            folder, source, dtype, start, stop, options, memory_bytes(build_memory, stop - start, dim)
-        )
+    with _index_to_fill(target, overwrite) as folder:
+        limit_bytes = memory_bytes(build_memory, stop - start, dim)
+        work = _Build(folder, source, dtype, start, stop, options, limit_bytes, restart=not resume)
         try:
-            work.stream(watch)
+            work.stream(watch, resumed)
             work.run(watch)
             work.commit(column, table, watch)
         except BaseException:
-            work.abandon()
+            work.remove_extra_files()
             raise
         finally:
             work.close()
+
+
+@contextlib.contextmanager
+def _index_to_fill(target: Path, overwrite: bool) -> Iterator[Path]:
+    """Where to build an index: `target`, or a folder beside it that takes its place when it is complete.
+
+    That folder is always the same one, so that a killed build is found again; a lock on it keeps two builds
+    apart until one of them has put it into its place.
+    """
+    if not (overwrite and (target / MANIFEST_FILE).is_file()):
+        yield target
+        return
+    fresh = target.parent / f".{target.name}.building"
+    try:
+        fresh.mkdir(exist_ok=True)
+        handle = os.open(fresh, os.O_RDONLY)
+    except OSError as error:
+        raise os_failure(error, str(fresh)) from error
+    try:
+        _lock(handle, fresh)
+        if (fresh / MANIFEST_FILE).is_file():  # killed when it was complete: of which vectors, nobody knows
+            for entry in fresh.iterdir():
+                entry.unlink()
+        try:
+            yield fresh
+        except BaseException:
+            with contextlib.suppress(OSError):
+                fresh.rmdir()
+            raise
+        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
+        try:
+            # An index that is open keeps its files until it closes, whatever their folder is called.
+            os.rename(target, beside / "old")
+            try:
+                os.rename(fresh, target)
+            except OSError:
+                os.rename(beside / "old", target)
+                raise
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    except OSError as error:
+        raise error if isinstance(error, VeloError) else os_failure(error, str(fresh)) from error
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, folder: Path) -> None:
+    """Hold the folder until the handle closes; it is the folder of that name still, not one renamed since."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.stat(folder).st_ino == os.fstat(handle).st_ino:
+            return
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    raise IndexExistsError(f"another build is at work in {folder}", argument="path")
 
 
 @contextlib.contextmanager
@@ -258,32 +338,41 @@ class _Build:
         stop: int,
         options: BuildOptions,
         limit_bytes: int,
+        *,
+        restart: bool,
     ) -> None:
         self._folder = folder
         self._source = source
         self._dtype = dtype
         self._start, self._stop = start, stop
         self._rows = stop - start
-        self._extra_files: list[str] = []
         struct = _native.new("velo_build_options")
         struct.dim = source.shape[1]
         struct.row_count = self._rows
         struct.dtype = DTYPE_CODES[dtype.name]
         struct.memory_bytes = limit_bytes
+        struct.restart = int(restart)
         options.fill(struct)
         out = _native.ffi.new("velo_build **")
         _native.check(_native.lib.velo_build_open(os.fsencode(folder), struct, out), "path")
         self._handle = out[0]
 
-    def stream(self, watch: Watch | None) -> None:
-        """Both passes over the vectors."""
+    def stream(self, watch: Watch | None, resumed: Resumed | None = None) -> None:
+        """Both passes over the vectors; the second as far as a killed build had not come."""
         self._pass("scan", _native.lib.velo_build_scan, watch)
-        self._pass("encode", _native.lib.velo_build_add, watch)
+        progress = _native.new("velo_build_progress")
+        _native.check(_native.lib.velo_build_progress_get(self._handle, progress))
+        stage = list(STAGES)[progress.resumed_stage]
+        if stage != "scan" and resumed is not None:
+            resumed(stage, int(progress.resumed_done), self._rows)
+        if list(STAGES)[progress.stage] == "encode":
+            self._pass("encode", _native.lib.velo_build_add, watch, int(progress.done))
 
-    def _pass(self, stage: str, take: Callable[[Any, Any, int, int], int], watch: Watch | None) -> None:
-        done = 0
+    def _pass(
+        self, stage: str, take: Callable[[Any, Any, int, int], int], watch: Watch | None, done: int = 0
+    ) -> None:
         rows = chunk_rows(self._source.shape[1] * self._dtype.itemsize)
-        for given in self._source.chunks(rows, self._start, self._stop):
+        for given in self._source.chunks(rows, self._start + done, self._stop):
             chunk = _in_native_layout(given, self._dtype)
             status = take(self._handle, _native.address(chunk), len(chunk), chunk.strides[0])
             _native.check(status, "vectors")
@@ -329,26 +418,28 @@ class _Build:
         _native.check(
             _native.lib.velo_build_order(self._handle, _native.pointer("uint32_t", rows, writable=True))
         )
+        self.remove_extra_files()  # what a killed build may have written
         try:
-            self._extra_files.append(FILE_NAME)
+            extra_files = [FILE_NAME]
             kind = write_ids(self._folder, ids, rows, self._start)
             if table is not None:
-                self._extra_files += write_metadata(self._folder, table, rows)
+                extra_files += write_metadata(self._folder, table, rows)
         except OSError as error:
             if isinstance(error, VeloError):
                 raise
             raise os_failure(error, str(error.filename or self._folder)) from error
-        names = [_native.ffi.new("char[]", os.fsencode(name)) for name in self._extra_files]
+        names = [_native.ffi.new("char[]", os.fsencode(name)) for name in extra_files]
         pointers = _native.ffi.new("char *[]", names)
         user = _native.ffi.new("char[]", json.dumps({"ids": kind, "first_row": self._start}).encode())
         _native.check(_native.lib.velo_build_commit(self._handle, pointers, len(names), user))
         _tell(watch, "commit", self._rows, self._rows)
 
-    def abandon(self) -> None:
-        """Remove what was written here beside the library's own files, so that it can remove the folder."""
-        for name in self._extra_files:
-            with contextlib.suppress(OSError):
-                (self._folder / name).unlink()
+    def remove_extra_files(self) -> None:
+        """Remove what is written here beside the library's own files, so that it can remove the folder."""
+        for name in (FILE_NAME, COLUMNS_FILE, STATISTICS_FILE, POSTINGS_FILE):
+            for written in self._folder.glob(f"{name}*"):
+                with contextlib.suppress(OSError):
+                    written.unlink()
 
     def close(self) -> None:
         """Free the handle; without a commit the library removes what it made."""

@@ -145,6 +145,8 @@ class BuildOptions:
     seed: int = 0
     store_vectors: bool = False
     affinity_percent: int = 5
+    #: Seconds at least between two times that the state of a long stage is saved, for a build that is killed.
+    checkpoint_s: float = 30.0
 
     def __post_init__(self) -> None:
         code_of(METRIC_CODES, self.metric, "metric")
@@ -156,6 +158,7 @@ class BuildOptions:
         whole_number(self.affinity_percent, "affinity_percent", 1, 99)
         whole_number(self.seed, "seed", 0, 2**64 - 1)
         _real_number(self.alpha, "alpha", 1.0, 10.0)
+        _real_number(self.checkpoint_s, "checkpoint_s", 0.001, 1e6)
         if self.threads is not None:
             whole_number(self.threads, "threads", 1, 4096)
 
@@ -172,6 +175,7 @@ class BuildOptions:
         struct.seed = self.seed
         struct.store_vectors = int(self.store_vectors)
         struct.affinity_percent = self.affinity_percent
+        struct.checkpoint_ms = int(self.checkpoint_s * 1000)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,6 +78,9 @@ def build(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an index once the new one is complete.")
     ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume/--restart", help="Go on where a killed build of the same input was.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Build an index, or a collection of shards, from a file of vectors."""
@@ -102,6 +105,7 @@ def build(
         seed=seed,
         store_vectors=store_vectors,
         overwrite=overwrite,
+        resume=resume,
         as_json=as_json,
     )
 

@@ -29,6 +29,7 @@ def run(
     shards: int | None,
     build_memory: str | None,
     overwrite: bool,
+    resume: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -53,7 +54,9 @@ def run(
                 metadata=table,
                 build_memory=build_memory,
                 overwrite=overwrite,
+                resume=resume,
                 watch=watch,
+                resumed=_tell_resumed,
             )
         summary = _summary(output)
     else:
@@ -90,6 +93,11 @@ def run(
     shown["n"] = f"{summary['n']:,}"
     shown["seconds"] = f"{seconds:,.1f} ({summary['n'] / seconds:,.0f} rows/s)"
     console().print(facts(shown))
+
+
+def _tell_resumed(stage: str, done: int, total: int) -> None:
+    far = f", {done / total:.0%} done" if done else ""
+    console(stderr=True).print(f"resuming an unfinished build of the same vectors: stage {stage}{far}")
 
 
 def _summary(folder: Path) -> dict[str, Any]:

@@ -23,9 +23,11 @@ pub const BuildOptions = extern struct {
     store_vectors: i32,
     overwrite: i32,
     affinity_percent: u32,
+    restart: i32,
+    checkpoint_ms: u32,
 };
 
-pub const BuildProgress = extern struct { struct_size: u32, stage: i32, done: u64, total: u64 };
+pub const BuildProgress = extern struct { struct_size: u32, stage: i32, done: u64, total: u64, resumed_stage: i32, resumed_done: u64 };
 
 const Build = struct {
     builder: *index.Builder,
@@ -60,6 +62,8 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
         .store_vectors = o.store_vectors != 0,
         .overwrite = o.overwrite != 0,
         .affinity_percent = if (o.affinity_percent == 0) 5 else @min(o.affinity_percent, 99),
+        .restart = o.restart != 0,
+        .checkpoint_ms = if (o.checkpoint_ms == 0) 30_000 else o.checkpoint_ms,
     }, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
     const build = common.allocator.create(Build) catch {
         builder.close();
@@ -111,6 +115,8 @@ export fn velo_build_progress_get(build: ?*Build, progress_out: ?*BuildProgress)
         .stage = control.stage.load(.acquire),
         .done = control.done.load(.monotonic),
         .total = control.total.load(.monotonic),
+        .resumed_stage = control.resumed.load(.acquire),
+        .resumed_done = control.resumed_done.load(.monotonic),
     };
     common.write_versioned(BuildProgress, out, &progress);
     return ok;

@@ -29,6 +29,44 @@ const batch = 16;
 /// Builds the graph over all vertices of `distances`. With one thread the result depends on the distances, the options
 /// and nothing else. Every vertex can be reached from the entry.
 pub fn build(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions) types.Error!Graph {
+    var nobody: Nobody = .{};
+    return build_kept(Distances, allocator, distances, options, &nobody) catch |err| switch (err) {
+        error.NotKept => unreachable, // nobody keeps anything
+        else => |other| other,
+    };
+}
+
+/// Insertion between two rounds, while no thread is at work: all that a later process needs to go on.
+pub const Insertion = struct {
+    graph: *Graph,
+    /// All vertices in the order in which they are inserted.
+    order: []const u32,
+    /// Of every vertex; infinite for one without a full list (see `Builder.radii`).
+    radii: []f32,
+    /// So many of `order` are in the graph; the lists of all others are empty.
+    inserted: u32,
+};
+
+/// A keeper that keeps nothing; what a keeper has to offer.
+const Nobody = struct {
+    /// Puts an insertion back to where it once stood, or leaves it as it is.
+    pub fn restore(_: *Nobody, _: *Insertion) error{OutOfMemory}!void {}
+
+    /// Whether it is time to save.
+    pub fn due(_: *Nobody) bool {
+        return false;
+    }
+
+    pub fn save(_: *Nobody, _: *const Insertion) error{NotKept}!void {}
+};
+
+/// Rounds between which a keeper is asked: about so many a build, but not of fewer or more vertices than these.
+const rounds = 64;
+const round_min = 256;
+const round_max = 8192;
+
+/// As `build`; between rounds of insertions a keeper may save how far it came, and at the beginning put it back.
+pub fn build_kept(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions, keeper: anytype) (types.Error || error{NotKept})!Graph {
     const n: u32 = @intCast(distances.n);
     assert(n <= types.vertices_max);
     assert(options.degree >= 2 and options.degree <= std.math.maxInt(u8));
@@ -55,10 +93,22 @@ pub fn build(comptime Distances: type, allocator: std.mem.Allocator, distances: 
         graph.entry = entry.medoid(Distances, distances, n, options.seed);
         builder.shuffle();
 
-        builder.limit = @min(n, alone_max);
-        Builder(Distances).insert_many(&builder, 0);
+        var insertion: Insertion = .{ .graph = &graph, .order = builder.order, .radii = builder.radii, .inserted = 0 };
+        try keeper.restore(&insertion);
+        builder.cursor.store(insertion.inserted, .monotonic);
+        if (options.progress) |progress| progress.store(insertion.inserted, .monotonic);
+        if (insertion.inserted < alone_max) {
+            builder.limit = @min(n, alone_max);
+            Builder(Distances).insert_many(&builder, 0);
+        }
+        const round = std.math.clamp(n / rounds, round_min, round_max);
+        while (builder.cursor.load(.monotonic) < n and !builder.stopped()) {
+            builder.limit = @intCast(@min(n, @as(u64, builder.cursor.load(.monotonic)) + round));
+            try workers.run(threads, &builder, Builder(Distances).insert_many);
+            insertion.inserted = builder.limit;
+            if (!builder.stopped() and insertion.inserted < n and keeper.due()) try keeper.save(&insertion);
+        }
         builder.limit = n;
-        if (builder.cursor.load(.monotonic) < n) try workers.run(threads, &builder, Builder(Distances).insert_many);
         builder.cursor.store(0, .monotonic);
         if (!builder.stopped()) try workers.run(threads, &builder, Builder(Distances).finish_many);
         if (builder.stopped()) return error.Canceled;

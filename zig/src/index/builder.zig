@@ -2,8 +2,9 @@
 //! encode); the graph is built over 8-bit codes in memory; codes as they will be stored wait in a work file in row
 //! order until placement has given every row its vertex.
 //!
-//! A folder under construction holds `marker_name` and no manifest. Whatever ends a build early leaves at most such a
-//! folder, which does not open and which the next build of the same path takes over.
+//! A folder under construction holds a marker and no manifest, so it does not open. A build that fails or is cancelled
+//! takes away what it made. One that was killed leaves its work: the next build of the same path goes on from there if
+//! its rows and options are the same (resume.zig), and begins anew if they are not.
 const std = @import("std");
 const base = @import("base");
 const layout = @import("layout");
@@ -11,36 +12,18 @@ const quant = @import("quant");
 const graph = @import("graph");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
+const folders = @import("folder.zig");
+const resume_room = @import("resume.zig");
 const space = @import("space.zig");
 const work = @import("work.zig");
 const writer = @import("writer.zig");
 const reader = @import("reader.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
-const Metric = reader.Metric;
-const Dtype = reader.Dtype;
-
-pub const marker_name = "building";
-
-pub const Options = struct {
-    dim: u32,
-    n: u64,
-    metric: Metric,
-    dtype: Dtype,
-    memory_bits: u32 = 4,
-    record_bits: u32 = 4,
-    degree: u32 = 48,
-    build_list_size: u32 = 100,
-    alpha: f32 = 1.2,
-    links_kept: u32 = 32,
-    threads: u32 = 1,
-    seed: u64 = 0,
-    memory_bytes: u64 = 0,
-    store_vectors: bool = false,
-    overwrite: bool = false,
-    /// How near records of one color lie: a percentile of the distances to a cluster's centroid.
-    affinity_percent: u32 = 5,
-};
+const EncodeThread = @import("encode_thread.zig").EncodeThread;
+const run_rows = @import("encode_thread.zig").run_rows;
+const option_room = @import("options.zig");
+pub const Options = option_room.Options;
 
 pub const Stage = enum(i32) { scan = 0, encode = 1, graph = 2, place = 3, write = 4, commit = 5, done = 6 };
 
@@ -49,6 +32,9 @@ pub const Control = struct {
     stage: std.atomic.Value(i32) = .init(0),
     done: std.atomic.Value(u64) = .init(0),
     total: std.atomic.Value(u64) = .init(0),
+    /// Where this build goes on from a killed one; `.scan` where it does not.
+    resumed: std.atomic.Value(i32) = .init(0),
+    resumed_done: std.atomic.Value(u64) = .init(0),
     canceled: std.atomic.Value(bool) = .init(false),
 
     pub fn enter(self: *Control, stage: Stage, total: u64) void {
@@ -61,9 +47,6 @@ pub const Control = struct {
         if (self.canceled.load(.monotonic)) return error.Canceled;
     }
 };
-
-/// Rows are encoded in runs of this many, a run a thread at a time.
-const run_rows = 1024;
 
 pub const Builder = struct {
     allocator: std.mem.Allocator,
@@ -87,10 +70,13 @@ pub const Builder = struct {
     mean: []f32,
     rotation: quant.Rotation,
 
+    /// Of the rows that `scan` saw, each after the other.
+    content: u64 = 0,
     added: u64 = 0,
-    build_codes: ?quant.BuildCodes = null,
+    checkpoint_us: u64,
     work_codes: ?work.CodesFile = null,
-    work_vectors: ?std.fs.File = null,
+    work_points: ?work.PointsFile = null,
+    work_vectors: ?work.GrowingFile = null,
     encoders: []EncodeThread,
     order: ?[]u32 = null,
     written: ?writer.Written = null,
@@ -99,7 +85,7 @@ pub const Builder = struct {
     const norms_sample_max = 1 << 16;
 
     pub fn open(allocator: std.mem.Allocator, path: []const u8, options: Options, diagnostic: *Diagnostic) Error!*Builder {
-        try check_options(options, diagnostic);
+        try option_room.check(options, diagnostic);
         const dim_work = space.dim_work(options.metric, options.dim);
         const params: quant.CodeParams = .{
             .dim = quant.dim_code_of(dim_work),
@@ -107,7 +93,7 @@ pub const Builder = struct {
             .record_bits = @intCast(options.record_bits),
         };
         if (options.memory_bytes > 0) {
-            const needed = memory_needed(options, params.dim);
+            const needed = option_room.memory_needed(options, params.dim);
             if (needed > options.memory_bytes) {
                 diagnostic.argument = "memory";
                 diagnostic.needed_bytes = needed;
@@ -117,11 +103,11 @@ pub const Builder = struct {
                 return error.BudgetTooSmall;
             }
         }
-        const folder = try claim_folder(path, options.overwrite, diagnostic);
+        const folder = try folders.claim(path, options.overwrite, diagnostic);
         var dir = folder.dir;
         errdefer folder.marker.close();
         errdefer {
-            dir.deleteFile(marker_name) catch {};
+            dir.deleteFile(folders.marker_name) catch {};
             dir.close();
             if (folder.made) std.fs.cwd().deleteDir(path) catch {};
         }
@@ -167,6 +153,7 @@ pub const Builder = struct {
             .mean = mean,
             .rotation = rotation,
             .encoders = encoders,
+            .checkpoint_us = base.nowMicros(),
         };
         self.control.enter(.scan, options.n);
         return self;
@@ -174,11 +161,12 @@ pub const Builder = struct {
 
     pub fn close(self: *Builder) void {
         const allocator = self.allocator;
-        self.drop_work();
+        self.close_work();
         if (!self.committed) {
-            for ([_][]const u8{ reader.file_codes, reader.file_links, reader.file_pages, reader.file_page_starts, reader.file_vectors }) |name|
-                self.dir.deleteFile(name) catch {};
-            self.dir.deleteFile(marker_name) catch {};
+            folders.remove(self.dir, &folders.index_names);
+            folders.remove(self.dir, &folders.large_work_names);
+            folders.remove(self.dir, &folders.small_work_names);
+            self.dir.deleteFile(folders.marker_name) catch {};
         }
         self.marker.close();
         self.dir.close();
@@ -196,15 +184,12 @@ pub const Builder = struct {
         allocator.destroy(self);
     }
 
-    fn drop_work(self: *Builder) void {
-        if (self.build_codes) |*codes| codes.deinit();
-        self.build_codes = null;
-        if (self.work_codes) |*file| file.deinit(self.dir);
+    fn close_work(self: *Builder) void {
+        if (self.work_codes) |*codes| codes.file.deinit();
+        if (self.work_points) |*points| points.file.deinit();
+        if (self.work_vectors) |*vectors| vectors.deinit();
         self.work_codes = null;
-        if (self.work_vectors) |file| {
-            file.close();
-            self.dir.deleteFile(work.vectors_name) catch {};
-        }
+        self.work_points = null;
         self.work_vectors = null;
     }
 
@@ -216,7 +201,9 @@ pub const Builder = struct {
         const row = self.encoders[0].row[0..self.options.dim];
         const row_bytes = self.options.dim * self.options.dtype.bytes();
         for (0..@intCast(row_count)) |i| {
-            space.convert(self.options.dtype, rows[i * row_stride ..][0..row_bytes], row);
+            const given = rows[i * row_stride ..][0..row_bytes];
+            self.content = std.hash.int(self.content ^ base.checksum(given));
+            space.convert(self.options.dtype, given, row);
             if (!space.is_finite(row)) {
                 diagnostic.argument = "vectors";
                 diagnostic.row = @intCast(self.scanned + i);
@@ -237,7 +224,7 @@ pub const Builder = struct {
         }
         self.scanned += row_count;
         self.control.done.store(self.scanned, .monotonic);
-        if (self.scanned == self.options.n) try self.finish_scan();
+        if (self.scanned == self.options.n) try self.finish_scan(diagnostic);
     }
 
     fn check_count(self: *const Builder, before: u64, row_count: u64, diagnostic: *Diagnostic) Error!void {
@@ -247,7 +234,7 @@ pub const Builder = struct {
         return error.InvalidArgument;
     }
 
-    fn finish_scan(self: *Builder) Error!void {
+    fn finish_scan(self: *Builder, diagnostic: *Diagnostic) Error!void {
         const n: f64 = @floatFromInt(self.options.n);
         for (self.mean, self.mean_sum) |*mean, sum| mean.* = @floatCast(sum / n);
         // The square root of a rounded maximum must not fall below any norm.
@@ -258,8 +245,109 @@ pub const Builder = struct {
             self.mean[self.dim_work - 1] = @floatCast(sum / @as(f64, @floatFromInt(@max(1, self.norms.items.len))));
         }
         self.norms.clearAndFree(self.allocator);
-        self.build_codes = try quant.BuildCodes.init(@intCast(self.options.n), self.params.dim);
         self.control.enter(.encode, self.options.n);
+        if (self.options.restart or !try self.take_up()) {
+            folders.remove(self.dir, &folders.index_names);
+            folders.remove(self.dir, &folders.large_work_names);
+            folders.remove(self.dir, &folders.small_work_names);
+        }
+        if (self.written == null and self.work_codes == null) try self.begin_encoding(diagnostic);
+        self.control.done.store(self.added, .monotonic);
+    }
+
+    // ---- where a killed build was ----
+
+    /// Of the input and the options.
+    fn input_identity(self: *const Builder) u64 {
+        return base.checksum(std.mem.asBytes(&[_]u64{ resume_room.version, layout.format_version, self.options.identity(), self.content }));
+    }
+
+    /// Of all that follows from encoding: builds on several threads share nothing but their input.
+    fn identity(self: *const Builder) u64 {
+        return base.checksum(std.mem.asBytes(&[_]u64{ self.input_identity(), base.checksum(&self.uuid) }));
+    }
+
+    /// Finds what a killed build of this input left. False if that is nothing.
+    fn take_up(self: *Builder) error{OutOfMemory}!bool {
+        const allocator = self.allocator;
+        const n: u32 = @intCast(self.options.n);
+        const encoded = try resume_room.load_encoded(allocator, self.dir, self.input_identity()) orelse return false;
+        self.uuid = encoded.uuid;
+        self.salt = encoded.salt;
+        if (try resume_room.load_written(allocator, self.dir, self.identity(), &folders.index_names)) |found| {
+            var written = found;
+            if (try resume_room.load_placed(allocator, self.dir, self.identity(), n)) |placed| {
+                var own = placed;
+                defer own.deinit(allocator);
+                self.order = try allocator.dupe(u32, own.placement.order);
+                self.written = written;
+                self.added = self.options.n;
+                self.resume_at(.commit, 0);
+                return true;
+            }
+            written.deinit(allocator);
+        }
+        if (!try self.reopen_work(&encoded)) return true;
+        self.added = encoded.rows;
+        if (self.added < self.options.n) {
+            self.resume_at(.encode, self.added);
+            return true;
+        }
+        if (try resume_room.look_at_graph(allocator, self.dir, self.identity())) |left| {
+            if (!left.whole) {
+                self.resume_at(.graph, left.vertices);
+            } else if (try resume_room.load_placed(allocator, self.dir, self.identity(), n)) |placed| {
+                var own = placed;
+                own.deinit(allocator);
+                self.resume_at(.write, 0);
+            } else self.resume_at(.place, 0);
+        } else self.resume_at(.graph, 0);
+        return true;
+    }
+
+    fn resume_at(self: *Builder, stage: Stage, done: u64) void {
+        self.control.enter(stage, self.options.n);
+        self.control.resumed_done.store(done, .monotonic);
+        self.control.resumed.store(@intFromEnum(stage), .release);
+    }
+
+    fn reopen_work(self: *Builder, encoded: *const resume_room.Encoded) error{OutOfMemory}!bool {
+        var codes = try work.GrowingFile.reopen(self.allocator, self.dir, work.codes_name, encoded.codes) orelse return false;
+        var points = try work.GrowingFile.reopen(self.allocator, self.dir, work.points_name, encoded.points) orelse {
+            codes.deinit();
+            return false;
+        };
+        if (self.options.store_vectors) {
+            self.work_vectors = try work.GrowingFile.reopen(self.allocator, self.dir, work.vectors_name, encoded.vectors) orelse {
+                codes.deinit();
+                points.deinit();
+                return false;
+            };
+        }
+        self.work_codes = .init(codes, self.params);
+        self.work_codes.?.ranges = encoded.ranges;
+        self.work_points = .init(points, self.params.dim);
+        return true;
+    }
+
+    fn begin_encoding(self: *Builder, diagnostic: *Diagnostic) Error!void {
+        self.work_codes = .init(try work.GrowingFile.create(self.allocator, self.dir, work.codes_name, diagnostic), self.params);
+        self.work_points = .init(try work.GrowingFile.create(self.allocator, self.dir, work.points_name, diagnostic), self.params.dim);
+        if (self.options.store_vectors) self.work_vectors = try work.GrowingFile.create(self.allocator, self.dir, work.vectors_name, diagnostic);
+    }
+
+    fn save_encoded(self: *Builder, diagnostic: *Diagnostic) Error!void {
+        const encoded: resume_room.Encoded = .{
+            .rows = self.added,
+            .uuid = self.uuid,
+            .salt = self.salt,
+            .ranges = self.work_codes.?.ranges,
+            .codes = try self.work_codes.?.file.sync(diagnostic),
+            .points = try self.work_points.?.file.sync(diagnostic),
+            .vectors = if (self.work_vectors) |*vectors| try vectors.sync(diagnostic) else .{},
+        };
+        try resume_room.save_encoded(self.allocator, self.dir, self.input_identity(), &encoded, diagnostic);
+        self.checkpoint_us = base.nowMicros();
     }
 
     // ---- second pass ----
@@ -272,10 +360,6 @@ pub const Builder = struct {
             return error.InvalidArgument;
         }
         try self.check_count(self.added, row_count, diagnostic);
-        if (self.work_codes == null) {
-            self.work_codes = try work.CodesFile.create(self.allocator, self.dir, self.params, diagnostic);
-            if (self.options.store_vectors) self.work_vectors = try work.create_file(self.dir, work.vectors_name, diagnostic);
-        }
         const row_bytes = self.options.dim * self.options.dtype.bytes();
         var at: u64 = 0;
         while (at < row_count) {
@@ -300,60 +384,50 @@ pub const Builder = struct {
                     return error.NotFinite;
                 }
                 try self.work_codes.?.append(encoder.stored[0 .. encoder.count * self.work_codes.?.row_bytes], &encoder.ranges, diagnostic);
+                try self.work_points.?.append(&encoder.points, encoder.count, diagnostic);
                 encoder.ranges = .{};
             }
             self.control.done.store(self.added + at, .monotonic);
         }
-        if (self.work_vectors) |file| {
-            for (0..@intCast(row_count)) |i|
-                file.writeAll(rows[i * row_stride ..][0..row_bytes]) catch |err| return diagnostics.file_error(diagnostic, work.vectors_name, "write", err);
+        if (self.work_vectors) |*file| {
+            for (0..@intCast(row_count)) |i| try file.append(rows[i * row_stride ..][0..row_bytes], diagnostic);
         }
         self.added += row_count;
-        if (self.added == self.options.n) try self.work_codes.?.finish(diagnostic);
+        const due = base.nowMicros() - self.checkpoint_us >= @as(u64, self.options.checkpoint_ms) * std.time.us_per_ms;
+        if (self.added == self.options.n or due) try self.save_encoded(diagnostic);
     }
 
     // ---- graph, placement, pages ----
 
     pub fn run(self: *Builder, diagnostic: *Diagnostic) Error!void {
-        if (self.added != self.options.n or self.work_codes == null) {
+        if (self.added != self.options.n) {
             diagnostic.argument = "vectors";
             diagnostic.say("{d} rows were announced, but only {d} came", .{ self.options.n, self.added });
             return error.InvalidArgument;
         }
         const n: u32 = @intCast(self.options.n);
         const allocator = self.allocator;
-        const codes = &self.build_codes.?;
-        self.control.enter(.graph, n);
-        var built = graph.build(quant.BuildCodes, allocator, codes, .{
-            .degree = self.options.degree,
-            .list_size = self.options.build_list_size,
-            .alpha = self.options.alpha,
-            .threads = self.options.threads,
-            .seed = self.options.seed,
-            .progress = &self.control.done,
-            .cancel = &self.control.canceled,
-        }) catch |err| return graph_error(diagnostic, err);
+        if (self.written != null) return self.control.enter(.commit, n);
+        var codes: ?quant.BuildCodes = null;
+        defer if (codes) |*own| own.deinit();
+        var built = try self.make_graph(n, &codes, diagnostic);
         defer built.deinit(allocator);
-        try self.control.check();
-
         const page_size = writer.page_size_for(&built, self.params);
-        var placement = try self.place(&built, page_size, diagnostic);
-        defer placement.deinit(allocator);
-        const tau = try graph.affinity_threshold(quant.BuildCodes, allocator, codes, n, self.options.affinity_percent, self.options.seed);
-        const colors = try graph.color(quant.BuildCodes, allocator, codes, &placement, tau);
-        defer allocator.free(colors);
-        self.build_codes.?.deinit();
-        self.build_codes = null;
+        var placed = try self.make_placement(&built, page_size, &codes, diagnostic);
+        defer placed.deinit(allocator);
+        const placement = &placed.placement;
+        if (codes) |*own| own.deinit();
+        codes = null;
 
         self.control.enter(.write, n);
         self.written = try writer.write(.{
             .allocator = allocator,
             .dir = self.dir,
             .graph = &built,
-            .placement = &placement,
-            .colors = colors,
+            .placement = placement,
+            .colors = placed.colors,
             .work_codes = &self.work_codes.?,
-            .work_vectors = self.work_vectors,
+            .work_vectors = if (self.work_vectors) |*vectors| vectors else null,
             .vector_bytes = self.options.dim * self.options.dtype.bytes(),
             .params = self.params,
             .page_size = page_size,
@@ -383,26 +457,80 @@ pub const Builder = struct {
             .mean = self.mean,
             .control = &self.control,
         }, diagnostic);
+        try resume_room.save_written(allocator, self.dir, self.identity(), &self.written.?, diagnostic);
         self.order = try allocator.dupe(u32, placement.order);
-        self.drop_work();
+        self.close_work();
+        folders.remove(self.dir, &folders.large_work_names);
         self.control.enter(.commit, n);
+    }
+
+    fn load_points(self: *Builder, n: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!*quant.BuildCodes {
+        if (codes.* == null) {
+            codes.* = try quant.BuildCodes.init(n, self.params.dim);
+            try self.work_points.?.load(&codes.*.?, 0, 0, n, diagnostic);
+        }
+        return &codes.*.?;
+    }
+
+    fn make_graph(self: *Builder, n: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!graph.Graph {
+        self.control.enter(.graph, n);
+        var keeper: resume_room.GraphKeeper = .{
+            .allocator = self.allocator,
+            .dir = self.dir,
+            .identity = self.identity(),
+            .diagnostic = diagnostic,
+            .interval_us = @as(u64, self.options.checkpoint_ms) * std.time.us_per_ms,
+            .last_us = base.nowMicros(),
+        };
+        if (try keeper.load_whole(n, self.options.degree)) |built| return built;
+        var built = graph.build_kept(quant.BuildCodes, self.allocator, try self.load_points(n, codes, diagnostic), .{
+            .degree = self.options.degree,
+            .list_size = self.options.build_list_size,
+            .alpha = self.options.alpha,
+            .threads = self.options.threads,
+            .seed = self.options.seed,
+            .progress = &self.control.done,
+            .cancel = &self.control.canceled,
+        }, &keeper) catch |err| switch (err) {
+            error.NotKept => return keeper.failure,
+            else => |other| return graph_error(diagnostic, other),
+        };
+        errdefer built.deinit(self.allocator);
+        try self.control.check();
+        try keeper.save_whole(&built);
+        return built;
+    }
+
+    fn make_placement(self: *Builder, built: *const graph.Graph, page_size: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!resume_room.Placed {
+        const allocator = self.allocator;
+        self.control.enter(.place, built.n);
+        if (try resume_room.load_placed(allocator, self.dir, self.identity(), built.n)) |placed| return placed;
+        const points = try self.load_points(built.n, codes, diagnostic);
+        var placement = try self.place(built, points, page_size, diagnostic);
+        errdefer placement.deinit(allocator);
+        const tau = try graph.affinity_threshold(quant.BuildCodes, allocator, points, built.n, self.options.affinity_percent, self.options.seed);
+        const colors = try graph.color(quant.BuildCodes, allocator, points, &placement, tau);
+        errdefer allocator.free(colors);
+        const placed: resume_room.Placed = .{ .placement = placement, .colors = colors };
+        try resume_room.save_placed(allocator, self.dir, self.identity(), &placed, diagnostic);
+        return placed;
     }
 
     /// A page is filled by what its records are thought to take. Lists are only known after placement, so the first
     /// guess comes from experience; where it proves wrong, a second placement knows better.
-    fn place(self: *Builder, built: *const graph.Graph, page_size: u32, diagnostic: *Diagnostic) Error!graph.Placement {
+    fn place(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_size: u32, diagnostic: *Diagnostic) Error!graph.Placement {
         const guess = 12.9 + 0.7 * (@log2(@as(f64, @floatFromInt(built.n)) + 1) - @log2(1e6));
-        var placement = try self.place_with(built, page_size, @max(6, guess), diagnostic);
+        var placement = try self.place_with(built, points, page_size, @max(6, guess), diagnostic);
         errdefer placement.deinit(self.allocator);
         const measured = try writer.bits_per_edge(self.allocator, built, &placement);
         // Too small a guess breaks pages apart, too large a one leaves them unfilled.
         if (measured <= guess and measured >= 0.95 * guess) return placement;
-        const again = try self.place_with(built, page_size, 1.015 * measured, diagnostic);
+        const again = try self.place_with(built, points, page_size, 1.015 * measured, diagnostic);
         placement.deinit(self.allocator);
         return again;
     }
 
-    fn place_with(self: *Builder, built: *const graph.Graph, page_size: u32, bits_per_edge: f64, diagnostic: *Diagnostic) Error!graph.Placement {
+    fn place_with(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_size: u32, bits_per_edge: f64, diagnostic: *Diagnostic) Error!graph.Placement {
         self.control.enter(.place, built.n);
         const sizes = try self.allocator.alloc(u16, built.n);
         defer self.allocator.free(sizes);
@@ -410,7 +538,7 @@ pub const Builder = struct {
             const list_bytes = 1.5 + bits_per_edge * @as(f64, @floatFromInt(degree)) / 8;
             size.* = @intCast(self.params.lower_bytes() + layout.page.slot_bytes + @as(u32, @intFromFloat(@ceil(list_bytes))));
         }
-        return graph.place(quant.BuildCodes, self.allocator, &self.build_codes.?, built, .{
+        return graph.place(quant.BuildCodes, self.allocator, points, built, .{
             .page_bytes_budget = page_size - layout.page.header_bytes,
             .record_bytes = sizes,
             .threads = self.options.threads,
@@ -473,13 +601,12 @@ pub const Builder = struct {
             .files = entries.items,
             .user = user,
         });
-        self.dir.deleteFile(marker_name) catch {};
-        files.replace(self.dir, layout.manifest.file_name, text, diagnostic) catch |err| {
-            // Still ours to clean up: without the marker the folder would look like somebody else's.
-            if (self.dir.createFile(marker_name, .{ .truncate = false })) |file| file.close() else |_| {}
-            return err;
-        };
+        // The marker goes last: a folder with a marker and no manifest can be taken over, whatever else it holds.
+        try files.replace(self.dir, layout.manifest.file_name, text, diagnostic);
         self.committed = true;
+        folders.remove(self.dir, &folders.large_work_names); // a build killed while it removed them left some
+        folders.remove(self.dir, &folders.small_work_names);
+        self.dir.deleteFile(folders.marker_name) catch {};
         self.control.enter(.done, o.n);
     }
 };
@@ -518,165 +645,3 @@ fn graph_error(diagnostic: *Diagnostic, err: graph.Error) Error {
         },
     };
 }
-
-/// Resident bytes of a build at its peak: the graph stage, and the writing that follows it.
-pub fn memory_needed(options: Options, dim_code: u32) u64 {
-    const codes = @as(u64, dim_code) + @sizeOf(quant.BuildCodes.PairFactors);
-    const neighbors = @as(u64, options.degree) * 4;
-    const small = 16; // degrees, locks, placement
-    return options.n * (codes + neighbors + small);
-}
-
-fn check_options(options: Options, diagnostic: *Diagnostic) Error!void {
-    const Check = struct {
-        fn range(d: *Diagnostic, argument: []const u8, value: u64, low: u64, high: u64) Error!void {
-            if (value >= low and value <= high) return;
-            d.argument = argument;
-            d.say("{s} is {d}; it must lie within {d} and {d}", .{ argument, value, low, high });
-            return error.InvalidArgument;
-        }
-    };
-    if (options.n == 0) {
-        diagnostic.argument = "vectors";
-        diagnostic.say("an index needs at least one vector", .{});
-        return error.Empty;
-    }
-    try Check.range(diagnostic, "row_count", options.n, 1, graph.vertices_max);
-    try Check.range(diagnostic, "dim", options.dim, 1, base.limits.dim_max);
-    try Check.range(diagnostic, "memory_bits", options.memory_bits, 1, 6);
-    try Check.range(diagnostic, "record_bits", options.record_bits, 0, 8);
-    try Check.range(diagnostic, "degree", options.degree, 4, 128);
-    try Check.range(diagnostic, "build_list_size", options.build_list_size, 8, 2000);
-    try Check.range(diagnostic, "threads", options.threads, 1, 1024);
-    if (!(options.alpha >= 1 and options.alpha <= 4)) {
-        diagnostic.argument = "alpha";
-        diagnostic.say("alpha is {d}; it must lie within 1 and 4", .{options.alpha});
-        return error.InvalidArgument;
-    }
-}
-
-const Folder = struct { dir: std.fs.Dir, made: bool, marker: std.fs.File };
-
-fn claim_folder(path: []const u8, overwrite: bool, diagnostic: *Diagnostic) Error!Folder {
-    var made = true;
-    std.fs.cwd().makeDir(path) catch |err| switch (err) {
-        error.PathAlreadyExists => made = false,
-        error.FileNotFound, error.NotDir => {
-            diagnostic.argument = "path";
-            diagnostic.say("cannot create {s}: its parent folder does not exist", .{path});
-            return error.InvalidArgument;
-        },
-        else => {
-            const failure = diagnostics.file_error(diagnostic, path, "create", err);
-            diagnostic.argument = "path";
-            return failure;
-        },
-    };
-    errdefer if (made) std.fs.cwd().deleteDir(path) catch {};
-    var dir = std.fs.cwd().openDir(path, .{ .iterate = true }) catch |err| return diagnostics.file_error(diagnostic, path, "open", err);
-    errdefer dir.close();
-    const had_marker = exists(dir, marker_name);
-    const had_manifest = exists(dir, layout.manifest.file_name);
-    var iterator = dir.iterate();
-    const empty = (iterator.next() catch |err| return diagnostics.file_error(diagnostic, path, "list", err)) == null;
-    if (had_manifest and !overwrite) {
-        diagnostic.argument = "path";
-        diagnostic.say("{s} already holds an index; pass overwrite to replace it", .{path});
-        return error.Exists;
-    }
-    if (!had_manifest and !had_marker and !empty) {
-        diagnostic.argument = "path";
-        diagnostic.say("{s} holds files that are not an index", .{path});
-        return error.Exists;
-    }
-    // The lock ends with its process: a killed build's folder can be taken over, a living one's cannot.
-    const marker = dir.createFile(marker_name, .{ .truncate = false, .lock = .exclusive, .lock_nonblocking = true }) catch |err| switch (err) {
-        error.WouldBlock => {
-            diagnostic.argument = "path";
-            diagnostic.say("another build is at work in {s}", .{path});
-            return error.Exists;
-        },
-        else => return diagnostics.file_error(diagnostic, marker_name, "create", err),
-    };
-    errdefer marker.close();
-    if (had_manifest) dir.deleteFile(layout.manifest.file_name) catch |err|
-        return diagnostics.file_error(diagnostic, layout.manifest.file_name, "remove", err);
-    return .{ .dir = dir, .made = made, .marker = marker };
-}
-
-fn exists(dir: std.fs.Dir, name: []const u8) bool {
-    dir.access(name, .{}) catch return false;
-    return true;
-}
-
-/// One thread's share of the second pass: a run of rows from their input to what the work file stores.
-const EncodeThread = struct {
-    encoder: quant.Encoder,
-    build_encoder: quant.Encoder,
-    row: []f32, // dim_work
-    rotated: []f32, // dim_code
-    code: []u16,
-    stored: []u8,
-    ranges: work.Ranges = .{},
-    changed_row: ?u64 = null,
-    thread: ?std.Thread = null,
-    builder: *Builder = undefined,
-    rows: [*]const u8 = undefined,
-    stride: u64 = 0,
-    first: u64 = 0,
-    count: u32 = 0,
-
-    fn init(allocator: std.mem.Allocator, dim_work: u32, params: quant.CodeParams) Error!EncodeThread {
-        var encoder = try quant.Encoder.init(allocator, params);
-        errdefer encoder.deinit(allocator);
-        var build_encoder = try quant.Encoder.init(allocator, quant.BuildCodes.params_of(params.dim));
-        errdefer build_encoder.deinit(allocator);
-        const row = try allocator.alloc(f32, dim_work);
-        errdefer allocator.free(row);
-        const rotated = try allocator.alloc(f32, params.dim);
-        errdefer allocator.free(rotated);
-        const code = try allocator.alloc(u16, params.dim);
-        errdefer allocator.free(code);
-        const stored = try allocator.alloc(u8, run_rows * work.row_bytes_of(params));
-        return .{ .encoder = encoder, .build_encoder = build_encoder, .row = row, .rotated = rotated, .code = code, .stored = stored };
-    }
-
-    fn deinit(self: *EncodeThread, allocator: std.mem.Allocator) void {
-        self.encoder.deinit(allocator);
-        self.build_encoder.deinit(allocator);
-        allocator.free(self.row);
-        allocator.free(self.rotated);
-        allocator.free(self.code);
-        allocator.free(self.stored);
-    }
-
-    fn start(self: *EncodeThread, builder: *Builder, rows: [*]const u8, stride: u64, first: u64, count: u32) void {
-        self.builder = builder;
-        self.rows = rows;
-        self.stride = stride;
-        self.first = first;
-        self.count = count;
-        self.changed_row = null;
-        self.thread = null;
-    }
-
-    fn run(self: *EncodeThread) void {
-        const b = self.builder;
-        const params = b.params;
-        const row_bytes = b.options.dim * b.options.dtype.bytes();
-        const stored_bytes = work.row_bytes_of(params);
-        for (0..self.count) |i| {
-            space.convert(b.options.dtype, self.rows[i * self.stride ..][0..row_bytes], self.row[0..b.options.dim]);
-            if (!space.is_finite(self.row[0..b.options.dim])) {
-                self.changed_row = self.first + i;
-                return;
-            }
-            space.place_row(b.options.metric, self.row, b.norm_max);
-            for (self.row, b.mean) |*value, mean| value.* -= mean;
-            b.rotation.apply(self.row, self.rotated);
-            b.build_codes.?.set(@intCast(self.first + i), &self.build_encoder, self.rotated, self.code);
-            const factors = self.encoder.encode(self.rotated, self.code);
-            work.store_row(params, self.code, factors, self.stored[i * stored_bytes ..][0..stored_bytes], &self.ranges);
-        }
-    }
-};

@@ -88,6 +88,12 @@ pub const FileWriter = struct {
         return self.finish();
     }
 
+    /// What was written until now.
+    pub fn so_far(self: *FileWriter) Error!Summary {
+        try self.flush();
+        return .{ .bytes = self.written, .checksum = self.sum.finish() };
+    }
+
     /// Everything is on the device when this returns.
     pub fn finish(self: *FileWriter) Error!Summary {
         try self.flush();
@@ -100,16 +106,25 @@ pub const FileWriter = struct {
 pub fn summarize(allocator: std.mem.Allocator, dir: std.fs.Dir, name: []const u8, diagnostic: *Diagnostic) Error!Summary {
     const file = dir.openFile(name, .{}) catch |err| return open_error(diagnostic, name, err);
     defer file.close();
+    return summarize_first(allocator, file, std.math.maxInt(u64)) catch |err| switch (err) {
+        error.OutOfMemory => error.OutOfMemory,
+        else => diagnostics.file_error(diagnostic, name, "read", err),
+    };
+}
+
+/// The same of the first `bytes_max` bytes of an open file.
+pub fn summarize_first(allocator: std.mem.Allocator, file: std.fs.File, bytes_max: u64) !Summary {
     const chunk = try allocator.alloc(u8, chunk_bytes);
     defer allocator.free(chunk);
     var sum: Sum = .{};
     defer sum.chunk_sums.deinit(allocator);
     var bytes: u64 = 0;
-    while (true) {
-        const len = file.readAll(chunk) catch |err| return diagnostics.file_error(diagnostic, name, "read", err);
+    while (bytes < bytes_max) {
+        const wanted: usize = @intCast(@min(chunk.len, bytes_max - bytes));
+        const len = try file.preadAll(chunk[0..wanted], bytes);
         if (len > 0) try sum.add(allocator, chunk[0..len]);
         bytes += len;
-        if (len < chunk.len) break;
+        if (len < wanted) break;
     }
     return .{ .bytes = bytes, .checksum = sum.finish() };
 }

@@ -19,6 +19,11 @@ test {
     _ = diagnostic;
     _ = reader;
     _ = builder;
+    _ = @import("options.zig");
+    _ = @import("folder.zig");
+    _ = @import("sealed.zig");
+    _ = @import("resume.zig");
+    _ = @import("encode_thread.zig");
     _ = space;
     _ = trim;
     _ = @import("verify.zig");

@@ -1,12 +1,16 @@
-//! Work files of a build: what must wait until placement, in row order. They are read back through the page cache,
-//! not mapped, so they do not count against the memory of the build.
+//! Work files of a build: what must wait until placement, in row order. They grow at their end while rows are encoded
+//! and are read back through the page cache, not mapped, so they do not count against the memory of the build.
 const std = @import("std");
 const quant = @import("quant");
+const files = @import("files.zig");
 const diagnostics = @import("diagnostic.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 
+/// Codes as they will be stored.
 pub const codes_name = "codes.work";
+/// Codes for construction.
+pub const points_name = "points.work";
 pub const vectors_name = "vectors.work";
 
 /// upper code, lower code, then norm2, f_upper and f_full as float32.
@@ -15,7 +19,7 @@ pub fn row_bytes_of(params: quant.CodeParams) usize {
 }
 
 /// What the factors span, and the mean squared tangents of the code errors.
-pub const Ranges = struct {
+pub const Ranges = extern struct {
     norm2: Span = .{},
     f_upper: Span = .{},
     f_full: Span = .{},
@@ -23,7 +27,7 @@ pub const Ranges = struct {
     tan2_full: f64 = 0,
     count: u64 = 0,
 
-    pub const Span = struct {
+    pub const Span = extern struct {
         min: f32 = std.math.floatMax(f32),
         max: f32 = -std.math.floatMax(f32),
 
@@ -63,39 +67,55 @@ pub fn store_row(params: quant.CodeParams, code: []const u16, factors: quant.Fac
     ranges.count += 1;
 }
 
-pub const Row = struct { upper: []const u8, lower: []const u8, norm2: f32, f_upper: f32, f_full: f32 };
-
-pub const CodesFile = struct {
+/// A file that grows at its end and knows the checksum (xxh3-64) of what it holds so far.
+pub const GrowingFile = struct {
     allocator: std.mem.Allocator,
     file: std.fs.File,
-    params: quant.CodeParams,
-    row_bytes: usize,
+    name: []const u8,
     buffer: []u8,
     used: usize = 0,
-    ranges: Ranges = .{},
+    bytes: u64 = 0,
+    hash: std.hash.XxHash3 = .init(0),
 
     const buffer_bytes = 1 << 20;
 
-    pub fn create(allocator: std.mem.Allocator, dir: std.fs.Dir, params: quant.CodeParams, diagnostic: *Diagnostic) Error!CodesFile {
-        const file = try create_file(dir, codes_name, diagnostic);
+    /// How much a file held, and the checksum of that.
+    pub const Mark = extern struct { bytes: u64 = 0, checksum: u64 = 0 };
+
+    pub fn create(allocator: std.mem.Allocator, dir: std.fs.Dir, name: []const u8, diagnostic: *Diagnostic) Error!GrowingFile {
+        const file = dir.createFile(name, .{ .truncate = true, .read = true }) catch |err| return diagnostics.file_error(diagnostic, name, "create", err);
         errdefer file.close();
-        return .{
-            .allocator = allocator,
-            .file = file,
-            .params = params,
-            .row_bytes = row_bytes_of(params),
-            .buffer = try allocator.alloc(u8, @max(buffer_bytes, row_bytes_of(params))),
-        };
+        return .{ .allocator = allocator, .file = file, .name = name, .buffer = try allocator.alloc(u8, buffer_bytes) };
     }
 
-    pub fn deinit(self: *CodesFile, dir: std.fs.Dir) void {
+    /// Goes on behind `mark`; null where the file does not hold what the mark says.
+    pub fn reopen(allocator: std.mem.Allocator, dir: std.fs.Dir, name: []const u8, mark: Mark) error{OutOfMemory}!?GrowingFile {
+        const file = dir.openFile(name, .{ .mode = .read_write }) catch return null;
+        var self: GrowingFile = .{ .allocator = allocator, .file = file, .name = name, .buffer = undefined };
+        var kept = false;
+        defer if (!kept) file.close();
+        self.buffer = try allocator.alloc(u8, buffer_bytes);
+        defer if (!kept) allocator.free(self.buffer);
+        while (self.bytes < mark.bytes) {
+            const wanted: usize = @intCast(@min(self.buffer.len, mark.bytes - self.bytes));
+            const got = file.preadAll(self.buffer[0..wanted], self.bytes) catch return null;
+            if (got != wanted) return null;
+            self.hash.update(self.buffer[0..got]);
+            self.bytes += got;
+        }
+        if (self.hash.final() != mark.checksum) return null;
+        file.setEndPos(mark.bytes) catch return null;
+        file.seekTo(mark.bytes) catch return null;
+        kept = true;
+        return self;
+    }
+
+    pub fn deinit(self: *GrowingFile) void {
         self.file.close();
         self.allocator.free(self.buffer);
-        dir.deleteFile(codes_name) catch {};
     }
 
-    pub fn append(self: *CodesFile, bytes: []const u8, ranges: *const Ranges, diagnostic: *Diagnostic) Error!void {
-        self.ranges.join(ranges);
+    pub fn append(self: *GrowingFile, bytes: []const u8, diagnostic: *Diagnostic) Error!void {
         var rest = bytes;
         while (rest.len > 0) {
             const len = @min(rest.len, self.buffer.len - self.used);
@@ -106,23 +126,49 @@ pub const CodesFile = struct {
         }
     }
 
-    fn flush(self: *CodesFile, diagnostic: *Diagnostic) Error!void {
-        self.file.writeAll(self.buffer[0..self.used]) catch |err| return diagnostics.file_error(diagnostic, codes_name, "write", err);
+    pub fn flush(self: *GrowingFile, diagnostic: *Diagnostic) Error!void {
+        self.file.writeAll(self.buffer[0..self.used]) catch |err| return diagnostics.file_error(diagnostic, self.name, "write", err);
+        self.hash.update(self.buffer[0..self.used]);
+        self.bytes += self.used;
         self.used = 0;
     }
 
-    pub fn finish(self: *CodesFile, diagnostic: *Diagnostic) Error!void {
+    /// Everything so far is on the device when this returns.
+    pub fn sync(self: *GrowingFile, diagnostic: *Diagnostic) Error!Mark {
         try self.flush(diagnostic);
+        self.file.sync() catch |err| return diagnostics.file_error(diagnostic, self.name, "sync", err);
+        return .{ .bytes = self.bytes, .checksum = self.hash.final() };
+    }
+
+    /// Reads `buffer.len` bytes; all of the file has been flushed.
+    pub fn read_at(self: *const GrowingFile, buffer: []u8, at: u64, diagnostic: *Diagnostic) Error!void {
+        const len = self.file.preadAll(buffer, at) catch |err| return diagnostics.file_error(diagnostic, self.name, "read", err);
+        if (len == buffer.len) return;
+        diagnostic.in_file(self.name, "{s} ended early at byte {d}", .{ self.name, at + len });
+        return error.Io;
+    }
+};
+
+pub const Row = struct { upper: []const u8, lower: []const u8, norm2: f32, f_upper: f32, f_full: f32 };
+
+pub const CodesFile = struct {
+    file: GrowingFile,
+    params: quant.CodeParams,
+    row_bytes: usize,
+    ranges: Ranges = .{},
+
+    pub fn init(file: GrowingFile, params: quant.CodeParams) CodesFile {
+        return .{ .file = file, .params = params, .row_bytes = row_bytes_of(params) };
+    }
+
+    pub fn append(self: *CodesFile, bytes: []const u8, ranges: *const Ranges, diagnostic: *Diagnostic) Error!void {
+        self.ranges.join(ranges);
+        try self.file.append(bytes, diagnostic);
     }
 
     /// Reads row `index` into `buffer` (row_bytes).
     pub fn read(self: *const CodesFile, index: u32, buffer: []u8, diagnostic: *Diagnostic) Error!Row {
-        const len = self.file.preadAll(buffer[0..self.row_bytes], @as(u64, index) * self.row_bytes) catch |err|
-            return diagnostics.file_error(diagnostic, codes_name, "read", err);
-        if (len != self.row_bytes) {
-            diagnostic.in_file(codes_name, "{s} ended early at row {d}", .{ codes_name, index });
-            return error.Io;
-        }
+        try self.file.read_at(buffer[0..self.row_bytes], @as(u64, index) * self.row_bytes, diagnostic);
         const upper = self.params.upper_bytes();
         const lower = self.params.lower_bytes();
         var factors: [3]f32 = undefined;
@@ -131,6 +177,47 @@ pub const CodesFile = struct {
     }
 };
 
-pub fn create_file(dir: std.fs.Dir, name: []const u8, diagnostic: *Diagnostic) Error!std.fs.File {
-    return dir.createFile(name, .{ .truncate = true, .read = true }) catch |err| diagnostics.file_error(diagnostic, name, "create", err);
-}
+/// Construction codes: of every row the code's bytes, then its factors.
+pub const PointsFile = struct {
+    file: GrowingFile,
+    dim: u32,
+    row_bytes: usize,
+
+    const Factors = quant.BuildCodes.PairFactors;
+
+    pub fn init(file: GrowingFile, dim: u32) PointsFile {
+        return .{ .file = file, .dim = dim, .row_bytes = row_bytes_of_dim(dim) };
+    }
+
+    pub fn row_bytes_of_dim(dim: u32) usize {
+        return dim + @sizeOf(Factors);
+    }
+
+    /// The first `count` of `points`.
+    pub fn append(self: *PointsFile, points: *const quant.BuildCodes, count: u32, diagnostic: *Diagnostic) Error!void {
+        for (0..count) |i| {
+            try self.file.append(points.codes[i * self.dim ..][0..self.dim], diagnostic);
+            try self.file.append(std.mem.asBytes(&points.factors[i]), diagnostic);
+        }
+    }
+
+    /// Rows `first`, `first + 1`, … become the points `to`, `to + 1`, … of `points`.
+    pub fn load(self: *const PointsFile, points: *quant.BuildCodes, to: u32, first: u64, count: u32, diagnostic: *Diagnostic) Error!void {
+        const buffer = try self.file.allocator.alloc(u8, @max(self.row_bytes, files.chunk_bytes));
+        defer self.file.allocator.free(buffer);
+        const run: u32 = @intCast(buffer.len / self.row_bytes);
+        var done: u32 = 0;
+        while (done < count) {
+            const some = @min(run, count - done);
+            const bytes = buffer[0 .. some * self.row_bytes];
+            try self.file.read_at(bytes, (first + done) * self.row_bytes, diagnostic);
+            for (0..some) |i| {
+                const row = bytes[i * self.row_bytes ..][0..self.row_bytes];
+                const point = to + done + i;
+                @memcpy(points.codes[point * self.dim ..][0..self.dim], row[0..self.dim]);
+                points.factors[point] = std.mem.bytesToValue(Factors, row[self.dim..][0..@sizeOf(Factors)]);
+            }
+            done += some;
+        }
+    }
+};

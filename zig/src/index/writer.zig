@@ -20,7 +20,7 @@ pub const Input = struct {
     placement: *const graph.Placement,
     colors: []const u8, // by new id
     work_codes: *const work.CodesFile,
-    work_vectors: ?std.fs.File,
+    work_vectors: ?*const work.GrowingFile,
     vector_bytes: u32,
     params: quant.CodeParams,
     page_size: u32,
@@ -340,18 +340,14 @@ fn write_codes(input: Input, entry_vertex: u32, written: *Written, diagnostic: *
     try written.files.append(allocator, .{ .name = reader.file_codes, .summary = try file.finish() });
 }
 
-fn write_vectors(input: Input, vectors: std.fs.File, written: *Written, diagnostic: *Diagnostic) Error!void {
+fn write_vectors(input: Input, vectors: *const work.GrowingFile, written: *Written, diagnostic: *Diagnostic) Error!void {
     var file = try files.FileWriter.create(input.allocator, input.dir, reader.file_vectors, diagnostic);
     defer file.deinit();
     const row = try input.allocator.alloc(u8, input.vector_bytes);
     defer input.allocator.free(row);
     for (input.placement.order, 0..) |old, vertex| {
         if (vertex % 4096 == 0) try input.control.check();
-        const len = vectors.preadAll(row, @as(u64, old) * row.len) catch |err| return diagnostics.file_error(diagnostic, work.vectors_name, "read", err);
-        if (len != row.len) {
-            diagnostic.in_file(work.vectors_name, "{s} ended early at row {d}", .{ work.vectors_name, old });
-            return error.Io;
-        }
+        try vectors.read_at(row, @as(u64, old) * row.len, diagnostic);
         try file.write(row);
     }
     try written.files.append(input.allocator, .{ .name = reader.file_vectors, .summary = try file.finish() });

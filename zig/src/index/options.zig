@@ -1,0 +1,94 @@
+//! What shapes a build, and the limits of each choice.
+const std = @import("std");
+const base = @import("base");
+const quant = @import("quant");
+const graph = @import("graph");
+const diagnostics = @import("diagnostic.zig");
+const reader = @import("reader.zig");
+const Diagnostic = diagnostics.Diagnostic;
+const Error = diagnostics.Error;
+const Metric = reader.Metric;
+const Dtype = reader.Dtype;
+
+pub const Options = struct {
+    dim: u32,
+    n: u64,
+    metric: Metric,
+    dtype: Dtype,
+    memory_bits: u32 = 4,
+    record_bits: u32 = 4,
+    degree: u32 = 48,
+    build_list_size: u32 = 100,
+    alpha: f32 = 1.2,
+    links_kept: u32 = 32,
+    threads: u32 = 1,
+    seed: u64 = 0,
+    memory_bytes: u64 = 0,
+    store_vectors: bool = false,
+    overwrite: bool = false,
+    /// How near records of one color lie: a percentile of the distances to a cluster's centroid.
+    affinity_percent: u32 = 5,
+    /// Begin at the first row whatever a killed build left.
+    restart: bool = false,
+    /// Between two times that the state of a stage is saved, at least.
+    checkpoint_ms: u32 = 30_000,
+
+    /// What a build must have in common with another to go on from its work, its input aside.
+    pub fn identity(self: *const Options) u64 {
+        var hash = std.hash.XxHash3.init(0);
+        inline for (.{
+            self.dim,
+            self.n,
+            @intFromEnum(self.metric),
+            @intFromEnum(self.dtype),
+            self.memory_bits,
+            self.record_bits,
+            self.degree,
+            self.build_list_size,
+            @as(u32, @bitCast(self.alpha)),
+            self.links_kept,
+            // One thread promises the same bytes every time, so it goes on from no other's work.
+            @intFromBool(self.threads == 1),
+            self.seed,
+            @intFromBool(self.store_vectors),
+            self.affinity_percent,
+        }) |value| hash.update(std.mem.asBytes(&@as(i128, value)));
+        return hash.final();
+    }
+};
+
+/// Resident bytes of a build at its peak: the graph stage, and the writing that follows it.
+pub fn memory_needed(options: Options, dim_code: u32) u64 {
+    const codes = @as(u64, dim_code) + @sizeOf(quant.BuildCodes.PairFactors);
+    const neighbors = @as(u64, options.degree) * 4;
+    const small = 16; // degrees, locks, placement
+    return options.n * (codes + neighbors + small);
+}
+
+pub fn check(options: Options, diagnostic: *Diagnostic) Error!void {
+    const Check = struct {
+        fn range(d: *Diagnostic, argument: []const u8, value: u64, low: u64, high: u64) Error!void {
+            if (value >= low and value <= high) return;
+            d.argument = argument;
+            d.say("{s} is {d}; it must lie within {d} and {d}", .{ argument, value, low, high });
+            return error.InvalidArgument;
+        }
+    };
+    if (options.n == 0) {
+        diagnostic.argument = "vectors";
+        diagnostic.say("an index needs at least one vector", .{});
+        return error.Empty;
+    }
+    try Check.range(diagnostic, "row_count", options.n, 1, graph.vertices_max);
+    try Check.range(diagnostic, "dim", options.dim, 1, base.limits.dim_max);
+    try Check.range(diagnostic, "memory_bits", options.memory_bits, 1, 6);
+    try Check.range(diagnostic, "record_bits", options.record_bits, 0, 8);
+    try Check.range(diagnostic, "degree", options.degree, 4, 128);
+    try Check.range(diagnostic, "build_list_size", options.build_list_size, 8, 2000);
+    try Check.range(diagnostic, "threads", options.threads, 1, 1024);
+    if (!(options.alpha >= 1 and options.alpha <= 4)) {
+        diagnostic.argument = "alpha";
+        diagnostic.say("alpha is {d}; it must lie within 1 and 4", .{options.alpha});
+        return error.InvalidArgument;
+    }
+}

@@ -1,0 +1,259 @@
+//! What a build leaves behind so that a later one of the same input and options can go on: how far encoding came, the
+//! graph (half made, then whole), the placement, and the list of finished files. Each is a sealed file (sealed.zig)
+//! that names its build; one that is missing, damaged or of another build means that its stage starts again.
+const std = @import("std");
+const base = @import("base");
+const graph = @import("graph");
+const diagnostics = @import("diagnostic.zig");
+const files = @import("files.zig");
+const sealed = @import("sealed.zig");
+const work = @import("work.zig");
+const writer = @import("writer.zig");
+const Diagnostic = diagnostics.Diagnostic;
+const Error = diagnostics.Error;
+
+pub const encode_name = "encode.work";
+pub const graph_name = "graph.work";
+pub const placement_name = "placement.work";
+pub const written_name = "written.work";
+
+/// Raised whenever a build of other code must not go on from these files.
+pub const version: u64 = 1;
+
+/// How far encoding came, and who the build is.
+pub const Encoded = extern struct {
+    rows: u64,
+    uuid: [36]u8,
+    salt: u32,
+    ranges: work.Ranges,
+    codes: work.GrowingFile.Mark,
+    points: work.GrowingFile.Mark,
+    vectors: work.GrowingFile.Mark,
+};
+
+pub fn save_encoded(allocator: std.mem.Allocator, dir: std.fs.Dir, identity: u64, encoded: *const Encoded, diagnostic: *Diagnostic) Error!void {
+    var file = try sealed.Writer.create(allocator, dir, encode_name, diagnostic);
+    defer file.deinit();
+    try file.write(std.mem.asBytes(encoded));
+    try file.seal(identity, encoded.rows, 0);
+}
+
+pub fn load_encoded(allocator: std.mem.Allocator, dir: std.fs.Dir, identity: u64) error{OutOfMemory}!?Encoded {
+    var file = try sealed.Reader.open(allocator, dir, encode_name, identity) orelse return null;
+    defer file.deinit();
+    var encoded: Encoded = undefined;
+    return if (file.read(std.mem.asBytes(&encoded))) encoded else null;
+}
+
+// ---- the graph
+
+const Form = enum(u64) { half, whole, _ };
+
+/// Of a vertex in graph.work, before its neighbors.
+const RowHead = extern struct { degree: u32, radius: f32 };
+
+/// Saves the graph while it is built and when it is whole (vamana.zig calls `restore`, `due` and `save`).
+pub const GraphKeeper = struct {
+    allocator: std.mem.Allocator,
+    dir: std.fs.Dir,
+    identity: u64,
+    diagnostic: *Diagnostic,
+    interval_us: u64,
+    last_us: u64,
+    /// What the last save took: saving must stay a small share of the work.
+    cost_us: u64 = 0,
+    failure: Error = error.Internal,
+
+    /// At most one part in so many of the time goes into saving.
+    const cost_share = 20;
+
+    pub fn due(self: *GraphKeeper) bool {
+        return base.nowMicros() - self.last_us >= @max(self.interval_us, cost_share * self.cost_us);
+    }
+
+    pub fn save(self: *GraphKeeper, insertion: *const graph.Insertion) error{NotKept}!void {
+        const started = base.nowMicros();
+        self.write_half(insertion) catch |err| {
+            self.failure = err;
+            return error.NotKept;
+        };
+        self.last_us = base.nowMicros();
+        self.cost_us = self.last_us - started;
+    }
+
+    fn write_half(self: *GraphKeeper, insertion: *const graph.Insertion) Error!void {
+        var file = try sealed.Writer.create(self.allocator, self.dir, graph_name, self.diagnostic);
+        defer file.deinit();
+        for (insertion.order[0..insertion.inserted]) |vertex| {
+            try file.write(std.mem.asBytes(&RowHead{ .degree = insertion.graph.degrees[vertex], .radius = insertion.radii[vertex] }));
+            try file.write(std.mem.sliceAsBytes(insertion.graph.list(vertex)));
+        }
+        try file.seal(self.identity, insertion.inserted, @intFromEnum(Form.half));
+    }
+
+    pub fn restore(self: *GraphKeeper, insertion: *graph.Insertion) error{OutOfMemory}!void {
+        var file = try sealed.Reader.open(self.allocator, self.dir, graph_name, self.identity) orelse return;
+        defer file.deinit();
+        if (file.form != @intFromEnum(Form.half) or file.count > insertion.order.len) return;
+        const done = for (insertion.order[0..@intCast(file.count)], 0..) |vertex, i| {
+            insertion.radii[vertex] = read_row(&file, insertion.graph, vertex) orelse break i;
+        } else file.count;
+        if (done == file.count) {
+            insertion.inserted = @intCast(done);
+            return;
+        }
+        for (insertion.order[0..@intCast(done + 1)]) |vertex| {
+            insertion.graph.degrees[vertex] = 0;
+            insertion.radii[vertex] = std.math.inf(f32);
+        }
+    }
+
+    pub fn save_whole(self: *GraphKeeper, built: *const graph.Graph) Error!void {
+        var file = try sealed.Writer.create(self.allocator, self.dir, graph_name, self.diagnostic);
+        defer file.deinit();
+        try file.write(std.mem.asBytes(&built.entry));
+        for (0..built.n) |vertex| {
+            try file.write(std.mem.asBytes(&RowHead{ .degree = built.degrees[vertex], .radius = 0 }));
+            try file.write(std.mem.sliceAsBytes(built.list(@intCast(vertex))));
+        }
+        try file.seal(self.identity, built.n, @intFromEnum(Form.whole));
+    }
+
+    pub fn load_whole(self: *GraphKeeper, n: u32, degree: u32) error{OutOfMemory}!?graph.Graph {
+        var file = try sealed.Reader.open(self.allocator, self.dir, graph_name, self.identity) orelse return null;
+        defer file.deinit();
+        if (file.form != @intFromEnum(Form.whole) or file.count != n) return null;
+        var built: graph.Graph = .{
+            .n = n,
+            .degree_max = degree,
+            .neighbors = try self.allocator.alloc(u32, @as(usize, n) * degree),
+            .degrees = &.{},
+            .entry = 0,
+        };
+        var kept = false;
+        defer if (!kept) built.deinit(self.allocator);
+        built.degrees = try self.allocator.alloc(u16, n);
+        if (!file.read(std.mem.asBytes(&built.entry)) or built.entry >= n) return null;
+        for (0..n) |vertex| _ = read_row(&file, &built, @intCast(vertex)) orelse return null;
+        kept = true;
+        return built;
+    }
+
+    fn read_row(file: *sealed.Reader, built: *graph.Graph, vertex: u32) ?f32 {
+        var head: RowHead = undefined;
+        if (!file.read(std.mem.asBytes(&head)) or head.degree > built.degree_max) return null;
+        built.degrees[vertex] = @intCast(head.degree);
+        return if (file.read(std.mem.sliceAsBytes(built.list(vertex)))) head.radius else null;
+    }
+};
+
+/// Vertices in a saved graph, and whether it is whole; null where none is saved.
+pub fn look_at_graph(allocator: std.mem.Allocator, dir: std.fs.Dir, identity: u64) error{OutOfMemory}!?struct { vertices: u64, whole: bool } {
+    var file = try sealed.Reader.open(allocator, dir, graph_name, identity) orelse return null;
+    defer file.deinit();
+    return .{ .vertices = file.count, .whole = file.form == @intFromEnum(Form.whole) };
+}
+
+// ---- the placement
+
+pub const Placed = struct {
+    placement: graph.Placement,
+    colors: []u8,
+
+    pub fn deinit(self: *Placed, allocator: std.mem.Allocator) void {
+        self.placement.deinit(allocator);
+        allocator.free(self.colors);
+    }
+};
+
+pub fn save_placed(allocator: std.mem.Allocator, dir: std.fs.Dir, identity: u64, placed: *const Placed, diagnostic: *Diagnostic) Error!void {
+    var file = try sealed.Writer.create(allocator, dir, placement_name, diagnostic);
+    defer file.deinit();
+    try file.write(std.mem.sliceAsBytes(placed.placement.order));
+    try file.write(std.mem.sliceAsBytes(placed.placement.page_first));
+    try file.write(placed.colors);
+    try file.seal(identity, placed.placement.order.len, placed.placement.page_first.len);
+}
+
+pub fn load_placed(allocator: std.mem.Allocator, dir: std.fs.Dir, identity: u64, n: u32) error{OutOfMemory}!?Placed {
+    var file = try sealed.Reader.open(allocator, dir, placement_name, identity) orelse return null;
+    defer file.deinit();
+    if (file.count != n or file.form > n) return null;
+    const order = try allocator.alloc(u32, n);
+    var kept = false;
+    defer if (!kept) allocator.free(order);
+    const page_first = try allocator.alloc(u32, @intCast(file.form));
+    defer if (!kept) allocator.free(page_first);
+    const colors = try allocator.alloc(u8, n);
+    defer if (!kept) allocator.free(colors);
+    if (!file.read(std.mem.sliceAsBytes(order)) or !file.read(std.mem.sliceAsBytes(page_first)) or !file.read(colors)) return null;
+    kept = true;
+    return .{ .placement = .{ .order = order, .page_first = page_first }, .colors = colors };
+}
+
+// ---- the files of the index
+
+/// What `writer.write` told, one after another; then for every file its name's length, its name, its size and sum.
+const WrittenHead = extern struct {
+    links_built: u32,
+    page_size: u32,
+    page_count: u32,
+    file_count: u32,
+    edges: u64,
+    adjacency_bits: u64,
+};
+
+const WrittenFile = extern struct { name: [32]u8 = @splat(0), bytes: u64, checksum: u64 };
+
+pub fn save_written(allocator: std.mem.Allocator, dir: std.fs.Dir, identity: u64, written: *const writer.Written, diagnostic: *Diagnostic) Error!void {
+    var file = try sealed.Writer.create(allocator, dir, written_name, diagnostic);
+    defer file.deinit();
+    try file.write(std.mem.asBytes(&WrittenHead{
+        .links_built = written.links_built,
+        .page_size = written.page_size,
+        .page_count = written.page_count,
+        .file_count = @intCast(written.files.items.len),
+        .edges = written.edges,
+        .adjacency_bits = written.adjacency_bits,
+    }));
+    for (written.files.items) |item| {
+        var entry: WrittenFile = .{ .bytes = item.summary.bytes, .checksum = item.summary.checksum };
+        @memcpy(entry.name[0..item.name.len], item.name);
+        try file.write(std.mem.asBytes(&entry));
+    }
+    try file.seal(identity, written.files.items.len, 0);
+}
+
+/// Null also where a file is no longer what it was. `names` are the files that an index can have.
+pub fn load_written(allocator: std.mem.Allocator, dir: std.fs.Dir, identity: u64, names: []const []const u8) error{OutOfMemory}!?writer.Written {
+    var file = try sealed.Reader.open(allocator, dir, written_name, identity) orelse return null;
+    defer file.deinit();
+    var head: WrittenHead = undefined;
+    if (!file.read(std.mem.asBytes(&head))) return null;
+    var written: writer.Written = .{
+        .links_built = head.links_built,
+        .page_size = head.page_size,
+        .page_count = head.page_count,
+        .edges = head.edges,
+        .adjacency_bits = head.adjacency_bits,
+    };
+    var kept = false;
+    defer if (!kept) written.deinit(allocator);
+    for (0..head.file_count) |_| {
+        var entry: WrittenFile = undefined;
+        if (!file.read(std.mem.asBytes(&entry))) return null;
+        const wanted = std.mem.sliceTo(&entry.name, 0);
+        const name = for (names) |name| {
+            if (std.mem.eql(u8, name, wanted)) break name;
+        } else return null;
+        var diagnostic: Diagnostic = .{};
+        const found = files.summarize(allocator, dir, name, &diagnostic) catch |err| switch (err) {
+            error.OutOfMemory => return error.OutOfMemory,
+            else => return null,
+        };
+        if (found.bytes != entry.bytes or found.checksum != entry.checksum) return null;
+        try written.files.append(allocator, .{ .name = name, .summary = found });
+    }
+    kept = true;
+    return written;
+}
