@@ -7,7 +7,18 @@ import json
 import sys
 from pathlib import Path
 
-from bench import caches, core_report, datasets, filters, ladder, lines, machine, report, sections, sweep
+from bench import (
+    caches,
+    core_report,
+    datasets,
+    filter_report,
+    ladder,
+    lines,
+    machine,
+    report,
+    sections,
+    sweep,
+)
 from bench.peers import install
 
 BUDGET_HELP = "share of n·d·4 bytes, with bits in memory and in the record after a colon: 20%%, 10%%:2+6"
@@ -79,11 +90,13 @@ def parser() -> argparse.ArgumentParser:
     )
     common(sub)
 
-    sub = commands.add_parser("filters", help="filtered search against filtering afterwards")
+    sub = commands.add_parser("filters", help="filtered search by selectivity and kind of label")
     common(sub)
-    sub.add_argument("--budget", default="20%", help=BUDGET_HELP)
-    sub.add_argument("--filters", nargs="+", help="default: every truth_<filter>.bin of the set")
-    sub.add_argument("--lists", nargs="+", default=["64", "128", "256"], help="as for the sweep")
+    sub.add_argument("--budget", default="25%", help=BUDGET_HELP)
+    sub.add_argument("--peers", default="hnswlib,diskannpy", help="that over-fetch; comma-separated, or none")
+    sub.add_argument("--ladder", action="store_true", help="late, early, gate, gate and planner instead")
+    sub.add_argument("--lists", nargs="+", type=int, help="list sizes of the curves")
+    sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure only these; others as before")
 
     sub = commands.add_parser("data", help="print the folder of a set; make it where a maker is named")
     sub.add_argument("set", choices=["sift1m", "sift100k"])
@@ -125,21 +138,30 @@ def run_sweep(arguments: argparse.Namespace) -> None:
 
 
 def run_filters(arguments: argparse.Namespace) -> None:
-    dataset = datasets.load(arguments.data.resolve(), query_count=arguments.queries)
     if arguments.limit is not None:
         sys.exit("filters: the truths of a set are for all of it; --limit is for the sweep")
-    name = arguments.name or f"filters-{dataset.name}-{dataset.n}"
-    filters.run(
-        dataset,
-        arguments.filters or filters.known_cases(dataset.folder),
-        memory=arguments.budget,
-        lists=arguments.lists,
-        work=arguments.work.resolve(),
-        out=arguments.out,
-        name=name,
+    folder = arguments.data.resolve()
+    step = "-ladder" if arguments.ladder else ""
+    name = arguments.name or f"filters{step}-{folder.name}"
+    context = sections.Context(
+        data=str(folder),
+        work=str(arguments.work.resolve()),
+        limit=None,
+        query_count=min(arguments.queries or 1000, 1000),
+        single_count=20,
         threads=arguments.threads,
+        options={
+            "budget": arguments.budget,
+            "budgets": [arguments.budget],
+            "lists": arguments.lists,
+            "ladder": arguments.ladder,
+            "peers": [] if arguments.peers == "none" else arguments.peers.split(","),
+        },
     )
+    table = filter_report.run(context, arguments.out, name, arguments.only)
     show(arguments.out, name)
+    if table:
+        print(lines.tally(table))
 
 
 def run_report(arguments: argparse.Namespace) -> None:

@@ -1,274 +1,388 @@
-"""Filtered search against filtering afterwards: recall, reads and throughput at equal recall."""
+"""``bench filters``: filtered search measured by selectivity and by what labels follow, beside its peers."""
 
 from __future__ import annotations
 
-import json
-import sys
+import shutil
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 import velo
-from bench import datasets, machine, report, sweep
+from bench import core, curves, datasets, filter_cases, sweep
+from bench.curves import RECALL
 from bench.datasets import Dataset, K
-from velo.formats import read_truth
+from bench.filter_cases import LABELS, MIXES, SHARES, Case
+from bench.sections import Context, Found, Section
 
-#: How many candidates "filtered afterwards" asks for, as multiples of k / selectivity.
-LATE_FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0)
-LATE_CANDIDATES_MAX = 2000
-
-
-@dataclass(frozen=True)
-class Case:
-    """A filter of the set: one predicate a query, exact truth for the first queries."""
-
-    name: str
-    column: str
-    truth_ids: NDArray[np.int64]
-    #: predicate of each query: equal ones are searched in one batch
-    values: list[Any]
-
-    def groups(self) -> Iterator[tuple[Any, NDArray[np.int64]]]:
-        keys = [repr(value) for value in self.values]
-        for key in dict.fromkeys(keys):
-            yield self.values[keys.index(key)], np.array([i for i, k in enumerate(keys) if k == key])
+LISTS = [10, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512]
+#: List sizes of searches that filter late, as multiples of k / selectivity.
+LATE_FACTORS = (0.5, 0.8, 1.2, 2.0, 3.0, 5.0)
+LIST_MAX = 8192
+PEER_FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0)
+PEER_CANDIDATES_MAX = 2000
+PEER_QUERIES = 500
+#: Late filtering below this share asks for more candidates than a list holds.
+LATE_SHARE_MIN = 0.01
+#: The steps of ``--ladder``.
+PLANS = ("late", "early", "gate", "auto")
+SETTING = 0.95
 
 
-def predicate(case: Case, value: Any) -> Any:
-    column = velo.col(case.column)
-    if case.name.startswith("range_"):
-        return column < value
-    if case.name == "tags2":
-        return column.contains_all(list(value))
-    return column == value
+def tuning_for(plan: str) -> velo.SearchTuning:
+    """The switch that makes a search filter in the given way. Raises DataError where there is none."""
+    names = {each.name for each in fields(velo.SearchTuning)}
+    if plan == "auto":
+        return velo.SearchTuning()
+    if "filter_plan" in names:
+        chosen: dict[str, Any] = {"filter_plan": plan}
+        return velo.SearchTuning(**chosen)
+    if plan == "late":
+        chosen = {"late_filter": True}
+        return velo.SearchTuning(**chosen)
+    raise datasets.DataError(f"SearchTuning has no filter_plan={plan!r}")
 
 
-def load_cases(dataset: Dataset, names: Sequence[str]) -> list[Case]:
-    folder = dataset.folder
-    sample = (folder / "sample.u8bin").exists()
-    asked = pq.read_table(folder / ("sample_query_filters.parquet" if sample else "query_filters.parquet"))
-    columns = {"far": "far10", "norm": "norm_decile", "tags2": "tags"}
-    cases = []
-    values: list[Any]
-    for name in names:
-        truth = read_truth(folder / f"{'sample_' if sample else ''}truth_{name}.bin").ids
-        count = min(len(truth), len(dataset.queries))
-        if name.startswith("range_"):
-            column, values = "price", [float(name.removeprefix("range_"))] * count
-        elif name == "tags2":
-            column = "tags"
-            values = list(
-                zip(asked["tag_a"].to_pylist()[:count], asked["tag_b"].to_pylist()[:count], strict=True)
-            )
-        else:
-            column = columns.get(name, name)
-            values = asked[column].to_pylist()[:count]
-        cases.append(Case(name, column, truth[:count], values))
-    return cases
+def index_of(context: Context, dataset: Dataset) -> tuple[Path, Path]:
+    """The index with the set's columns and those of the mixes, built if needed, and their Parquet file."""
+    columns = filter_cases.table_of(dataset, context.folder)
+    job = core.velo_job(dataset, context.options["budget"], [], build={"metadata": str(columns)})
+    path = sweep.index_folder(job, dataset, context.folder) / "index.velo"
+    if not (path.parent / "built.json").exists():
+        folder = core.run_folder(context, "build")
+        sweep.run_job(job, dataset, context.folder, folder, threads=context.threads)
+    return path, columns
 
 
-def known_cases(folder: Path) -> list[str]:
-    names = [path.stem.split("truth_", 1)[1] for path in folder.glob("*truth_*.bin")]
-    names += [
-        path.name.split("truth_", 1)[1].removesuffix(".bin") for path in folder.glob("truth_range_*.bin")
-    ]
-    return sorted(
-        {
-            name
-            for name in names
-            if (folder / f"truth_{name}.bin").exists() or (folder / f"sample_truth_{name}.bin").exists()
-        }
-    )
+def opened(context: Context, path: Path, **chosen: Any) -> velo.Index:
+    memory = context.options["budget"].partition(":")[0]
+    return velo.open(path, **({"memory": memory, "threads": context.threads} | chosen))
 
 
-def build(dataset: Dataset, job: sweep.Job, work: Path, threads: int) -> Path:
-    """The index that a sweep with the same options makes; made here if it is not there yet."""
-    path = sweep.index_folder(job, dataset, work) / "index.velo"
-    if not path.exists():
-        out = work / "runs" / f"build-{path.parent.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        sweep.run_job(sweep.Job(job.system, job.label, job.build, []), dataset, work, out, threads=threads)
-    return path
-
-
-def filtered_bound(dataset: Dataset, case: Case) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Distance of each query's farthest true match, and how many matches there are (fewer than k for rare
-    filters).
-    """
-    counts = (case.truth_ids >= 0).sum(axis=1)
-    queries = dataset.queries[: len(case.truth_ids)]
-    exact = datasets.exact_distances(dataset.base, queries, case.truth_ids, dataset.metric)
-    return np.where(np.isinf(exact), -1, exact).max(axis=1), counts
-
-
-def measure(dataset: Dataset, index: velo.Index, case: Case, setting: str) -> dict[str, Any]:
-    """One batch with a filter for each query."""
-    count = len(case.values)
-    point = sweep.velo_point(setting)
-    tuning = velo.SearchTuning(sigma=point.get("sigma"))
-    asked = [predicate(case, value) for value in case.values]
-    start = time.perf_counter()
-    result = index.search(
-        dataset.queries[:count], K, filter=asked, list_size=point["list_size"], tuning=tuning
-    )
-    seconds = time.perf_counter() - start
-    return score(dataset, case, np.asarray(result.ids)) | {
-        "how": "filtered",
-        "setting": f"list {setting}",
-        "qps": count / seconds,
-        "reads": float(np.mean(result.stats["reads"])),
-        "rounds": float(np.mean(result.stats["rounds"])),
-    }
-
-
-def measure_late(
-    dataset: Dataset,
-    index: velo.Index,
-    case: Case,
-    passes: list[NDArray[np.bool_]],
-    candidates: int,
-    list_size: int,
+def search(
+    dataset: Dataset, index: velo.Index, case: Case, *, plan: str = "auto", **how: Any
 ) -> dict[str, Any]:
-    """The same index searched without a filter for ``candidates``, the filter applied to the answer."""
-    count = len(case.truth_ids)
+    """One batch, each query with its filter; filters are compiled before the clock starts."""
+    tuning = tuning_for(plan)
+    index.search(case.queries[:20], K, filter=case.filters[:20], tuning=tuning, **how)
     start = time.perf_counter()
-    result = index.search(dataset.queries[:count], candidates, list_size=max(list_size, candidates))
+    result = index.search(case.queries, K, filter=case.filters, tuning=tuning, **how)
     seconds = time.perf_counter() - start
-    found = np.asarray(result.ids)
-    ids = np.full((count, K), -1, dtype=np.int64)
-    for (_, members), mask in zip(case.groups(), passes, strict=True):
-        for query in members:
-            kept = [vertex for vertex in found[query] if vertex >= 0 and mask[vertex]][:K]
-            ids[query, : len(kept)] = kept
-    return score(dataset, case, ids) | {
-        "how": "filtered afterwards",
-        "setting": f"{candidates} candidates",
-        "qps": count / seconds,
-        "reads": float(np.mean(result.stats["reads"])),
-        "rounds": float(np.mean(result.stats["rounds"])),
+    stats = {
+        name: float(np.mean(result.stats[name])) for name in ("reads", "rounds", "estimates", "expanded")
+    }
+    return {
+        "filter": case.name,
+        "plan": plan,
+        "system": "velo",
+        "list_size": how.get("list_size") or 0,
+        RECALL: filter_cases.score(dataset, case, np.asarray(result.ids)),
+        "qps": len(case.queries) / seconds,
+        "engine_latency_us": float(np.mean(result.stats["latency_us"])),
+        "query_count": len(case.queries),
+        **stats,
     }
 
 
-def score(dataset: Dataset, case: Case, ids: NDArray[np.int64]) -> dict[str, Any]:
-    bound, counts = filtered_bound(dataset, case)
-    some = counts > 0
-    queries = dataset.queries[: len(ids)]
-    shares = datasets.recall_within(dataset, queries[some], ids[some], bound[some], counts[some])
-    return {"filter": case.name, "query_count": int(some.sum()), f"recall_at_{K}": float(shares.mean())}
-
-
-def matching_rows(dataset: Dataset, case: Case) -> list[NDArray[np.bool_]]:
-    """For each group of the case, which rows pass; by pyarrow, not by the engine under test."""
-    assert dataset.labels is not None
-    table = pq.read_table(dataset.labels, columns=[case.column])
-    column: Any = table.column(0).slice(0, dataset.n).combine_chunks()
-    masks = []
-    mask: Any
-    rows_of: dict[str, NDArray[np.int64]] = {}
-    if case.name == "tags2":
-        parents = np.asarray(pc.list_parent_indices(column))
-        words = pc.list_flatten(column).dictionary_encode()
-        codes = np.asarray(words.indices)
-        order = np.argsort(codes, kind="stable")
-        bounds = np.searchsorted(codes[order], np.arange(len(words.dictionary) + 1))
-        for code, word in enumerate(words.dictionary.to_pylist()):
-            rows_of[word] = np.unique(parents[order[bounds[code] : bounds[code + 1]]])
-    for value, _ in case.groups():
-        if case.name.startswith("range_"):
-            mask = pc.less(column, pa.scalar(value, column.type))
-        elif case.name == "tags2":
-            rows = np.intersect1d(rows_of[value[0]], rows_of[value[1]])
-            mask = np.zeros(dataset.n, dtype=bool)
-            mask[rows] = True
-            masks.append(mask)
-            continue
-        else:
-            mask = pc.equal(column, pa.scalar(value, column.type))
-        masks.append(np.asarray(pc.fill_null(mask, False)))
-    return masks
-
-
-def run(
-    dataset: Dataset,
-    names: Sequence[str],
-    *,
-    memory: str,
-    lists: Sequence[str],
-    work: Path,
-    out: Path,
-    name: str,
-    threads: int,
+def sweep_lists(
+    dataset: Dataset, index: velo.Index, case: Case, plan: str, lists: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Measure every case filtered and filtered afterwards; write ``out/name.jsonl`` and ``out/name.md``."""
-    cases = load_cases(dataset, names)
-    job = sweep.velo_job(dataset, memory, lists)
-    path = build(dataset, job, work, threads)
-    rows: list[dict[str, Any]] = []
-    with velo.open(path, memory=memory.partition(":")[0], threads=threads) as index:
-        for case in cases:
-            print(f"filters: {case.name}", file=sys.stderr, flush=True)
-            masks = matching_rows(dataset, case)
-            sizes = [len(members) for _, members in case.groups()]
-            share = float(np.average([mask.mean() for mask in masks], weights=sizes))
-            widest = max(sweep.velo_point(text)["list_size"] for text in lists)
-            early = [measure(dataset, index, case, size) | {"selectivity": share} for size in lists]
-            rows += early
-            wanted = max(row[f"recall_at_{K}"] for row in early)
-            for factor in LATE_FACTORS:
-                candidates = int(np.ceil(K / share * factor))
-                if candidates > LATE_CANDIDATES_MAX:
-                    break
-                late = measure_late(dataset, index, case, masks, candidates, widest) | {"selectivity": share}
-                rows.append(late)
-                if late[f"recall_at_{K}"] >= wanted:
-                    break
-    host = machine.describe(work)
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / f"{name}.jsonl").open("w") as file:
-        for line in (
-            {"head": {"machine": host, "dataset": dataset.name, "n": dataset.n, "memory": memory}},
-            *rows,
-        ):
-            file.write(json.dumps(line) + "\n")
-    (out / f"{name}.md").write_text(markdown(dataset, host, memory, rows, name))
+    # Compiling is the filter's cost, not the search's: done before, for all predicates of the case.
+    index.search(case.queries, K, filter=case.filters, list_size=K)
+    return [search(dataset, index, case, plan=plan, list_size=size) for size in lists]
+
+
+def late_lists(share: float) -> list[int]:
+    sizes = [max(16, int(np.ceil(factor * K / share))) for factor in LATE_FACTORS]
+    return sorted({size for size in sizes if size <= LIST_MAX})
+
+
+def case_of(context: Context, dataset: Dataset, name: str, columns: Path) -> Case:
+    """``share_0.1``, ``mix50``, or a filter that the set names."""
+    count = context.query_count
+    if name.startswith("share_"):
+        return filter_cases.share_case(dataset, float(name.removeprefix("share_")), columns, count=count)
+    if name.startswith("mix"):
+        return filter_cases.mix_case(dataset, int(name.removeprefix("mix")), columns, count=count)
+    return filter_cases.load(dataset, name, count=count)
+
+
+def measure_case(name: str) -> Callable[[Context], Found]:
+    """A filter by velo's own plan, by filtering late, and at the one setting ``recall=0.95``."""
+
+    def measure(context: Context) -> Found:
+        dataset = context.dataset(warm_up=0)
+        path, columns = index_of(context, dataset)
+        case = case_of(context, dataset, name, columns)
+        share = filter_cases.share_of(case, filter_cases.masks_of(case, columns))
+        lists = context.options.get("lists") or LISTS
+        found: Found = {"filter": name, "share": share, "query_count": len(case.queries)}
+        with opened(context, path) as index:
+            found["rows"] = sweep_lists(dataset, index, case, "auto", lists)
+            found["setting"] = search(dataset, index, case, recall=SETTING)
+            if share >= LATE_SHARE_MIN * 0.9:
+                found["late"] = sweep_lists(dataset, index, case, "late", late_lists(share))
+        return found
+
+    return measure
+
+
+def edges(context: Context) -> Found:
+    """The one setting where all rows pass, and where a single row does."""
+    dataset = context.dataset(warm_up=0)
+    path, columns = index_of(context, dataset)
+    queries = dataset.queries[: context.query_count]
+    column = "price" if "price" in pq.read_schema(columns).names else None
+    if column is None:
+        raise datasets.DataError("the set has no column price")
+    values = np.asarray(pq.read_table(columns, columns=[column])[column])
+    least = int(np.argmin(values))
+    bound = float(np.nextafter(values[least], np.float32(2), dtype=np.float32))
+    everything = Case("share_2", column, [2.0] * len(queries), queries, dataset.truth_ids[: len(queries)])
+    one = np.full((len(queries), K), -1, np.int64)
+    one[:, 0] = least
+    single = Case("share_one", column, [bound] * len(queries), queries, one)
+    with opened(context, path) as index:
+        return {
+            "all": search(dataset, index, everything, recall=SETTING),
+            "one": search(dataset, index, single, recall=SETTING),
+        }
+
+
+def one_thread(context: Context) -> Found:
+    """10 % pass, one thread, 20 % of memory, with the mean latency of single queries."""
+    dataset = context.dataset(warm_up=0)
+    path, columns = index_of(context, dataset)
+    name = "uniform10" if "uniform10" in filter_cases.names_of(dataset.folder) else "section"
+    case = case_of(context, dataset, name, columns)
+    with opened(context, path, memory="20%", threads=1) as index:
+        rows = sweep_lists(dataset, index, case, "auto", context.options.get("lists") or LISTS)
+        late = sweep_lists(dataset, index, case, "late", late_lists(0.1))
+    return {"filter": name, "rows": rows, "late": late}
+
+
+def over_fetched(peer: str, name: str) -> Callable[[Context], Found]:
+    """A peer that knows no filter asked for k / selectivity candidates and more, of which those that pass are
+    kept; what dropping the others takes is not counted.
+    """
+
+    def measure(context: Context) -> Found:
+        dataset = context.dataset(warm_up=0)
+        columns = filter_cases.table_of(dataset, context.folder)
+        narrow = replace(context, query_count=min(context.query_count, PEER_QUERIES))
+        case = case_of(narrow, dataset, name, columns)
+        masks = filter_cases.masks_of(case, columns)
+        share = filter_cases.share_of(case, masks)
+        wanted = [int(np.ceil(K / share * factor)) for factor in PEER_FACTORS]
+        wanted = [count for count in wanted if count <= PEER_CANDIDATES_MAX]
+        if not wanted:
+            raise datasets.DataError(f"{name}: more than {PEER_CANDIDATES_MAX} candidates would be needed")
+        job = sweep.peer_job(peer, dataset, wanted, 0.2)
+        points = [point | {"k": point["list_size"], "warm_up_count": 0} for point in job.points]
+        asked = replace(dataset, queries=case.queries, truth_ids=np.maximum(case.truth_ids, 0))
+        folder = core.run_folder(context, peer)
+        sweep.run_job(
+            replace(job, points=points),
+            asked,
+            context.folder,
+            folder / "00",
+            threads=context.threads,
+            single_count=20,
+        )
+        rows = sweep.score_run(asked, folder)
+        for number, row in enumerate(rows):
+            with np.load(folder / "00" / f"{number}.npz") as answer:
+                kept = passing(answer["ids"].astype(np.int64), case, masks)
+            row[RECALL] = filter_cases.score(dataset, case, kept)
+        return {"filter": name, "share": share, "rows": rows}
+
+    return measure
+
+
+def passing(found: NDArray[np.int64], case: Case, masks: Sequence[NDArray[np.bool_]]) -> NDArray[np.int64]:
+    """The first k ids of each query that pass its filter, padded with -1."""
+    ids = np.full((len(found), K), -1, dtype=np.int64)
+    for (_, members), mask in zip(case.groups(), masks, strict=True):
+        for query in members:
+            kept = found[query][(found[query] >= 0) & mask[np.maximum(found[query], 0)]][:K]
+            ids[query, : len(kept)] = kept
+    return ids
+
+
+def plan_steps(name: str) -> Callable[[Context], Found]:
+    """The steps of the ladder on one filter: late, early, gate, gate and planner."""
+
+    def measure(context: Context) -> Found:
+        dataset = context.dataset(warm_up=0)
+        path, columns = index_of(context, dataset)
+        case = case_of(context, dataset, name, columns)
+        share = filter_cases.share_of(case, filter_cases.masks_of(case, columns))
+        found: Found = {"filter": name, "share": share}
+        with opened(context, path) as index:
+            for plan in PLANS:
+                own = plan in ("gate", "auto")
+                lists = (context.options.get("lists") or LISTS) if own else late_lists(share)
+                try:
+                    found[plan] = sweep_lists(dataset, index, case, plan, lists)
+                except datasets.DataError as error:
+                    found[f"{plan} error"] = str(error)
+        return found
+
+    return measure
+
+
+def links(context: Context) -> Found:
+    """Bytes of the links in memory, 32 a vertex."""
+    dataset = context.dataset(warm_up=0)
+    path, _ = index_of(context, dataset)
+    tuning = velo.OpenTuning(links_kept=32)
+    with velo.open(path, threads=context.threads, tuning=tuning) as index:
+        info = index.info()
+    return {"bytes": info["memory_bytes"]["links"] / info["n"], "kept": info["links_kept"]}
+
+
+def predicate_cost(context: Context) -> Found:
+    """Nanoseconds a row, where the program runs over every row of the set (without posting lists' help the
+    core runs it so; with it this is what remains).
+    """
+    dataset = context.dataset(warm_up=0)
+    path, columns = index_of(context, dataset)
+    found: Found = {}
+    for kind, name in (("equality", "uniform10"), ("two tags", "tags2")):
+        known = name in filter_cases.names_of(dataset.folder)
+        case = case_of(context, dataset, name if known else "section", columns)
+        taken = []
+        for value, _ in list(case.groups())[:10]:
+            with opened(context, path) as index:
+                compiled = index._filters.compile(filter_cases.predicate(case, value))
+                start = time.perf_counter()
+                compiled.matches()
+                taken.append((time.perf_counter() - start) / dataset.n * 1e9)
+        found[kind] = float(np.median(taken))
+    return found
+
+
+def unfiltered(context: Context) -> Found:
+    """The same batch without a filter, before any column was touched and after filters were used."""
+    dataset = context.dataset(warm_up=0)
+    path, columns = index_of(context, dataset)
+    case = case_of(context, dataset, filter_cases.names_of(dataset.folder)[0], columns)
+    queries = np.ascontiguousarray(dataset.queries[: context.query_count])
+    before, after = [], []
+
+    def rate(index: velo.Index) -> float:
+        start = time.perf_counter()
+        index.search(queries, K, list_size=100)
+        return len(queries) / (time.perf_counter() - start)
+
+    for _ in range(5):
+        with opened(context, path) as index:
+            index.search(queries[:200], K, list_size=100)
+            before.append(rate(index))
+            index.search(case.queries, K, filter=case.filters)
+            after.append(rate(index))
+    return {"before": float(np.median(before)), "after": float(np.median(after))}
+
+
+def store(context: Context) -> Found:
+    """A table of 8 columns and a million rows (as many rows as the set has) made into a filter store."""
+    dataset = context.dataset(warm_up=0)
+    path, _ = index_of(context, dataset)
+    table = store_table(dataset.n)
+    copy = context.folder / f"store-{time.time_ns()}"
+    copy.mkdir()
+    try:
+        if hasattr(velo.Index, "set_metadata"):
+            for file in path.iterdir():
+                shutil.copyfile(file, copy / file.name)
+            with velo.open(copy, threads=context.threads) as index:
+                changeable: Any = index
+                start = time.perf_counter()
+                changeable.set_metadata(table)
+                return {"seconds": time.perf_counter() - start, "rows": dataset.n}
+        from velo.metadata import write_metadata
+
+        order = np.random.default_rng(8).permutation(dataset.n).astype(np.uint32)
+        start = time.perf_counter()
+        write_metadata(copy, table, order)
+        return {"seconds": time.perf_counter() - start, "rows": dataset.n}
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+
+
+def store_table(n: int) -> pa.Table:
+    """Eight columns of the kinds that people have: numbers, flags, times, words, lists of words."""
+    random = np.random.default_rng(88)
+    words = np.array([f"word{number}" for number in range(5000)])
+    ends = np.concatenate([[0], np.cumsum(random.poisson(4, n))]).astype(np.int32)
+    said = pa.array(words[random.zipf(1.5, ends[-1]) % 5000], pa.string())
+    tags: Any = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), said)
+    columns: dict[str, Any] = {
+        "year": random.integers(1990, 2026, n, dtype=np.int16),
+        "price": random.random(n).astype(np.float32),
+        "views": random.zipf(1.3, n) % 10**9,
+        "stocked": random.random(n) < 0.5,
+        "seen": pa.array(random.integers(0, 10**12, n), pa.timestamp("ms")),
+        "brand": pa.array(words[random.zipf(1.4, n) % 500]).dictionary_encode(),
+        "title": pa.array(words[random.integers(0, 5000, n)], mask=random.random(n) < 0.03),
+        "tags": tags,
+    }
+    return pa.table(columns)
+
+
+def case_names(dataset: Dataset) -> list[str]:
+    """Every filter measured over the set."""
+    there = filter_cases.names_of(dataset.folder)
+    if (dataset.folder / "truth.npz").exists():
+        return there
+    names = [filter_cases.share_name(share) for share in SHARES if share * dataset.n >= 1]
+    names += [label for label in LABELS if label in there]
+    if (dataset.folder / "query_filters.parquet").exists():
+        names += [filter_cases.mix_name(mix) for mix in MIXES]
+    return names
+
+
+def sections_of(context: Context) -> dict[str, Section]:
+    dataset = context.dataset(warm_up=0)
+    large = dataset.n > 200_000
+    limit_s = 3600.0 if large else 300.0
+    texts = (dataset.folder / "truth.npz").exists()
+    names = case_names(dataset)
+    plain = "uniform10" if "uniform10" in names else names[0]
+    if context.options.get("ladder"):
+        kinds = [plain, *(name for name in ("zipf10", "far") if name in names)] if not texts else names
+        named = [Section(f"ladder-{name}", plan_steps(name), limit_s) for name in kinds]
+        return {section.name: section for section in named}
+    named = [Section(name, measure_case(name), limit_s) for name in names]
+    named.append(Section("one_thread", one_thread, limit_s))
+    if not texts:
+        named.append(Section("edges", edges, limit_s))
+    for peer in context.options["peers"]:
+        named += [
+            Section(f"{peer}-{name}", over_fetched(peer, name), limit_s)
+            for name in ([plain, "share_0.5", "share_0.2", "share_0.05"] if not texts else names)
+            if name in names
+        ]
+    named += [
+        Section("links", links, limit_s),
+        Section("predicate", predicate_cost, limit_s),
+        Section("unfiltered", unfiltered, limit_s),
+        Section("store", store, limit_s),
+    ]
+    return {section.name: section for section in named}
+
+
+def rows_of(found: dict[str, Found], section: str, key: str = "rows") -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = found.get(section, {}).get("result", {}).get(key, [])
     return rows
 
 
-def markdown(
-    dataset: Dataset, host: dict[str, Any], memory: str, rows: list[dict[str, Any]], name: str
-) -> str:
-    text = [
-        f"# {name}",
-        "",
-        f"{dataset.name}: {dataset.n:,} × {dataset.dim}, budget {memory}. {report.machine_line(host)}",
-        "",
-        "Recall is against exact truth among the rows that pass. *Filtered afterwards* asks the same "
-        "index without the filter for k / selectivity candidates and more, and drops what does not "
-        "pass; where its rows end below the recall above them, it would have needed more than "
-        f"{LATE_CANDIDATES_MAX} candidates.",
-        "",
-    ]
-    text += report.table(
-        ["filter", "passes", "how", "setting", f"recall@{K}", "reads", "rounds", "QPS"],
-        [
-            [
-                row["filter"],
-                f"{row['selectivity']:.3%}",
-                row["how"],
-                row["setting"],
-                f"{row[f'recall_at_{K}']:.4f}",
-                f"{row['reads']:.1f}",
-                f"{row['rounds']:.2f}",
-                f"{row['qps']:,.0f}",
-            ]
-            for row in rows
-        ],
-    )
-    return "\n".join(text) + "\n"
+def value_at(rows: list[dict[str, Any]], key: str, recall: float) -> float | None:
+    at = curves.at_recall(rows, key, recall)
+    return None if at is None else at.value

@@ -173,11 +173,12 @@ def _build_unless_built(system: System, base_path: str) -> dict[str, Any]:
 
 
 def measure(
-    system: System, point: dict[str, Any], queries: np.ndarray, single_count: int, out: Path
+    system: System, point: dict[str, Any], queries: np.ndarray, single_count: int, k: int, out: Path
 ) -> dict[str, Any]:
+    system.k = int(point.get("k", k))
     system.set_point(point)
     warm_up_count = int(point.get("warm_up_count", WARM_UP_COUNT))
-    if len(queries) >= 5 * WARM_UP_COUNT and len(queries) > warm_up_count:
+    if warm_up_count and len(queries) >= 5 * WARM_UP_COUNT and len(queries) > warm_up_count:
         queries, warm_up = queries[:-warm_up_count], queries[-warm_up_count:]
     else:
         warm_up = queries
@@ -244,7 +245,9 @@ def run(kind: type[System]) -> None:
     }
     with (out / "points.jsonl").open("w") as lines:
         for i, point in enumerate(request["points"]):
-            line = measure(system, point, queries, int(request["single_count"]), out / f"{i}.npz")
+            line = measure(
+                system, point, queries, int(request["single_count"]), int(request["k"]), out / f"{i}.npz"
+            )
             line.update(opened)
             line["resident_growth_bytes"] = status_bytes("VmHWM") - before
             line["facts"] = system.facts()

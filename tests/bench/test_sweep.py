@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import datasets, filters, machine, sweep
+from bench import datasets, machine, sweep
 from bench.peers import install
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "data"
@@ -62,27 +62,6 @@ def test_every_peer_has_a_runner_and_pinned_requirements() -> None:
         assert install.runner(name).is_file()
         lines = (install.HERE / name / "requirements.txt").read_text().split("\n")
         assert all("==" in line for line in lines if line.strip()), name
-
-
-def test_filters_cost_fewer_reads_than_filtering_afterwards(tmp_path: Path) -> None:
-    dataset = datasets.load(SAMPLE)
-    assert filters.known_cases(SAMPLE) == ["uniform10"]
-    rows = filters.run(
-        dataset,
-        ["uniform10"],
-        memory="20%",
-        lists=["64"],
-        work=tmp_path,
-        out=tmp_path / "out",
-        name="filters",
-        threads=2,
-    )
-    early, *late = rows
-    assert early["recall_at_10"] >= 0.9
-    assert early["selectivity"] == pytest.approx(0.1, abs=0.02)
-    equal = [row for row in late if row["recall_at_10"] >= early["recall_at_10"]] or late
-    assert early["reads"] < equal[-1]["reads"]
-    assert "filtered afterwards" in (tmp_path / "out" / "filters.md").read_text()
 
 
 def test_machine_is_described(tmp_path: Path) -> None:
