@@ -362,7 +362,7 @@ def draw(found: dict[str, Found], out: Path, name: str) -> list[tuple[str, str]]
     beside = {text: rows for text, rows in beside.items() if rows}
     if beside:
         plots.against_recall(
-            beside,
+            {text: [row | {"system": text.split(",")[0]} for row in rows] for text, rows in beside.items()},
             "qps",
             keep("tenth", "queries a second over recall, 10 % pass"),
             title=f"queries a second over recall, {tenth}",

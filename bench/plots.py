@@ -20,6 +20,8 @@ STYLES = {
     "zvec": ("#7e22ce", "v"),
     "numpy": ("#57534e", "X"),
 }
+#: Where all lines are velo's own, so that color must tell them apart.
+DISTINCT = ("#0b5cad", "#c2410c", "#15803d", "#7e22ce", "#b45309", "#0f766e", "#be185d", "#57534e")
 SHADES = ("#08306b", "#0b5cad", "#2f8fd8", "#7cb9ea", "#1aa6a6", "#0f766e")
 
 
@@ -34,9 +36,19 @@ def figure() -> tuple[Any, Any]:
     from matplotlib import pyplot as plt
 
     drawn, axes = plt.subplots(figsize=(7.2, 4.6), dpi=130, layout="constrained")
+    axes.set_axisbelow(True)
     axes.grid(True, which="major", color="#d6d3d1", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     return drawn, axes
+
+
+def plain_log(axis: Any) -> None:
+    """Powers of ten and their 2 and 5 folds, as numbers people write."""
+    from matplotlib import ticker
+
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def save(drawn: Any, axes: Any, path: Path, *, title: str, x: str, y: str, outside: bool = True) -> None:
@@ -54,8 +66,13 @@ def save(drawn: Any, axes: Any, path: Path, *, title: str, x: str, y: str, outsi
 
 
 def styled(labels: Sequence[str], systems: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Color and mark of each label; several of velo get shades of one color."""
+    """Color and mark of each label; several of velo get shades of one color beside its peers."""
     styles, mine = {}, 0
+    if len(systems) > 1 and set(systems) == {"velo"}:
+        return {
+            label: (DISTINCT[number % len(DISTINCT)], "osD^vXPh"[number % 8])
+            for number, label in enumerate(labels)
+        }
     for label, system in zip(labels, systems, strict=True):
         if system == "velo" and systems.count("velo") > 1:
             styles[label] = (SHADES[mine % len(SHADES)], "o")
@@ -97,12 +114,13 @@ def against_recall(
             label=label,
         )
     axes.set_xscale("log")
-    ticks = [tick for tick in (0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999) if tick >= low]
+    ticks = [tick for tick in (0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999) if tick >= low]
     axes.set_xticks([1 - tick for tick in ticks], [f"{tick:g}" for tick in ticks])
     axes.set_xticks([], minor=True)
     axes.set_xlim(1 - low, 4e-4)
     if log:
         axes.set_yscale("log")
+        plain_log(axes.yaxis)
     else:
         axes.set_ylim(bottom=0)
     save(drawn, axes, path, title=title, x="recall@10", y=y)
@@ -120,6 +138,8 @@ def scatter(
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.margins(x=0.25, y=0.15)
+    plain_log(axes.xaxis)
+    plain_log(axes.yaxis)
     save(drawn, axes, path, title=title, x=x, y=y)
 
 
@@ -128,10 +148,12 @@ def bars(
 ) -> None:
     drawn, axes = figure()
     drawn_bars = axes.bar(range(len(labels)), values, color="#0b5cad", width=0.65)
-    axes.bar_label(drawn_bars, labels=[f"{value:,.3g}" for value in values], fontsize=8, padding=2)
+    axes.bar_label(drawn_bars, labels=[f"{value:,.0f}" for value in values], fontsize=8, padding=2)
     axes.set_xticks(range(len(labels)), labels, rotation=25, ha="right", fontsize=8)
+    axes.grid(visible=False, axis="x")
     if log:
         axes.set_yscale("log")
+        plain_log(axes.yaxis)
     save(drawn, axes, path, title=title, x="", y=y)
 
 
@@ -150,20 +172,21 @@ def lines(
     drawn, axes = figure()
     for number, (label, points) in enumerate(series.items()):
         ordered = sorted(points)
-        color, mark = STYLES.get(label.split(" ")[0], ("", ""))
         axes.plot(
             [point[0] for point in ordered],
             [point[1] for point in ordered],
-            color=color if color and label.split(" ")[0] != "velo" else SHADES[number % len(SHADES)],
-            marker=mark or "osD^vX"[number % 6],
+            color=DISTINCT[number % len(DISTINCT)],
+            marker="osD^vXPh"[number % 8],
             markersize=4,
             linewidth=1.4,
             label=label,
         )
     if log_x:
         axes.set_xscale("log")
+        plain_log(axes.xaxis)
     if log_y:
         axes.set_yscale("log")
+        plain_log(axes.yaxis)
     else:
         axes.set_ylim(bottom=0)
     if backwards:
