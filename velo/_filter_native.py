@@ -169,6 +169,8 @@ class FilterCompiler:
         ------
         UnknownColumnError, FilterTypeError, FilterError
         """
+        if isinstance(condition, NativeFilter):
+            return condition
         if isinstance(condition, Mapping):
             condition = from_dict(condition)
         elif isinstance(condition, str):
@@ -199,6 +201,10 @@ class FilterCompiler:
             if size:
                 del self._kept[program]
                 total -= size
+
+    def compile_matches(self, matches: AnyArray) -> NativeFilter:
+        """A filter of a bool for each vertex."""
+        return self._masked(matches)
 
     def close(self) -> None:
         """Forget the filters that were kept."""

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from velo._filter_native import FilterCompiler, NativeFilter
+from velo._filter_tree import And, Column, Expr
 from velo.errors import FilterError, FilterTypeError, InvalidArgumentError
+from velo.filters import from_dict, from_text
 from velo.ids import Ids
 from velo.metadata import MetadataStore
 from velo.types import AnyArray, Int64Array
 
-__all__ = ["compiler_for", "filters_of"]
+__all__ = ["compiler_for", "filters_of", "restricted", "trees_of"]
 
 
 def compiler_for(row_count: int, store: MetadataStore | None, ids: Ids) -> FilterCompiler:
@@ -67,3 +69,45 @@ def filters_of(given: Any, compiler: FilterCompiler) -> list[NativeFilter | None
                 known[id(one)] = compiler.compile(one)
             compiled.append(known[id(one)])
     return compiled
+
+
+def trees_of(given: Any, count: int, compiler: FilterCompiler) -> list[Expr | NativeFilter | None]:
+    """What ``search(filter=)`` was given, one a query: trees where there are, else what was compiled of it.
+
+    Parameters
+    ----------
+    given : what ``search(filter=)`` was given
+    count : int
+        Queries.
+    compiler : FilterCompiler
+        Refuses what is no filter.
+    """
+    if given is None:
+        return [None] * count
+    if not _one_each(given):
+        return [_tree(given, compiler)] * count
+    filters_of(given, compiler)
+    if len(given) not in (1, count):
+        raise InvalidArgumentError(f"{len(given)} filters were given for {count} queries", argument="filter")
+    trees = [None if one is None else _tree(one, compiler) for one in given]
+    return trees * count if len(trees) == 1 else trees
+
+
+def _tree(given: Any, compiler: FilterCompiler) -> Expr | NativeFilter:
+    if isinstance(given, Mapping):
+        given = from_dict(given)
+    elif isinstance(given, str):
+        given = from_text(given)
+    elif isinstance(given, Column):
+        given = given == True  # noqa: E712
+    compiled = compiler.compile(given)
+    return given if isinstance(given, Expr) else compiled
+
+
+def restricted(given: Expr | NativeFilter | None, condition: Expr, compiler: FilterCompiler) -> Any:
+    """A filter that asks for `condition` as well."""
+    if given is None:
+        return condition
+    if isinstance(given, Expr):
+        return And((given, condition))
+    return compiler.compile_matches(given.matches() & compiler.compile(condition).matches())

@@ -18,8 +18,10 @@ import pyarrow as pa
 from velo import _native
 from velo._completions import Completions
 from velo._filtering import compiler_for, filters_of
+from velo._further import FurtherSearches, check_no_group_size
 from velo._gate import Gate
 from velo._request import Request
+from velo._rounds import drive, drive_async
 from velo.errors import CorruptIndexError, InvalidArgumentError, NotAnIndexError, UnknownColumnError
 from velo.ids import Ids
 from velo.metadata import open_metadata
@@ -156,7 +158,7 @@ def _close_native(gate: Gate, handle: Any, owned: list[Any]) -> None:
         thing.close()
 
 
-class Index:
+class Index(FurtherSearches):
     """An open index; :func:`velo.open` and :func:`velo.build` make it, ``with`` or :meth:`close` ends it.
 
     All methods may be called from several threads at once. An index belongs to the process that opened it:
@@ -198,6 +200,8 @@ class Index:
         recall: float | None = None,
         list_size: int | None = None,
         return_metadata: Sequence[str] | bool | None = None,
+        group_by: str | None = None,
+        group_size: int = 1,
         timeout_s: float | None = None,
         tuning: SearchTuning | None = None,
     ) -> SearchResult:
@@ -219,6 +223,12 @@ class Index:
             Candidates kept while searching, instead of a choice by `recall`.
         return_metadata : list of str or True, optional
             Columns to return with the hits.
+        group_by : str, optional
+            A column of bools, whole numbers, strings, dates or times: the answer is then the k groups of rows
+            with equal values whose nearest rows are nearest, each with its nearest `group_size` rows. Rows
+            without a value belong to no group. Several searches are made where few would not show k groups.
+        group_size : int
+            Rows of a group.
         timeout_s : float, optional
             After so long :class:`SearchTimeoutError` is raised.
         tuning : SearchTuning, optional
@@ -226,30 +236,21 @@ class Index:
         Returns
         -------
         SearchResult
-            ``ids`` and ``distances`` of shape (nq, k); ``stats`` with one entry a query.
+            ``ids`` and ``distances`` of shape (nq, k); ``stats`` with one entry a query. With `group_by` a
+            :class:`GroupedResult`, of shape (nq, k, group_size).
 
         Examples
         --------
         >>> ids, distances = index.search(queries, k=10)  # doctest: +SKIP
         """
         columns = self._columns(return_metadata)
+        if group_by is not None:
+            prepare = self._rounds(recall, list_size, timeout_s, tuning)
+            plan, single = self._group_plan(queries, k, filter, group_by, group_size)
+            return self._group_result(drive(plan, lambda one: self._run(prepare(one))), single, columns)
+        check_no_group_size(group_size)
         request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning)
-        with self._gate:
-            if request.query_count:
-                _native.check(
-                    _native.lib.velo_search(
-                        self._handle,
-                        request.query_pointer,
-                        request.dtype,
-                        request.query_count,
-                        request.filter_handles,
-                        request.filter_count,
-                        request.options,
-                        request.out,
-                    ),
-                    "queries",
-                )
-        return self._result(request, columns)
+        return self._result(self._run(request), columns)
 
     async def search_async(
         self,
@@ -260,6 +261,8 @@ class Index:
         recall: float | None = None,
         list_size: int | None = None,
         return_metadata: Sequence[str] | bool | None = None,
+        group_by: str | None = None,
+        group_size: int = 1,
         timeout_s: float | None = None,
         tuning: SearchTuning | None = None,
     ) -> SearchResult:
@@ -269,29 +272,47 @@ class Index:
         event loops; where the library's queue is full, further calls wait for their turn.
         """
         columns = self._columns(return_metadata)
+        if group_by is not None:
+            prepare = self._rounds(recall, list_size, timeout_s, tuning)
+            plan, single = self._group_plan(queries, k, filter, group_by, group_size)
+            found = await drive_async(plan, lambda one: self._run_async(prepare(one)))
+            return self._group_result(found, single, columns)
+        check_no_group_size(group_size)
         request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning)
-        if request.query_count:
+        return self._result(await self._run_async(request), columns)
 
-            def submit(ticket: int) -> int:
-                return _native.lib.velo_submit(
-                    self._handle,
-                    request.query_pointer,
-                    request.dtype,
-                    request.query_count,
-                    request.filter_handles,
-                    request.filter_count,
-                    request.options,
-                    request.out,
-                    ticket,
-                )
+    def _arguments(self, request: Request) -> Any:
+        """What every native search takes, up to its end."""
+        return (
+            self._handle,
+            request.query_pointer,
+            request.dtype,
+            request.query_count,
+            request.filter_handles,
+            request.filter_count,
+            request.options,
+            request.out,
+        )
 
-            status = await self._completions.run(submit, request)
-            if status != 0:
-                raise request.failure(status)
-        else:
+    def _run(self, request: Request, argument: str = "queries") -> Request:
+        """Let the library answer a request."""
+        with self._gate:
+            if request.query_count:
+                _native.check(_native.lib.velo_search(*self._arguments(request)), argument)
+        return request
+
+    async def _run_async(self, request: Request) -> Request:
+        """The same without blocking the event loop."""
+        if request.query_count == 0:
             with self._gate:
-                pass
-        return self._result(request, columns)
+                return request
+        arguments = self._arguments(request)
+        status = await self._completions.run(
+            lambda ticket: _native.lib.velo_submit(*(*arguments, ticket)), request
+        )
+        if status != 0:
+            raise request.failure(status)
+        return request
 
     def explain(
         self,
@@ -322,20 +343,7 @@ class Index:
         if request.query_count != 1:
             raise InvalidArgumentError("explain takes a single query", argument="query")
         prepared = time.perf_counter()
-        with self._gate:
-            _native.check(
-                _native.lib.velo_search(
-                    self._handle,
-                    request.query_pointer,
-                    request.dtype,
-                    1,
-                    request.filter_handles,
-                    request.filter_count,
-                    request.options,
-                    request.out,
-                ),
-                "query",
-            )
+        self._run(request, "query")
         searched = time.perf_counter()
         result = self._result(request, None)
         ended = time.perf_counter()
@@ -435,10 +443,7 @@ class Index:
         """The rows of the real hits: gathered once, then cut at each query's end."""
         ranks = np.arange(request.k)
         vertices = request.vertices[ranks < request.counts[:, None]]
-        if self._metadata is None:  # all columns of none
-            table = pa.table({})
-        else:
-            table = self._metadata.rows(vertices, columns)
+        table = self._rows_of(vertices, columns)
         if request.single:
             return table
         ends = np.cumsum(request.counts, dtype=np.int64)

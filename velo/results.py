@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from velo.types import AnyArray, Float32Array
 
-__all__ = ["Explanation", "SearchResult"]
+__all__ = ["Explanation", "GroupedResult", "RangeResult", "SearchResult"]
 
 
 @dataclass(eq=False)
@@ -69,22 +69,155 @@ class SearchResult:
         columns: dict[str, Any] = {
             "query": pa.array(queries.astype(np.int32)),
             "rank": pa.array(ranks.astype(np.int32)),
-            "id": pa.array(ids, pa.string() if ids.dtype == object else pa.int64()),
+            "id": _id_column(ids),
             "distance": pa.array(self.distances.reshape(-1, k)[queries, ranks]),
         }
-        table = pa.table(columns)
-        if self.metadata is not None:
-            parts = self.metadata if isinstance(self.metadata, list) else [self.metadata]
-            if parts:
-                found = pa.concat_tables(parts)
-                for name in found.column_names:
-                    shown = name if name not in columns else f"metadata.{name}"
-                    table = table.append_column(shown, found.column(name))
-        return table
+        return _with_metadata(columns, self.metadata)
 
     def __repr__(self) -> str:
         reads = float(np.mean(self.stats["reads"])) if len(self.counts) else 0.0
         return f"SearchResult(shape={self.ids.shape}, reads a query={reads:.1f})"
+
+
+@dataclass(eq=False)
+class GroupedResult(SearchResult):
+    """The nearest groups of each query, what ``search(group_by=…)`` answers; unpacks as ``ids, distances``.
+
+    Attributes
+    ----------
+    ids : ndarray of shape (nq, k, group_size), or (k, group_size) for a single query
+        Groups in the order of their nearest row; -1 (None) where a group has fewer rows or is missing.
+    distances : ndarray of the same shape, float32
+    counts : ndarray of shape (nq,), uint32
+        How many groups each query has.
+    group_sizes : ndarray of shape (nq, k), uint32
+        How many of each group's entries are real.
+    groups : list of list, or list for a single query
+        The value of each group.
+    complete : ndarray of shape (nq,), bool
+        False where the search was given up with fewer than k groups although there may be more.
+    metadata :
+        One row a real hit, group after group: a table for a single query, a list of tables for several.
+    """
+
+    group_sizes: AnyArray = field(default_factory=lambda: np.zeros((0, 0), np.uint32))
+    groups: list[Any] = field(default_factory=list)
+    complete: AnyArray = field(default_factory=lambda: np.zeros(0, bool))
+
+    @cached_property
+    def _rows(self) -> AnyArray:
+        """(query, group, rank) of every real hit."""
+        return np.argwhere(np.arange(self.ids.shape[-1]) < self.group_sizes[:, :, None])
+
+    def to_arrow(self) -> pa.Table:
+        """One row a real hit: ``query``, ``group`` (from 0), ``value``, ``rank`` (within its group), ``id``,
+        ``distance``, then the metadata.
+
+        Returns
+        -------
+        pyarrow.Table
+        """
+        queries, groups, ranks = self._rows.T
+        each = self.groups if self.ids.ndim == 3 else [self.groups]
+        shape = (len(self.group_sizes), *self.ids.shape[-2:])
+        values = [each[query][group] for query, group in zip(queries, groups, strict=True)]
+        columns = {
+            "query": pa.array(queries.astype(np.int32)),
+            "group": pa.array(groups.astype(np.int32)),
+            "value": pa.array(values),
+            "rank": pa.array(ranks.astype(np.int32)),
+            "id": _id_column(self.ids.reshape(shape)[queries, groups, ranks]),
+            "distance": pa.array(self.distances.reshape(shape)[queries, groups, ranks]),
+        }
+        return _with_metadata(columns, self.metadata)
+
+    def __repr__(self) -> str:
+        reads = float(np.mean(self.stats["reads"])) if len(self.counts) else 0.0
+        return f"GroupedResult(shape={self.ids.shape}, reads a query={reads:.1f})"
+
+
+@dataclass(eq=False)
+class RangeResult:
+    """All hits within a radius, one query after another; unpacks as ``lims, distances, ids``.
+
+    The hits of query i are the entries ``lims[i]`` to ``lims[i + 1]`` of `distances` and `ids`, nearest
+    first; ``result[i]`` is their (ids, distances).
+
+    Attributes
+    ----------
+    lims : ndarray of shape (nq + 1,), int64
+    distances : ndarray of shape (lims[-1],), float32
+    ids : ndarray of the same shape
+        int64, or str objects where the index has string ids.
+    limited : ndarray of shape (nq,), bool
+        True where ``limit`` was reached, so that there may be more hits.
+    stats : dict of str to ndarray of shape (nq,)
+        As in :class:`SearchResult`, summed over the searches that a query took.
+    metadata : pyarrow.Table or None
+        One row a hit.
+    """
+
+    lims: AnyArray
+    distances: Float32Array
+    ids: AnyArray
+    limited: AnyArray
+    stats: Mapping[str, AnyArray]
+    metadata: pa.Table | None = None
+
+    def __iter__(self) -> Iterator[AnyArray]:
+        yield self.lims
+        yield self.distances
+        yield self.ids
+
+    def __len__(self) -> int:
+        return len(self.lims) - 1
+
+    def __getitem__(self, query: int) -> tuple[AnyArray, Float32Array]:
+        if not -len(self) <= query < len(self):
+            raise IndexError(f"there are {len(self)} queries, no number {query}")
+        query %= len(self)
+        part = slice(int(self.lims[query]), int(self.lims[query + 1]))
+        return self.ids[part], self.distances[part]
+
+    @property
+    def counts(self) -> AnyArray:
+        """Hits of each query."""
+        return np.diff(self.lims)
+
+    def to_arrow(self) -> pa.Table:
+        """One row a hit: ``query``, ``rank`` (from 0), ``id``, ``distance``, then the metadata.
+
+        Returns
+        -------
+        pyarrow.Table
+        """
+        queries = np.repeat(np.arange(len(self)), self.counts)
+        columns = {
+            "query": pa.array(queries.astype(np.int32)),
+            "rank": pa.array((np.arange(len(self.ids)) - self.lims[queries]).astype(np.int32)),
+            "id": _id_column(self.ids),
+            "distance": pa.array(self.distances),
+        }
+        return _with_metadata(columns, self.metadata)
+
+    def __repr__(self) -> str:
+        return f"RangeResult(queries={len(self)}, hits={len(self.ids)})"
+
+
+def _id_column(ids: AnyArray) -> Any:
+    return pa.array(ids, pa.string() if ids.dtype == object else pa.int64())
+
+
+def _with_metadata(columns: dict[str, Any], metadata: Any) -> pa.Table:
+    """A table of hits with the metadata beside it; names that are taken get a prefix."""
+    table = pa.table(columns)
+    parts = metadata if isinstance(metadata, list) else [] if metadata is None else [metadata]
+    if parts:
+        found = pa.concat_tables(parts)
+        for name in found.column_names:
+            shown = name if name not in columns else f"metadata.{name}"
+            table = table.append_column(shown, found.column(name))
+    return table
 
 
 @dataclass(frozen=True)
