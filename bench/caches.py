@@ -67,7 +67,7 @@ def hit_rates(unit: str, policy: str) -> Callable[[Context], Found]:
 
 
 def cache_sections(context: Context) -> dict[str, Section]:
-    limit_s = 1800.0 if context.dataset(warm_up=0).n > 200_000 else 120.0
+    limit_s = 1800.0 if context.dataset(warm_up=0).n > 200_000 else 300.0
     chosen = [(unit, policy) for unit in ("page", "color_set") for policy in POLICIES] + [("record", "clock")]
     named = [Section(f"cache-{unit}-{policy}", hit_rates(unit, policy), limit_s) for unit, policy in chosen]
     return {section.name: section for section in named}
@@ -95,7 +95,7 @@ def placed(unit: str, threshold: int | None) -> Callable[[Context], Found]:
 
 
 def layout_sections(context: Context) -> dict[str, Section]:
-    limit_s = 3600.0 if context.dataset(warm_up=0).n > 200_000 else 240.0
+    limit_s = 3600.0 if context.dataset(warm_up=0).n > 200_000 else 600.0
     named = [Section("layout-0", placed("record", None), limit_s)]
     named += [Section(f"layout-{each}", placed("color_set", each), limit_s) for each in THRESHOLDS]
     named.append(Section("layout-page", placed("page", None), limit_s))

@@ -86,10 +86,8 @@ def velo_job(
 def index_path(context: Context, dataset: Dataset, budget: str) -> Path:
     """The folder of velo's index for ``budget``, built if it is not there."""
     job = velo_job(dataset, budget, [])
-    path = sweep.index_folder(job, dataset, context.folder) / "index.velo"
-    if not (path.parent / "built.json").exists():
-        sweep.run_job(job, dataset, context.folder, run_folder(context, "build"), threads=context.threads)
-    return path
+    log = run_folder(context, "build")
+    return sweep.built_index(job, dataset, context.folder, log, threads=context.threads)
 
 
 def budget_of(context: Context, share: int) -> str:
@@ -320,7 +318,7 @@ def growth(context: Context) -> Found:
 def sections_of(context: Context) -> dict[str, Section]:
     """All sections of the report, in the order in which they are measured."""
     large = context.dataset(warm_up=0).n > 200_000
-    build_s, look_s = (5400.0, 1800.0) if large else (240.0, 120.0)
+    build_s, look_s = (5400.0, 1800.0) if large else (600.0, 300.0)
     named = [Section(f"velo{share}", velo_curve(share), build_s) for share in (20, 15, 25, 30)]
     named += [
         Section("used", used, look_s),
@@ -334,7 +332,7 @@ def sections_of(context: Context) -> dict[str, Section]:
     ]
     named += [Section(f"peer-{name}", peer_curve(name), build_s) for name in context.options["peers"]]
     named += [
-        Section("text", text, build_s if large else 180.0),
+        Section("text", text, build_s),
         Section("disk_ratio", disk_ratio, build_s),
         Section("bounded_build", bounded_build, build_s),
     ]

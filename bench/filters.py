@@ -53,11 +53,8 @@ def index_of(context: Context, dataset: Dataset) -> tuple[Path, Path]:
     """The index with the set's columns and those of the mixes, built if needed, and their Parquet file."""
     columns = filter_cases.table_of(dataset, context.folder)
     job = core.velo_job(dataset, context.options["budget"], [], build={"metadata": str(columns)})
-    path = sweep.index_folder(job, dataset, context.folder) / "index.velo"
-    if not (path.parent / "built.json").exists():
-        folder = core.run_folder(context, "build")
-        sweep.run_job(job, dataset, context.folder, folder, threads=context.threads)
-    return path, columns
+    log = core.run_folder(context, "build")
+    return sweep.built_index(job, dataset, context.folder, log, threads=context.threads), columns
 
 
 def opened(context: Context, path: Path, **chosen: Any) -> velo.Index:
@@ -351,7 +348,7 @@ def case_names(dataset: Dataset) -> list[str]:
 def sections_of(context: Context) -> dict[str, Section]:
     dataset = context.dataset(warm_up=0)
     large = dataset.n > 200_000
-    limit_s = 3600.0 if large else 300.0
+    limit_s = 3600.0 if large else 600.0
     texts = (dataset.folder / "truth.npz").exists()
     names = case_names(dataset)
     plain = "uniform10" if "uniform10" in names else names[0]

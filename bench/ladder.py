@@ -139,7 +139,7 @@ def measure_step(number: int) -> Any:
 
 
 def sections_of(context: Context) -> dict[str, Section]:
-    limit_s = 3600.0 if context.dataset(warm_up=0).n > 200_000 else 240.0
+    limit_s = 3600.0 if context.dataset(warm_up=0).n > 200_000 else 600.0
     return {
         step.name: Section(step.name, measure_step(number), limit_s) for number, step in enumerate(steps())
     }

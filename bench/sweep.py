@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+import velo
 from bench import datasets, machine, report
 from bench.datasets import Dataset
 from bench.peers import install
@@ -136,12 +138,36 @@ def index_folder(job: Job, dataset: Dataset, work: Path) -> Path:
     return work / "indexes" / f"{dataset.name}-{dataset.n}" / name
 
 
+def ready_index(job: Job, dataset: Dataset, work: Path) -> Path | None:
+    """velo's index for ``job`` if it is there; one of another format's version is removed."""
+    folder = index_folder(job, dataset, work)
+    if not (folder / "built.json").exists():
+        return None
+    try:
+        velo.open(folder / "index.velo", threads=1).close()
+    except velo.VeloError as error:
+        print(f"sweep: {folder.name} is built again: {error}", file=sys.stderr)
+        shutil.rmtree(folder)
+        return None
+    return folder / "index.velo"
+
+
+def built_index(job: Job, dataset: Dataset, work: Path, out: Path, *, threads: int) -> Path:
+    """velo's index for ``job``, built if it is not there; the build's log lands in ``out``."""
+    path = ready_index(job, dataset, work)
+    if path is None:
+        run_job(Job(job.system, job.label, job.build, []), dataset, work, out, threads=threads)
+    return index_folder(job, dataset, work) / "index.velo"
+
+
 def run_job(
     job: Job, dataset: Dataset, work: Path, out: Path, *, threads: int, single_count: int = 0
 ) -> None:
     """Measure ``job`` in a process of its own; answers and ``points.jsonl`` land in ``out``."""
     arrays = export_arrays(dataset, work)
-    velo = job.system == "velo"
+    mine = job.system == "velo"
+    if mine:
+        ready_index(job, dataset, work)
     out.mkdir(parents=True, exist_ok=True)
     request = out / "request.json"
     request.write_text(
@@ -149,8 +175,8 @@ def run_job(
             {
                 "system": job.system,
                 "label": job.label,
-                "base": str(arrays.raw_base if velo else arrays.base),
-                "queries": str(arrays.raw_queries if velo else arrays.queries),
+                "base": str(arrays.raw_base if mine else arrays.base),
+                "queries": str(arrays.raw_queries if mine else arrays.queries),
                 "k": datasets.K,
                 "threads": threads,
                 "single_count": single_count,
