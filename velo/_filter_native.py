@@ -184,11 +184,17 @@ class FilterCompiler:
         return self._listed(condition)
 
     @property
+    def store(self) -> MetadataStore | None:
+        """The metadata that conditions are about."""
+        return self._store
+
+    @property
     def memory_bytes(self) -> int:
-        """What the filters that were kept take: their matches, of those that were resolved."""
+        """Memory that filters take: matches of those kept, and what columns need beside their files."""
         with self._lock:
             kept = list(self._kept.values())
-        return sum(one.memory_bytes for one in kept)
+        columns = 0 if self._store is None else self._store.resident_bytes
+        return columns + sum(one.memory_bytes for one in kept)
 
     def _weigh(self) -> None:
         """Forget the oldest filters as long as all matches together take too much; searches keep theirs."""

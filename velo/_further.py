@@ -22,7 +22,7 @@ from velo.options import SearchTuning
 from velo.results import GroupedResult, RangeResult
 from velo.types import AnyArray
 
-__all__ = ["FurtherSearches"]
+__all__ = ["FurtherSearches", "check_no_group_size", "rows_of"]
 
 
 class FurtherSearches:
@@ -137,7 +137,7 @@ class FurtherSearches:
             ids=self._ids.of(vertices),
             limited=found.limited,
             stats=found.stats,
-            metadata=None if columns is None else self._rows_of(vertices, columns),
+            metadata=None if columns is None else rows_of(self._metadata, vertices, columns),
         )
 
     def _group_plan(
@@ -163,7 +163,7 @@ class FurtherSearches:
         ids = self._ids.of(found.vertices)
         metadata = None
         if columns is not None:
-            rows = self._rows_of(found.vertices[found.vertices >= 0], columns)
+            rows = rows_of(self._metadata, found.vertices[found.vertices >= 0], columns)
             ends = np.cumsum(found.sizes.sum(axis=1, dtype=np.int64)).tolist()
             starts = [0, *ends[:-1]]
             metadata = [rows.slice(start, end - start) for start, end in zip(starts, ends, strict=False)]
@@ -178,12 +178,13 @@ class FurtherSearches:
             complete=found.complete,
         )
 
-    def _rows_of(self, vertices: AnyArray, columns: list[str]) -> pa.Table:
-        """The metadata of some vertices; all columns of none where the index has none."""
-        if self._metadata is None:
-            return pa.table({})
-        rows: pa.Table = self._metadata.rows(vertices, columns)
-        return rows
+
+def rows_of(store: MetadataStore | None, vertices: AnyArray, columns: list[str]) -> pa.Table:
+    """The metadata of some vertices; all columns of none where the index has none."""
+    if store is None:
+        return pa.table({})
+    rows: pa.Table = store.rows(vertices, columns)
+    return rows
 
 
 def check_no_group_size(group_size: int) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from velo import _native
 from velo.errors import CorruptIndexError, DimensionMismatchError, DtypeError, VeloError
 from velo.formats.source import array_of, native_dtype
+from velo.metadata import MetadataStore
 from velo.options import DTYPE_CODES
 from velo.types import AnyArray
 
@@ -81,6 +82,7 @@ class Request:
         "query_pointer",
         "single",
         "statuses",
+        "store",
         "vertices",
         "wide",
     )
@@ -94,6 +96,7 @@ class Request:
         self.k = k
         self.options = options
         self.filters = filters
+        self.store: MetadataStore | None = None  # where the hits' metadata comes from
         self.filter_handles = handles
         self.filter_count = len(filters)
         # Whoever answers fills all of these, padding included.

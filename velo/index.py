@@ -18,8 +18,9 @@ import pyarrow as pa
 from velo import _native
 from velo._completions import Completions
 from velo._filtering import compiler_for, filters_of
-from velo._further import FurtherSearches, check_no_group_size
+from velo._further import FurtherSearches, check_no_group_size, rows_of
 from velo._gate import Gate
+from velo._metadata_set import change_metadata
 from velo._request import Request
 from velo._rounds import drive, drive_async
 from velo.errors import CorruptIndexError, InvalidArgumentError, NotAnIndexError, UnknownColumnError
@@ -51,6 +52,8 @@ _COUNT_USED = 2
 
 #: Prepared option structs kept by an index; a service uses a handful.
 _OPTIONS_KEPT = 64
+#: How often an index is opened again whose metadata another process exchanges meanwhile.
+_OPEN_ATTEMPTS = 4
 
 
 def open_index(
@@ -100,13 +103,32 @@ def open_index(
     struct.memory_bytes = memory_bytes(memory, *_shape_in_manifest(folder))
     (tuning or OpenTuning()).fill(struct)
     out = _native.ffi.new("velo_index **")
-    _native.check(_native.lib.velo_index_open(bytes(folder), struct, out), "path")
+    _open_native(folder, struct, out)
     reopen = partial(open_index, str(folder), memory=memory, threads=threads, io=io, plan=plan, tuning=tuning)
     try:
         return Index(folder, out[0], reopen)
     except BaseException:
         _native.lib.velo_index_close(out[0])
         raise
+
+
+def _open_native(folder: Path, struct: Any, out: Any) -> None:
+    for attempt in range(_OPEN_ATTEMPTS):
+        before = _manifest_bytes(folder)
+        try:
+            _native.check(_native.lib.velo_index_open(bytes(folder), struct, out), "path")
+            return
+        except CorruptIndexError:
+            # Another process may just have set other metadata and removed the files that this manifest named.
+            if attempt + 1 == _OPEN_ATTEMPTS or _manifest_bytes(folder) == before:
+                raise
+
+
+def _manifest_bytes(folder: Path) -> bytes:
+    try:
+        return (folder / "manifest.json").read_bytes()
+    except OSError:
+        return b""
 
 
 def _shape_in_manifest(folder: Path) -> tuple[int, int]:
@@ -186,7 +208,7 @@ class Index(FurtherSearches):
         self._filters = compiler_for(self.n, self._metadata, self._ids)
         self._completions = Completions(handle, self._gate)
         self._options: dict[tuple[Any, ...], Any] = {}
-        owned = [self._completions, self._filters]
+        self._owned = owned = [self._completions, self._filters]
         self._finalizer = weakref.finalize(self, _close_native, self._gate, handle, owned)
 
     # ---- search ----
@@ -375,7 +397,8 @@ class Index(FurtherSearches):
             with self._gate:  # says which
                 pass
         options = self._search_options(k, recall, list_size, timeout_s, tuning)
-        compiled = filters_of(filters, self._filters)
+        compiler = self._filters
+        compiled = filters_of(filters, compiler)
         handles = _native.ffi.NULL
         if compiled:
             null = _native.ffi.NULL
@@ -383,6 +406,7 @@ class Index(FurtherSearches):
                 "velo_filter *[]", [null if one is None else one.handle for one in compiled]
             )
         request = Request(queries, self.dim, int(options.k), options, compiled, handles)
+        request.store = compiler.store  # of the same metadata as the filters, whatever is set meanwhile
         if request.filter_count > 1 and request.filter_count != request.query_count:
             raise InvalidArgumentError(
                 f"{request.filter_count} filters were given for {request.query_count} queries",
@@ -443,13 +467,68 @@ class Index(FurtherSearches):
         """The rows of the real hits: gathered once, then cut at each query's end."""
         ranks = np.arange(request.k)
         vertices = request.vertices[ranks < request.counts[:, None]]
-        table = self._rows_of(vertices, columns)
+        table = rows_of(request.store, vertices, columns)
         if request.single:
             return table
         ends = np.cumsum(request.counts, dtype=np.int64)
         return [
             table.slice(int(end - count), int(count)) for end, count in zip(ends, request.counts, strict=True)
         ]
+
+    # ---- metadata ----
+
+    def set_metadata(self, table: Any, *, ids_column: str | None = None) -> None:
+        """Put other metadata in the place of what the index has, without touching pages or graph.
+
+        The change is atomic: a process killed meanwhile leaves the old metadata. Searches of this index that
+        have begun go on with the old one; other open indexes of the same folder keep it until they are opened
+        again.
+
+        Parameters
+        ----------
+        table : pyarrow.Table, RecordBatch, pandas.DataFrame, mapping of columns, or path
+            One row a vector.
+        ids_column : str, optional
+            The column that says by id which vector a row belongs to; it becomes no metadata. Without it rows
+            are in the order in which the vectors were given to :func:`velo.build`.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Another number of rows, or a column that cannot be stored.
+        UnknownColumnError, UnknownIdError, DuplicateIdError
+            Of `ids_column`.
+        BusyError
+            The metadata of this index is being changed already.
+        """
+        self._change_metadata(table, ids_column=ids_column)
+
+    def add_columns(self, table: Any, *, ids_column: str | None = None, overwrite: bool = False) -> None:
+        """Add columns to the metadata, atomically as :meth:`set_metadata`.
+
+        Parameters
+        ----------
+        table, ids_column :
+            As for :meth:`set_metadata`.
+        overwrite : bool
+            Columns of the same name take the place of those that are there; refused without it.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Also where the index has a column of that name.
+        UnknownColumnError, UnknownIdError, DuplicateIdError, BusyError
+        """
+        self._change_metadata(table, ids_column=ids_column, keep=True, overwrite=overwrite)
+
+    def _change_metadata(self, table: Any, **how: Any) -> None:
+        with self._gate:
+            change_metadata(self.path, table, self.n, self._ids, **how)
+            before = self._filters
+            self._metadata = open_metadata(self.path, self.n)
+            self._filters = compiler_for(self.n, self._metadata, self._ids)
+            self._owned[:] = [self._completions, self._filters]
+            before.close()
 
     # ---- the rest ----
 
@@ -513,6 +592,7 @@ class Index(FurtherSearches):
             "cache": int(info.memory_cache_bytes),
             "pages": int(info.memory_pages_bytes),
             "workers": int(info.memory_workers_bytes),
+            "filters": self._filters.memory_bytes,
         }
         return {
             "path": str(self.path),

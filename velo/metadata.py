@@ -44,6 +44,7 @@ __all__ = [
     "generation_in",
     "given_metadata",
     "open_metadata",
+    "read_table",
     "write_batch",
     "write_metadata",
 ]
@@ -79,7 +80,7 @@ class GivenMetadata:
 
     def table(self) -> Any:
         """All rows and columns; read now where a path was given."""
-        table: Any = self._source if isinstance(self._source, pa.Table) else _read(self._source)
+        table: Any = self._source if isinstance(self._source, pa.Table) else read_table(self._source)
         return table.slice(self._first_row, self.row_count)
 
 
@@ -149,7 +150,14 @@ def _look(path: Path) -> tuple[Any, int]:
             return reader.schema, sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
 
 
-def _read(path: Path) -> Any:
+def read_table(path: Path) -> Any:
+    """A Parquet or Arrow file as a table.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It cannot be read.
+    """
     with _reading(path):
         if path.suffix in _PARQUET:
             with pq.ParquetFile(path) as file:
@@ -450,6 +458,11 @@ class MetadataStore:
         """Names, in the order in which they were given."""
         return list(self.schema.names)
 
+    @property
+    def stored_columns(self) -> list[Any]:
+        """All columns as they are stored, in placement order."""
+        return list(self._batch.columns)
+
     @cached_property
     def native_columns(self) -> NativeColumns:
         """The library's view of the mapped buffers, with the postings where the index has them."""
@@ -462,6 +475,11 @@ class MetadataStore:
         if self._postings_path.exists():
             columns.load_postings(self._postings_path, self.generation)
         return columns
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory beside the mapped files; none as long as no filter needed a column."""
+        return self.native_columns.resident_bytes if "native_columns" in self.__dict__ else 0
 
     @cached_property
     def _compiler(self) -> FilterCompiler:
@@ -540,9 +558,9 @@ class MetadataStore:
 
     @property
     def bytes_by_column(self) -> dict[str, int]:
-        """What each column takes in memory once a filter has touched all of it.
+        """What each column takes of the mapped files once a filter has touched all of it, postings left out.
 
-        Lists bring 8 bytes a row beside the mapped file: the signatures that the library makes of them.
+        Lists bring 8 bytes a row for their signatures, which are mapped too.
         """
         sizes = {}
         for name, stored in zip(self.schema.names, self._batch.columns, strict=True):

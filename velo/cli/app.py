@@ -198,6 +198,41 @@ def verify(index: IndexPath, as_json: AsJson = False) -> None:
     looking.verify(index, as_json=as_json)
 
 
+metadata_app = typer.Typer(
+    help="Look at the metadata of an index, replace or extend it.", no_args_is_help=True
+)
+app.add_typer(metadata_app, name="metadata")
+
+
+@metadata_app.command("set")
+@reported
+def metadata_set(
+    index: IndexPath,
+    table: Annotated[Path, typer.Argument(help="Parquet or Arrow file, one row a vector.")],
+    ids_column: Annotated[
+        str | None, typer.Option(help="Column of the table that holds ids; row order without it.")
+    ] = None,
+    add: Annotated[bool, typer.Option("--add", help="Keep the columns that are there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="With --add: replace columns of the same name.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Replace the metadata of an index, or of all shards of a collection; the graph is not touched."""
+    from velo.cli import describing
+
+    describing.set_table(index, table, ids_column=ids_column, add=add, overwrite=overwrite, as_json=as_json)
+
+
+@metadata_app.command("show")
+@reported
+def metadata_show(index: IndexPath, as_json: AsJson = False) -> None:
+    """Print each column's type, nulls, distinct and frequent values, and extremes."""
+    from velo.cli import describing
+
+    describing.show(index, as_json=as_json)
+
+
 @app.command()
 @reported
 def doctor(
