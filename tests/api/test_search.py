@@ -130,6 +130,23 @@ def test_switches_of_links_on_disk(sample: Any, sample_path: Path) -> None:
     assert stats["prefetch"]["rounds"].mean() < stats["whole pages"]["rounds"].mean()
 
 
+@pytest.mark.parametrize("plan", ["links_in_memory", "links_on_disk"])
+@pytest.mark.parametrize("unit", ["record", "color_set"])
+def test_a_query_asked_again_is_answered_by_the_cache(
+    plan: Any, unit: str, sample: Any, sample_path: Path
+) -> None:
+    tuning = velo.OpenTuning(cache_unit=unit, cache_share=0.5)
+    with velo.open(sample_path, plan=plan) as index:
+        without = index.search(sample.queries, 10, list_size=100)
+    with velo.open(sample_path, plan=plan, memory=1.0, tuning=tuning) as index:
+        index.search(sample.queries, 10, list_size=100)
+        again = index.search(sample.queries, 10, list_size=100)
+    assert again.stats["cache_hits"].mean() > 0
+    assert again.stats["reads"].mean() <= 0.2 * without.stats["reads"].mean()
+    found, before = (recall_at_k(result.ids, sample.truth, k=10) for result in (again, without))
+    assert found >= before - 0.01
+
+
 def test_buffered_reads_find_the_same(sample: Any, sample_path: Path) -> None:
     with velo.open(sample_path) as direct:
         expected = direct.search(sample.queries[:50], 10)

@@ -30,6 +30,8 @@ pub const queue_depth_default = 64;
 pub const queries_in_flight_max = 256;
 /// Reads that a query with links on disk may have on their way beside the pages that it holds.
 const beam_reads_max = 64;
+/// Slots of the cache that a worker keeps free for what is being read.
+const slots_ahead = 32;
 /// Reads that a query may repeat before it gives up.
 const retries_max = 8;
 
@@ -227,6 +229,10 @@ pub fn Engine(comptime Device: type) type {
                     self.device.flush();
                     while (self.ahead.pop()) |number| self.make_ready(number);
                     const nothing_to_do = self.ready.len == 0 and (self.idle.len == 0 or !self.engine.queue.waiting.load(.acquire));
+                    // While reads are on their way the cache's clock runs ahead of what they will bring.
+                    if (nothing_to_do) if (self.engine.shared.cache) |cache| {
+                        _ = cache.sweep(slots_ahead);
+                    };
                     const done_count = self.device.poll(self.done, if (nothing_to_do) .one else .none);
                     for (self.done[0..done_count]) |read| self.arrive(read);
                     self.feed_starved();

@@ -18,6 +18,7 @@ const std = @import("std");
 const layout = @import("layout");
 const state = @import("search_state.zig");
 const parameters_file = @import("parameters.zig");
+const cached = @import("cached.zig");
 const lists = @import("list.zig");
 const Search = state.Search;
 
@@ -161,7 +162,8 @@ fn follow_at_hand(search: *Search, vertex: u32) state.PageError!void {
     const cache = search.shared.cache orelse return search.unmark(vertex);
     const pin = cache.peek(vertex) orelse return search.unmark(vertex);
     defer cache.release(pin);
-    const found = search.score_cached(vertex, pin.bytes());
+    const found = cached.score(search, vertex, pin.bytes());
     const ids = reader.adjacency.decode(vertex, found.list.ptr, @intCast(found.list.len), reader.n(), &search.neighbors) catch return error.BadList;
     search.follow(ids);
+    search.take_brought();
 }

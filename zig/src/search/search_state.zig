@@ -21,10 +21,9 @@ const quant = @import("quant");
 const filter_room = @import("filter");
 const index = @import("index");
 const lists = @import("list.zig");
-const cache_room = @import("cache");
+const cached = @import("cached.zig");
 const navigation = @import("navigation.zig");
 const on_disk = @import("on_disk.zig");
-const record = @import("record.zig");
 const Shared = @import("shared.zig").Shared;
 const filtered = @import("filtered.zig");
 const parameters_file = @import("parameters.zig");
@@ -276,14 +275,25 @@ pub const Search = struct {
     }
 
     fn step_in_memory(self: *Search) PageError!Want {
-        if (!self.scanned) try if (self.gated) filtered.navigate(self) else navigation.run(self);
-        try self.choose_pages();
-        if (self.wanted_count == 0) return .done;
-        self.counters.rounds += 1;
-        return .pages;
+        while (true) {
+            if (!self.scanned) try if (self.gated) filtered.navigate(self) else navigation.run(self);
+            try self.choose_pages();
+            if (self.wanted_count > 0) {
+                self.counters.rounds += 1;
+                return .pages;
+            }
+            if (self.brought_count == 0) return .done;
+            self.take_brought(); // by the cache
+        }
     }
 
-    fn take_brought(self: *Search) void {
+    pub inline fn bring(self: *Search, vertex: u32, distance: f32) void {
+        if (self.brought_count == self.brought.len) return;
+        self.brought[self.brought_count] = .{ .distance = distance, .tagged = vertex };
+        self.brought_count += 1;
+    }
+
+    pub fn take_brought(self: *Search) void {
         const brought = self.brought[0..self.brought_count];
         std.mem.sortUnstable(lists.Candidate, brought, {}, struct {
             fn less(_: void, a: lists.Candidate, b: lists.Candidate) bool {
@@ -312,35 +322,12 @@ pub const Search = struct {
             if (candidate.distance - self.parameters.sigma * sigma > reach) continue;
             const page = reader.directory.page_of(vertex);
             if (self.pages.contains(page)) continue;
-            if (try self.answer_from_cache(vertex)) continue;
+            if (cached.answer(self, vertex)) continue;
             if (!self.pages.insert(page)) continue;
             self.wanted[self.wanted_count] = page;
             self.wanted_count += 1;
             if (self.wanted_count == self.parameters.burst_max) break;
         }
-    }
-
-    /// Scores a vertex by its cached record. True when it was there, now or before.
-    fn answer_from_cache(self: *Search, vertex: u32) PageError!bool {
-        const cache = self.shared.cache orelse return false;
-        if (self.from_cache.contains(vertex)) return true;
-        const pin = cache.peek(vertex) orelse return false;
-        defer cache.release(pin);
-        _ = self.score_cached(vertex, pin.bytes());
-        return true;
-    }
-
-    /// Brings a cached record's full distance into the results, once; returns the record.
-    pub fn score_cached(self: *Search, vertex: u32, bytes: []const u8) record.Record {
-        const cached = record.read(bytes, self.shared.reader.pages_header.lower_bytes);
-        if (vertex != self.excluded and self.from_cache.insert(vertex)) {
-            self.counters.cache_hits += 1;
-            var distance: [1]f32 = undefined;
-            self.query.estimate_records(&self.shared.reader.codes, &.{vertex}, &.{cached.lower}, &.{cached.factor}, &distance);
-            const passes = if (self.filter) |filter| filter.passes(vertex) else true;
-            if (passes) _ = self.results.insert_once(vertex, distance[0]);
-        }
-        return cached;
     }
 
     /// A page that was wanted has arrived, in the given buffer.
@@ -371,38 +358,11 @@ pub const Search = struct {
                 const passes = if (self.filter) |filter| filter.passes(vertex) else true;
                 if (passes) _ = if (bring_twice) self.results.insert_once(vertex, distance) else self.results.insert(vertex, distance);
             }
-            if (!self.scanned and distance < reach) {
-                self.brought[self.brought_count] = .{ .distance = distance, .tagged = vertex };
-                self.brought_count += 1;
-            }
+            if (!self.scanned and distance < reach) self.bring(vertex, distance);
         }
-        if (self.shared.cache) |cache| try self.keep_records(cache, &view, full[0..count]);
+        if (self.shared.cache) |cache| try cached.keep(self, cache, &view, full[0..count]);
         if (self.shared.plan == .links_in_memory or self.scanned) return .free;
         return self.hold(.{ .page = page_index, .buffer = buffer, .view = view });
-    }
-
-    /// What stays in the cache of a page that was read: by the rule that the index was opened with, the records that
-    /// were wanted (they stand among the candidates), those of their color, or all.
-    fn keep_records(self: *Search, cache: *cache_room.Cache, view: *const layout.page.View, full: []const f32) PageError!void {
-        const reach = self.results.bound();
-        var colors: [256]bool = @splat(false);
-        for (full, 0..) |distance, i| {
-            if (distance <= reach) colors[view.colors[i]] = true;
-        }
-        colors[0] = false; // the color of those that lie alone
-        for (full, 0..) |distance, i| {
-            const keep = switch (self.shared.cache_unit) {
-                .record => distance <= reach,
-                .color_set => distance <= reach or colors[view.colors[i]],
-                .page => true,
-            };
-            if (!keep) continue;
-            const list = try view.list(@intCast(i));
-            var bytes: [record.bytes_max]u8 = undefined;
-            const lower_bytes = self.shared.reader.pages_header.lower_bytes;
-            const written = record.write(&bytes, view.lower[i * lower_bytes ..][0..lower_bytes], view.factors[i], list.bytes[0..list.length]) orelse continue;
-            _ = cache.try_insert(view.first_vertex + @as(u32, @intCast(i)), written, .evict);
-        }
     }
 
     fn hold(self: *Search, held: Held) Fate {

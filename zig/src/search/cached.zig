@@ -1,0 +1,90 @@
+//! The record cache as a query sees it: what it answers without a read, and what stays in it of a page that was read.
+const std = @import("std");
+const layout = @import("layout");
+const cache_room = @import("cache");
+const record = @import("record.zig");
+const state = @import("search_state.zig");
+const parameters_file = @import("parameters.zig");
+const Search = state.Search;
+
+/// Scores a vertex by its cached record, where there is one. True when it was there, now or before.
+pub fn answer(search: *Search, vertex: u32) bool {
+    const cache = search.shared.cache orelse return false;
+    if (search.from_cache.contains(vertex)) return true;
+    const pin = cache.peek(vertex) orelse return false;
+    defer cache.release(pin);
+    _ = score(search, vertex, pin.bytes());
+    return true;
+}
+
+/// Scores a record that the query asked for, and with it what else of its page is cached, as the page itself would
+/// have brought them: a query that is asked again finds what it found. Returns the record.
+pub fn score(search: *Search, vertex: u32, bytes: []const u8) record.Record {
+    const found = record.read(bytes, search.shared.reader.pages_header.lower_bytes);
+    if (search.from_cache.insert(vertex)) {
+        search.counters.cache_hits += 1;
+        score_once(search, vertex, found);
+        if (search.parameters.flags & parameters_file.flag_record_only == 0) score_page(search, vertex);
+    }
+    return found;
+}
+
+fn score_page(search: *Search, vertex: u32) void {
+    const cache = search.shared.cache.?;
+    const directory = &search.shared.reader.directory;
+    const page = directory.page_of(vertex);
+    const first = directory.starts[page];
+    for (first..first + directory.record_count(page)) |other_usize| {
+        const other: u32 = @intCast(other_usize);
+        if (!cache.contains(other) or search.from_cache.contains(other)) continue;
+        const pin = cache.peek(other) orelse continue;
+        defer cache.release(pin);
+        if (!search.from_cache.insert(other)) continue;
+        score_once(search, other, record.read(pin.bytes(), search.shared.reader.pages_header.lower_bytes));
+    }
+}
+
+fn score_once(search: *Search, vertex: u32, found: record.Record) void {
+    if (vertex == search.excluded) return;
+    var distance: [1]f32 = undefined;
+    search.query.estimate_records(&search.shared.reader.codes, &.{vertex}, &.{found.lower}, &.{found.factor}, &distance);
+    const passes = if (search.filter) |filter| filter.passes(vertex) else true;
+    if (passes) _ = search.results.insert_once(vertex, distance[0]);
+    if (!search.scanned and distance[0] < search.list.bound()) search.bring(vertex, distance[0]);
+}
+
+/// What stays of a page that was read: by the rule that the index was opened with, the records that were asked for
+/// (candidates within the bound, and those that entered the results), those of their color, or all.
+pub fn keep(search: *Search, cache: *cache_room.Cache, view: *const layout.page.View, full: []const f32) state.PageError!void {
+    var wanted: [layout.page.records_max]bool = @splat(false);
+    const bound = search.results.bound();
+    for (full, wanted[0..full.len]) |distance, *one| one.* = distance <= bound;
+    for (search.list.slice()) |candidate| {
+        const i = candidate.vertex() -% view.first_vertex;
+        if (i < full.len and reaches(search, candidate.vertex(), candidate.distance, bound)) wanted[i] = true;
+    }
+    var colors: [256]bool = @splat(false);
+    for (full, 0..) |_, i| {
+        if (wanted[i]) colors[view.colors[i]] = true;
+    }
+    colors[0] = false; // the color of those that lie alone
+    const lower_bytes = search.shared.reader.pages_header.lower_bytes;
+    for (full, 0..) |_, i| {
+        const stays = switch (search.shared.cache_unit) {
+            .record => wanted[i],
+            .color_set => wanted[i] or colors[view.colors[i]],
+            .page => true,
+        };
+        if (!stays) continue;
+        const list = try view.list(@intCast(i));
+        var bytes: [record.bytes_max]u8 = undefined;
+        const written = record.write(&bytes, view.lower[i * lower_bytes ..][0..lower_bytes], view.factors[i], list.bytes[0..list.length]) orelse continue;
+        _ = cache.try_insert(view.first_vertex + @as(u32, @intCast(i)), written, .evict);
+    }
+}
+
+fn reaches(search: *const Search, vertex: u32, distance: f32, bound: f32) bool {
+    const factor = if (search.shared.plan == .links_on_disk) search.parameters.sigma_on_disk else search.parameters.sigma;
+    const sigma = search.query.sigma_upper_at(search.shared.reader.codes.norm2_of(vertex), distance);
+    return distance - factor * sigma <= bound;
+}
