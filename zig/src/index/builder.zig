@@ -517,27 +517,25 @@ pub const Builder = struct {
     }
 
     /// A page is filled by what its records are thought to take. Lists are only known after placement, so the first
-    /// guess comes from experience; where it proves wrong, a second placement knows better.
+    /// sizes come from experience, and a second placement knows better.
     fn place(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_size: u32, diagnostic: *Diagnostic) Error!graph.Placement {
-        const guess = 12.9 + 0.7 * (@log2(@as(f64, @floatFromInt(built.n)) + 1) - @log2(1e6));
-        var placement = try self.place_with(built, points, page_size, @max(6, guess), diagnostic);
-        errdefer placement.deinit(self.allocator);
-        const measured = try writer.bits_per_edge(self.allocator, built, &placement);
-        // Too small a guess breaks pages apart, too large a one leaves them unfilled.
-        if (measured <= guess and measured >= 0.95 * guess) return placement;
-        const again = try self.place_with(built, points, page_size, 1.015 * measured, diagnostic);
-        placement.deinit(self.allocator);
-        return again;
-    }
-
-    fn place_with(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_size: u32, bits_per_edge: f64, diagnostic: *Diagnostic) Error!graph.Placement {
-        self.control.enter(.place, built.n);
         const sizes = try self.allocator.alloc(u16, built.n);
         defer self.allocator.free(sizes);
+        const bits_per_edge = @max(6, 12.9 + 0.7 * (@log2(@as(f64, @floatFromInt(built.n)) + 1) - @log2(1e6)));
         for (sizes, built.degrees) |*size, degree| {
             const list_bytes = 1.5 + bits_per_edge * @as(f64, @floatFromInt(degree)) / 8;
             size.* = @intCast(self.params.lower_bytes() + layout.page.slot_bytes + @as(u32, @intFromFloat(@ceil(list_bytes))));
         }
+        {
+            var first = try self.place_with(built, points, page_size, sizes, diagnostic);
+            defer first.deinit(self.allocator);
+            try writer.record_sizes(self.allocator, built, &first, self.params, sizes);
+        }
+        return self.place_with(built, points, page_size, sizes, diagnostic);
+    }
+
+    fn place_with(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_size: u32, sizes: []const u16, diagnostic: *Diagnostic) Error!graph.Placement {
+        self.control.enter(.place, built.n);
         return graph.place(quant.BuildCodes, self.allocator, points, built, .{
             .page_bytes_budget = page_size - layout.page.header_bytes,
             .record_bytes = sizes,

@@ -55,24 +55,19 @@ pub fn page_size_for(built: *const graph.Graph, params: quant.CodeParams) u32 {
     return page_size;
 }
 
-/// Mean bits an edge that this placement's lists take, without their counts; from a sample.
-pub fn bits_per_edge(allocator: std.mem.Allocator, built: *const graph.Graph, placement: *const graph.Placement) error{OutOfMemory}!f64 {
-    const n = built.n;
+/// What every record takes of a page, by build id, if it is placed like this. Lists are only known after placement; but a
+/// list takes nearly as much after another placement, for it is long where its neighbors are far.
+pub fn record_sizes(allocator: std.mem.Allocator, built: *const graph.Graph, placement: *const graph.Placement, params: quant.CodeParams, sizes: []u16) error{OutOfMemory}!void {
     const new_of_old = try placement.inverse(allocator);
     defer allocator.free(new_of_old);
     const lists: Lists = .{ .graph = built, .order = placement.order, .new_of_old = new_of_old };
-    const codec = train(lists, n, adjacency.neighbors_max);
-    var edges: u64 = 0;
-    var bits: u64 = 0;
+    const codec = train(lists, built.n, adjacency.neighbors_max);
+    const fixed: u32 = @intCast(params.lower_bytes() + layout.page.slot_bytes);
     var buffer: [adjacency.neighbors_max]u32 = undefined;
-    const stride = @max(1, n / 50_000);
-    var vertex: u32 = 0;
-    while (vertex < n) : (vertex += stride) {
-        const ids = lists.of(vertex, adjacency.neighbors_max, &buffer);
-        edges += ids.len;
-        bits += codec.encoded_bits(vertex, ids) - 8;
+    for (placement.order, 0..) |old, vertex| {
+        const ids = lists.of(@intCast(vertex), adjacency.neighbors_max, &buffer);
+        sizes[old] = @intCast(fixed + codec.encoded_bytes(@intCast(vertex), ids));
     }
-    return @as(f64, @floatFromInt(bits)) / @as(f64, @floatFromInt(@max(1, edges)));
 }
 
 pub fn write(input: Input, diagnostic: *Diagnostic) Error!Written {
@@ -154,10 +149,9 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
     var first: u32 = 0;
     while (first < n) {
         try input.control.check();
-        while (group + 1 < input.placement.page_first.len and input.placement.page_first[group + 1] <= first) group += 1;
-        const group_end: u32 = if (group + 1 < input.placement.page_first.len) input.placement.page_first[group + 1] else n;
+        const wanted = group_from(input.placement, &group, first);
         var set: RecordSet = .{};
-        const count = set.fill(lists, &codec, geometry, first, @min(group_end - first, layout.page.records_max));
+        const count = set.fill(lists, &codec, geometry, first, @min(wanted, layout.page.records_max));
         if (count == 0) {
             diagnostic.say("a record does not fit a page of {d} bytes", .{input.page_size});
             return error.Internal;
@@ -203,9 +197,22 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
     try write_whole(input, reader.file_page_starts, &.{bytes}, written, diagnostic);
 }
 
+/// How many records from `first` on would share a page. A group begins a page; the few records that the page before had
+/// no room for begin it together with the group that follows, so that they do not leave a page of their own nearly empty.
+fn group_from(placement: *const graph.Placement, group: *usize, first: u32) u32 {
+    while (placement.page(group.*).to <= first) group.* += 1;
+    const own = placement.page(group.*);
+    const left = own.to - first;
+    if (left * carried_share <= own.to - own.from and group.* + 1 < placement.page_first.len) return placement.page(group.* + 1).to - first;
+    return left;
+}
+
+/// A page carries over at most one in four of a group's records.
+const carried_share = 4;
+
 /// How many records of a group share a page, and with how many neighbors each. Sizes were guesses until now: a group
-/// that is a little too large gives up its least important edges (the last that pruning took, of the longest lists),
-/// one that is much too large goes on in another page.
+/// that is a little too large gives up its least important edges (the last that pruning took, of the longest lists);
+/// what then does not fit goes on in another page.
 const RecordSet = struct {
     kept: [layout.page.records_max]u8 = @splat(adjacency.neighbors_max),
 
