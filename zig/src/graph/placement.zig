@@ -7,6 +7,7 @@ const types = @import("types.zig");
 const workers = @import("workers.zig");
 const Origin = @import("origin.zig").Origin;
 const arrange = @import("arrange.zig").arrange;
+const refine = @import("refine.zig").refine;
 const Graph = types.Graph;
 const Candidate = @import("search.zig").Candidate;
 const CandidateList = @import("search.zig").CandidateList;
@@ -42,7 +43,8 @@ pub const Placement = struct {
 /// is most like the members so far. How alike two vertices are is r(a)·r(b) / d(a, b)², with r the (squared) distance to
 /// the `radius_rank`-th neighbor: a plain distance fills pages of dense regions and leaves what is alike by the measure
 /// of a sparse region apart. The next seed is what was most like the page and did not fit, so pages follow each other
-/// through space and ids of neighbors stay close.
+/// through space and ids of neighbors stay close. Then vertices change places between pages (refine.zig), and pages are
+/// put in order (arrange.zig).
 ///
 /// Threads fill pages side by side and claim vertices one by one; with one thread the result depends on nothing but the
 /// arguments.
@@ -63,7 +65,10 @@ fn fill_pages(comptime Distances: type, allocator: std.mem.Allocator, distances:
         if (!job.stopped()) try workers.run(threads, &job, Job(Distances).fill_many);
         if (job.stopped()) return error.Canceled;
     }
-    return job.result(allocator);
+    var placement = try job.result(allocator);
+    errdefer placement.deinit(allocator);
+    if (!options.draft) try refine(Distances, allocator, distances, graph, options, job.radii, &placement, threads);
+    return placement;
 }
 
 const radius_rank = 32;
@@ -391,14 +396,20 @@ fn Filler(comptime Distances: type) type {
             var lowest: u32 = std.math.maxInt(u32);
             for (self.ids[0..fresh], self.out[0..fresh]) |id, d| {
                 if (id == center) continue;
-                if (self.walk.accepts(d)) if (self.walk.insert(.init(d, id))) |position| {
+                if (takes(&self.walk, d)) if (self.walk.insert(.init(d, id))) |position| {
                     lowest = @min(lowest, position);
                 };
-                if (pooling and self.pool.accepts(d) and !job.placed[id].load(.monotonic)) _ = self.pool.insert(.init(d, id));
+                if (pooling and takes(&self.pool, d) and !job.placed[id].load(.monotonic)) _ = self.pool.insert(.init(d, id));
             }
             return lowest;
         }
     };
+}
+
+/// Of vertices equally far, a full list keeps those it met first: were it to prefer any by id, every walk among many
+/// copies of one vector would end at the same few, long placed.
+inline fn takes(list: *const CandidateList, distance: f32) bool {
+    return list.len < list.items.len or distance < list.items[list.len - 1].distance();
 }
 
 /// Rewrites the graph in placement ids, in place.

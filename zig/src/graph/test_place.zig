@@ -109,6 +109,37 @@ test "clusters the size of a page become pages" {
     try testing.expect(whole >= clusters * 9 / 10);
 }
 
+test "exchanges bring together what filling left apart" {
+    var points = try FloatDistances.gaussian(3000, 0, 6, 22);
+    defer points.deinit();
+    var graph = try room.build(FloatDistances, testing.allocator, &points, .{ .degree = 16, .list_size = 32, .seed = 1 });
+    defer graph.deinit(testing.allocator);
+    const bytes = try testing.allocator.alloc(u16, points.n);
+    defer testing.allocator.free(bytes);
+    var prng = base.Prng.init(22);
+    for (bytes) |*size| size.* = 90 + @as(u16, @intCast(prng.below(21)));
+    var neighbors_together: [2]u32 = undefined;
+    var pages: [2]usize = undefined;
+    for ([_]bool{ true, false }, 0..) |draft, i| {
+        var placement = try room.place(FloatDistances, testing.allocator, &points, &graph, .{ .page_bytes_budget = 3000, .record_bytes = bytes, .draft = draft });
+        defer placement.deinit(testing.allocator);
+        const placed: Placed = .{ .points = points, .graph = graph, .bytes = bytes, .placement = placement };
+        try placed.expect_sound(3000);
+        const page_of = try placed.page_of();
+        defer testing.allocator.free(page_of);
+        pages[i] = placement.page_first.len;
+        neighbors_together[i] = 0;
+        for (0..points.n / 4) |v| {
+            var nearest: [5]u32 = undefined;
+            points.nearest(@intCast(v * 4), &nearest);
+            for (nearest) |other| neighbors_together[i] += @intFromBool(page_of[other] == page_of[v * 4]);
+        }
+    }
+    errdefer std.debug.print("together {any} pages {any}\n", .{ neighbors_together, pages });
+    try testing.expectEqual(pages[0], pages[1]);
+    try testing.expect(neighbors_together[1] * 100 > neighbors_together[0] * 102);
+}
+
 test "the nearest lie on few pages and near in ids" {
     var placed = try Placed.init(try FloatDistances.gaussian(3000, 0, 6, 21), 100, 0, 3000, 2);
     defer placed.deinit();

@@ -26,6 +26,8 @@ pub const PlaceOptions = struct {
     page_bytes_budget: u32,
     /// What each record (by build id) takes of that budget, its slot included.
     record_bytes: []const u16,
+    /// Leave out what only makes pages better: for a first placement, after which record sizes are known.
+    draft: bool = false,
     threads: u32 = 1,
     /// Counts placed vertices up to n.
     progress: ?*std.atomic.Value(u64) = null,

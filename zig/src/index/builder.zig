@@ -527,18 +527,19 @@ pub const Builder = struct {
             size.* = @intCast(self.params.lower_bytes() + layout.page.slot_bytes + @as(u32, @intFromFloat(@ceil(list_bytes))));
         }
         {
-            var first = try self.place_with(built, points, page_size, sizes, diagnostic);
+            var first = try self.place_with(built, points, page_size, sizes, true, diagnostic);
             defer first.deinit(self.allocator);
             try writer.record_sizes(self.allocator, built, &first, self.params, sizes);
         }
-        return self.place_with(built, points, page_size, sizes, diagnostic);
+        return self.place_with(built, points, page_size, sizes, false, diagnostic);
     }
 
-    fn place_with(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_size: u32, sizes: []const u16, diagnostic: *Diagnostic) Error!graph.Placement {
+    fn place_with(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_size: u32, sizes: []const u16, draft: bool, diagnostic: *Diagnostic) Error!graph.Placement {
         self.control.enter(.place, built.n);
         return graph.place(quant.BuildCodes, self.allocator, points, built, .{
             .page_bytes_budget = page_size - layout.page.header_bytes,
             .record_bytes = sizes,
+            .draft = draft,
             .threads = self.options.threads,
             .progress = &self.control.done,
             .cancel = &self.control.canceled,
