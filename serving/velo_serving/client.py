@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise MissingDependencyError("httpx is not installed; pip install 'veloann[serving]'") from error
 
-__all__ = ["Client", "ClientResult", "ConnectionFailedError"]
+__all__ = ["Client", "ClientRange", "ClientResult", "ConnectionFailedError"]
 
 BodyFormat: TypeAlias = Literal["json", "npy"]
 
@@ -34,6 +34,13 @@ _TYPES = {"json": "application/json", "npy": "application/x-npy"}
 _NPZ = "application/x-npz"
 
 RETRY_STATUSES = (429, 503)
+
+#: Options of every search, of the nearest alone, of those within a radius alone.
+_OPTIONS = frozenset(
+    ("filter", "filters", "recall", "list_size", "return_metadata", "timeout_s", "allow_partial")
+)
+_OF_NEAREST = frozenset(("group_by", "group_size"))
+_OF_RADIUS = frozenset(("radius", "limit"))
 
 
 class ConnectionFailedError(ServingError, ConnectionError):
@@ -61,6 +68,9 @@ class ClientResult:
         Why shards are missing.
     stats : dict
         ``reads``, ``bytes_read``, ``cache_hits``, summed.
+    groups : list of lists, or None
+        Of a search by groups: the value of each group; ids and distances then have the shape (query_count, k,
+        group_size), and counts says how many groups each query has.
     """
 
     ids: npt.NDArray[Any]
@@ -73,11 +83,39 @@ class ClientResult:
     metadata: list[list[dict[str, Any]]] | None = None
     failures: list[dict[str, Any]] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
+    groups: list[list[Any]] | None = None
 
     def __iter__(self) -> Iterator[npt.NDArray[Any]]:
         """Yield ids, then distances."""
         yield self.ids
         yield self.distances
+
+
+@dataclass(frozen=True, eq=False)
+class ClientRange(ClientResult):
+    """All hits within a radius, one query after another; unpacks as ``lims, distances, ids``.
+
+    Attributes
+    ----------
+    lims : ndarray of shape (query_count + 1,), int64
+        Those of query i are the entries ``lims[i]`` to ``lims[i + 1]`` of ids and distances.
+    limited : ndarray of shape (query_count,), bool
+        True where the limit left some out.
+    """
+
+    lims: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    limited: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+        """Yield lims, distances, ids."""
+        yield self.lims
+        yield self.distances
+        yield self.ids
+
+    def __getitem__(self, query: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+        """Return (ids, distances) of one query."""
+        part = slice(int(self.lims[query]), int(self.lims[query + 1]))
+        return self.ids[part], self.distances[part]
 
 
 class Client:
@@ -148,8 +186,9 @@ class Client:
         queries : array of shape (query_count, dim) or (dim,)
         k : int
         **options
-            ``filter`` (a dict for all), ``filters`` (one or None for each query), ``recall``, ``list_size``,
-            ``return_metadata``, ``timeout_s``, ``allow_partial``.
+            ``filter`` (a dict or SQL text for all), ``filters`` (one or None for each query), ``recall``,
+            ``list_size``, ``return_metadata``, ``group_by``, ``group_size``, ``timeout_s``,
+            ``allow_partial``.
 
         Raises
         ------
@@ -166,6 +205,24 @@ class Client:
         call = _Call.of(queries, k, self._body_format, options)
         response = await self._send_async("POST", self._path, call.body, call.headers, call.params)
         return call.result(response)
+
+    def range_search(self, queries: npt.ArrayLike, radius: float, **options: Any) -> ClientRange:
+        """Find all vectors within a distance of each query, as ``velo.Index.range_search`` does.
+
+        Parameters
+        ----------
+        queries : array of shape (query_count, dim) or (dim,)
+        radius : float
+        **options
+            ``limit`` (hits of a query at most), and those of ``search`` but groups.
+        """
+        call = _Call.of(queries, None, self._body_format, {"radius": float(radius), **options})
+        return call.ranges(self._send("POST", self._path, call.body, call.headers, call.params))
+
+    async def range_search_async(self, queries: npt.ArrayLike, radius: float, **options: Any) -> ClientRange:
+        """Find all vectors within a distance without blocking the event loop; see ``range_search``."""
+        call = _Call.of(queries, None, self._body_format, {"radius": float(radius), **options})
+        return call.ranges(await self._send_async("POST", self._path, call.body, call.headers, call.params))
 
     def info(self) -> dict[str, Any]:
         """Return what the gateway says of the collection, or of all where the client names none."""
@@ -381,12 +438,16 @@ class _Call:
     params: Mapping[str, Any]
     single: bool
     k: int
+    group_size: int | None
 
     @classmethod
-    def of(cls, queries: npt.ArrayLike, k: int, body_format: BodyFormat, options: Mapping[str, Any]) -> _Call:
-        known = {"filter", "filters", "recall", "list_size", "return_metadata", "timeout_s", "allow_partial"}
+    def of(
+        cls, queries: npt.ArrayLike, k: int | None, body_format: BodyFormat, options: Mapping[str, Any]
+    ) -> _Call:
+        """Without k it is a search by radius."""
+        kind = _OF_NEAREST if k is not None else _OF_RADIUS
         for name in options:
-            if name not in known:
+            if name not in _OPTIONS and name not in kind:
                 raise InvalidArgumentError(f"search has no option {name!r}", argument=name)
         matrix = np.asarray(queries, dtype=np.float32)
         if matrix.ndim not in (1, 2):
@@ -404,43 +465,94 @@ class _Call:
             fields["return_metadata"] = list(fields["return_metadata"])
         single = matrix.ndim == 1
         rows = matrix.reshape(1, -1) if single else matrix
-        if body_format == "npy" and not {"filters", "return_metadata"} & fields.keys():
+        group_size = int(fields.get("group_size", 1)) if "group_by" in fields else None
+        if k is not None:
+            fields["k"] = k
+        if body_format == "npy" and not {"filters", "return_metadata", "group_by"} & fields.keys():
             file = io.BytesIO()
             np.save(file, rows, allow_pickle=False)
-            params = {"k": k} | {name: _query_text(value) for name, value in fields.items()}
-            return cls(file.getvalue(), {"Content-Type": _TYPES["npy"], "Accept": _NPZ}, params, single, k)
-        body = json.dumps({"vectors": rows.tolist(), "k": k, **fields}, allow_nan=False).encode()
-        return cls(body, {"Content-Type": _TYPES["json"], "Accept": _TYPES["json"]}, {}, single, k)
+            params = {name: _query_text(value) for name, value in fields.items()}
+            headers = {"Content-Type": _TYPES["npy"], "Accept": _NPZ}
+            return cls(file.getvalue(), headers, params, single, k or 0, group_size)
+        try:
+            body = json.dumps({"vectors": rows.tolist(), **fields}, allow_nan=False).encode()
+        except ValueError as error:
+            raise velo_errors.NotFiniteError(f"an option is not finite: {error}") from None
+        headers = {"Content-Type": _TYPES["json"], "Accept": _TYPES["json"]}
+        return cls(body, headers, {}, single, k or 0, group_size)
+
+    def ranges(self, response: httpx.Response) -> ClientRange:
+        """Read an answer to a search by radius."""
+        ids, distances, counts, status = _rows_of(response)
+        kept = np.arange(ids.shape[1])[None, :] < counts[:, None]
+        return ClientRange(
+            ids=ids[kept],
+            distances=distances[kept],
+            counts=counts,
+            lims=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            limited=np.asarray(status["limited"], np.bool_),
+            **_told(status),
+        )
 
     def result(self, response: httpx.Response) -> ClientResult:
         """Read an answer."""
-        metadata: list[list[dict[str, Any]]] | None = None
-        ids: npt.NDArray[Any]
-        if response.headers.get("content-type", "").startswith(_NPZ):
-            with np.load(io.BytesIO(response.content), allow_pickle=False) as arrays:
-                ids, distances, counts = arrays["ids"], arrays["distances"], arrays["counts"]
-            if ids.dtype.kind == "U":
-                padded = ids.astype(object)
-                padded[np.arange(ids.shape[1])[None, :] >= counts[:, None]] = None
-                ids = padded
-            status = json.loads(response.headers["velo-answer"])
-        else:
-            status = response.json()
-            counts = np.asarray(status["counts"], dtype=np.int64)
-            ids, distances = _padded(status["ids"], status["distances"], self.k)
-            metadata = status.get("metadata")
+        ids, distances, counts, status = _rows_of(response, self.k * (self.group_size or 1))
+        groups = None
+        if self.group_size is not None:
+            ids, distances, groups = _by_groups(ids, distances, status["groups"], self.k, self.group_size)
+            counts = np.array([len(values) for values in groups], np.int64)
         return ClientResult(
             ids=ids[0] if self.single else ids,
             distances=distances[0] if self.single else distances,
             counts=counts,
-            took_ms=status["took_ms"],
-            shards_answered=status["shards_answered"],
-            shards_total=status["shards_total"],
-            partial=status["partial"],
-            metadata=metadata,
-            failures=status.get("failures", []),
-            stats=status.get("stats", {}),
+            groups=groups,
+            **_told(status),
         )
+
+
+def _rows_of(
+    response: httpx.Response, k: int | None = None
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32], npt.NDArray[np.int64], dict[str, Any]]:
+    """Ids, distances, counts and the rest of an answer; rows are padded to k, or to the longest."""
+    if not response.headers.get("content-type", "").startswith(_NPZ):
+        status = response.json()
+        counts = np.asarray(status["counts"], dtype=np.int64)
+        ids, distances = _padded(status["ids"], status["distances"], k or int(counts.max(initial=1)))
+        return ids, distances, counts, status
+    with np.load(io.BytesIO(response.content), allow_pickle=False) as arrays:
+        ids, distances, counts = arrays["ids"], arrays["distances"], arrays["counts"]
+    if ids.dtype.kind == "U":
+        padded = ids.astype(object)
+        padded[np.arange(ids.shape[1])[None, :] >= counts[:, None]] = None
+        ids = padded
+    return ids, distances, counts, json.loads(response.headers["velo-answer"])
+
+
+def _told(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What every answer says beside its hits."""
+    told = {name: status[name] for name in ("took_ms", "shards_answered", "shards_total", "partial")}
+    return told | {
+        "metadata": status.get("metadata"),
+        "failures": status.get("failures", []),
+        "stats": status.get("stats", {}),
+    }
+
+
+def _by_groups(
+    ids: npt.NDArray[Any], distances: npt.NDArray[np.float32], groups: Any, k: int, group_size: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32], list[list[Any]]]:
+    """Rows that hold one group after another, cut into groups of equal width."""
+    shape = (len(ids), k, group_size)
+    each_ids = np.full(shape, None if ids.dtype == object else -1, ids.dtype)
+    each_distances = np.full(shape, np.inf, np.float32)
+    for query, row in enumerate(groups):
+        start = 0
+        for place, group in enumerate(row):
+            stop = start + group["size"]
+            each_ids[query, place, : stop - start] = ids[query, start:stop]
+            each_distances[query, place, : stop - start] = distances[query, start:stop]
+            start = stop
+    return each_ids, each_distances, [[group["value"] for group in row] for row in groups]
 
 
 def _query_text(value: Any) -> str:

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from velo_serving.types import Hits, IdArray, MetadataRow
+from velo_serving.grouping import merge_groups
+from velo_serving.types import Hits, IdArray, MetadataRow, SearchRequest
 
-__all__ = ["merge_top_k"]
+__all__ = ["merge", "merge_top_k"]
+
+
+def merge(parts: Sequence[Hits], request: SearchRequest) -> Hits:
+    """One answer to a request, of the parts that its shards found.
+
+    Parameters
+    ----------
+    parts : sequence of Hits
+        At least one.
+    request : SearchRequest
+        Nearest neighbors, groups, or all within a radius.
+    """
+    if request.group_by is not None:
+        return merge_groups(parts, request.k, request.group_size)
+    if request.radius is None:
+        return merge_top_k(parts, request.k)
+    found = np.sum([part.counts for part in parts], axis=0)
+    hits = merge_top_k(parts, max(1, min(request.k, int(found.max(initial=1)))))
+    limited = found > request.k
+    for part in parts:
+        if part.limited is not None:
+            limited = limited | part.limited
+    return replace(hits, limited=limited)
 
 
 def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:

@@ -38,6 +38,7 @@ from velo_serving.errors import (
     ServingError,
     ShardUnavailableError,
 )
+from velo_serving.grouping import fill_groups, follow_ups
 from velo_serving.local_backend import check_shard, split_memory
 from velo_serving.router import Router, RouterLimits, answer_of
 from velo_serving.shard import Shard, ShardSpec
@@ -50,6 +51,9 @@ NAMESPACE = "velo"
 #: Calls of each group that an actor takes at once; health never waits behind searches.
 SEARCHES_AT_ONCE = 16
 HEALTH_AT_ONCE = 2
+
+#: Groups of which a follow-up asks for further rows.
+_FOLLOW_UPS_AT_ONCE = 4096
 
 #: A shard takes this much of a node's resource; the resource says where, not how many.
 PIN_SHARE = 0.001
@@ -262,6 +266,8 @@ class Cluster:
         recall: float | None = None,
         list_size: int | None = None,
         return_metadata: Sequence[str] | None = None,
+        group_by: str | None = None,
+        group_size: int = 1,
         timeout_s: float = 60.0,
     ) -> Answer:
         """Search all shards from a job, without a gateway: one call a shard for all queries.
@@ -269,8 +275,8 @@ class Cluster:
         Parameters
         ----------
         queries : array of shape (query_count, dim)
-        k, filter, recall, list_size, return_metadata
-            As in ``velo.Index.search``.
+        k, filter, recall, list_size, return_metadata, group_by, group_size
+            As in ``velo.Index.search``; ``hits.groups`` tells which hits form a group.
         timeout_s : float
             Shards that have not answered by then are missing from the answer.
 
@@ -279,14 +285,57 @@ class Cluster:
         Answer
             ``hits.ids``, ``hits.distances``, ``hits.counts``, ``shards_answered``, ``partial``, ``failures``.
         """
-        matrix = np.ascontiguousarray(queries, dtype=np.float32)
-        if matrix.ndim != 2:
-            raise DimensionMismatchError(f"queries of shape {matrix.shape} are no matrix", argument="queries")
-        if k < 1:
-            raise InvalidArgumentError(f"k must be at least 1, not {k}", argument="k")
-        columns = None if return_metadata is None else tuple(return_metadata)
-        filters = None if filter is None else (filter,)
-        request = SearchRequest(matrix, k, filters, recall, list_size, columns, timeout_s)
+        request = _request(
+            queries,
+            k,
+            filters=None if filter is None else (filter,),
+            recall=recall,
+            list_size=list_size,
+            return_metadata=None if return_metadata is None else tuple(return_metadata),
+            timeout_s=timeout_s,
+            group_by=group_by,
+            group_size=group_size,
+        )
+        answer = self._ask(request, timeout_s)
+        for part in follow_ups(request, answer, _FOLLOW_UPS_AT_ONCE):
+            answer = fill_groups(answer, request, part, self._ask(part.request, timeout_s))
+        return answer
+
+    def range_search(
+        self,
+        queries: npt.ArrayLike,
+        radius: float,
+        *,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.range_search
+        limit: int = 10_000,
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | None = None,
+        timeout_s: float = 60.0,
+    ) -> Answer:
+        """Find all within a distance of each query in all shards; ``hits.limited`` says where there are more.
+
+        Parameters
+        ----------
+        queries : array of shape (query_count, dim)
+        radius, filter, limit, recall, list_size, return_metadata
+            As in ``velo.Index.range_search``; the limit is for all shards together.
+        timeout_s : float
+            Shards that have not answered by then are missing from the answer.
+        """
+        request = _request(
+            queries,
+            limit,
+            filters=None if filter is None else (filter,),
+            recall=recall,
+            list_size=list_size,
+            return_metadata=None if return_metadata is None else tuple(return_metadata),
+            timeout_s=timeout_s,
+            radius=float(radius),
+        )
+        return self._ask(request, timeout_s)
+
+    def _ask(self, request: SearchRequest, timeout_s: float) -> Answer:
         batch = ray.put([request])  # once for all shards, however many queries it holds
         asked = [actor.search.remote(batch) for actor in self._actors]
         ready, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
@@ -315,6 +364,15 @@ class Cluster:
     ) -> None:
         """Stop it."""
         self.stop()
+
+
+def _request(queries: npt.ArrayLike, k: int, **options: Any) -> SearchRequest:
+    matrix = np.ascontiguousarray(queries, dtype=np.float32)
+    if matrix.ndim != 2:
+        raise DimensionMismatchError(f"queries of shape {matrix.shape} are no matrix", argument="queries")
+    if k < 1:
+        raise InvalidArgumentError(f"k must be at least 1, not {k}", argument="k")
+    return SearchRequest(matrix, k, **options)
 
 
 def _pin_of(pin: str | Mapping[str, str] | None, shard: str) -> Pin | None:

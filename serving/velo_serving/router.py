@@ -31,7 +31,8 @@ from velo_serving.errors import (
     ShardUnavailableError,
     ShuttingDownError,
 )
-from velo_serving.merge import merge_top_k
+from velo_serving.grouping import fill_groups, follow_ups, thin_groups
+from velo_serving.merge import merge
 from velo_serving.types import (
     Answer,
     Failure,
@@ -506,8 +507,11 @@ class Router:
             What the shards found wrong with the request.
         """
         outcome, hits = "error", None
+        started = self._clock.now()
         try:
             answer = await self._search(request)
+            if answer.thin_groups:
+                answer = await self._fill(request, answer, started)
             outcome, hits = ("partial" if answer.partial else "complete"), answer.hits
             return answer
         except QueueFullError:
@@ -521,6 +525,15 @@ class Router:
             raise
         finally:
             self._observer.request_ended(outcome, len(request.queries), hits)
+
+    async def _fill(self, request: SearchRequest, answer: Answer, started: float) -> Answer:
+        """Ask all shards for the rows of groups that one of them may not have shown."""
+        asked = self.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
+        for part in follow_ups(request, answer, self.limits.batch_queries_max):
+            left_s = max(asked - (self._clock.now() - started), 0.001)
+            more = await self._search(dataclasses.replace(part.request, timeout_s=left_s))
+            answer = fill_groups(answer, request, part, more)
+        return answer
 
     async def _search(self, request: SearchRequest) -> Answer:
         if self._closed:
@@ -588,7 +601,9 @@ def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], reques
             raise one.failure.to_error()
     if not parts or (failures and not request.allow_partial):
         raise _refusal(collection, failures, len(parts), len(replies))
-    return Answer(merge_top_k(parts, request.k), len(parts), len(replies), tuple(failures))
+    hits = merge(parts, request)
+    thin = thin_groups(parts, hits, request) if request.group_by is not None else ()
+    return Answer(hits, len(parts), len(replies), tuple(failures), thin)
 
 
 def _refusal(collection: str, failures: Sequence[ShardFailure], answered: int, total: int) -> VeloError:

@@ -150,7 +150,8 @@ class Shard:
         groups: dict[Any, list[int]] = defaultdict(list)
         for place, request in enumerate(batch):
             columns = request.return_metadata
-            key = (request.k, request.recall, request.list_size, columns, request.queries.shape[1])
+            kind = (request.group_by, request.group_size, request.radius)
+            key = (request.k, request.recall, request.list_size, columns, request.queries.shape[1], kind)
             groups[key].append(place)
         replies: list[ShardReply | None] = [None] * len(batch)
 
@@ -180,16 +181,22 @@ async def _search_together(index: SearchIndex, requests: Sequence[SearchRequest]
     queries = (
         first.queries if len(requests) == 1 else np.concatenate([request.queries for request in requests])
     )
-    result = await index.search_async(
-        queries,
-        first.k,
-        filter=_filter_argument(requests, len(queries)),
-        recall=first.recall,
-        list_size=first.list_size,
-        return_metadata=list(first.return_metadata) if first.return_metadata is not None else None,
-        timeout_s=_timeout_of(requests),
-    )
-    whole = _hits_of(result, with_metadata=first.return_metadata is not None)
+    options: dict[str, Any] = {
+        "filter": _filter_argument(requests, len(queries)),
+        "recall": first.recall,
+        "list_size": first.list_size,
+        "return_metadata": list(first.return_metadata) if first.return_metadata is not None else None,
+        "timeout_s": _timeout_of(requests),
+    }
+    if first.radius is not None:
+        found = await index.range_search_async(queries, first.radius, limit=first.k, **options)
+        whole = _of_ranges(found)
+    elif first.group_by is not None:
+        grouping: dict[str, Any] = {"group_by": first.group_by, "group_size": first.group_size}
+        whole = _of_groups(await index.search_async(queries, first.k, **grouping, **options))
+    else:
+        result = await index.search_async(queries, first.k, **options)
+        whole = _hits_of(result, with_metadata=first.return_metadata is not None)
     if len(requests) == 1:
         return [whole.hits()]
     parts = []
@@ -252,6 +259,8 @@ class _Result:
     reads: Any
     bytes_read: Any
     cache_hits: Any
+    groups: list[list[tuple[Any, int]]] | None = None
+    limited: Any = None
 
     def hits(self, start: int = 0, stop: int | None = None) -> Hits:
         rows = None
@@ -265,26 +274,68 @@ class _Result:
             reads=int(self.reads[start:stop].sum()),
             bytes_read=int(self.bytes_read[start:stop].sum()),
             cache_hits=int(self.cache_hits[start:stop].sum()),
+            groups=None if self.groups is None else self.groups[start:stop],
+            limited=None if self.limited is None else self.limited[start:stop],
         )
 
 
 def _hits_of(result: Any, *, with_metadata: bool) -> _Result:
     counts = np.asarray(result.counts, dtype=np.int64)
-    nothing = np.zeros(len(counts), dtype=np.int64)
     metadata = None
     if with_metadata:
         assert isinstance(result.metadata, list)  # two-dimensional queries bring a table each
         metadata = result.metadata
+    ids, distances = np.asarray(result.ids), np.asarray(result.distances, dtype=np.float32)
+    return _cost_of(result, ids, distances, counts, metadata)
+
+
+def _of_ranges(result: Any) -> _Result:
+    """A ``velo.RangeResult`` with each query's hits in a row of its own."""
+    counts = np.asarray(result.counts, np.int64)
+    kept = np.arange(max(1, int(counts.max(initial=1))))[None, :] < counts[:, None]
+    metadata = None
+    if result.metadata is not None:
+        ends = result.lims[1:].tolist()
+        starts = result.lims[:-1].tolist()
+        metadata = [
+            result.metadata.slice(start, end - start) for start, end in zip(starts, ends, strict=True)
+        ]
+    ids, distances = _in_rows(result.ids, result.distances, kept)
+    return _cost_of(result, ids, distances, counts, metadata, limited=np.asarray(result.limited))
+
+
+def _of_groups(result: Any) -> _Result:
+    """A ``velo.GroupedResult`` with the hits of a query's groups one after another in a row."""
+    sizes = np.asarray(result.group_sizes, np.int64)
+    counts = sizes.sum(axis=1)
+    kept = np.arange(max(1, int(counts.max(initial=1))))[None, :] < counts[:, None]
+    real = np.arange(result.ids.shape[-1])[None, None, :] < sizes[:, :, None]
+    ids, distances = _in_rows(result.ids[real], result.distances[real], kept)
+    groups = [
+        list(zip(values, row.tolist(), strict=False))
+        for values, row in zip(result.groups, sizes, strict=True)
+    ]
+    return _cost_of(result, ids, distances, counts, result.metadata, groups=groups)
+
+
+def _in_rows(flat_ids: Any, flat_distances: Any, kept: Any) -> tuple[Any, Any]:
+    """Hits of all queries one after another, to rows that are padded."""
+    strings = flat_ids.dtype == object
+    ids = np.full(kept.shape, None if strings else -1, object if strings else np.int64)
+    distances = np.full(kept.shape, np.inf, np.float32)
+    ids[kept], distances[kept] = flat_ids, flat_distances
+    return ids, distances
+
+
+def _cost_of(
+    result: Any, ids: Any, distances: Any, counts: Any, metadata: list[Any] | None, **further: Any
+) -> _Result:
     stats = result.stats
-    return _Result(
-        ids=np.asarray(result.ids),
-        distances=np.asarray(result.distances, dtype=np.float32),
-        counts=counts,
-        metadata=metadata,
-        reads=np.asarray(stats.get("reads", nothing)),
-        bytes_read=np.asarray(stats.get("bytes_read", nothing)),
-        cache_hits=np.asarray(stats.get("cache_hits", nothing)),
+    nothing = np.zeros(len(counts), np.int64)
+    reads, bytes_read, cache_hits = (
+        np.asarray(stats.get(name, nothing)) for name in ("reads", "bytes_read", "cache_hits")
     )
+    return _Result(ids, distances, counts, metadata, reads, bytes_read, cache_hits, **further)
 
 
 def _health_of(index: SearchIndex, node: str) -> ShardHealth:

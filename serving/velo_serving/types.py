@@ -60,8 +60,10 @@ class SearchRequest:
     k : int
     filters : tuple of dict, SQL text or None, optional
         Of length 1 (the same for all queries) or query_count (each may be None).
-    recall, list_size, return_metadata
+    recall, list_size, return_metadata, group_by, group_size
         As in ``velo.Index.search``.
+    radius : float, optional
+        All within this distance, at most k of each query, as in ``velo.Index.range_search``.
     timeout_s : float, optional
         Seconds until the deadline; None is the router's default.
     allow_partial : bool
@@ -76,10 +78,14 @@ class SearchRequest:
     return_metadata: tuple[str, ...] | None = None
     timeout_s: float | None = None
     allow_partial: bool = True
+    group_by: str | None = None
+    group_size: int = 1
+    radius: float | None = None
 
     def __post_init__(self) -> None:
         assert self.queries.ndim == 2
         assert self.k >= 1
+        assert self.group_by is None or self.radius is None
         assert self.filters is None or len(self.filters) in (1, len(self.queries))
 
     def filter_of(self, query: int) -> FilterForm | None:
@@ -101,6 +107,11 @@ class Hits:
         How many of the k are hits.
     metadata : list or None
         For every query one dict a hit, without padding.
+    groups : list or None
+        Of a search by groups: for every query (value, hits) of each group; the row of hits holds one group
+        after another, so only within a group do distances ascend.
+    limited : ndarray of shape (query_count,), bool, or None
+        Of a search by radius: whether there may be more.
     reads, bytes_read, cache_hits : int
         What the request cost, summed over its queries.
     """
@@ -112,6 +123,8 @@ class Hits:
     reads: int = 0
     bytes_read: int = 0
     cache_hits: int = 0
+    groups: list[list[tuple[Any, int]]] | None = None
+    limited: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +209,8 @@ class Answer:
     shards_answered: int
     shards_total: int
     failures: tuple[ShardFailure, ...] = ()
+    #: (query, value) of the groups of which some shard may have rows that it did not show.
+    thin_groups: tuple[tuple[int, Any], ...] = ()
 
     @property
     def partial(self) -> bool:
@@ -230,9 +245,25 @@ class SearchIndex(Protocol):
         recall: float | None = ...,
         list_size: int | None = ...,
         return_metadata: Sequence[str] | None = ...,
+        group_by: str | None = ...,
+        group_size: int = ...,
         timeout_s: float | None = ...,
     ) -> Any:
         """Search without blocking the event loop."""
+
+    async def range_search_async(
+        self,
+        queries: Float32Matrix,
+        radius: float,
+        *,
+        filter: Any = ...,  # noqa: A002
+        limit: int = ...,
+        recall: float | None = ...,
+        list_size: int | None = ...,
+        return_metadata: Sequence[str] | None = ...,
+        timeout_s: float | None = ...,
+    ) -> Any:
+        """Search by radius without blocking the event loop."""
 
     def info(self) -> Mapping[str, Any]:
         """Return ``n``, ``dim``, ``metric``, ``memory_bytes``, ``device``."""

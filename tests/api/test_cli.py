@@ -156,6 +156,26 @@ def test_search_with_a_filter_of_each_query(built: Path, files: Path) -> None:
     assert nobody["distances"] == [[None] * 10] * 2
 
 
+def test_search_by_groups_and_by_radius(built: Path, files: Path, tmp_path: Path) -> None:
+    asked = ("search", built, files / "queries.npy", "--first", 4)
+    told = document(*asked, "--group-by", "label", "--group-size", 2, "-k", 3)
+    assert np.shape(told["ids"]) == np.shape(told["distances"]) == (4, 3, 2)
+    assert [len(set(values)) for values in told["groups"]] == [3] * 4
+    assert told["group_sizes"] == [[2, 2, 2]] * 4
+    shown = run(*asked, "--group-by", "label", "-k", 3)
+    assert "group" in shown.stdout
+    plain = document(*asked, "-k", 30)
+    radius = plain["distances"][0][9]
+    within = document(*asked, "--radius", radius)
+    assert within["lims"][1] == 10
+    assert within["ids"][:10] == plain["ids"][0][:10]
+    assert within["limited"] == [False] * 4
+    assert document(*asked, "--radius", "inf", "--limit", 7)["limited"] == [True] * 4
+    document(*asked, "--radius", radius, "--output", tmp_path / "near.npz")
+    assert np.load(tmp_path / "near.npz")["lims"].tolist() == within["lims"]
+    assert run(*asked, "--radius", radius).returncode == 0
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".parquet", ".arrow"])
 def test_search_writes_results(suffix: str, built: Path, files: Path, tmp_path: Path) -> None:
     path = tmp_path / f"found{suffix}"
@@ -245,6 +265,9 @@ def test_doctor_without_a_library(tmp_path: Path) -> None:
         ("search", "{built}", "nowhere.npy"),
         ("search", "{built}", "{files}/queries.npy", "--filter", "{not json"),
         ("search", "{built}", "{files}/queries.npy", "--filter", '{"colour": 1}'),
+        ("search", "{built}", "{files}/queries.npy", "--group-by", "colour"),
+        ("search", "{built}", "{files}/queries.npy", "--group-by", "label", "--radius", "1"),
+        ("search", "{built}", "{files}/queries.npy", "--radius", "1", "--explain"),
         ("search", "{built}", "{files}/queries.npy", "--filter", "price < 1; DROP TABLE x"),
         ("search", "{built}", "{files}/queries.npy", "--memory", "lots"),
         ("search", "{built}", "{files}/queries.npy", "--io", "fast"),

@@ -94,6 +94,37 @@ def test_four_shards_answer_as_one_merged_local_search(
     asyncio.run(run())
 
 
+def test_groups_and_radius_through_ray(
+    cluster: Cluster, sharded_path: Path, sharded_queries: np.ndarray
+) -> None:
+    condition = "price < 0.5"
+    request = SearchRequest(
+        sharded_queries, 4, (condition,), None, LIST_SIZE, ("brand",), group_by="uniform10", group_size=3
+    )
+    expected = local_answer(sharded_path, request).hits
+    found = cluster.search(
+        sharded_queries,
+        4,
+        filter=condition,
+        list_size=LIST_SIZE,
+        return_metadata=["brand"],
+        group_by="uniform10",
+        group_size=3,
+    ).hits
+    assert found.groups == expected.groups
+    assert np.array_equal(found.ids, expected.ids)
+    assert found.metadata == expected.metadata
+    radius = float(np.median(found.distances[:, 0]))
+    near = SearchRequest(sharded_queries, 500, (condition,), None, LIST_SIZE, radius=radius)
+    expected = local_answer(sharded_path, near).hits
+    found = cluster.range_search(
+        sharded_queries, radius, limit=500, filter=condition, list_size=LIST_SIZE
+    ).hits
+    assert np.array_equal(found.ids, expected.ids)
+    assert found.limited is not None
+    assert not found.limited.any()
+
+
 def test_filters_and_metadata_through_ray(
     cluster: Cluster, sharded_path: Path, sharded_queries: np.ndarray
 ) -> None:

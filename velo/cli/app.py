@@ -130,6 +130,14 @@ def search(
     late_filter: Annotated[
         bool, typer.Option("--late-filter", help="Filter results only, for comparison.")
     ] = False,
+    group_by: Annotated[
+        str | None, typer.Option(help="Column: the nearest k groups of rows with equal values.")
+    ] = None,
+    group_size: Annotated[int, typer.Option(min=1, help="Rows of a group.")] = 1,
+    radius: Annotated[
+        float | None, typer.Option(help="All within this distance, instead of the nearest k.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Hits of a query within the radius, at most.")] = 10_000,
     truth: Annotated[Path | None, typer.Option(help="Exact neighbors, to measure recall.")] = None,
     recall: Annotated[float | None, typer.Option(help="Recall to aim for, between 0 and 1.")] = None,
     list_size: Annotated[int | None, typer.Option(help="Candidates kept while searching.")] = None,
@@ -158,6 +166,10 @@ def search(
         filter_json=filter_json,
         query_table=query_table,
         late_filter=late_filter,
+        group_by=group_by,
+        group_size=group_size,
+        radius=radius,
+        limit=limit,
         truth=truth,
         recall=recall,
         list_size=list_size,

@@ -17,7 +17,7 @@ from velo.filters import from_sql
 from velo.formats import open_vectors, read_truth
 from velo.index import Index, open_index
 from velo.options import SearchTuning
-from velo.results import SearchResult
+from velo.results import GroupedResult, RangeResult, SearchResult
 from velo.testing import recall_at_k
 
 __all__ = ["query_filters", "run"]
@@ -31,6 +31,10 @@ def run(
     filter_json: str | None,
     query_table: Path | None,
     late_filter: bool,
+    group_by: str | None,
+    group_size: int,
+    radius: float | None,
+    limit: int,
     truth: Path | None,
     recall: float | None,
     list_size: int | None,
@@ -46,16 +50,25 @@ def run(
     as_json: bool,
 ) -> None:
     """Search a file of queries and tell what came of it."""
+    if radius is not None and group_by is not None:
+        raise InvalidArgumentError("--radius and --group-by do not go together", argument="group_by")
+    if (truth is not None or explain) and (radius is not None or group_by is not None):
+        raise InvalidArgumentError("--truth and --explain are for plain searches", argument="truth")
     queries = open_vectors(queries_path, column=column).read()[:first]
     filters = _filters(filter_json, query_table, len(queries))
     tuning = SearchTuning(late_filter=True) if late_filter else None
     asked: dict[str, Any] = {"recall": recall, "list_size": list_size, "tuning": tuning}
     with open_index(index_path, memory=memory, threads=threads, io=io, plan=plan) as index:
         started = time.perf_counter()
-        result = index.search(queries, k, filter=filters, **asked)
+        result: SearchResult | RangeResult
+        if radius is not None:
+            result = index.range_search(queries, radius, filter=filters, limit=limit, **asked)
+        else:
+            options = {"group_by": group_by, "group_size": group_size, **asked}
+            result = index.search(queries, k, filter=filters, **options)
         seconds = time.perf_counter() - started
-        summary = _summary(index, result, seconds)
-        if truth is not None:
+        summary = _summary(index, result, seconds, limit if radius is not None else k)
+        if truth is not None and isinstance(result, SearchResult):
             summary["recall"] = _recall(result, truth, k, index.info()["ids"])
         if output is not None:
             _write(output, result)
@@ -68,16 +81,24 @@ def run(
         if explanation is not None:
             summary["explain"] = explanation.to_dict()
         if output is None:
-            summary["ids"] = result.ids.tolist()
-            summary["distances"] = [
-                [float(distance) if np.isfinite(distance) else None for distance in row]
-                for row in result.distances
-            ]
+            summary.update(_found(result))
         emit_json(summary)
         return
     _print(summary, result, show)
     if explanation is not None:
         console().print(f"\n{explanation}", markup=False)
+
+
+def _found(result: SearchResult | RangeResult) -> dict[str, Any]:
+    """Ids and distances as JSON has them: null for infinity."""
+    finite: Any = result.distances.astype(object)
+    finite[~np.isfinite(result.distances)] = None
+    found: dict[str, Any] = {"ids": result.ids.tolist(), "distances": finite.tolist()}
+    if isinstance(result, RangeResult):
+        found |= {"lims": result.lims.tolist(), "limited": result.limited.tolist()}
+    elif isinstance(result, GroupedResult):
+        found |= {"groups": result.groups, "group_sizes": result.group_sizes.tolist()}
+    return found
 
 
 def _filters(filter_json: str | None, query_table: Path | None, count: int) -> Any:
@@ -123,12 +144,12 @@ def query_filters(given: Any, rows: pa.Table, count: int) -> list[Any]:
     return [filled(given, row) for row in rows.slice(0, count).to_pylist()]
 
 
-def _summary(index: Index, result: SearchResult, seconds: float) -> dict[str, Any]:
+def _summary(index: Index, result: SearchResult | RangeResult, seconds: float, k: int) -> dict[str, Any]:
     info = index.info()
     count = len(result.counts)
     summary: dict[str, Any] = {
         "queries": count,
-        "k": result.ids.shape[-1],
+        "k": k,
         "seconds": seconds,
         "qps": count / seconds if count else 0.0,
         "device": info["device"]["name"],
@@ -153,9 +174,14 @@ def _recall(result: SearchResult, path: Path, k: int, kind: str) -> float:
     return recall_at_k(result.ids[: len(wide)], wide, k=min(k, wide.shape[1]))
 
 
-def _write(path: Path, result: SearchResult) -> None:
+def _write(path: Path, result: SearchResult | RangeResult) -> None:
     if path.suffix == ".npz":
-        np.savez(path, ids=result.ids, distances=result.distances, counts=result.counts)
+        arrays: dict[str, Any] = {"ids": result.ids, "distances": result.distances, "counts": result.counts}
+        if isinstance(result, RangeResult):
+            arrays["lims"] = result.lims
+        elif isinstance(result, GroupedResult):
+            arrays["group_sizes"] = result.group_sizes
+        np.savez(path, **arrays)
     elif path.suffix == ".parquet":
         pq.write_table(result.to_arrow(), path)
     elif path.suffix in (".arrow", ".feather"):
@@ -166,17 +192,19 @@ def _write(path: Path, result: SearchResult) -> None:
         raise InvalidArgumentError(f"{path}: --output takes .npz, .parquet or .arrow", argument="output")
 
 
-def _print(summary: dict[str, Any], result: SearchResult, show: int) -> None:
+def _print(summary: dict[str, Any], result: SearchResult | RangeResult, show: int) -> None:
     out = console()
-    if show and len(result.ids):
-        shown = table("query", "id", "distance")
-        for number in range(min(show, len(result.ids))):
-            for rank in range(int(result.counts[number])):
-                shown.add_row(
-                    str(number) if rank == 0 else "",
-                    str(result.ids[number, rank]),
-                    f"{result.distances[number, rank]:,.4g}",
-                )
+    if show and len(result.counts):
+        grouped = isinstance(result, GroupedResult)
+        shown = table("query", "group:", "id", "distance") if grouped else table("query", "id", "distance")
+        before = None
+        for hit in result.to_arrow().to_pylist():
+            if hit["query"] >= show:
+                break
+            named = [str(hit["value"]) if hit["rank"] == 0 else ""] if grouped else []
+            first = str(hit["query"]) if hit["query"] != before else ""
+            shown.add_row(first, *named, str(hit["id"]), f"{hit['distance']:,.4g}")
+            before = hit["query"]
         out.print(shown)
         out.print()
     columns = [

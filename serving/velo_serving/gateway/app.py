@@ -213,7 +213,9 @@ class _Gate:
                 lambda: bodies.parse_search(media_type, body, pairs, dim=served.dim, limits=limits),
             )
             answer_type, encode = bodies.choose_encoder(
-                request.headers.get("accept"), with_metadata=parsed.return_metadata is not None
+                request.headers.get("accept"),
+                with_metadata=parsed.return_metadata is not None,
+                with_groups=parsed.group_by is not None,
             )
             answer = await served.router.search(parsed)
             took_ms = (time.perf_counter() - started) * 1000

@@ -166,14 +166,19 @@ def _request(
         raise BodyTooLargeError(
             f"{count} vectors are above the limit of {limits.queries_max}", argument="vectors"
         )
-    if options.k > limits.k_max:
+    k, name = options.k, "k"
+    if options.radius is not None:
+        name = "limit"
+        k = options.limit or max(1, min(limits.k_max, limits.hits_max // count))
+    group_size = options.group_size or 1
+    if k * group_size > limits.k_max:
+        asked = f"{k}" if group_size == 1 else f"{k} groups of {group_size}"
         raise RequestError(
-            f"k: {options.k} is above the limit of {limits.k_max}", argument="k", place={"path": "k"}
+            f"{name}: {asked} is above the limit of {limits.k_max}", argument=name, place={"path": name}
         )
-    if count * options.k > limits.hits_max:
+    if count * k * group_size > limits.hits_max:
         raise BodyTooLargeError(
-            f"{count} vectors with k = {options.k} are above the limit of {limits.hits_max} hits",
-            argument="k",
+            f"{count} vectors with {name} = {k} are above the limit of {limits.hits_max} hits", argument=name
         )
     finite = np.isfinite(queries)
     if not finite.all():
@@ -182,13 +187,16 @@ def _request(
     columns = options.return_metadata
     return SearchRequest(
         queries=queries,
-        k=options.k,
+        k=k,
         filters=filters,
         recall=options.recall,
         list_size=options.list_size,
         return_metadata=None if columns is None else tuple(columns),
         timeout_s=None if options.timeout_ms is None else options.timeout_ms / 1000,
         allow_partial=options.allow_partial,
+        group_by=options.group_by,
+        group_size=group_size,
+        radius=options.radius,
     )
 
 
@@ -318,7 +326,9 @@ def _filter_of_text(place: int, text: Any) -> FilterForm | None:
 Encoder = Callable[[Answer, float], tuple[bytes, dict[str, str]]]
 
 
-def choose_encoder(accept: str | None, *, with_metadata: bool) -> tuple[str, Encoder]:
+def choose_encoder(
+    accept: str | None, *, with_metadata: bool, with_groups: bool = False
+) -> tuple[str, Encoder]:
     """Choose the form of an answer from an Accept header.
 
     Raises
@@ -342,6 +352,8 @@ def choose_encoder(accept: str | None, *, with_metadata: bool) -> tuple[str, Enc
         media_type = JSON if name in ("*/*", "application/*") else name
         if media_type == NPZ and with_metadata:
             raise NotAcceptableError(f"metadata travels as {JSON} or {ARROW}, not as {NPZ}")
+        if media_type == NPZ and with_groups:
+            raise NotAcceptableError(f"groups travel as {JSON} or {ARROW}, not as {NPZ}")
         if media_type in encoders:
             return media_type, encoders[media_type]
     raise NotAcceptableError(f"none of {accept!r} can be written here, only {', '.join(WRITES)}")
@@ -359,6 +371,8 @@ def _status(answer: Answer, took_ms: float) -> dict[str, Any]:
             "cache_hits": answer.hits.cache_hits,
         },
     }
+    if answer.hits.limited is not None:
+        status["limited"] = answer.hits.limited.tolist()
     if answer.failures:
         status["failures"] = [
             {"shard": one.shard, "type": one.failure.kind, "message": one.failure.message}
@@ -377,9 +391,18 @@ def _to_json(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
     }
     if hits.metadata is not None:
         body["metadata"] = hits.metadata
+    if hits.groups is not None:
+        body["groups"] = [
+            [{"value": _plain(value), "size": size} for value, size in groups] for groups in hits.groups
+        ]
     body |= _status(answer, took_ms)
     # JSON has no NaN: a column that holds one reads null. Bytes travel as base64.
     return to_json(body, inf_nan_mode="null", bytes_mode="base64"), {}
+
+
+def _plain(value: Any) -> Any:
+    """A group's value as JSON has it; times to the nanosecond have no Python type but numpy's."""
+    return str(value) if isinstance(value, np.datetime64) else value
 
 
 def _to_npz(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
@@ -407,6 +430,15 @@ def _to_arrow(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
         "id": pa.array(ids.tolist(), pa.string()) if hits.ids.dtype == object else pa.array(ids, pa.int64()),
         "distance": pa.array(hits.distances[kept], pa.float32()),
     }
+    if hits.groups is not None:
+        each = [
+            (place, value)
+            for groups in hits.groups
+            for place, (value, size) in enumerate(groups)
+            for _ in range(size)
+        ]
+        columns["group"] = pa.array([place for place, _ in each], pa.int32())
+        columns["value"] = pa.array([value for _, value in each])
     table = pa.table(columns)
     if hits.metadata is not None:
         found = pa.Table.from_pylist([dict(row) for rows in hits.metadata for row in rows])

@@ -69,6 +69,16 @@ class SearchBody(BaseModel):
         None
     )
     return_metadata: Annotated[list[str] | None, Field(description="Columns to bring with the hits.")] = None
+    group_by: Annotated[
+        str | None, Field(description="Column: answer with the nearest k groups of rows with equal values.")
+    ] = None
+    group_size: Annotated[int | None, Field(ge=1, description="Rows of a group; default 1.")] = None
+    radius: Annotated[
+        float | None, Field(description="Answer with all within this distance, instead of the nearest k.")
+    ] = None
+    limit: Annotated[int | None, Field(ge=1, description="Hits of a query within the radius, at most.")] = (
+        None
+    )
     timeout_ms: Annotated[float | None, Field(gt=0, description="Deadline of this request.")] = None
     allow_partial: Annotated[
         bool, Field(description="If false, an answer without some shard is an error.")
@@ -83,6 +93,7 @@ class SearchBody(BaseModel):
         count = 1 if self.vectors is None else len(self.vectors)
         if self.filters is not None and len(self.filters) != count:
             raise ValueError(f"'filters' has {len(self.filters)} entries for {count} vectors")
+        _check_kinds(self)
         return self
 
 
@@ -98,8 +109,17 @@ class QueryOptions(BaseModel):
     recall: Annotated[float | None, Field(gt=0, lt=1)] = None
     list_size: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
     return_metadata: list[str] | None = None
+    group_by: str | None = None
+    group_size: Annotated[int | None, Field(ge=1)] = None
+    radius: float | None = None
+    limit: Annotated[int | None, Field(ge=1)] = None
     timeout_ms: Annotated[float | None, Field(gt=0)] = None
     allow_partial: bool = True
+
+    @model_validator(mode="after")
+    def _fits(self) -> QueryOptions:
+        _check_kinds(self)
+        return self
 
     @classmethod
     def of(cls, pairs: list[tuple[str, str]]) -> QueryOptions:
@@ -118,6 +138,18 @@ class QueryOptions(BaseModel):
             return cls.model_validate(given)
         except ValidationError as error:
             raise refusal(error, b"") from None
+
+
+def _check_kinds(given: SearchBody | QueryOptions) -> None:
+    """Nearest neighbors, groups, or all within a radius: fields of one kind alone."""
+    if given.radius is not None and given.group_by is not None:
+        raise ValueError("give one of 'radius' and 'group_by'")
+    if given.radius is not None and "k" in given.model_fields_set:
+        raise ValueError("'radius' goes with 'limit', not with 'k'")
+    if given.radius is None and given.limit is not None:
+        raise ValueError("'limit' goes with 'radius'")
+    if given.group_by is None and given.group_size is not None:
+        raise ValueError("'group_size' goes with 'group_by'")
 
 
 def _filter_text(text: str) -> Any:
@@ -230,6 +262,13 @@ class ShardFailureAnswer(BaseModel):
     message: str
 
 
+class GroupAnswer(BaseModel):
+    """One group of a query's hits: the next `size` of its row."""
+
+    value: Any
+    size: int
+
+
 class SearchStats(BaseModel):
     """What the search cost, summed over queries and shards."""
 
@@ -245,6 +284,13 @@ class SearchAnswer(BaseModel):
     distances: list[list[float]]
     counts: list[int]
     metadata: list[list[dict[str, Any]]] | None = None
+    groups: Annotated[
+        list[list[GroupAnswer]] | None,
+        Field(description="With `group_by`: each query's groups, nearest first, as they follow in its row."),
+    ] = None
+    limited: Annotated[
+        list[bool] | None, Field(description="With `radius`: whether `limit` left some out.")
+    ] = None
     took_ms: float
     shards_answered: int
     shards_total: int
