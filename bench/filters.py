@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +35,6 @@ PLANS = ("late", "early", "gate", "auto")
 SETTING = 0.95
 
 
-def tuning_for(plan: str) -> velo.SearchTuning:
-    """The switch that makes a search filter in the given way. Raises DataError where there is none."""
-    names = {each.name for each in fields(velo.SearchTuning)}
-    if plan == "auto":
-        return velo.SearchTuning()
-    if "filter_plan" in names:
-        chosen: dict[str, Any] = {"filter_plan": plan}
-        return velo.SearchTuning(**chosen)
-    if plan == "late":
-        chosen = {"late_filter": True}
-        return velo.SearchTuning(**chosen)
-    raise datasets.DataError(f"SearchTuning has no filter_plan={plan!r}")
-
-
 def index_of(context: Context, dataset: Dataset) -> tuple[Path, Path]:
     """The index with the set's columns and those of the mixes, built if needed, and their Parquet file."""
     columns = filter_cases.table_of(dataset, context.folder)
@@ -66,7 +52,7 @@ def search(
     dataset: Dataset, index: velo.Index, case: Case, *, plan: str = "auto", **how: Any
 ) -> dict[str, Any]:
     """One batch, each query with its filter; filters are compiled before the clock starts."""
-    tuning = tuning_for(plan)
+    tuning = velo.SearchTuning(filter_plan=plan)
     index.search(case.queries[:20], K, filter=case.filters[:20], tuning=tuning, **how)
     start = time.perf_counter()
     result = index.search(case.queries, K, filter=case.filters, tuning=tuning, **how)

@@ -15,6 +15,7 @@ __all__ = [
     "CACHE_POLICIES",
     "CACHE_UNITS",
     "DTYPE_CODES",
+    "FILTER_PLANS",
     "IO_CODES",
     "METRIC_CODES",
     "PLAN_CODES",
@@ -31,6 +32,7 @@ DTYPE_CODES: Final = {"float32": 0, "float16": 1, "uint8": 2, "int8": 3}
 IO_CODES: Final = {"auto": 0, "uring": 1, "threads": 2, "simulated": 3}
 PLAN_CODES: Final = {"auto": 0, "links_in_memory": 1, "links_on_disk": 2}
 CACHE_POLICIES: Final = {"clock": 0, "lru": 1, "fifo": 2, "random": 3, "static": 4}
+FILTER_PLANS: Final = {"auto": 0, "late": 1, "early": 2, "gate": 3, "scan": 4}
 CACHE_UNITS: Final = {"color_set": 0, "record": 1, "page": 2}
 
 UINT32_MAX: Final = 2**32 - 1
@@ -257,8 +259,11 @@ class SearchTuning:
         Pages of the first burst at most.
     sigma : float, optional
         A candidate is read if its estimate lies within this many standard deviations of the k-th.
-    late_filter : bool
-        Check the filter only on results, as engines that filter afterwards do.
+    filter_plan : {"auto", "late", "early", "gate", "scan"}
+        How a search with a filter goes about it. "auto" chooses by cost between the last two; "late" reads
+        and scores every candidate and asks the filter for results, as engines that filter afterwards do;
+        "early" scores of what was read only what passes; "gate" reads only what passes and navigates through
+        the rest in memory (where links are on disk it is "late"); "scan" looks at the codes of all that pass.
     flags : int
         Further switches for benches, drawn in docs/HACKING.md.
     """
@@ -269,7 +274,7 @@ class SearchTuning:
     staleness: int = 0
     burst_max: int | None = None
     sigma: float | None = None
-    late_filter: bool = False
+    filter_plan: str = "auto"
     flags: int = 0
 
     def __post_init__(self) -> None:
@@ -280,6 +285,7 @@ class SearchTuning:
             whole_number(self.burst_max, "burst_max", 1, 65_536)
         if self.sigma is not None:
             _real_number(self.sigma, "sigma", 1e-9, 100.0)
+        code_of(FILTER_PLANS, self.filter_plan, "filter_plan")
         whole_number(self.flags, "flags", 0, UINT32_MAX)
 
     def fill(self, struct: Any) -> None:
@@ -287,7 +293,7 @@ class SearchTuning:
         struct.beam_width = self.beam_width or 0
         struct.burst_max = self.burst_max or 0
         struct.sigma = self.sigma or 0.0
-        struct.late_filter = int(self.late_filter)
+        struct.filter_plan = FILTER_PLANS[self.filter_plan]
         struct.flags = self.flags
         struct.strict_order = int(self.strict_order)
         struct.prefetch_off = int(not self.prefetch)

@@ -210,7 +210,7 @@ typedef struct velo_search_options {
     uint32_t beam_width;           /* links on disk: reads asked for ahead; 0 = 4 */
     uint32_t burst_max;            /* pages in the first burst at most; 0 = by plan */
     float sigma;                   /* burst threshold in standard deviations; negative or 0 = by plan */
-    int32_t late_filter;           /* 1: check the filter only on results (for comparison) */
+    int32_t filter_plan;           /* 0 auto, 1 late, 2 early, 3 gate, 4 scan: see docs/HACKING.md */
     uint32_t flags;                /* for benches; see docs/HACKING.md */
     int32_t strict_order;          /* links on disk: 1: follow the nearest candidate only, never a farther one at hand */
     int32_t prefetch_off;          /* links on disk: 1: read only what is followed next */

@@ -143,7 +143,7 @@ def test_search_with_a_filter_of_each_query(built: Path, files: Path) -> None:
     truth = ("--truth", files / "truth_label.bin")
     early = document("search", built, files / "queries.npy", *asked, *truth)
     assert early["recall"] >= 0.9
-    late = document("search", built, files / "queries.npy", *asked, *truth, "--late-filter")
+    late = document("search", built, files / "queries.npy", *asked, *truth, "--filter-plan", "late")
     assert late["reads"] > early["reads"]
     one = document(
         "search", built, files / "queries.npy", "--filter", '{"price": {"$lt": 0.01}}', "--first", 5

@@ -78,7 +78,7 @@ def test_filtered_recall_and_reads(sample: Any, sample_index: velo.Index) -> Non
         found = result.ids[query][: result.counts[query]]
         assert (labels[found] == value).all()
     late = sample_index.search(
-        sample.queries, 10, filter=filters, tuning=velo.SearchTuning(late_filter=True), list_size=100
+        sample.queries, 10, filter=filters, tuning=velo.SearchTuning(filter_plan="late"), list_size=100
     )
     assert result.stats["reads"].mean() < late.stats["reads"].mean()
 

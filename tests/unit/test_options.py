@@ -118,12 +118,12 @@ def test_a_search_names_the_argument(argument: str, value: Any) -> None:
 
 def test_what_reaches_the_library() -> None:
     struct = SimpleNamespace()
-    fill_search(struct, 5, 0.9, 64, float("inf"), SearchTuning(beam_width=8, sigma=0.3, late_filter=True))
+    fill_search(struct, 5, 0.9, 64, float("inf"), SearchTuning(beam_width=8, sigma=0.3, filter_plan="late"))
     assert struct.k == 5
     assert struct.recall == 0.9
     assert struct.list_size == 64
     assert struct.timeout_us == 3_600_000_000
-    assert (struct.beam_width, struct.burst_max, struct.sigma, struct.late_filter) == (8, 0, 0.3, 1)
+    assert (struct.beam_width, struct.burst_max, struct.sigma, struct.filter_plan) == (8, 0, 0.3, 1)
     assert (struct.strict_order, struct.prefetch_off, struct.staleness) == (0, 0, 0)
     fill_search(struct, 5, None, None, None, SearchTuning(strict_order=True, prefetch=False, staleness=1))
     assert (struct.strict_order, struct.prefetch_off, struct.staleness) == (1, 1, 1)

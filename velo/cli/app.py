@@ -127,9 +127,10 @@ def search(
     query_table: Annotated[
         Path | None, typer.Option(help="Parquet file, one row a query, that the filter may refer to.")
     ] = None,
-    late_filter: Annotated[
-        bool, typer.Option("--late-filter", help="Filter results only, for comparison.")
-    ] = False,
+    filter_plan: Annotated[
+        str,
+        typer.Option(help="How a filter is met: auto, or for comparison late, early, gate or scan."),
+    ] = "auto",
     group_by: Annotated[
         str | None, typer.Option(help="Column: the nearest k groups of rows with equal values.")
     ] = None,
@@ -165,7 +166,7 @@ def search(
         k=k,
         filter_json=filter_json,
         query_table=query_table,
-        late_filter=late_filter,
+        filter_plan=filter_plan,
         group_by=group_by,
         group_size=group_size,
         radius=radius,

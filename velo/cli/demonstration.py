@@ -105,7 +105,7 @@ def run(*, memory: str, keep: Path | None, threads: int | None, as_json: bool) -
         build_seconds = time.perf_counter() - started
         index = stack.enter_context(open_index(folder, memory=memory, threads=threads))
         filters = query_filters({sample.label: f"@{sample.label}"}, sample.asked, len(sample.queries))
-        late = SearchTuning(late_filter=True)
+        late = SearchTuning(filter_plan="late")
         rows = [
             _measure(index, sample, "no filter", sample.truth, None, None),
             _measure(index, sample, "filter, 10 % pass", sample.truth_filtered, filters, None),

@@ -30,7 +30,7 @@ def run(
     k: int,
     filter_json: str | None,
     query_table: Path | None,
-    late_filter: bool,
+    filter_plan: str,
     group_by: str | None,
     group_size: int,
     radius: float | None,
@@ -56,7 +56,7 @@ def run(
         raise InvalidArgumentError("--truth and --explain are for plain searches", argument="truth")
     queries = open_vectors(queries_path, column=column).read()[:first]
     filters = _filters(filter_json, query_table, len(queries))
-    tuning = SearchTuning(late_filter=True) if late_filter else None
+    tuning = SearchTuning(filter_plan=filter_plan)
     asked: dict[str, Any] = {"recall": recall, "list_size": list_size, "tuning": tuning}
     with open_index(index_path, memory=memory, threads=threads, io=io, plan=plan) as index:
         started = time.perf_counter()

@@ -38,7 +38,7 @@ pub const SearchOptions = extern struct {
     beam_width: u32,
     burst_max: u32,
     sigma: f32,
-    late_filter: i32,
+    filter_plan: i32,
     flags: u32,
     strict_order: i32,
     prefetch_off: i32,
@@ -337,6 +337,7 @@ pub fn refused(o: *const SearchOptions) ?i32 {
     if (!(o.recall >= 0 and o.recall < 1)) return fail(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
     if (o.staleness > limits.staleness_max) return fail(.invalid_argument, .{ .argument = "staleness" }, "staleness is {d}; at most {d}", .{ o.staleness, limits.staleness_max });
     if (std.math.isNan(o.sigma)) return fail(.invalid_argument, .{ .argument = "sigma" }, "sigma is not a number", .{});
+    if (std.enums.fromInt(limits.FilterPlan, o.filter_plan) == null) return fail(.invalid_argument, .{ .argument = "filter_plan" }, "filter_plan {d} is unknown", .{o.filter_plan});
     return null;
 }
 
@@ -348,7 +349,7 @@ pub fn resolved(o: *const SearchOptions, calibration: search.Calibration) search
         .sigma = o.sigma,
         .burst_max = o.burst_max,
         .beam_width = o.beam_width,
-        .late_filter = o.late_filter != 0,
+        .filter_plan = @enumFromInt(o.filter_plan),
         .flags = o.flags,
         .strict_order = o.strict_order != 0,
         .prefetch = o.prefetch_off == 0,
@@ -402,7 +403,7 @@ fn prepare(
         .out = out,
         .on_done = undefined,
     };
-    search.prepare_filters(job, reader.n()) catch return common.out_of_memory();
+    search.prepare_filters(job, &self.shared) catch return common.out_of_memory();
     return ok;
 }
 

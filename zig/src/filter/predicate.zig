@@ -230,6 +230,17 @@ pub const Filter = struct {
         return total;
     }
 
+    /// `matches`, where somebody asked for them before: allocates nothing and does not wait.
+    pub fn matches_found(self: *const Filter) ?Matches {
+        if (!self.has_set.load(.acquire)) return null;
+        return @constCast(self).matches() catch unreachable; // found: nothing to allocate
+    }
+
+    /// Rows 64·i to 64·i + 63, one bit each. Any number of threads; allocates nothing.
+    pub fn matching_word(self: *const Filter, i: usize) u64 {
+        return if (self.bits.load(.acquire)) |words| words[i] else self.word_at(i);
+    }
+
     fn word_at(self: *const Filter, i: usize) u64 {
         const some = Neighbors.of(i, @intCast(self.row_count));
         return evaluate(self.root, some, column_room.low_bits(some.count));

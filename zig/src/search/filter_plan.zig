@@ -1,30 +1,200 @@
-//! How a search with a filter goes about it, chosen before its first step.
+//! How a search with a filter goes about it, chosen before its first step by what each plan is expected to cost.
 //!
-//!   scan          so few vertices pass that looking at the codes of all of them is less work than finding them
-//!                 through the graph
-//!   gated graph   best first through everything, but only what passes is a candidate, and only candidates are read
-//!   late check    for comparison: the filter is asked for results alone
+//!   scan          the codes of all that pass are looked at, without the graph: what takes time is the matches
+//!   gate          best first through everything, but only what passes is a candidate, and only candidates are read:
+//!                 what takes time is the vertices that lie between
+//!   late          what a search without a filter would read, with a list long enough to hold k that pass. Chosen only
+//!                 where links are on disk, since there a vertex must be read before it can be followed
+//!
+//! Nothing here looks at what happened before: the same filter on the same index gives the same plan, whoever asked.
 const std = @import("std");
 const filter_room = @import("filter");
 const Job = @import("job.zig").Job;
+const parameters_file = @import("parameters.zig");
+const FilterPlan = parameters_file.FilterPlan;
+const Parameters = parameters_file.Parameters;
+const Shared = @import("shared.zig").Shared;
 
-/// Expected estimates of a gated search: the list spans list_size / s vertices, each of which brings about this many
-/// that were not met before.
-const estimates_per_expansion = 8;
+/// What things take on one core, in nanoseconds, as measured on sift1m (docs/ARCHITECTURE.md). Only their ratios matter.
+const estimate_base_ns = 5;
+const estimate_byte_ns = 0.1; // of a code's entry, most of it the wait for memory
+const word_ns = 0.5; // 64 rows of which none passes
+const follow_ns = 350; // links of a vertex: found, decoded
+const follow_link_ns = 15; // and each of them looked up
+const read_ns = 10_000; // submitted, awaited among others, its records scored
 
-/// True when scanning `matches` codes costs less than finding the best through the graph.
-pub fn scan_is_cheaper(matches: f64, n: f64, list_size: u32) bool {
-    const selectivity = @max(matches, 0.5) / n;
-    return matches < @as(f64, @floatFromInt(list_size)) / selectivity * estimates_per_expansion;
+/// Shares at and above this are navigated as if there were no filter: what fails is hardly in the way.
+pub const dense_share = 0.4;
+
+/// What a plan is expected to take.
+pub const Cost = struct {
+    reads: f64 = 0,
+    estimates: f64 = 0,
+    expanded: f64 = 0,
+    ns: f64 = 0,
+    /// False: the plan cannot be had as the index is open.
+    possible: bool = true,
+};
+
+pub const Choice = struct {
+    plan: FilterPlan,
+    scan: Cost,
+    gate: Cost,
+    late: Cost,
+};
+
+/// What plans depend on.
+pub const Case = struct {
+    n: f64,
+    /// Of all rows, those that pass.
+    share: f64,
+    k: f64,
+    list_size: f64,
+    entry_bytes: f64,
+    entries: f64,
+    /// A vertex, in memory; 0: they are on disk.
+    links: f64,
+
+    pub fn of(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) Case {
+        return .{
+            .n = @floatFromInt(shared.reader.n()),
+            .share = filter.estimate(),
+            .k = @floatFromInt(parameters.k),
+            .list_size = @floatFromInt(parameters.list_size),
+            .entry_bytes = @floatFromInt(shared.reader.codes.params.entry_bytes()),
+            .entries = @floatFromInt(shared.entries.len),
+            .links = if (shared.plan == .links_in_memory) @floatFromInt(shared.reader.links_kept) else 0,
+        };
+    }
+
+    fn estimate_ns(self: *const Case) f64 {
+        return estimate_base_ns + estimate_byte_ns * self.entry_bytes;
+    }
+
+    /// A vertex followed through links in memory, without the estimates it leads to.
+    pub fn follow_cost_ns(self: *const Case) f64 {
+        return follow_ns + follow_link_ns * self.links;
+    }
+
+    /// Reads of a search that knows what passes: nearly every answer lies on a page of its own.
+    fn reads(self: *const Case) f64 {
+        return @min(1.15 * self.k, self.n * self.share);
+    }
+
+    pub fn scan(self: *const Case) Cost {
+        const matches = self.n * self.share;
+        return .{
+            .reads = self.reads(),
+            .estimates = matches,
+            .ns = matches * self.estimate_ns() + self.n / 64 * word_ns + self.reads() * read_ns,
+        };
+    }
+
+    pub fn gate(self: *const Case) Cost {
+        if (self.links == 0) return .{ .possible = false };
+        const share = @max(self.share, 1 / self.n);
+        const root = @sqrt(share);
+        // The list spans list_size·√s passing vertices, so list_size/√s of all; of those that fail one in three stands
+        // for its neighborhood.
+        const followed = @min(self.n, if (share >= dense_share) self.list_size / root else self.list_size * (1.3 * root + 0.32 / root));
+        const met = if (share >= dense_share) 0.53 * self.links else 0.53 * self.links + 51 * share;
+        const estimates = @min(self.n, followed * met) + self.entries;
+        return .{
+            .reads = self.reads(),
+            .estimates = estimates,
+            .expanded = followed,
+            .ns = followed * self.follow_cost_ns() + estimates * self.estimate_ns() + self.reads() * read_ns,
+        };
+    }
+
+    /// The list that holds k passing vertices as surely as one of list_size holds any k.
+    pub fn late_list_size(self: *const Case) f64 {
+        return @min(@as(f64, parameters_file.list_size_max), @ceil(self.list_size / @sqrt(@max(self.share, 1 / self.n))));
+    }
+
+    pub fn late(self: *const Case) Cost {
+        const share = @max(self.share, 1 / self.n);
+        // Answers of a search without a filter, k/s of them, begin to share pages.
+        const answers = 1.15 * self.k * std.math.pow(f64, share, -0.85);
+        const followed = @min(self.n, self.late_list_size());
+        const wanted = @min(self.n, if (self.links > 0) answers else @max(answers, followed));
+        const links = if (self.links > 0) self.links else 24;
+        const estimates = @min(self.n, followed * 0.53 * links) + self.entries;
+        return .{
+            .reads = wanted,
+            .estimates = estimates,
+            .expanded = followed,
+            .ns = followed * self.follow_cost_ns() + estimates * self.estimate_ns() + wanted * read_ns,
+        };
+    }
+
+    pub fn choose(self: *const Case) Choice {
+        var choice: Choice = .{ .plan = .scan, .scan = self.scan(), .gate = self.gate(), .late = self.late() };
+        // With links in memory the gate reads less than a late check and follows no more.
+        const graph: FilterPlan = if (choice.gate.possible) .gate else .late;
+        const cost = if (choice.gate.possible) choice.gate else choice.late;
+        if (cost.ns < choice.scan.ns) choice.plan = graph;
+        return choice;
+    }
+};
+
+/// The plan that a search takes. Where links are on disk a gated search cannot be had: it is the late check.
+pub fn plan_of(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) FilterPlan {
+    return switch (parameters.filter_plan) {
+        .auto => Case.of(shared, filter, parameters).choose().plan,
+        .gate => if (shared.plan == .links_in_memory) .gate else .late,
+        else => |plan| plan,
+    };
 }
 
-/// Evaluates the filters of which few vertices pass over all rows, once: a scan needs to know which.
-pub fn prepare_filters(job: *const Job, n: u32) error{OutOfMemory}!void {
+/// Finds all matches of those filters that will be scanned, once each, so that a worker need not and memory is asked
+/// for here.
+pub fn prepare_filters(job: *const Job, shared: *const Shared) error{OutOfMemory}!void {
     for (job.filters) |handle| {
         const filter = handle orelse continue;
-        if (filter.is_resolved()) continue;
-        const rows: f64 = @floatFromInt(n);
-        if (scan_is_cheaper(filter.estimate() * rows, rows, job.parameters.list_size))
-            _ = try @constCast(filter).resolve();
+        if (filter.matches_found() != null) continue;
+        if (plan_of(shared, filter, &job.parameters) == .scan) _ = try @constCast(filter).matches();
     }
+}
+
+fn test_case(share: f64) Case {
+    return .{ .n = 1e6, .share = share, .k = 10, .list_size = 160, .entry_bytes = 68, .entries = 2000, .links = 16 };
+}
+
+test "few matches are scanned, many are found through the graph, and there is one boundary" {
+    var last: FilterPlan = .scan;
+    var changes: u32 = 0;
+    var share: f64 = 1e-6;
+    while (share <= 1) : (share *= 1.1) {
+        const choice = test_case(share).choose();
+        if (choice.plan != last) changes += 1;
+        last = choice.plan;
+        const chosen = if (choice.plan == .scan) choice.scan else choice.gate;
+        try std.testing.expect(chosen.ns <= choice.scan.ns and chosen.ns <= choice.gate.ns);
+    }
+    try std.testing.expectEqual(.gate, last);
+    try std.testing.expectEqual(1, changes);
+}
+
+test "a filter never makes more expensive than the late check" {
+    for ([_]f64{ 1e-6, 1e-4, 0.01, 0.1, 0.5, 1 }) |share| {
+        const choice = test_case(share).choose();
+        const chosen = if (choice.plan == .scan) choice.scan else choice.gate;
+        try std.testing.expect(chosen.reads <= choice.late.reads);
+        try std.testing.expect(chosen.ns <= choice.late.ns * 1.001);
+    }
+}
+
+test "links on disk: the gate cannot be had, and reading is dearer than looking at codes" {
+    var case = test_case(0.1);
+    case.links = 0;
+    const choice = case.choose();
+    try std.testing.expect(!choice.gate.possible);
+    try std.testing.expectEqual(.scan, choice.plan);
+    try std.testing.expect(case.late_list_size() > case.list_size);
+    case.share = 0.9;
+    try std.testing.expectEqual(.late, case.choose().plan);
+    case.n = 1e9;
+    case.share = 0.1;
+    try std.testing.expectEqual(.late, case.choose().plan);
 }

@@ -1,85 +1,316 @@
-//! What a filter changes in a search whose links are in memory: which vertices may be candidates, and what is followed
-//! only because it leads on. The plan behind it is chosen in filter_plan.zig.
+//! What a filter changes in a search: which vertices may be candidates, and what is followed only because it leads on.
+//! The plan behind it is chosen in filter_plan.zig.
+//!
+//! The gated plan goes best first through passing and failing vertices alike, but only passing ones enter the list.
+//!
+//! - How far it goes follows from what it meets: of the list only the first list_size·√s candidates count, s being the
+//!   share of passing vertices among those followed so far. So the list spans list_size/√s vertices, more of the graph
+//!   the fewer pass, as it must to hold k of them; and labels that follow the vectors, or avoid them, are seen as such.
+//! - Neighbors in the graph are placed near each other. So with each vertex the passing ones of its block, 64 vertices
+//!   in placement order, are estimated: what links would reach over two or three failing vertices costs one look at 64
+//!   bits. In return one failing vertex stands for the others of its block: their links lead to the same places.
+//! - Vertices are followed a few at a time, so that the waits for their links overlap.
+//! - Where the way turns out longer than it seemed (labels whose vertices lie far from the query), the search becomes a
+//!   scan, before it has spent what that costs.
 const std = @import("std");
-const base = @import("base");
+const filter_room = @import("filter");
+const lists = @import("list.zig");
 const filter_plan = @import("filter_plan.zig");
+const parameters_file = @import("parameters.zig");
 const state = @import("search_state.zig");
+const layout = @import("layout");
 const Search = state.Search;
+const FilterPlan = parameters_file.FilterPlan;
+
+comptime {
+    std.debug.assert(scan_batch <= Search.fresh_max);
+}
+
+/// Vertices followed at once.
+const width_max = 8;
+/// Vertices of a neighborhood in placement order.
+const block_size = 64;
+/// Vertices estimated at once in a scan.
+const scan_batch = 512;
+/// What the share over all rows weighs beside what was met, in vertices.
+const prior = 32;
+/// Candidates beyond k that always count.
+const spare = 6;
+/// Vertices followed before the plan is looked at again; then at each doubling.
+const first_review = 64;
+
+pub const Gate = struct {
+    plan: FilterPlan = .auto,
+    /// Blocks whose passing vertices were estimated.
+    blocks: lists.Visited,
+    /// Of the vertices met best first, how many pass and fail.
+    passed: u32 = 0,
+    failed: u32 = 0,
+    /// Share of all rows that pass, and of those around here.
+    share: f32 = 0,
+    local: f32 = 0,
+    /// The candidates that count: the list's first so many.
+    reach: u32 = 0,
+    review_at: u32 = 0,
+    /// What a scan would cost, and a vertex followed.
+    scan_ns: f32 = 0,
+    follow_ns: f32 = 0,
+
+    pub fn init(allocator: std.mem.Allocator) error{OutOfMemory}!Gate {
+        return .{ .blocks = try .init(allocator, 1 << 14) };
+    }
+
+    pub fn deinit(self: *Gate, allocator: std.mem.Allocator) void {
+        self.blocks.deinit(allocator);
+    }
+
+    fn reset(self: *Gate, case: *const filter_plan.Case) void {
+        self.blocks.reset(256);
+        self.passed = 0;
+        self.failed = 0;
+        self.share = @floatCast(case.share);
+        self.local = self.share;
+        self.review_at = first_review;
+        self.scan_ns = @floatCast(case.scan().ns);
+        const expected = case.gate();
+        self.follow_ns = @floatCast(expected.ns / expected.expanded);
+    }
+
+    /// From what was met to what counts.
+    fn adapt(self: *Gate, list_size: u32, k: u32) void {
+        const met: f32 = @floatFromInt(self.passed + self.failed);
+        self.local = (@as(f32, @floatFromInt(self.passed)) + prior * self.share) / (met + prior);
+        const wanted: u32 = @intFromFloat(@ceil(@as(f32, @floatFromInt(list_size)) * @sqrt(self.local)));
+        self.reach = std.math.clamp(wanted, @min(list_size, k + spare), list_size);
+    }
+
+    /// So few pass around here that their neighborhoods in placement order are looked at.
+    inline fn is_thin(self: *const Gate) bool {
+        return self.local < filter_plan.dense_share;
+    }
+
+    /// What is left to follow, if it goes on as it went, costs more than looking at all that pass.
+    fn prefers_scan(self: *const Gate) bool {
+        const met: f32 = @floatFromInt(self.passed + self.failed);
+        const share = (@as(f32, @floatFromInt(self.passed)) + 0.5) / (met + 0.5);
+        const left = @as(f32, @floatFromInt(self.reach)) / share - met;
+        // One in three of those that fail is followed, where they stand for each other (filter_plan.Case.gate).
+        const followed = if (self.is_thin()) left / 3 else left;
+        return followed * self.follow_ns > self.scan_ns;
+    }
+};
 
 /// The first step of a search with a filter.
 pub fn begin(search: *Search) void {
-    if (matches_to_scan(search)) |matches| return scan(search, matches);
-    // With links on disk a vertex must be read before it can be navigated through, so there the filter is asked for
-    // results alone.
-    search.gated = !search.parameters.late_filter and search.shared.plan == .links_in_memory;
+    const filter = search.filter.?;
+    const gate = &search.gate;
+    gate.plan = filter_plan.plan_of(search.shared, filter, &search.parameters);
+    if (filter.estimate() == 0) { // exact, and nothing passes
+        search.scanned = true;
+        return;
+    }
+    switch (gate.plan) {
+        .scan => return scan(search),
+        .gate => {
+            gate.reset(&.of(search.shared, filter, &search.parameters));
+            gate.adapt(search.list.limit, search.parameters.k);
+            search.gated = true;
+        },
+        .late => if (search.parameters.filter_plan == .auto) {
+            const case = filter_plan.Case.of(search.shared, filter, &search.parameters);
+            search.list.reset(@intFromFloat(case.late_list_size()));
+        },
+        .early, .auto => {},
+    }
     search.enter();
 }
 
-/// The passing vertices, when looking at all of them is the cheaper plan.
-fn matches_to_scan(search: *const Search) ?base.BitSet {
-    const filter = search.filter.?;
-    if (search.parameters.late_filter or !filter.is_resolved()) return null;
-    const n: f64 = @floatFromInt(search.shared.reader.n());
-    if (!filter_plan.scan_is_cheaper(filter.estimate() * n, n, search.parameters.list_size)) return null;
-    return @constCast(filter).resolve() catch unreachable; // resolved already: nothing to allocate
-}
-
 /// Estimates every passing vertex; what is left in the list needs no navigation.
-fn scan(search: *Search, matches: base.BitSet) void {
-    var iterator = matches.iterator();
+fn scan(search: *Search) void {
+    const filter = search.filter.?;
+    search.list.reset(search.list.limit);
+    search.gated = false;
+    search.scanned = true;
     var count: usize = 0;
-    while (true) {
-        const next = iterator.next();
-        if (next) |vertex| {
-            search.fresh[count] = @intCast(vertex);
+    if (filter.matches_found()) |found| {
+        var matches = found;
+        while (matches.next()) |vertex| {
+            search.fresh[count] = vertex;
             count += 1;
-        }
-        if (count == Search.fresh_max or (next == null and count > 0)) {
-            search.query.estimate(&search.shared.reader.codes, search.fresh[0..count], search.distances[0..count]);
-            search.counters.estimates += @intCast(count);
-            for (search.fresh[0..count], search.distances[0..count]) |vertex, distance| {
-                _ = search.list.insert(vertex, distance);
-            }
+            if (count < scan_batch) continue;
+            estimate_passing(search, count);
             count = 0;
         }
-        if (next == null) break;
+    } else for (0..(search.shared.reader.n() + 63) / 64) |i| {
+        var word = filter.matching_word(i);
+        while (word != 0) : (word &= word - 1) {
+            search.fresh[count] = @intCast(64 * i + @ctz(word));
+            count += 1;
+        }
+        if (count < scan_batch - 64) continue;
+        estimate_passing(search, count);
+        count = 0;
     }
-    search.scanned = true;
+    estimate_passing(search, count);
 }
 
-/// Into the list if it may be an answer; else it only leads on, as long as it is nearer than the list reaches.
-pub inline fn offer(search: *Search, vertex: u32, distance: f32) void {
+/// A vertex that a page brought, not met before: into the list if it may be an answer; else it only leads on, as long
+/// as it is nearer than what counts.
+pub fn offer(search: *Search, vertex: u32, distance: f32) void {
     if (!(distance < search.list.bound())) return;
-    if (!search.filter.?.passes(vertex)) {
-        search.frontier.push(vertex, distance);
-        return;
-    }
-    _ = search.list.insert(vertex, distance);
+    if (search.filter.?.passes(vertex)) {
+        _ = search.list.insert(vertex, distance);
+    } else if (distance < bound(search)) search.frontier.push(vertex, distance);
 }
 
-/// Best first over passing and failing vertices alike, until nothing that the list reaches is left to follow.
+/// Nothing at this distance or beyond needs to be followed.
+inline fn bound(search: *const Search) f32 {
+    const reach = search.gate.reach;
+    return if (search.list.len < reach) std.math.inf(f32) else search.list.items[reach - 1].distance;
+}
+
+/// Best first, until nothing within what counts is left to follow.
 pub fn navigate(search: *Search) state.PageError!void {
-    const links = &search.shared.reader.links.?;
+    const gate = &search.gate;
+    var batch: [width_max]u32 = undefined;
     while (true) {
-        const place = search.list.nearest_unexpanded();
-        const near = if (place) |p| search.list.items[p].distance else std.math.inf(f32);
-        const vertex = blk: {
-            if (search.frontier.nearest() < near) {
-                // Nothing beyond the list can lead to what is within it.
-                if (search.frontier.nearest() >= search.list.bound()) {
-                    if (place == null) return;
-                } else {
-                    search.counters.filtered += 1;
-                    break :blk search.frontier.pop();
-                }
-            }
-            const p = place orelse return;
-            search.list.mark_expanded(p);
-            break :blk search.list.items[p].vertex();
-        };
-        search.counters.expanded += 1;
-        const ids = links.decode(vertex, &search.neighbors) catch return error.BadList;
-        search.follow(ids);
-        if (search.list.nearest_unexpanded()) |next| links.prefetch(search.list.items[next].vertex());
+        // On the way down the next vertex follows from the last; from then on there are enough that must be followed.
+        const width = @min(width_max, 1 + search.counters.expanded / 8);
+        const chosen = choose(search, batch[0..width]);
+        if (chosen.len == 0) return;
+        search.counters.expanded += @intCast(chosen.len);
+        try follow_links(search, chosen);
+        if (gate.is_thin()) look_around(search, chosen);
+        gate.adapt(search.list.limit, search.parameters.k);
+        if (search.counters.expanded >= gate.review_at) {
+            gate.review_at *= 2;
+            if (search.parameters.filter_plan == .auto and gate.prefers_scan()) return scan(search);
+        }
     }
+}
+
+/// The nearest to follow next: candidates of the list, and what fails but lies within what counts.
+fn choose(search: *Search, out: []u32) []u32 {
+    const gate = &search.gate;
+    const reach = bound(search);
+    var count: u32 = 0;
+    while (count < out.len) {
+        const place = search.list.nearest_unexpanded() orelse search.list.len;
+        const near = if (place < @min(gate.reach, search.list.len)) search.list.items[place].distance else std.math.inf(f32);
+        const failing = search.frontier.nearest();
+        if (failing < near and failing < reach) {
+            const vertex = search.frontier.pop();
+            gate.failed += 1;
+            if (gate.is_thin() and gate.blocks.contains(vertex / block_size)) continue;
+            search.counters.filtered += 1;
+            out[count] = vertex;
+        } else if (near < std.math.inf(f32)) {
+            gate.passed += 1;
+            search.list.mark_expanded(place);
+            out[count] = search.list.items[place].vertex();
+        } else break;
+        count += 1;
+    }
+    return out[0..count];
+}
+
+fn follow_links(search: *Search, chosen: []const u32) state.PageError!void {
+    const links = &search.shared.reader.links.?;
+    for (chosen) |vertex| links.prefetch(vertex);
+    for (chosen) |vertex| {
+        const list = links.list(vertex);
+        @prefetch(list.bytes, .{});
+        @prefetch(list.bytes + 63, .{});
+    }
+    var count: usize = 0;
+    for (chosen) |vertex| {
+        const ids = links.decode(vertex, &search.neighbors) catch return error.BadList;
+        if (count + ids.len > Search.fresh_max) {
+            follow(search, count);
+            count = 0;
+        }
+        for (ids) |id| {
+            search.fresh[count] = id;
+            count += @intFromBool(search.visited.insert(id));
+        }
+    }
+    follow(search, count);
+}
+
+/// Asks the filter for the first of `fresh`, estimates them and offers what is near enough.
+fn follow(search: *Search, count: usize) void {
+    const gate = &search.gate;
+    const codes = &search.shared.reader.codes;
+    var passes: [Search.fresh_max]bool = undefined;
+    search.filter.?.passes_many(search.fresh[0..count], passes[0..count]);
+    var kept: usize = 0;
+    for (search.fresh[0..count], passes[0..count]) |id, pass| {
+        if (!pass and gate.is_thin() and gate.blocks.contains(id / block_size)) continue;
+        codes.prefetch(id);
+        search.fresh[kept] = id;
+        passes[kept] = pass;
+        kept += 1;
+    }
+    search.query.estimate(codes, search.fresh[0..kept], search.distances[0..kept]);
+    search.counters.estimates += @intCast(kept);
+    for (search.fresh[0..kept], search.distances[0..kept], passes[0..kept]) |vertex, distance, pass| {
+        if (pass) {
+            _ = search.list.insert(vertex, distance);
+        } else if (distance < bound(search)) search.frontier.push(vertex, distance);
+    }
+}
+
+/// The passing vertices of the blocks of `chosen`.
+fn look_around(search: *Search, chosen: []const u32) void {
+    var count: usize = 0;
+    for (chosen) |vertex| {
+        const block = vertex / block_size;
+        if (!search.gate.blocks.insert(block)) continue;
+        if (count + block_size > Search.fresh_max) {
+            estimate_passing(search, count);
+            count = 0;
+        }
+        var word = search.filter.?.matching_word(block);
+        while (word != 0) : (word &= word - 1) {
+            const id: u32 = block * block_size + @ctz(word);
+            if (!search.visited.insert(id)) continue;
+            search.shared.reader.codes.prefetch(id);
+            search.fresh[count] = id;
+            count += 1;
+        }
+    }
+    estimate_passing(search, count);
+}
+
+/// Estimates the first of `fresh`, which pass and were not met.
+fn estimate_passing(search: *Search, count: usize) void {
+    search.query.estimate(&search.shared.reader.codes, search.fresh[0..count], search.distances[0..count]);
+    search.counters.estimates += @intCast(count);
+    for (search.fresh[0..count], search.distances[0..count]) |vertex, distance| _ = search.list.insert(vertex, distance);
+}
+
+/// Full distances of those records of a page that pass, infinity for the rest: the early check. Returns how many pass.
+pub fn score_passing(search: *Search, view: *const layout.page.View, full: []f32) u32 {
+    const lower_bytes = search.shared.reader.pages_header.lower_bytes;
+    var ids: [layout.page.records_max]u32 = undefined;
+    var passes: [layout.page.records_max]bool = undefined;
+    for (ids[0..full.len], 0..) |*id, i| id.* = view.first_vertex + @as(u32, @intCast(i));
+    search.filter.?.passes_many(ids[0..full.len], passes[0..full.len]);
+    var lower: [layout.page.records_max][*]const u8 = undefined;
+    var factors: [layout.page.records_max]u16 = undefined;
+    var places: [layout.page.records_max]usize = undefined;
+    var count: u32 = 0;
+    for (passes[0..full.len], 0..) |pass, i| {
+        full[i] = std.math.inf(f32);
+        if (!pass) continue;
+        ids[count] = view.first_vertex + @as(u32, @intCast(i));
+        lower[count] = view.lower + i * lower_bytes;
+        factors[count] = view.factors[i];
+        places[count] = i;
+        count += 1;
+    }
+    var distances: [layout.page.records_max]f32 = undefined;
+    search.query.estimate_records(&search.shared.reader.codes, ids[0..count], lower[0..count], factors[0..count], distances[0..count]);
+    for (places[0..count], distances[0..count]) |place, distance| full[place] = distance;
+    return count;
 }

@@ -14,6 +14,20 @@ pub const flag_record_only: u32 = 4;
 /// Links on disk: a search starts at the entry points alone.
 pub const flag_entries_only: u32 = 8;
 
+/// How a search with a filter goes about it: `auto` leaves it to the planner (filter_plan.zig), the others are for
+/// comparison and for those who know better.
+pub const FilterPlan = enum(i32) {
+    auto = 0,
+    /// Every candidate is read and scored, then the filter is asked for results.
+    late = 1,
+    /// Every candidate is read; of its page only what passes is scored.
+    early = 2,
+    /// Only what passes is a candidate and read; failing vertices are navigated through in memory.
+    gate = 3,
+    /// The codes of all that pass are looked at, without the graph.
+    scan = 4,
+};
+
 pub const Parameters = struct {
     k: u32,
     list_size: u32,
@@ -27,8 +41,7 @@ pub const Parameters = struct {
     strict_order: bool = false,
     prefetch: bool = true,
     staleness: u32 = 0,
-    /// The filter is asked only for results (as systems do that filter after the search).
-    late_filter: bool = false,
+    filter_plan: FilterPlan = .auto,
     flags: u32 = 0,
 };
 
@@ -40,7 +53,7 @@ pub const Asked = struct {
     sigma: f32 = 0,
     burst_max: u32 = 0,
     beam_width: u32 = 0,
-    late_filter: bool = false,
+    filter_plan: FilterPlan = .auto,
     flags: u32 = 0,
     strict_order: bool = false,
     prefetch: bool = true,
@@ -61,7 +74,7 @@ pub fn resolve(asked: Asked, calibration: Calibration) Parameters {
         .sigma_on_disk = if (asked.sigma > 0) asked.sigma else sigma_on_disk_of(list_size),
         .burst_max = if (asked.burst_max == 0) burst_max else @min(asked.burst_max, burst_max),
         .beam_width = if (asked.beam_width == 0) beam_width_default else @min(asked.beam_width, beam_width_max),
-        .late_filter = asked.late_filter,
+        .filter_plan = asked.filter_plan,
         .flags = asked.flags,
         .strict_order = asked.strict_order,
         .prefetch = asked.prefetch,

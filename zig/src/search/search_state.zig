@@ -87,6 +87,7 @@ pub const Search = struct {
     scanned: bool = false,
     /// Navigation asks the filter (filtered.zig).
     gated: bool = false,
+    gate: filtered.Gate,
     /// Records that pages of this round brought and that may enter the list. They wait for the end of the round, so
     /// that an answer does not depend on the order in which pages arrive.
     brought: []lists.Candidate,
@@ -141,6 +142,8 @@ pub const Search = struct {
         errdefer pages.deinit(allocator);
         var from_cache = try PageSet.init(allocator);
         errdefer from_cache.deinit(allocator);
+        var gate = try filtered.Gate.init(allocator);
+        errdefer gate.deinit(allocator);
         const brought = try allocator.alloc(lists.Candidate, brought_max);
         errdefer allocator.free(brought);
         const held = try allocator.alloc(Held, if (shared.plan == .links_on_disk) held_max else 0);
@@ -155,6 +158,7 @@ pub const Search = struct {
             .results = results,
             .pages = pages,
             .from_cache = from_cache,
+            .gate = gate,
             .brought = brought,
             .held = held,
         };
@@ -170,6 +174,7 @@ pub const Search = struct {
         self.results.deinit(allocator);
         self.pages.deinit(allocator);
         self.from_cache.deinit(allocator);
+        self.gate.deinit(allocator);
         allocator.free(self.brought);
         allocator.free(self.held);
     }
@@ -312,7 +317,7 @@ pub const Search = struct {
         // Full distances as soon as there are k of them; before that the k-th estimate.
         const reach = if (self.results.len == self.results.limit)
             self.results.bound()
-        else if (candidates.len >= k and !(self.filter != null and self.parameters.late_filter))
+        else if (candidates.len >= k and !(self.filter != null and !self.gated and !self.scanned))
             candidates[k - 1].distance
         else
             std.math.inf(f32);
@@ -343,8 +348,12 @@ pub const Search = struct {
         });
         const count = view.record_count;
         var full: [layout.page.records_max]f32 = undefined;
-        self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.factors, full[0..count]);
-        self.counters.records_scored += count;
+        if (self.filter != null and self.parameters.filter_plan == .early) {
+            self.counters.records_scored += filtered.score_passing(self, &view, full[0..count]);
+        } else {
+            self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.factors, full[0..count]);
+            self.counters.records_scored += count;
+        }
         const reach = self.list.bound();
         // A record may come from the cache and with its page, or with a page that is read again.
         const bring_twice = self.shared.cache != null or self.shared.plan == .links_on_disk;
@@ -353,7 +362,7 @@ pub const Search = struct {
             const near = distance <= self.results.bound();
             if (!near and !(distance < reach)) continue;
             if (vertex == self.excluded) continue;
-            if (self.parameters.flags & parameters_file.flag_record_only != 0 and !self.visited.contains(vertex)) continue;
+            if (self.parameters.flags & parameters_file.flag_record_only != 0 and !self.scanned and !self.visited.contains(vertex)) continue;
             if (near) {
                 const passes = if (self.filter) |filter| filter.passes(vertex) else true;
                 if (passes) _ = if (bring_twice) self.results.insert_once(vertex, distance) else self.results.insert(vertex, distance);

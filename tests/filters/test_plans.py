@@ -1,0 +1,197 @@
+"""Plans of a filtered search: one recall for every share and kind of label, and what each plan reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import velo
+from velo import errors
+
+K = 10
+SHARES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.001, 1 / 20_000)
+#: Codes of 9 bits, asked for 0.95: what the answers to few queries may lie below it by chance.
+CHANCE = 0.015
+
+
+class Truth:
+    """Exact squared distances of some queries to all rows."""
+
+    def __init__(self, sample: Any, query_count: int) -> None:
+        self.queries = sample.queries[:query_count]
+        base = sample.base.astype(np.float32)
+        asked = self.queries.astype(np.float32)
+        self.distances = (base**2).sum(1) + (asked**2).sum(1)[:, None] - 2 * asked @ base.T
+
+    def recall(self, result: velo.SearchResult, masks: Any) -> float:
+        """Hits at least as near as the k-th match, over the matches that there are; every hit must pass."""
+        shares = []
+        for query, row in enumerate(self.distances):
+            mask = masks[query]
+            found = result.ids[query][: result.counts[query]]
+            assert mask[found].all()
+            assert len(set(found.tolist())) == len(found)
+            wanted = min(K, int(mask.sum()))
+            assert len(found) <= wanted
+            if wanted:
+                bound = np.partition(row[mask], wanted - 1)[wanted - 1]
+                shares.append((row[found] <= bound).sum() / wanted)
+        return float(np.mean(shares))
+
+
+@pytest.fixture(scope="module")
+def truth(sample: Any) -> Truth:
+    return Truth(sample, 100)
+
+
+@pytest.fixture(scope="module")
+def index(sample_path: Path) -> Any:
+    with velo.open(sample_path, memory="20%", threads=2) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def clusters(sample: Any) -> tuple[Any, Any, Any]:
+    """The nearest of ten centers of each row and of each query, and the center farthest from each center."""
+    draw = np.random.default_rng(5)
+    base, queries = sample.base.astype(np.float32), sample.queries.astype(np.float32)
+    centers = base[draw.choice(len(base), 10, replace=False)]
+    for _ in range(5):
+        near = ((base[:, None] - centers) ** 2).sum(2).argmin(1)
+        centers = np.array([base[near == c].mean(0) if (near == c).any() else centers[c] for c in range(10)])
+    near = ((base[:, None] - centers) ** 2).sum(2).argmin(1)
+    own = ((queries[:, None] - centers) ** 2).sum(2).argmin(1)
+    return near, own, ((centers[:, None] - centers) ** 2).sum(2).argmax(1)
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_one_setting_holds_its_recall_at_every_share(
+    share: float, sample: Any, truth: Truth, index: Any
+) -> None:
+    draw = np.random.default_rng(7)
+    mask = np.zeros(len(sample.base), bool)
+    mask[draw.permutation(len(mask))[: round(share * len(mask))]] = True
+    result = index.search(truth.queries, K, filter=mask, recall=0.95)
+    assert truth.recall(result, [mask] * len(truth.queries)) >= 0.95 - CHANCE
+    assert (result.counts == min(K, mask.sum())).all()
+
+
+# Far labels are left to the planner: the gate alone would go through all that lies between.
+@pytest.mark.parametrize(
+    ("kind", "plan"),
+    [
+        ("follow", "auto"),
+        ("far", "auto"),
+        ("norm", "auto"),
+        ("runs", "auto"),
+        ("follow", "gate"),
+        ("norm", "gate"),
+        ("runs", "gate"),
+    ],
+)
+def test_labels_that_follow_the_vectors_or_avoid_them(
+    kind: str, plan: str, sample: Any, truth: Truth, index: Any, clusters: Any
+) -> None:
+    near, own, farthest = clusters
+    count = len(truth.queries)
+    norms = (sample.base.astype(np.int64) ** 2).sum(1)
+    masks = {
+        "follow": lambda q: near == own[q],
+        "far": lambda q: near == farthest[own[q]],
+        "norm": lambda q: norms >= np.sort(norms)[-len(norms) // (5 + q % 5)],
+        "runs": lambda q: np.arange(len(norms)) // 2000 == q % 10,
+    }[kind]
+    each = [masks(query) for query in range(count)]
+    asked = {"recall": 0.95, "tuning": velo.SearchTuning(filter_plan=plan)}
+    result = index.search(truth.queries, K, filter=each, **asked)
+    assert truth.recall(result, each) >= 0.95 - CHANCE
+
+
+def test_the_gate_reads_what_passes(sample: Any, truth: Truth, index: Any) -> None:
+    labels = np.asarray(sample.labels["uniform10"])
+    wanted = sample.asked["uniform10"].to_pylist()[: len(truth.queries)]
+    filters = [velo.col("uniform10") == value for value in wanted]
+    masks = [labels == value for value in wanted]
+    found = {}
+    for plan, list_size in (("gate", 160), ("scan", 160), ("late", 640), ("early", 640)):
+        tuning = velo.SearchTuning(filter_plan=plan)
+        found[plan] = index.search(truth.queries, K, filter=filters, list_size=list_size, tuning=tuning)
+        assert truth.recall(found[plan], masks) >= 0.95 - CHANCE, plan
+    stats = {plan: {name: float(np.mean(v)) for name, v in one.stats.items()} for plan, one in found.items()}
+    assert stats["gate"]["reads"] < stats["late"]["reads"] / 3
+    assert stats["scan"]["reads"] < stats["late"]["reads"] / 3
+    assert stats["scan"]["expanded"] == 0
+    assert (found["scan"].stats["estimates"] == [mask.sum() for mask in masks]).all()
+    assert stats["gate"]["filtered"] > 0
+    # The early check reads as much as the late one and scores what passes.
+    assert stats["early"]["reads"] == pytest.approx(stats["late"]["reads"], rel=0.05)
+    assert stats["early"]["records_scored"] < stats["late"]["records_scored"] / 5
+
+
+def test_nothing_passes_and_few_pass(sample: Any, truth: Truth, index: Any) -> None:
+    for nothing in (np.zeros(len(sample.base), bool), velo.col("uniform10") == 77):
+        result = index.search(truth.queries, K, filter=nothing, recall=0.95)
+        assert (result.counts == 0).all()
+        assert (result.ids == -1).all()
+        assert (result.stats["reads"] == 0).all()
+    rows = np.array([3, 77, 1_000, 19_999])
+    result = index.search(truth.queries, K, filter=rows, recall=0.8)
+    assert (result.counts == len(rows)).all()
+    assert (np.sort(result.ids[:, : len(rows)], axis=1) == rows).all()
+    mask = np.zeros(len(sample.base), bool)
+    mask[::4] = True
+    result = index.search(truth.queries[:3], 4096, filter=mask)
+    assert (result.counts == 4096).all()
+
+
+def test_answers_do_not_depend_on_threads_or_on_what_was_asked_before(
+    sample: Any, truth: Truth, sample_path: Path
+) -> None:
+    wanted = sample.asked["uniform10"].to_pylist()[: len(truth.queries)]
+    found = []
+    for threads, plan, alone in (
+        (1, "auto", True),
+        (2, "auto", False),
+        (1, "gate", True),
+        (2, "gate", False),
+    ):
+        with velo.open(sample_path, memory="20%", threads=threads) as index:
+            filters = [velo.col("uniform10") == value for value in wanted]
+            tuning = velo.SearchTuning(filter_plan=plan)
+            if not alone:  # the same filters, resolved before
+                index.search(truth.queries, K, filter=filters, tuning=velo.SearchTuning(filter_plan="scan"))
+            each = (
+                [
+                    index.search(q, K, filter=f, tuning=tuning).ids
+                    for q, f in zip(truth.queries, filters, strict=True)
+                ]
+                if alone
+                else index.search(truth.queries, K, filter=filters, tuning=tuning).ids
+            )
+            found.append(np.asarray(each))
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[2], found[3])
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.1, 0.01, 1 / 20_000])
+def test_links_on_disk_hold_their_recall_too(
+    share: float, sample: Any, truth: Truth, sample_path: Path
+) -> None:
+    draw = np.random.default_rng(8)
+    mask = np.zeros(len(sample.base), bool)
+    mask[draw.permutation(len(mask))[: round(share * len(mask))]] = True
+    with velo.open(sample_path, memory="20%", threads=2, plan="links_on_disk") as index:
+        result = index.search(truth.queries, K, filter=mask, recall=0.95)
+        assert truth.recall(result, [mask] * len(truth.queries)) >= 0.95 - CHANCE
+        # A gate without links in memory is a late check.
+        late = index.search(truth.queries[:5], K, filter=mask, tuning=velo.SearchTuning(filter_plan="gate"))
+        assert (late.counts <= K).all()
+
+
+def test_a_plan_that_is_none_is_named(index: Any, truth: Truth) -> None:
+    with pytest.raises(errors.InvalidArgumentError) as caught:
+        index.search(truth.queries, K, tuning=velo.SearchTuning(filter_plan="none"))
+    assert caught.value.argument == "filter_plan"
