@@ -118,11 +118,12 @@ def markdown(
     text += ["", "## Every setting", "", *settings(found)]
     text += ["", "## Sections", ""]
     text += report.table(
-        ["section", "seconds", "load", "measured at", ""],
+        ["section", "seconds", "CPU s", "load", "measured at", ""],
         [
             [
                 section["section"],
                 f"{section['seconds']:,.0f}" if "seconds" in section else "–",
+                f"{section['cpu_s']:,.0f}" if "cpu_s" in section else "–",
                 f"{section['load']:.1f}" if "load" in section else "–",
                 section.get("measured_at", "–"),
                 section.get("error", ""),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -71,7 +72,7 @@ class Section:
 def call(module: str, name: str, context: Context, limit_s: float, log: Path) -> Found:
     """Run section ``name`` of ``module`` in a process group of its own.
 
-    Returns ``{"result": …}`` or ``{"error": sentence}``, with seconds and the machine's load beside it.
+    Returns ``{"result": …}`` or ``{"error": sentence}``, with seconds, processor time and the machine's load.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     request, answer = log.with_suffix(".request.json"), log.with_suffix(".answer.json")
@@ -81,7 +82,7 @@ def call(module: str, name: str, context: Context, limit_s: float, log: Path) ->
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [env.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "bench.sections", module, name, str(request), str(answer)]
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), children_cpu_s()
     found: Found
     with log.open("w") as file:
         child = subprocess.Popen(
@@ -105,9 +106,16 @@ def call(module: str, name: str, context: Context, limit_s: float, log: Path) ->
     return found | {
         "section": name,
         "seconds": round(time.perf_counter() - start, 1),
+        "cpu_s": round(children_cpu_s() - cpu_start, 1),
         "load": round(os.getloadavg()[0], 2),
         "measured_at": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
+
+
+def children_cpu_s() -> float:
+    """Processor time of all processes that were started from here and have ended, theirs included."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def run(
