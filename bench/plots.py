@@ -131,10 +131,12 @@ def scatter(
 ) -> None:
     """One point a label: (system, x, y), each with its name beside it."""
     drawn, axes = figure()
-    for label, (system, across, up) in points.items():
+    for number, (label, (system, across, up)) in enumerate(points.items()):
         color, mark = STYLES.get(system, ("#111111", "."))
         axes.plot([across], [up], color=color, marker=mark, markersize=7, linestyle="none")
-        axes.annotate(label, (across, up), xytext=(6, 4), textcoords="offset points", fontsize=8)
+        axes.annotate(
+            label, (across, up), xytext=(6, 5 if number % 2 else -11), textcoords="offset points", fontsize=8
+        )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.margins(x=0.25, y=0.15)

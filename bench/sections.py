@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -101,8 +102,7 @@ def call(module: str, name: str, context: Context, limit_s: float, log: Path) ->
     elif code is None:
         found = {"error": f"stopped after {limit_s:,.0f} s"}
     else:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        found = {"error": lines[-1].strip()[:300] if lines else f"ended with {code}"}
+        found = {"error": reason_in(log.read_text(errors="replace")) or f"ended with {code}"}
     return found | {
         "section": name,
         "seconds": round(time.perf_counter() - start, 1),
@@ -110,6 +110,14 @@ def call(module: str, name: str, context: Context, limit_s: float, log: Path) ->
         "load": round(os.getloadavg()[0], 2),
         "measured_at": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
+
+
+def reason_in(log: str) -> str:
+    """The line that says why: the last that names an error other than that a runner failed, else the last."""
+    lines = [line.strip()[:300] for line in log.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Missing|Exception)\b", line)]
+    named = [line for line in named if not line.startswith("RuntimeError")] or named
+    return (named or lines or [""])[-1]
 
 
 def children_cpu_s() -> float:

@@ -186,6 +186,17 @@ def test_a_section_that_fails_or_lasts_too_long_leaves_its_reason(tmp_path: Path
     assert slow["error"] == "stopped after 0 s"
 
 
+def test_the_reason_is_the_error_under_a_failed_runner() -> None:
+    log = """RuntimeError: velo 20% failed (1); log ends:
+Traceback (most recent call last):
+velo.errors.BudgetTooSmallError: a build of these vectors takes 20 MB
+/bench/velo_runner.py: the build failed
+"""
+    assert sections.reason_in(log).startswith("velo.errors.BudgetTooSmallError")
+    assert sections.reason_in("one\ntwo\n") == "two"
+    assert sections.reason_in("") == ""
+
+
 def test_sections_that_were_not_asked_for_are_taken_as_last_measured(tmp_path: Path) -> None:
     def never(_: sections.Context) -> sections.Found:
         raise AssertionError
