@@ -197,13 +197,13 @@ class Client:
             be reached.
         """
         call = _Call.of(queries, k, self._body_format, options)
-        response = self._send("POST", self._path, call.body, call.headers, call.params)
+        response = self._send("POST", self._path, call)
         return call.result(response)
 
     async def search_async(self, queries: npt.ArrayLike, k: int = 10, **options: Any) -> ClientResult:
         """Find the k nearest vectors of each query without blocking the event loop; see ``search``."""
         call = _Call.of(queries, k, self._body_format, options)
-        response = await self._send_async("POST", self._path, call.body, call.headers, call.params)
+        response = await self._send_async("POST", self._path, call)
         return call.result(response)
 
     def range_search(self, queries: npt.ArrayLike, radius: float, **options: Any) -> ClientRange:
@@ -217,17 +217,17 @@ class Client:
             ``limit`` (hits of a query at most), and those of ``search`` but groups.
         """
         call = _Call.of(queries, None, self._body_format, {"radius": float(radius), **options})
-        return call.ranges(self._send("POST", self._path, call.body, call.headers, call.params))
+        return call.ranges(self._send("POST", self._path, call))
 
     async def range_search_async(self, queries: npt.ArrayLike, radius: float, **options: Any) -> ClientRange:
         """Find all vectors within a distance without blocking the event loop; see ``range_search``."""
         call = _Call.of(queries, None, self._body_format, {"radius": float(radius), **options})
-        return call.ranges(await self._send_async("POST", self._path, call.body, call.headers, call.params))
+        return call.ranges(await self._send_async("POST", self._path, call))
 
     def info(self) -> dict[str, Any]:
         """Return what the gateway says of the collection, or of all where the client names none."""
         path = "/v1/collections" if self._collection is None else f"/v1/collections/{self._collection}"
-        answer = self._send("GET", path, None, {}, {}).json()
+        answer = self._send("GET", path).json()
         assert isinstance(answer, dict)
         return answer
 
@@ -252,63 +252,39 @@ class Client:
             )
         return self._async
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        params: Mapping[str, Any],
-    ) -> httpx.Response:
-        client = self._client()
-        tries = _Tries(self._retries, self._timeout_s, self._jitter, self._url)
+    def _send(self, method: str, path: str, call: _Call | None = None) -> httpx.Response:
+        client, tries = self._client(), self._tries(method, path, call)
         while True:
+            outcome: httpx.Response | httpx.HTTPError
             try:
-                response = client.request(
-                    method,
-                    path,
-                    content=body,
-                    headers=dict(headers),
-                    params=dict(params),
-                    timeout=tries.left_s(),
-                )
+                outcome = client.request(**tries.arguments())
             except httpx.HTTPError as error:
-                pause_s = tries.after_error(error)
-            else:
-                wait_s = tries.after_response(response)
-                if wait_s is None:
-                    return response
-                pause_s = wait_s
+                outcome = error
+            pause_s = tries.after(outcome)
+            if pause_s is None:
+                assert isinstance(outcome, httpx.Response)
+                return outcome
             self._sleep(pause_s)
 
-    async def _send_async(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        params: Mapping[str, Any],
-    ) -> httpx.Response:
-        client = self._client_async()
-        tries = _Tries(self._retries, self._timeout_s, self._jitter, self._url)
+    async def _send_async(self, method: str, path: str, call: _Call | None = None) -> httpx.Response:
+        client, tries = self._client_async(), self._tries(method, path, call)
         while True:
+            outcome: httpx.Response | httpx.HTTPError
             try:
-                response = await client.request(
-                    method,
-                    path,
-                    content=body,
-                    headers=dict(headers),
-                    params=dict(params),
-                    timeout=tries.left_s(),
-                )
+                outcome = await client.request(**tries.arguments())
             except httpx.HTTPError as error:
-                pause_s = tries.after_error(error)
-            else:
-                wait_s = tries.after_response(response)
-                if wait_s is None:
-                    return response
-                pause_s = wait_s
+                outcome = error
+            pause_s = tries.after(outcome)
+            if pause_s is None:
+                assert isinstance(outcome, httpx.Response)
+                return outcome
             await self._sleep_async(pause_s)
+
+    def _tries(self, method: str, path: str, call: _Call | None) -> _Tries:
+        request: dict[str, Any] = {"method": method, "url": path}
+        if call is not None:
+            request |= {"content": call.body, "headers": dict(call.headers), "params": dict(call.params)}
+        return _Tries(self._retries, self._timeout_s, self._jitter, self._url, request)
 
     # ---- ending ----
 
@@ -349,7 +325,15 @@ class Client:
 class _Tries:
     """Decides after each try: take it, pause and try again, or raise. Both kinds of sending share it."""
 
-    def __init__(self, retries: int, timeout_s: float, jitter: random.Random, url: str) -> None:
+    def __init__(
+        self,
+        retries: int,
+        timeout_s: float,
+        jitter: random.Random,
+        url: str,
+        request: Mapping[str, Any],
+    ) -> None:
+        self._request = request
         self._left = retries
         self._made = 0
         self._timeout_s = timeout_s
@@ -357,11 +341,20 @@ class _Tries:
         self._jitter = jitter
         self._url = url
 
+    def arguments(self) -> dict[str, Any]:
+        """What the next try sends, and for how long."""
+        return {**self._request, "timeout": self.left_s()}
+
+    def after(self, outcome: httpx.Response | httpx.HTTPError) -> float | None:
+        """Return the pause before the next try, None if this is the answer, or raise."""
+        if isinstance(outcome, httpx.HTTPError):
+            return self._after_error(outcome)
+        return self._after_response(outcome)
+
     def left_s(self) -> float:
         return max(0.001, self._deadline - time.monotonic())
 
-    def after_error(self, error: httpx.HTTPError) -> float:
-        """Return the pause before the next try, or raise."""
+    def _after_error(self, error: httpx.HTTPError) -> float:
         if isinstance(error, httpx.TimeoutException):
             raise serving_errors.DeadlineExceededError(
                 f"{self._url} did not answer within {self._timeout_s:g} s"
@@ -373,8 +366,7 @@ class _Tries:
             ) from error
         return pause_s
 
-    def after_response(self, response: httpx.Response) -> float | None:
-        """Return the pause before the next try, None if this is the answer, or raise."""
+    def _after_response(self, response: httpx.Response) -> float | None:
         if response.is_success:
             return None
         if response.status_code in RETRY_STATUSES:

@@ -279,6 +279,35 @@ def test_a_filter_for_each_query(small: Any) -> None:
     assert np.array_equal(by_mask.ids[1:5], result.ids[1:5])
 
 
+def deep(condition: dict[str, Any], depth: int) -> dict[str, Any]:
+    for _ in range(depth):
+        condition = {"$and": [condition]}
+    return condition
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        velo.col("label").isin([]),
+        {"label": {"$in": []}},
+        {"type": "in", "key": "label", "value": []},
+        "label IN ()",
+        "label = 99",
+        {"label": 1000},
+        "label = 3 AND label = 4",
+        np.zeros(4000, bool),
+        [],
+    ],
+)
+def test_filters_that_match_nothing_find_nothing(given: Any, small: Any) -> None:
+    index, _, queries, _ = small
+    given = np.zeros(0, np.int64) if isinstance(given, list) else given  # no ids
+    result = index.search(queries[:3], 5, filter=given)
+    assert result.counts.tolist() == [0, 0, 0]
+    assert (result.ids == -1).all()
+    assert result.stats["reads"].sum() == 0
+
+
 @pytest.mark.parametrize(
     ("given", "kind"),
     [
@@ -290,6 +319,19 @@ def test_a_filter_for_each_query(small: Any) -> None:
         ({"label": {"$near": 3}}, errors.FilterError),
         (b"label == 3", errors.FilterTypeError),
         ("label = = 3", errors.FilterError),
+        ("SELECT * FROM t", errors.FilterError),
+        ("label = 3; DROP TABLE t", errors.FilterError),
+        ("label = (SELECT 1)", errors.FilterError),
+        ("label = 'three'", errors.FilterTypeError),
+        ("colour = 3", errors.UnknownColumnError),
+        ("NOT " * 1000 + "label = 3", errors.FilterError),
+        ({"brand": "\ud800"}, errors.FilterError),
+        ("brand = '\ud800'", errors.FilterError),
+        ({"price": {"$gt": float("nan")}}, errors.FilterError),
+        ({"price": {"$between": [0.1, float("nan")]}}, errors.FilterError),
+        ({"type": "near", "key": "label", "value": 3}, errors.FilterError),
+        ({"type": "eq", "key": "colour", "value": 3}, errors.UnknownColumnError),
+        (deep({"label": 3}, 1000), errors.FilterError),
         (3.5, errors.FilterTypeError),
         (np.zeros(3999, bool), errors.FilterError),
         (["a", "b"], errors.FilterTypeError),
