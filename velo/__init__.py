@@ -20,11 +20,12 @@ from velo.index import Index
 from velo.index import open_index as open  # noqa: A004
 from velo.index import verify_folder as verify
 from velo.options import OpenTuning, SearchTuning
-from velo.results import Explanation, GroupedResult, RangeResult, SearchResult
+from velo.results import Expectation, Explanation, GroupedResult, RangeResult, SearchResult
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Expectation",
     "Explanation",
     "GroupedResult",
     "Index",

@@ -70,6 +70,7 @@ class Request:
         "distances",
         "dtype",
         "error_pages",
+        "expected",
         "filter_count",
         "filter_handles",
         "filters",
@@ -91,6 +92,8 @@ class Request:
         self, queries: Any, dim: int, k: int, options: Any, filters: Sequence[Any], handles: Any
     ) -> None:
         self.queries, self.single = native_queries(queries, dim)
+        #: What a search with these options is expected to be like; the caller's to set.
+        self.expected: Any = None
         self.dtype = DTYPE_CODES[self.queries.dtype.name]
         count = self.query_count = len(self.queries)
         self.k = k

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
+from velo._calibration import calibrate as calibrate_index
 from velo.errors import (
     CancelledError,
     DimensionMismatchError,
@@ -45,7 +46,7 @@ __all__ = ["STAGES", "Resumed", "Watch", "build", "build_shard", "folder_to_fill
 MANIFEST_FILE: Final = "manifest.json"
 
 #: Stages of a build in order, with the share of its time that each usually takes.
-STAGES: Final = {"scan": 2, "encode": 6, "graph": 82, "place": 5, "write": 4, "commit": 1}
+STAGES: Final = {"scan": 2, "encode": 6, "graph": 77, "place": 5, "write": 4, "commit": 1, "calibrate": 5}
 
 #: Told what a build is doing: (stage, done, total), rows of that stage. Returning False cancels.
 Watch = Callable[[str, int, int], "bool | None"]
@@ -75,6 +76,7 @@ def build(
     threads: int | None = None,
     seed: int = 0,
     store_vectors: bool = False,
+    calibrate: bool = True,
     overwrite: bool = False,
     resume: bool = True,
     progress: ProgressCallback | None = None,
@@ -116,6 +118,9 @@ def build(
     seed : int
     store_vectors : bool
         Keep the vectors as they are, for :meth:`Index.get_vectors`.
+    calibrate : bool
+        Measure on rows held out for it which list each recall takes, so that ``recall=`` of a search means
+        what it says; without it, and below 1,000 rows, a fixed table stands in. Reads the vectors once more.
     overwrite : bool
         Replace an index at `path` once the new one is complete.
     resume : bool
@@ -149,6 +154,7 @@ def build(
         threads=threads,
         seed=seed,
         store_vectors=store_vectors,
+        calibrate=calibrate,
     )
     source = as_source(vectors)
     memory_bytes(memory, *source.shape)  # refused now rather than after the build
@@ -224,16 +230,45 @@ def build_shard(
     target = Path(path)
     with _index_to_fill(target, overwrite) as folder:
         limit_bytes = memory_bytes(build_memory, stop - start, dim)
+        existed = folder.exists()
         work = _Build(folder, source, dtype, start, stop, options, limit_bytes, restart=not resume)
         try:
             work.stream(watch, resumed)
             work.run(watch)
-            work.commit(column, table, watch)
+            order = work.commit(column, table, watch)
         except BaseException:
             work.remove_extra_files()
             raise
         finally:
             work.close()
+        if options.calibrate:
+            try:
+                calibrate_index(
+                    folder,
+                    source,
+                    order,
+                    metric=options.metric,
+                    seed=options.seed,
+                    threads=options.threads,
+                    start=start,
+                    stop=stop,
+                    memory_bytes=limit_bytes,
+                    watch=lambda done: _tell(watch, "calibrate", done, stop - start),
+                )
+            except BaseException:
+                _remove_index(folder, not existed)
+                raise
+        _tell(watch, "calibrate", stop - start, stop - start)
+
+
+def _remove_index(folder: Path, and_folder: bool) -> None:
+    """Take an index away again, its manifest first, so that it is none from then on."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        names = [file["name"] for file in json.loads((folder / MANIFEST_FILE).read_bytes())["files"]]
+        for name in (MANIFEST_FILE, *names):
+            (folder / name).unlink(missing_ok=True)
+        if and_folder:
+            folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -411,8 +446,8 @@ class _Build:
         if failures:
             raise failures[0]
 
-    def commit(self, ids: IdColumn | None, table: GivenMetadata | None, watch: Watch | None) -> None:
-        """Ids and metadata in placement order, then the manifest."""
+    def commit(self, ids: IdColumn | None, table: GivenMetadata | None, watch: Watch | None) -> AnyArray:
+        """Ids and metadata in placement order, then the manifest; returns the row of each vertex."""
         _tell(watch, "commit", 0, self._rows)
         rows = np.empty(self._rows, np.uint32)
         _native.check(
@@ -433,6 +468,7 @@ class _Build:
         user = _native.ffi.new("char[]", json.dumps({"ids": kind, "first_row": self._start}).encode())
         _native.check(_native.lib.velo_build_commit(self._handle, pointers, len(names), user))
         _tell(watch, "commit", self._rows, self._rows)
+        return rows
 
     def remove_extra_files(self) -> None:
         """Remove what is written here beside the library's own files, so that it can remove the folder."""

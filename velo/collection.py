@@ -55,6 +55,7 @@ def build_collection(
     threads: int | None = None,
     seed: int = 0,
     store_vectors: bool = False,
+    calibrate: bool = True,
     overwrite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Path:
@@ -74,7 +75,7 @@ def build_collection(
         Of each shard's build; they run one after the other.
     ids, metadata, metric, memory_bits, record_bits, degree, build_list_size, alpha, links_kept :
         As for :func:`velo.build`.
-    threads, seed, store_vectors, overwrite, progress :
+    threads, seed, store_vectors, calibrate, overwrite, progress :
         As for :func:`velo.build`.
 
     Returns
@@ -93,6 +94,7 @@ def build_collection(
         threads=threads,
         seed=seed,
         store_vectors=store_vectors,
+        calibrate=calibrate,
     )
     source = as_source(vectors)
     total = source.shape[0]

@@ -37,7 +37,7 @@ from velo.options import (
     memory_bytes,
     whole_number,
 )
-from velo.results import Explanation, SearchResult
+from velo.results import Expectation, Explanation, SearchResult
 from velo.types import Float32Array, IoName, Memory, MetricName, PathLike, PlanName
 
 __all__ = ["Index", "open_index", "verify_folder"]
@@ -207,7 +207,7 @@ class Index(FurtherSearches):
         self._metadata = open_metadata(folder, self.n)
         self._filters = compiler_for(self.n, self._metadata, self._ids)
         self._completions = Completions(handle, self._gate)
-        self._options: dict[tuple[Any, ...], Any] = {}
+        self._options: dict[tuple[Any, ...], tuple[Any, Expectation]] = {}
         self._owned = owned = [self._completions, self._filters]
         self._finalizer = weakref.finalize(self, _close_native, self._gate, handle, owned)
 
@@ -240,7 +240,9 @@ class Index(FurtherSearches):
             Restricts what may be found; see :mod:`velo.filters`. One for all queries, or one (or None) each.
             (A flat list of str is ids: SQL texts in a list are wrapped in ``velo.filters.from_sql``.)
         recall : float, optional
-            The share of true neighbors to aim for, above 0 and below 1; more costs more.
+            The share of true neighbors to aim for, above 0 and below 1; more costs more. The list for it was
+            measured when the index was built; where it is more than the index can reach, its longest list is
+            taken, and ``expected`` of the result says what that finds.
         list_size : int, optional
             Candidates kept while searching, instead of a choice by `recall`.
         return_metadata : list of str or True, optional
@@ -380,7 +382,7 @@ class Index(FurtherSearches):
                 "search": (searched - prepared) * 1e6,
                 "ids": (ended - searched) * 1e6,
             },
-            request={"k": k, "list_size": list_size or "by plan", "recall": recall or "by plan"},
+            request={"k": k, "list_size": request.expected.list_size, "recall": recall or "none"},
         )
 
     def _request(
@@ -396,7 +398,7 @@ class Index(FurtherSearches):
         if self._gate.forked or self._gate.closed:
             with self._gate:  # says which
                 pass
-        options = self._search_options(k, recall, list_size, timeout_s, tuning)
+        options, expected = self._search_options(k, recall, list_size, timeout_s, tuning)
         compiler = self._filters
         compiled = filters_of(filters, compiler)
         handles = _native.ffi.NULL
@@ -407,6 +409,7 @@ class Index(FurtherSearches):
             )
         request = Request(queries, self.dim, int(options.k), options, compiled, handles)
         request.store = compiler.store  # of the same metadata as the filters, whatever is set meanwhile
+        request.expected = expected
         if request.filter_count > 1 and request.filter_count != request.query_count:
             raise InvalidArgumentError(
                 f"{request.filter_count} filters were given for {request.query_count} queries",
@@ -421,7 +424,7 @@ class Index(FurtherSearches):
         list_size: int | None,
         timeout_s: float | None,
         tuning: SearchTuning | None,
-    ) -> Any:
+    ) -> tuple[Any, Expectation]:
         # The types too: True and 1.0 would be found under 1, and neither is a k.
         key = (k, type(k), recall, list_size, type(list_size), timeout_s, tuning)
         try:
@@ -432,8 +435,24 @@ class Index(FurtherSearches):
         fill_search(struct, k, recall, list_size, timeout_s, tuning)
         if len(self._options) >= _OPTIONS_KEPT:
             self._options.clear()
-        self._options[key] = struct
-        return struct
+        self._options[key] = struct, self._expectation(struct)
+        return self._options[key]
+
+    def _expectation(self, options: Any) -> Expectation:
+        out = _native.new("velo_expectation")
+        with self._gate:
+            _native.check(_native.lib.velo_expect(self._handle, options, out))
+        if not out.calibrated:
+            return Expectation(int(out.list_size))
+        return Expectation(
+            list_size=int(out.list_size),
+            recall=float(out.recall),
+            reads=float(out.reads),
+            rounds=float(out.rounds),
+            estimates=float(out.estimates),
+            expanded=float(out.expanded),
+            records_scored=float(out.records_scored),
+        )
 
     def _columns(self, return_metadata: Sequence[str] | bool | None) -> list[str] | None:
         """The columns to return, checked before the search."""
@@ -461,6 +480,7 @@ class Index(FurtherSearches):
             counts=request.counts,
             stats=request.stats(),
             metadata=metadata,
+            expected=request.expected,
         )
 
     def _metadata_of(self, request: Request, columns: list[str]) -> pa.Table | list[pa.Table]:

@@ -149,6 +149,7 @@ class BuildOptions:
     affinity_percent: int = 5
     #: Seconds at least between two times that the state of a long stage is saved, for a build that is killed.
     checkpoint_s: float = 30.0
+    calibrate: bool = True
 
     def __post_init__(self) -> None:
         code_of(METRIC_CODES, self.metric, "metric")

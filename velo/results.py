@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,30 @@ import pyarrow as pa
 
 from velo.types import AnyArray, Float32Array
 
-__all__ = ["Explanation", "GroupedResult", "RangeResult", "SearchResult"]
+__all__ = ["Expectation", "Explanation", "GroupedResult", "RangeResult", "SearchResult"]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a search with some options was measured to be like when the index was built, a query.
+
+    Attributes
+    ----------
+    list_size : int
+        Candidates that such a search keeps.
+    recall : float or None
+        The share of true neighbors it finds; None, like all that follows, where the build measured nothing.
+        With a filter it is much the same; reads and estimates are not.
+    reads, rounds, estimates, expanded, records_scored : float or None
+    """
+
+    list_size: int
+    recall: float | None = None
+    reads: float | None = None
+    rounds: float | None = None
+    estimates: float | None = None
+    expanded: float | None = None
+    records_scored: float | None = None
 
 
 @dataclass(eq=False)
@@ -35,6 +58,8 @@ class SearchResult:
     metadata : pyarrow.Table, list of pyarrow.Table, or None
         The columns asked for by ``return_metadata``, one row a real hit, in the order of ``ids``: a table for
         a single query, a list of tables for several.
+    expected : Expectation or None
+        The list that was used, and what it was measured to find and to cost.
     """
 
     ids: AnyArray
@@ -42,6 +67,7 @@ class SearchResult:
     counts: AnyArray
     stats: Mapping[str, AnyArray]
     metadata: pa.Table | list[pa.Table] | None = None
+    expected: Expectation | None = None
 
     def __iter__(self) -> Iterator[AnyArray]:
         yield self.ids
@@ -250,6 +276,7 @@ class Explanation:
             "plan": self.index["plan"],
             "device": self.index["device"]["name"],
             "request": dict(self.request),
+            "expected": None if self.result.expected is None else asdict(self.result.expected),
             "matches": self.matches,
             "n": self.index["n"],
             "memory_bytes": dict(self.index["memory_bytes"]),
@@ -269,6 +296,12 @@ class Explanation:
             "memory      " + ", ".join(f"{name} {_size(size)}" for name, size in memory.items()),
             "asked       " + ", ".join(f"{name} {value}" for name, value in self.request.items()),
         ]
+        expected = self.result.expected
+        if expected is not None and expected.recall is not None and self.matches is None:
+            lines.append(
+                f"expected    recall {expected.recall:.3f}, {expected.reads:.1f} reads in "
+                f"{expected.rounds:.1f} rounds, as measured by the build"
+            )
         if self.matches is not None:
             share = self.matches / info["n"] if info["n"] else 0.0
             lines.append(

@@ -75,6 +75,9 @@ def build(
     store_vectors: Annotated[
         bool, typer.Option("--store-vectors", help="Keep the vectors themselves.")
     ] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate/--no-calibrate", help="Measure which list each recall takes.")
+    ] = True,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an index once the new one is complete.")
     ] = False,
@@ -104,6 +107,7 @@ def build(
         threads=threads,
         seed=seed,
         store_vectors=store_vectors,
+        calibrate=calibrate,
         overwrite=overwrite,
         resume=resume,
         as_json=as_json,

@@ -9,7 +9,8 @@ const Error = diagnostics.Error;
 
 /// Replaces the calibration in the manifest; null takes it out.
 pub fn store_calibration(allocator: std.mem.Allocator, path: []const u8, json: ?[]const u8, diagnostic: *Diagnostic) Error!void {
-    var dir = std.fs.cwd().openDir(path, .{}) catch |err| {
+    // Opened to be read, as a folder must be that is to be synced.
+    var dir = std.fs.cwd().openDir(path, .{ .iterate = true }) catch |err| {
         diagnostic.say("{s} is no index: {t}", .{ path, err });
         return error.NotAnIndex;
     };

@@ -1,0 +1,183 @@
+"""Rows of an index as queries, and their exact neighbors among the other rows, to measure against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from velo.formats.source import ArraySource, RawSource, Source, chunk_rows
+from velo.types import AnyArray, Float32Array, Int64Array
+
+__all__ = ["HeldOut", "draw_rows", "exact_neighbors"]
+
+#: Elements of the matrix of distances computed at once.
+_BLOCK_ELEMENTS = 4 << 20
+
+#: Neighbors kept beyond those asked for, so that equals of the last one are known.
+_SLACK = 28
+
+
+class HeldOut(NamedTuple):
+    """Rows taken as queries, and what an exact search among all other rows finds.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (m,), int64
+        Within the range of rows that was searched, ascending.
+    queries : ndarray of shape (m, d)
+        Those rows, in the type of the input.
+    neighbors : ndarray of shape (m, at most k + 28), int64
+        Rows by ascending distance, -1 where there are no more.
+    distances : ndarray of the same shape, float32
+        Ascending; infinity where there is no neighbor. Those of one metric compare with each other only.
+    """
+
+    rows: Int64Array
+    queries: AnyArray
+    neighbors: Int64Array
+    distances: Float32Array
+
+    def part(self, places: AnyArray) -> HeldOut:
+        """Some of these queries."""
+        return HeldOut(
+            self.rows[places], self.queries[places], self.neighbors[places], self.distances[places]
+        )
+
+    def hits(self, found: Int64Array, k: int) -> Int64Array:
+        """How many of each query's k nearest were found; equals of the k-th count as it does.
+
+        Parameters
+        ----------
+        found : ndarray of shape (m, k), int64
+            Rows, -1 for none.
+        k : int
+
+        Returns
+        -------
+        ndarray of shape (m,), int64
+        """
+        reach = self.distances[:, min(k, self.distances.shape[1]) - 1]
+        near = (self.distances <= reach[:, None]) & (self.neighbors >= 0)
+        # A pair of query and row as one number; those of no row match nothing.
+        offsets = np.arange(len(found))[:, None] << 32
+        correct = np.isin(np.where(found < 0, -1, found + offsets), (self.neighbors + offsets)[near])
+        counts: Int64Array = np.minimum(correct.sum(axis=1), np.minimum(k, (self.neighbors >= 0).sum(axis=1)))
+        return counts
+
+
+def draw_rows(row_count: int, count: int, seed: int) -> Int64Array:
+    """`count` different rows out of `row_count`, ascending; all where there are no more."""
+    if count >= row_count:
+        return np.arange(row_count)
+    return np.sort(np.random.default_rng([seed, 7]).choice(row_count, count, replace=False))
+
+
+def exact_neighbors(
+    source: Source,
+    rows: Int64Array,
+    k: int,
+    metric: str,
+    start: int = 0,
+    stop: int | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> HeldOut:
+    """The k nearest other rows of each of some rows, in one pass over the vectors and in bounded memory.
+
+    Parameters
+    ----------
+    source : Source
+    rows : ndarray of shape (m,), int64
+        Ascending, counted from `start`.
+    k : int
+    metric : {"l2", "ip", "cosine"}
+    start, stop : int, optional
+        The range of rows that take part.
+    watch : callable, optional
+        Called with the number of rows done.
+
+    Returns
+    -------
+    HeldOut
+        Without the rows whose k-th neighbor has more equals than are kept: nobody can tell what to find.
+    """
+    stop = source.shape[0] if stop is None else stop
+    queries = _rows_of(source, rows, start, stop)
+    wide = _prepared(queries.astype(np.float32), metric)
+    wide *= -2.0 if metric == "l2" else -1.0
+    if metric == "l2":  # |x|^2 - 2 q x in one product; |q|^2 changes no order
+        wide = np.column_stack([wide, np.ones(len(wide), np.float32)])
+    kept = min(k + _SLACK, max(1, stop - start - 1))
+    best = _Nearest(len(rows), kept)
+    block = max(256, _BLOCK_ELEMENTS // max(len(rows), source.shape[1]))
+    done = 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for chunk in source.chunks(block, start, stop):
+            base = _prepared(chunk.astype(np.float32), metric)
+            if metric == "l2":
+                base = np.column_stack([base, np.einsum("ij,ij->i", base, base)])
+            distances = wide @ base.T
+            first, last = np.searchsorted(rows, [done, done + len(chunk)])
+            distances[np.arange(first, last), rows[first:last] - done] = np.inf
+            best.take(distances, done)
+            done += len(chunk)
+            if watch is not None:
+                watch(done)
+    known = HeldOut(rows, queries, best.rows, best.distances)
+    # Equal to the last one kept, the k-th may have equals that were not kept.
+    told = (known.distances[:, min(k, kept) - 1] < known.distances[:, -1]) | (kept >= stop - start - 1)
+    return HeldOut(rows[told], queries[told], best.rows[told], best.distances[told])
+
+
+def _rows_of(source: Source, rows: Int64Array, start: int, stop: int) -> AnyArray:
+    """Some rows, by number: straight away where the source can begin anywhere, else as they pass by."""
+    out = np.empty((len(rows), source.shape[1]), source.dtype)
+    if isinstance(source, ArraySource | RawSource):
+        for place, row in enumerate(rows):
+            out[place] = next(iter(source.chunks(1, start + int(row), stop)))[0]
+        return out
+    done = 0
+    for chunk in source.chunks(chunk_rows(source.shape[1] * source.dtype.itemsize), start, stop):
+        first, last = np.searchsorted(rows, [done, done + len(chunk)])
+        out[first:last] = chunk[rows[first:last] - done]
+        done += len(chunk)
+    return out
+
+
+def _prepared(rows: Float32Array, metric: str) -> Float32Array:
+    if metric == "cosine":
+        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        rows /= np.where(norms > 0, norms, 1)[:, None]
+    return rows
+
+
+class _Nearest:
+    """The nearest rows of each query so far."""
+
+    def __init__(self, queries: int, kept: int) -> None:
+        self.rows: Int64Array = np.full((queries, kept), -1, np.int64)
+        self.distances: Float32Array = np.full((queries, kept), np.inf, np.float32)
+
+    def take(self, distances: Float32Array, first_row: int) -> None:
+        """Distances of the next rows, of shape (queries, rows)."""
+        query, column = np.nonzero(distances < self.distances[:, -1:])
+        if len(query) == 0:
+            return
+        # What is near enough, in a row of each query's own: mostly little, but everything in the first block.
+        counts = np.bincount(query, minlength=len(self.rows))
+        place = np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
+        fresh = np.full((len(self.rows), counts.max()), np.inf, np.float32)
+        rows = np.full(fresh.shape, -1, np.int64)
+        fresh[query, place] = distances[query, column]
+        rows[query, place] = first_row + column
+        kept = self.rows.shape[1]
+        everything = np.concatenate([self.distances, fresh], axis=1)
+        all_rows = np.concatenate([self.rows, rows], axis=1)
+        if everything.shape[1] > 4 * kept:
+            order = np.argpartition(everything, kept - 1, axis=1)[:, :kept]
+            everything = np.take_along_axis(everything, order, axis=1)
+            all_rows = np.take_along_axis(all_rows, order, axis=1)
+        order = np.argsort(everything, axis=1, kind="stable")[:, :kept]
+        self.distances = np.take_along_axis(everything, order, axis=1)
+        self.rows = np.take_along_axis(all_rows, order, axis=1)
