@@ -16,7 +16,7 @@ from typing import Any
 
 from velo import _native
 from velo._gate import Gate
-from velo.errors import BusyError, ClosedError
+from velo.errors import BusyError, ClosedError, VeloError
 
 __all__ = ["Completions"]
 
@@ -76,8 +76,20 @@ class Completions:
                 else:
                     slot = future
             if slot is future:
-                return await future
+                try:
+                    return await future
+                except asyncio.CancelledError:
+                    self._abandon(ticket)
+                    raise
             await slot
+
+    def _abandon(self, ticket: int) -> None:
+        """Nobody waits for this ticket any more: its queries give their places to others."""
+        try:
+            with self._gate:
+                _native.native().lib.velo_cancel(self._handle, ticket)
+        except VeloError:
+            return  # closed meanwhile, or forked: there is nothing to cancel
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         if loop in self._watched:

@@ -167,7 +167,7 @@ class BudgetTooSmallError(InvalidArgumentError):
 
 
 class CancelledError(VeloError):
-    """The work was cancelled by its progress callback or by an interrupt."""
+    """The work was cancelled: a build by its callback or an interrupt, a search by who asked for it."""
 
 
 class SearchTimeoutError(VeloError, TimeoutError):

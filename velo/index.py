@@ -293,7 +293,8 @@ class Index(FurtherSearches):
         """Find the k nearest vectors of each query without blocking the event loop.
 
         Parameters and result are those of :meth:`search`. Any number may run at once, from any number of
-        event loops; where the library's queue is full, further calls wait for their turn.
+        event loops; where the library's queue is full, further calls wait for their turn. Cancelling the
+        task ends its queries.
         """
         columns = self._columns(return_metadata)
         if group_by is not None:

@@ -256,6 +256,9 @@ int32_t velo_submit(velo_index *index, const void *queries, int32_t dtype, uint6
                     const velo_search_options *options, velo_search_out *out, uint64_t ticket);
 typedef struct velo_completion { uint64_t ticket; int32_t status; uint32_t reserved; } velo_completion;
 int32_t velo_reap(velo_index *index, velo_completion *completions_out, uint32_t capacity, uint32_t *count_out);
+/* The ticket's queries end as VELO_CANCELLED as soon as a worker looks at them; the ticket is reaped as ever. One that has
+ * ended already is left as it is. */
+int32_t velo_cancel(velo_index *index, uint64_t ticket);
 int32_t velo_event_fd(velo_index *index, int32_t *fd_out);
 
 /* The stored vectors (VELO_UNSUPPORTED without them), as float32, in the space of the input. */

@@ -120,6 +120,24 @@ def test_a_cancelled_task_leaves_the_rest_alone(sample: Any, sample_index: velo.
     asyncio.run(main())
 
 
+def test_a_cancelled_search_gives_its_place_to_others(sample: Any, sample_index: velo.Index) -> None:
+    # Minutes of work for a worker, so that a search behind it is answered only if it has gone.
+    long = np.tile(sample.queries, (500, 1))
+
+    async def main() -> None:
+        started = time.perf_counter()
+        task = asyncio.ensure_future(sample_index.search_async(long, 10, list_size=4000))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        result = await sample_index.search_async(sample.queries[0], 3, timeout_s=60)
+        assert result.counts.tolist() == [3]
+        assert time.perf_counter() - started < 60
+
+    asyncio.run(main())
+
+
 def test_errors_arrive_at_their_own_search(sample: Any, sample_index: velo.Index) -> None:
     async def main() -> None:
         bad = sample.queries[0].astype(np.float32)

@@ -443,6 +443,7 @@ fn outcome_status(job: *const search.Job) i32 {
         .io => fail(.io, .{ .file = index.reader.file_pages, .page = page }, "the device failed to read page {d} of {s}", .{ page, index.reader.file_pages }),
         .timeout => fail(.timeout, .{}, "the search ran into its timeout", .{}),
         .closed => closed(),
+        .canceled => fail(.cancelled, .{}, "the search was cancelled", .{}),
     };
 }
 
@@ -482,6 +483,7 @@ fn translate_statuses(out: *const search.Out, query_count: u64) void {
             .io => .io,
             .timeout => .timeout,
             .closed => .closed,
+            .canceled => .cancelled,
         }));
     }
 }
@@ -544,12 +546,13 @@ export fn velo_submit(
     ticket.job.filters = @ptrCast(ticket.filters);
     ticket.job.on_done = Ticket.on_done;
     ticket.node.number = ticket_number;
-    if (!self.completed.reserve()) {
+    ticket.node.canceled = &ticket.job.canceled;
+    if (!self.completed.reserve(&ticket.node)) {
         ticket.deinit();
         return fail(.busy, .{}, "{d} searches wait already", .{tickets.waiting_max});
     }
     if (!self.submit(&ticket.job)) {
-        self.completed.release();
+        self.completed.forget(&ticket.node);
         ticket.deinit();
         return closed();
     }
@@ -571,6 +574,14 @@ export fn velo_reap(handle: ?*Index, completions_out: ?[*]Completion, capacity: 
         count.* += 1;
         ticket.deinit();
     }
+    return ok;
+}
+
+export fn velo_cancel(handle: ?*Index, ticket: u64) i32 {
+    const self = handle orelse return common.null_argument("index");
+    if (self.enter()) |status| return status;
+    defer self.leave();
+    self.completed.cancel(ticket);
     return ok;
 }
 

@@ -250,6 +250,11 @@ pub fn Engine(comptime Device: type) type {
                 slot.page = -1;
                 slot.ended = false;
                 slot.retries = 0;
+                if (job.canceled.load(.monotonic)) { // what was never begun costs nothing
+                    slot.outcome = .canceled;
+                    slot.search.counters = .{};
+                    return self.make_ready(number);
+                }
                 slot.search.excluded = if (job.excluded) |excluded| excluded[@intCast(task.query)] else Search.none_excluded;
                 slot.search.start(job.queries[@intCast(task.query * job.query_bytes)..][0..job.query_bytes], job.dtype, job.parameters, job.filter_of(task.query));
                 self.make_ready(number);
@@ -289,6 +294,8 @@ pub fn Engine(comptime Device: type) type {
             fn check_time(self: *Worker, slot: *Slot) void {
                 if (self.engine.canceled.load(.monotonic)) {
                     slot.outcome = .closed;
+                } else if (slot.job.canceled.load(.monotonic)) {
+                    slot.outcome = .canceled;
                 } else if (slot.job.deadline_us > 0 and base.nowMicros() >= slot.job.deadline_us) {
                     slot.outcome = .timeout;
                 }

@@ -5,7 +5,7 @@ const index = @import("index");
 const Parameters = @import("parameters.zig").Parameters;
 
 /// What becomes of a query; capi maps each to a velo_status.
-pub const Outcome = enum(u8) { ok, corrupt, io, timeout, closed };
+pub const Outcome = enum(u8) { ok, corrupt, io, timeout, closed, canceled };
 
 /// Where results go: velo_search_out of zig/velo.h, field by field. Any pointer may be null.
 pub const Out = extern struct {
@@ -43,6 +43,9 @@ pub const Job = struct {
     out: *const Out,
     /// Called by the worker that ends the last query; the job may be gone when it returns.
     on_done: *const fn (job: *Job) void,
+
+    /// Set by whoever no longer wants the answer: its queries end as `.canceled` where they stand.
+    canceled: std.atomic.Value(bool) = .init(false),
 
     // The queue's.
     next: u64 = 0,
