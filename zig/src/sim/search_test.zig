@@ -9,12 +9,12 @@ const faults = @import("faults.zig");
 const testing = std.testing;
 
 const Engine = search.Engine(SimulatedDevice);
-const n = 3000;
-const dim = 24;
-const query_count = 40;
+pub const n = 3000;
+pub const dim = 24;
+pub const query_count = 40;
 const k = 10;
 
-const World = struct {
+pub const World = struct {
     tmp: std.testing.TmpDir,
     buffer: [std.fs.max_path_bytes]u8 = undefined,
     path: []const u8 = "",
@@ -22,7 +22,7 @@ const World = struct {
     queries: []f32,
     diagnostic: index.Diagnostic = .{},
 
-    fn init(self: *World, seed: u64) !void {
+    pub fn init(self: *World, seed: u64) !void {
         self.* = .{
             .tmp = testing.tmpDir(.{}),
             .rows = try testing.allocator.alloc(f32, n * dim),
@@ -63,7 +63,7 @@ const World = struct {
         try builder.commit(&.{}, null, &self.diagnostic);
     }
 
-    fn deinit(self: *World) void {
+    pub fn deinit(self: *World) void {
         testing.allocator.free(self.rows);
         testing.allocator.free(self.queries);
         self.tmp.cleanup();
@@ -116,11 +116,11 @@ const Setting = struct {
     sigma: f32 = 0,
 };
 
-const Call = struct {
+pub const Call = struct {
     job: search.Job,
     done: std.Thread.ResetEvent = .{},
 
-    fn on_done(job: *search.Job) void {
+    pub fn on_done(job: *search.Job) void {
         const self: *Call = @fieldParentPtr("job", job);
         self.done.set();
     }

@@ -10,4 +10,5 @@ test {
     _ = faults;
     _ = @import("device_test.zig");
     _ = @import("search_test.zig");
+    _ = @import("fault_test.zig");
 }

@@ -1,0 +1,280 @@
+//! Thousands of runs of an engine over a device that fails: each run draws plan, cache, queues, threads and faults from
+//! its seed. What must hold in all of them: every query ends; it ends with the right answer, or with an error that names
+//! a page; one that fails takes no other with it; what was opened serves the next run.
+//!
+//! VELO_FAULT_RUNS sets how many runs, `--seed` of `zig build` the first seed; a failure prints the seed of its run.
+const std = @import("std");
+const builtin = @import("builtin");
+const base = @import("base");
+const index = @import("index");
+const search = @import("search");
+const cache_room = @import("cache");
+const SimulatedDevice = @import("device.zig").SimulatedDevice;
+const faults = @import("faults.zig");
+const whole = @import("search_test.zig");
+const World = whole.World;
+const Call = whole.Call;
+const n = whole.n;
+const dim = whole.dim;
+const testing = std.testing;
+
+const Engine = search.Engine(SimulatedDevice);
+const k = 5;
+const list_size = 24;
+const query_count = 8;
+
+fn run_count() u64 {
+    const default: u64 = if (builtin.sanitize_thread) 100 else 2000;
+    const text = std.posix.getenv("VELO_FAULT_RUNS") orelse return default;
+    return std.fmt.parseInt(u64, text, 10) catch default;
+}
+
+/// One index, open in both plans for all runs.
+const Fixture = struct {
+    world: World,
+    readers: [2]index.Reader,
+    shared: [2]search.Shared,
+    file: std.fs.File,
+
+    fn init(self: *Fixture, seed: u64) !void {
+        try self.world.init(seed);
+        errdefer self.world.deinit();
+        for (&self.readers, &self.shared, plans) |*reader, *shared, plan| {
+            reader.* = try index.Reader.open(testing.allocator, self.world.path, .{ .keep_links = plan == .links_in_memory }, &self.world.diagnostic);
+            shared.* = try search.Shared.init(testing.allocator, reader, plan);
+        }
+        self.file = try self.readers[0].dir.openFile(index.reader.file_pages, .{});
+    }
+
+    fn deinit(self: *Fixture) void {
+        self.file.close();
+        for (&self.shared) |*shared| shared.deinit(testing.allocator);
+        for (&self.readers) |*reader| reader.deinit();
+        self.world.deinit();
+    }
+};
+
+const plans = [_]search.Plan{ .links_in_memory, .links_on_disk };
+
+/// A call and where its results go.
+const Asked = struct {
+    call: Call,
+    out: search.Out,
+    vertices: []i64,
+    distances: []f32,
+    statuses: []i32,
+    pages: []i64,
+
+    fn init(self: *Asked, queries: []const f32) !void {
+        const count = queries.len / dim;
+        self.vertices = try testing.allocator.alloc(i64, count * k);
+        self.distances = try testing.allocator.alloc(f32, count * k);
+        self.statuses = try testing.allocator.alloc(i32, count);
+        self.pages = try testing.allocator.alloc(i64, count);
+        @memset(self.statuses, -1);
+        @memset(self.pages, -1);
+        self.out = .{ .vertices = self.vertices.ptr, .distances = self.distances.ptr, .statuses = self.statuses.ptr, .error_pages = self.pages.ptr };
+        self.call = .{ .job = .{
+            .queries = std.mem.sliceAsBytes(queries),
+            .query_bytes = dim * 4,
+            .dtype = .f32,
+            .count = count,
+            .filters = &.{},
+            .parameters = search.parameters.resolve(.{ .k = k, .list_size = list_size }, .{}),
+            .out = &self.out,
+            .on_done = Call.on_done,
+        } };
+    }
+
+    fn deinit(self: *Asked) void {
+        testing.allocator.free(self.vertices);
+        testing.allocator.free(self.distances);
+        testing.allocator.free(self.statuses);
+        testing.allocator.free(self.pages);
+    }
+
+    fn outcome(self: *const Asked, query: usize) search.Outcome {
+        return @enumFromInt(self.statuses[query]);
+    }
+};
+
+const Tally = struct { right: u64 = 0, failed: u64 = 0, closed: u64 = 0 };
+
+/// `right` are the answers of a device without faults, where the plan promises the same ones.
+fn judge(asked: *const Asked, page_count: u64, right: ?[]const i64, closing: bool, tally: *Tally) !void {
+    for (0..asked.statuses.len) |query| switch (asked.outcome(query)) {
+        .ok => {
+            tally.right += 1;
+            const found = asked.vertices[query * k ..][0..k];
+            if (right) |answers| try testing.expectEqualSlices(i64, answers[query * k ..][0..k], found);
+            for (found, 0..) |vertex, i| {
+                try testing.expect(vertex >= 0 and vertex < n);
+                try testing.expect(std.mem.indexOfScalar(i64, found[0..i], vertex) == null);
+            }
+            const distances = asked.distances[query * k ..][0..k];
+            try testing.expect(std.sort.isSorted(f32, distances, {}, std.sort.asc(f32)));
+        },
+        .corrupt, .io => {
+            tally.failed += 1;
+            try testing.expect(asked.pages[query] >= 0 and asked.pages[query] < page_count);
+        },
+        .closed => {
+            tally.closed += 1;
+            try testing.expect(closing);
+        },
+        else => return error.UnexpectedOutcome,
+    };
+}
+
+fn answers_without_faults(fixture: *Fixture, queries: []const f32) ![]i64 {
+    const engine = try Engine.init(testing.allocator, &fixture.shared[0], .{ .threads = 1, .file = fixture.file.handle });
+    defer engine.deinit();
+    var asked: Asked = undefined;
+    try asked.init(queries);
+    defer asked.deinit();
+    try testing.expect(engine.submit(&asked.call.job));
+    asked.call.done.wait();
+    var tally: Tally = .{};
+    try judge(&asked, fixture.readers[0].pages_header.page_count, null, false, &tally);
+    try testing.expectEqual(queries.len / dim, tally.right);
+    return testing.allocator.dupe(i64, asked.vertices);
+}
+
+fn run_one(fixture: *Fixture, seed: u64, right: []const i64, tally: *Tally) !void {
+    var prng = base.Prng.init(seed);
+    const which: usize = @intCast(prng.below(2));
+    const shared = &fixture.shared[which];
+    const page_count = fixture.readers[which].pages_header.page_count;
+    var cache: ?cache_room.Cache = if (prng.below(2) == 0) null else try cache_room.Cache.init(testing.allocator, .{
+        .vertex_count = n,
+        .budget_bytes = 14_000 + @as(usize, @intCast(prng.below(60_000))),
+        .slot_bytes = 96,
+    });
+    defer if (cache) |*own| own.deinit();
+    shared.cache = if (cache) |*own| own else null;
+    defer shared.cache = null;
+    const engine = try Engine.init(testing.allocator, shared, .{
+        .threads = 1 + @as(u32, @intCast(prng.below(3))),
+        .queries_in_flight = 1 + @as(u32, @intCast(prng.below(8))),
+        .queue_depth = 1 + @as(u32, @intCast(prng.below(12))), // a burst is larger: the queue runs full
+        .file = fixture.file.handle,
+        .simulated_seed = seed,
+        .simulated_faults = faults.all | faults.swarm,
+    });
+    var closed = false;
+    defer if (!closed) engine.deinit();
+    // One call, or a call a query, from here at once; now and then the index closes under them.
+    const calls: usize = if (prng.below(2) == 0) 1 else query_count;
+    const closing = prng.below(8) == 0;
+    var asked: [query_count]Asked = undefined;
+    const each = query_count / calls;
+    for (asked[0..calls], 0..) |*one, i| try one.init(fixture.world.queries[i * each * dim ..][0 .. each * dim]);
+    defer for (asked[0..calls]) |*one| one.deinit();
+    for (asked[0..calls]) |*one| try testing.expect(engine.submit(&one.call.job));
+    if (closing) {
+        engine.deinit();
+        closed = true;
+    }
+    for (asked[0..calls], 0..) |*one, i| {
+        one.call.done.wait();
+        // With links on disk a search follows what has arrived, and may end elsewhere.
+        const expected = if (which == 0) right[i * each * k ..][0 .. each * k] else null;
+        try judge(one, page_count, expected, closing, tally);
+    }
+}
+
+test "thousands of runs under faults: the right answer or an error that names its page" {
+    var fixture: Fixture = undefined;
+    try fixture.init(11);
+    defer fixture.deinit();
+    const right = try answers_without_faults(&fixture, fixture.world.queries[0 .. query_count * dim]);
+    defer testing.allocator.free(right);
+    var tally: Tally = .{};
+    const runs = run_count();
+    for (0..runs) |turn| {
+        const seed = (@as(u64, testing.random_seed) << 20) + turn;
+        errdefer std.debug.print("seed={d} (run {d} of {d})\n", .{ seed, turn, runs });
+        try run_one(&fixture, seed, right, &tally);
+    }
+    if (runs < 100) return;
+    try testing.expect(tally.right > runs);
+    try testing.expect(tally.failed > runs / 10);
+    try testing.expect(tally.closed > 0);
+}
+
+test "ten thousand queries in one call, some of which fail" {
+    var fixture: Fixture = undefined;
+    try fixture.init(12);
+    defer fixture.deinit();
+    const count: usize = if (builtin.sanitize_thread) 500 else 10_000;
+    const queries = try testing.allocator.alloc(f32, count * dim);
+    defer testing.allocator.free(queries);
+    for (0..count) |i| @memcpy(queries[i * dim ..][0..dim], fixture.world.queries[i % query_count * dim ..][0..dim]);
+    const right = try answers_without_faults(&fixture, queries[0 .. query_count * dim]);
+    defer testing.allocator.free(right);
+    const engine = try Engine.init(testing.allocator, &fixture.shared[0], .{
+        .threads = 2,
+        .queue_depth = 16,
+        .file = fixture.file.handle,
+        .simulated_seed = 12,
+        .simulated_faults = faults.Fault.eio_once.mask() | faults.Fault.short.mask() | faults.Fault.bit_flip.mask(),
+    });
+    defer engine.deinit();
+    var asked: Asked = undefined;
+    try asked.init(queries);
+    defer asked.deinit();
+    try testing.expect(engine.submit(&asked.call.job));
+    asked.call.done.wait();
+    var found: usize = 0;
+    for (0..count) |query| {
+        if (asked.outcome(query) != .ok) {
+            try testing.expectEqual(.corrupt, asked.outcome(query));
+            try testing.expect(asked.pages[query] >= 0);
+            continue;
+        }
+        found += 1;
+        try testing.expectEqualSlices(i64, right[query % query_count * k ..][0..k], asked.vertices[query * k ..][0..k]);
+    }
+    try testing.expect(found > 0);
+}
+
+test "one query from each of 64 threads" {
+    var fixture: Fixture = undefined;
+    try fixture.init(13);
+    defer fixture.deinit();
+    const right = try answers_without_faults(&fixture, fixture.world.queries[0 .. query_count * dim]);
+    defer testing.allocator.free(right);
+    const engine = try Engine.init(testing.allocator, &fixture.shared[0], .{
+        .threads = 2,
+        .queries_in_flight = 4,
+        .queue_depth = 4,
+        .file = fixture.file.handle,
+        .simulated_seed = 13,
+        .simulated_faults = faults.Fault.late.mask() | faults.Fault.reordered.mask() | faults.Fault.again.mask(),
+    });
+    defer engine.deinit();
+    const Caller = struct {
+        engine: *Engine,
+        asked: Asked = undefined,
+        taken: bool = false,
+
+        fn ask(self: *@This()) void {
+            self.taken = self.engine.submit(&self.asked.call.job);
+            if (self.taken) self.asked.call.done.wait();
+        }
+    };
+    var callers: [64]Caller = undefined;
+    for (&callers, 0..) |*caller, i| {
+        caller.* = .{ .engine = engine };
+        try caller.asked.init(fixture.world.queries[i % query_count * dim ..][0..dim]);
+    }
+    defer for (&callers) |*caller| caller.asked.deinit();
+    var threads: [64]std.Thread = undefined;
+    for (&threads, &callers) |*thread, *caller| thread.* = try std.Thread.spawn(.{ .stack_size = 256 * 1024 }, Caller.ask, .{caller});
+    for (threads) |thread| thread.join();
+    for (&callers, 0..) |*caller, i| {
+        try testing.expect(caller.taken);
+        try testing.expectEqual(.ok, caller.asked.outcome(0));
+        try testing.expectEqualSlices(i64, right[i % query_count * k ..][0..k], caller.asked.vertices);
+    }
+}
