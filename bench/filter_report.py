@@ -398,9 +398,6 @@ def ladder_text(name: str, head: dict[str, Any], found: dict[str, Found]) -> lis
             continue
         for plan in filters.PLANS:
             cells = [result["filter"], f"{result['share']:.2%}", plan]
-            if error := result.get(f"{plan} error"):
-                rows.append([*cells, f"not measured: {error}", *["–"] * 5])
-                continue
             for recall in RECALLS:
                 for key, digits in (("reads", 1), ("rounds", 2), ("qps", 0)):
                     value = value_at(result.get(plan, []), key, recall)

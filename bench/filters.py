@@ -211,10 +211,7 @@ def plan_steps(name: str) -> Callable[[Context], Found]:
             for plan in PLANS:
                 own = plan in ("gate", "auto")
                 lists = (context.options.get("lists") or LISTS) if own else late_lists(share)
-                try:
-                    found[plan] = sweep_lists(dataset, index, case, plan, lists)
-                except datasets.DataError as error:
-                    found[f"{plan} error"] = str(error)
+                found[plan] = sweep_lists(dataset, index, case, plan, lists)
         return found
 
     return measure

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import velo
-from bench import core, curves, datasets, machine, plots, report, sections, sweep
+from bench import core, curves, machine, plots, report, sections, sweep
 from bench.sections import Context, Found, Section
 
 MODULE = "bench.ladder"
@@ -68,7 +67,7 @@ def steps() -> list[Step]:
             "records of the next candidates are asked for ahead; they are followed in strict order all the "
             "same",
             opened=cached,
-            searched=plain | {"beam_width": None, "prefetch": True},
+            searched=plain | {"beam_width": 4, "prefetch": True},
         ),
         Step(
             "+ cache-aware beam",
@@ -104,15 +103,6 @@ def steps() -> list[Step]:
     ]
 
 
-def known_tuning(asked: dict[str, Any]) -> dict[str, Any]:
-    """Search switches without those left at their default. Raises DataError for one that is not there."""
-    there = {each.name for each in fields(velo.SearchTuning)}
-    chosen = {name: value for name, value in asked.items() if value is not None}
-    for name in [name for name in chosen if name not in there]:
-        raise datasets.DataError(f"SearchTuning has no {name!r}")
-    return chosen
-
-
 def bits_of(context: Context, step: Step) -> str:
     """``4+4`` where the code is split, else ``4+8``: a record as long as one with the full code."""
     upper, lower = (int(part) for part in context.options["bits"].split("+"))
@@ -130,7 +120,7 @@ def measure_step(number: int) -> Any:
             plan=step.plan,
             cached=step.cached,
             open_tuning=step.opened,
-            search_tuning=known_tuning(step.searched),
+            search_tuning=step.searched,
             warm_up_count=context.query_count,
         )
         return {"rows": core.measured(context, dataset, job)}

@@ -142,7 +142,7 @@ def test_a_filter_is_measured_to_its_report(tmp_path: Path) -> None:
     assert early[-1]["reads"] > 0
 
 
-def test_the_ladder_of_filters_says_what_it_lacks(tmp_path: Path) -> None:
+def test_the_ladder_of_filters_has_every_step(tmp_path: Path) -> None:
     asked = context(tmp_path, ladder=True)
     assert filter_report.run(asked, tmp_path / "out", "steps", ["ladder-uniform10"]) == []
     text = (tmp_path / "out" / "steps.md").read_text()
