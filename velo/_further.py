@@ -53,7 +53,7 @@ class FurtherSearches:
     ) -> RangeResult:
         """Find all vectors within a distance of each query.
 
-        The search asks for the nearest 64, then for four times as many, until one of them lies beyond the
+        The search asks for the nearest 16, then for four times as many, until one of them lies beyond the
         radius. Distances are those that :meth:`search` reports, taken from the codes of the index: what lies
         within some percent of the radius may fall on either side, and a vector is missed as rarely as
         `recall` says.

@@ -20,7 +20,7 @@ __all__ = ["LIMIT_DEFAULT", "Ranges", "check_radius", "plan_range"]
 #: Hits of a query at most, where the caller names no limit.
 LIMIT_DEFAULT: Final = 10_000
 _LIMIT_MAX: Final = 1 << 24
-_FIRST: Final = 64
+_FIRST: Final = 16
 _GROWTH: Final = 4
 
 
