@@ -1,4 +1,4 @@
-"""``python -m bench``: report, ladder, cache, layout, sweep, filters, score, data, machine."""
+"""``python -m bench``: report, ladder, cache, layout, sweep, filters, store, score, data, machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bench import (
     core_report,
     datasets,
     filter_report,
+    filter_store,
     ladder,
     lines,
     machine,
@@ -97,6 +98,10 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--ladder", action="store_true", help="late, early, gate, gate and planner instead")
     sub.add_argument("--lists", nargs="+", type=int, help="list sizes of the curves")
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure only these; others as before")
+
+    sub = commands.add_parser("store", help="the metadata store: writing it, checking and resolving filters")
+    sub.add_argument("--rows", type=int, default=1_000_000)
+    sub.add_argument("--distinct", type=int, default=1000, help="different filters of a batch")
 
     sub = commands.add_parser("data", help="print the folder of a set; make it where a maker is named")
     sub.add_argument("set", choices=["sift1m", "sift100k"])
@@ -239,6 +244,8 @@ def main() -> None:
                     arguments.data.resolve(), limit=arguments.limit, query_count=arguments.queries
                 )
                 sweep.finish(dataset, arguments.run, arguments.out, arguments.name)
+            case "store":
+                filter_store.run(arguments.rows, arguments.distinct)
             case "data":
                 print(datasets.find(arguments.set, arguments.maker))
             case "machine":

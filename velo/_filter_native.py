@@ -109,6 +109,37 @@ class NativeFilter:
         """Find all matches now; searches do so by themselves where it pays."""
         _native.check(_native.lib.velo_filter_resolve(self.handle), "filter")
 
+    def count_matches(self) -> int:
+        """Find all matches now, few of them as a list and not as a bit for every row; says how many."""
+        found = _native.ffi.new("uint64_t *")
+        _native.check(_native.lib.velo_filter_find(self.handle, found), "filter")
+        self._count = int(found[0])
+        return self._count
+
+    def check(self, vertices: AnyArray) -> AnyArray:
+        """Whether each of some vertices passes, asked one by one as a search asks.
+
+        Parameters
+        ----------
+        vertices : ndarray of uint32
+
+        Returns
+        -------
+        ndarray of bool
+        """
+        passes = np.empty(len(vertices), np.uint8)
+        asked = np.ascontiguousarray(vertices, np.uint32)
+        _native.check(
+            _native.lib.velo_filter_check(
+                self.handle,
+                _native.pointer("uint32_t", asked),
+                len(asked),
+                _native.pointer("uint8_t", passes, writable=True),
+            ),
+            "vertices",
+        )
+        return passes.astype(bool)
+
     @property
     def memory_bytes(self) -> int:
         """What the matches found so far take."""

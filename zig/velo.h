@@ -347,6 +347,8 @@ int32_t velo_filter_mask(const uint8_t *bits, uint64_t row_count, velo_filter **
 int32_t velo_filter_count(const velo_filter *filter, uint64_t *count_out, uint8_t *matches_out);
 /* Finds all matches now, from postings where that is less work than a look at every row; searches then ask one bit. */
 int32_t velo_filter_resolve(velo_filter *filter);
+/* Finds all matches too, in the smallest form: few of them are kept as a list, without a bit for every vertex. */
+int32_t velo_filter_find(velo_filter *filter, uint64_t *count_out);
 
 typedef struct velo_filter_info {
     uint32_t struct_size;
@@ -358,6 +360,9 @@ typedef struct velo_filter_info {
 } velo_filter_info;
 
 int32_t velo_filter_info_get(velo_filter *filter, velo_filter_info *info_out);
+/* passes_out[i] = 1 where vertices[i] passes, else 0; asked one after the other, as a search asks. A vertex that is no row
+ * is VELO_INVALID_ARGUMENT. */
+int32_t velo_filter_check(const velo_filter *filter, const uint32_t *vertices, uint64_t vertex_count, uint8_t *passes_out);
 int32_t velo_filter_close(velo_filter *filter);
 
 #endif

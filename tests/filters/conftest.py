@@ -32,6 +32,11 @@ class World(NamedTuple):
         assert compiled.count() == int(by_vertex.sum())
         if compiled.is_exact():
             assert compiled.estimate() * len(by_vertex) == pytest.approx(compiled.count())
+        shuffled = np.random.default_rng(len(by_vertex)).permutation(len(by_vertex)).astype(np.uint32)
+        np.testing.assert_array_equal(
+            compiled.check(shuffled), by_vertex[shuffled], f"{condition} one by one"
+        )
+        assert compiled.count_matches() == int(by_vertex.sum())
         compiled.resolve()
         resolved = compiled.matches()
         np.testing.assert_array_equal(resolved, by_vertex, f"{condition} from postings")

@@ -84,5 +84,9 @@ class Library(Protocol):
     def velo_filter_mask(self, bits: CData, row_count: int, filter_out: CData, /) -> int: ...
     def velo_filter_count(self, filter: CData, count_out: CData, matches_out: CData, /) -> int: ...  # noqa: A002
     def velo_filter_resolve(self, filter: CData, /) -> int: ...  # noqa: A002
+    def velo_filter_find(self, filter: CData, count_out: CData, /) -> int: ...  # noqa: A002
     def velo_filter_info_get(self, filter: CData, info_out: CData, /) -> int: ...  # noqa: A002
+    def velo_filter_check(
+        self, one: CData, vertices: CData, vertex_count: int, passes_out: CData, /
+    ) -> int: ...
     def velo_filter_close(self, filter: CData, /) -> int: ...  # noqa: A002

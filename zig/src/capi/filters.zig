@@ -167,6 +167,14 @@ export fn velo_filter_resolve(filter: ?*Filter) i32 {
     return 0;
 }
 
+export fn velo_filter_find(filter: ?*Filter, count_out: ?*u64) i32 {
+    const one = filter orelse return null_argument("filter");
+    const out = count_out orelse return null_argument("count_out");
+    var it = one.matches() catch return out_of_memory();
+    out.* = it.count();
+    return 0;
+}
+
 /// As velo_filter_info in velo.h.
 pub const FilterInfo = extern struct {
     struct_size: u32 = @sizeOf(FilterInfo),
@@ -187,6 +195,19 @@ export fn velo_filter_info_get(filter: ?*Filter, info_out: ?*FilterInfo) i32 {
         .expected_share = one.estimate(),
         .memory_bytes = one.memory_bytes(),
     });
+    return 0;
+}
+
+export fn velo_filter_check(filter: ?*const Filter, vertices: ?[*]const u32, vertex_count: u64, passes_out: ?[*]u8) i32 {
+    const one = filter orelse return null_argument("filter");
+    if (vertex_count == 0) return 0;
+    const asked = (vertices orelse return null_argument("vertices"))[0..@intCast(vertex_count)];
+    const out = passes_out orelse return null_argument("passes_out");
+    for (asked, out[0..asked.len]) |vertex, *passes| {
+        if (vertex >= one.row_count)
+            return fail(.invalid_argument, .{ .argument = "vertices" }, "vertex {d} of {d} rows", .{ vertex, one.row_count });
+        passes.* = @intFromBool(one.passes(vertex));
+    }
     return 0;
 }
 

@@ -13,6 +13,8 @@ const Node = tree.Node;
 pub const sample_rows_max = 1024;
 /// Rows drawn from a posting; those of shorter ones are all looked at, and the count is exact.
 pub const drawn_max = 256;
+const draws_max = 4;
+const enough_passing = 64;
 const sample_words_max = sample_rows_max / 64;
 /// Filters with very many tests look at fewer, so that compiling stays in milliseconds.
 const sample_checks_max = 256 * 1024;
@@ -93,10 +95,11 @@ pub const Bounds = struct {
             },
             .any => |children| {
                 var self = Bounds{ .low = 0, .high = 0 };
+                const apart = children.len == 2 and is_null_beside(children[0], children[1]);
                 for (children) |child| {
                     const one = of(child, n);
                     self.high = @min(n, self.high + one.high);
-                    self.low = @max(self.low, one.low);
+                    self.low = if (apart) self.low + one.low else @max(self.low, one.low);
                 }
                 return self;
             },
@@ -114,6 +117,22 @@ pub const Bounds = struct {
         return .{ .low = low, .high = found.matched_max };
     }
 };
+
+/// Whether one is the test for null of the column that the other is about: no row passes both.
+fn is_null_beside(a: *const Node, b: *const Node) bool {
+    if (a.* != .leaf or b.* != .leaf or !std.mem.eql(u8, a.leaf.column.name, b.leaf.column.name)) return false;
+    return (is_null_test(a.leaf) and !is_about_nulls(b.leaf)) or (is_null_test(b.leaf) and !is_about_nulls(a.leaf));
+}
+
+fn is_about_nulls(leaf: *const Leaf) bool {
+    const found = &(leaf.found orelse return true);
+    return found.kind == .nulls;
+}
+
+fn is_null_test(leaf: *const Leaf) bool {
+    const found = &(leaf.found orelse return false);
+    return found.kind == .nulls and !leaf.negated;
+}
 
 /// Lists that hold several values, or one of several.
 fn of_leaf(leaf: *const Leaf, root: *const Node) ?Estimate {
@@ -144,14 +163,20 @@ fn drawn(found: *const Found, root: *const Node) Estimate {
         const passed = passing(root, rows[0..list.len]);
         return .{ .count = @floatFromInt(passed), .is_exact = true };
     }
+    // One row from each of equal runs of entries; again and again, until enough pass for a tenth's error or so.
     var prng = base.Prng.init(0x7665_6c70);
-    for (&rows, 0..) |*row, i| {
-        const first = i * entries / drawn_max;
-        const end = (i + 1) * entries / drawn_max;
-        row.* = found.draw(first + prng.below(end - first));
+    var asked: usize = 0;
+    var passed: usize = 0;
+    while (asked < drawn_max * draws_max and passed < enough_passing) : (asked += drawn_max) {
+        for (&rows, 0..) |*row, i| {
+            const first = i * entries / drawn_max;
+            const end = (i + 1) * entries / drawn_max;
+            row.* = found.draw(first + prng.below(end - first));
+        }
+        passed += passing(root, &rows);
     }
-    const passed: f64 = @floatFromInt(passing(root, &rows));
-    const share = std.math.clamp(passed, 0.5, drawn_max - 0.5) / drawn_max;
+    const all: f64 = @floatFromInt(asked);
+    const share = std.math.clamp(@as(f64, @floatFromInt(passed)), 0.5, all - 0.5) / all;
     return .{ .count = share * @as(f64, @floatFromInt(entries)), .is_exact = false };
 }
 

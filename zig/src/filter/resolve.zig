@@ -6,6 +6,7 @@ const assert = std.debug.assert;
 const base = @import("base");
 const column_room = @import("column.zig");
 const estimate = @import("estimate.zig");
+const posting_room = @import("posting.zig");
 const tree = @import("tree.zig");
 const Found = @import("found.zig").Found;
 const Leaf = @import("leaf.zig").Leaf;
@@ -87,20 +88,67 @@ fn resolve_leaf(alloc: std.mem.Allocator, leaf: *const Leaf, node: *const Node, 
             errdefer alloc.free(list.rows);
             found.each(&list);
             if (!sorted) list.len = ascending(list.rows[0..list.len]);
-            if (found.kind == .all) list.len = keep_passing(node, list.rows[0..list.len]);
+            if (found.kind == .all) list.len = keep_held(found, node, list.rows[0..list.len]);
             return .{ .list = try shrunk(alloc, list) };
         }
     }
     const words = try zeroes(alloc, n);
-    add_leaf(words, leaf, n);
-    if (found.kind == .all and !leaf.negated) keep_bits(node, words, n);
+    errdefer alloc.free(words);
+    if (found.kind == .all) {
+        try intersect(alloc, words, found, n);
+        if (leaf.negated) for (words, 0..) |*word, i| {
+            const some = tree.Neighbors.of(i, @intCast(n));
+            word.* = leaf.column.valid_word(some.first, some.count) & ~word.*;
+        };
+    } else add_leaf(words, leaf, n);
     return .{ .bits = words };
 }
 
-/// Sets the rows of a leaf whose words hold none yet, or any where it is neither negated nor of nulls. Of `all` a few
-/// too many.
+/// Of rows from the smallest of several postings those that stand in the others: by their bits where they are bits, else
+/// by asking the row.
+fn keep_held(found: *const Found, node: *const Node, rows: []u32) usize {
+    var len = rows.len;
+    var ask = false;
+    for (found.spans[1..]) |span| {
+        const one = found.postings.posting(span.from);
+        if (!one.shape.is_bits) {
+            ask = true;
+            continue;
+        }
+        var kept: usize = 0;
+        for (rows[0..len]) |row| {
+            rows[kept] = row; // kept never overtakes what is still to be read
+            kept += @intCast((one.words[row / 64] >> @intCast(row % 64)) & 1);
+        }
+        len = kept;
+    }
+    return if (ask) keep_passing(node, rows[0..len]) else len;
+}
+
+/// Rows that stand in every span, into zeroed words.
+fn intersect(alloc: std.mem.Allocator, words: []u64, found: *const Found, n: u64) Error!void {
+    for_each_posting(found, With{ .words = words });
+    var spare: ?[]u64 = null;
+    defer if (spare) |other| alloc.free(other);
+    for (found.spans[1..]) |span| {
+        const one = found.postings.posting(span.from);
+        var bits = one.words;
+        if (!one.shape.is_bits) {
+            if (spare == null) spare = try alloc.alloc(u64, words.len);
+            @memset(spare.?, 0);
+            var it = one.iterator();
+            while (it.next()) |row| spare.?[row / 64] |= @as(u64, 1) << @intCast(row % 64);
+            bits = spare.?;
+        }
+        for (words, bits) |*word, other| word.* &= other;
+    }
+    assert(base.BitSet.words_for(@intCast(n)) == words.len);
+}
+
+/// Sets the rows of a leaf whose words hold none yet, or any where it is neither negated nor of nulls. Not of `all`.
 fn add_leaf(words: []u64, leaf: *const Leaf, n: u64) void {
     const found = &leaf.found.?;
+    assert(found.kind != .all);
     const rows: usize = @intCast(n);
     if (found.kind == .nulls or leaf.negated) {
         const want_valid = found.kind != .nulls or leaf.negated;
@@ -307,7 +355,8 @@ fn shrunk(alloc: std.mem.Allocator, list: estimate.List) Error![]u32 {
     return alloc.realloc(list.rows, list.len);
 }
 
-fn cost_ns(node: *const Node, n: u64) f64 {
+/// What `resolve` is expected to take, roughly.
+pub fn cost_ns(node: *const Node, n: u64) f64 {
     const every = every_row_ns(node, n);
     switch (node.*) {
         .constant => return 0,
@@ -355,7 +404,14 @@ fn from_postings_ns(leaf: *const Leaf, n: u64) ?f64 {
     const by_bits = values * words * word_ns;
     const part = found.postings;
     total += values * posting_ns + if (part.form == .values and values <= 64) @min(by_row, by_bits) else by_row;
-    if (found.kind == .all) total += entries * asked_row_ns * leaf.cost;
-    // The smallest of `all` is only an upper bound of what is negated.
-    return if (found.kind == .all and leaf.negated) null else total;
+    if (found.kind == .all) for (found.spans[1..]) |span| {
+        const held: f64 = @floatFromInt(part.count(span));
+        const is_list = !leaf.negated and found.entries() <= n / list_share;
+        const is_bits = held * @as(f64, posting_room.bits_share) >= @as(f64, @floatFromInt(n));
+        total += if (is_list)
+            (if (is_bits) entries * entry_ns else entries * asked_row_ns * leaf.cost)
+        else
+            (if (is_bits) 0 else held * entry_ns + words * word_ns) + words * word_ns;
+    };
+    return total;
 }
