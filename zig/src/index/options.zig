@@ -61,7 +61,7 @@ pub const Options = struct {
 pub fn memory_needed(options: Options, dim_code: u32) u64 {
     const codes = @as(u64, dim_code) + @sizeOf(quant.BuildCodes.PairFactors);
     const neighbors = @as(u64, options.degree) * 4;
-    const small = 16; // degrees, locks, placement
+    const small = 32; // degrees, locks; or what placement keeps of every vertex
     return options.n * (codes + neighbors + small);
 }
 
