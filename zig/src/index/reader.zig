@@ -56,7 +56,8 @@ pub const Reader = struct {
     dtype: Dtype,
     header: layout.headers.Codes,
     pages_header: layout.headers.Pages,
-    adjacency: layout.adjacency.Codec,
+    /// Of the lists in pages.
+    adjacency: layout.page_lists.Codec,
     rotation: quant.Rotation,
     mean: []f32,
     codes_memory: base.AlignedBytes,
@@ -132,7 +133,7 @@ pub const Reader = struct {
 
         // ---- pages ----
         const pages_header = try read_pages_header(dir, m, &header, diagnostic);
-        const adjacency = layout.adjacency.Codec.load(&pages_header.codec) catch return bad_file(diagnostic, file_pages);
+        const adjacency = layout.page_lists.Codec.load(&pages_header.codec) catch return bad_file(diagnostic, file_pages);
         const starts_file = m.file(file_page_starts) orelse return bad_manifest(diagnostic, file_page_starts);
         const starts_bytes = try allocator.alloc(u8, std.math.cast(usize, starts_file.bytes) orelse return error.OutOfMemory);
         defer allocator.free(starts_bytes);

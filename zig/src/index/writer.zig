@@ -12,6 +12,7 @@ const Control = @import("builder.zig").Control;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 const adjacency = layout.adjacency;
+const page_lists = layout.page_lists;
 
 pub const Input = struct {
     allocator: std.mem.Allocator,
@@ -61,7 +62,7 @@ pub fn record_sizes(allocator: std.mem.Allocator, built: *const graph.Graph, pla
     const new_of_old = try placement.inverse(allocator);
     defer allocator.free(new_of_old);
     const lists: Lists = .{ .graph = built, .order = placement.order, .new_of_old = new_of_old };
-    const codec = train(lists, built.n, adjacency.neighbors_max);
+    const codec = train_pages(lists, built.n);
     const fixed: u32 = @intCast(params.lower_bytes() + layout.page.slot_bytes);
     var buffer: [adjacency.neighbors_max]u32 = undefined;
     for (placement.order, 0..) |old, vertex| {
@@ -113,13 +114,18 @@ const Lists = struct {
     }
 };
 
-fn train(lists: Lists, n: u32, kept: usize) adjacency.Codec {
-    var statistics: adjacency.Codec.Statistics = .{};
+/// A codec for the first `kept` neighbors of every vertex; `statistics` are its own, still empty.
+fn train(comptime Codec: type, statistics: Codec.Statistics, lists: Lists, n: u32, kept: usize) Codec {
+    var counted = statistics;
     var buffer: [adjacency.neighbors_max]u32 = undefined;
     const stride = @max(1, n / 200_000);
     var vertex: u32 = 0;
-    while (vertex < n) : (vertex += stride) statistics.count(vertex, lists.of(vertex, kept, &buffer));
-    return adjacency.Codec.train(&statistics);
+    while (vertex < n) : (vertex += stride) counted.count(vertex, lists.of(vertex, kept, &buffer));
+    return Codec.train(&counted);
+}
+
+fn train_pages(lists: Lists, n: u32) page_lists.Codec {
+    return train(page_lists.Codec, .init(lists.graph.degree_max), lists, n, page_lists.neighbors_max);
 }
 
 fn scale_of(span: work.Ranges.Span) quant.Scale16 {
@@ -129,7 +135,7 @@ fn scale_of(span: work.Ranges.Span) quant.Scale16 {
 fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagnostic) Error!void {
     const allocator = input.allocator;
     const n = input.graph.n;
-    const codec = train(lists, n, adjacency.neighbors_max);
+    const codec = train_pages(lists, n);
     const geometry: layout.page.Geometry = .{ .page_size = input.page_size, .lower_bytes = @intCast(input.params.lower_bytes()), .salt = input.salt };
     const factor_scale = scale_of(input.work_codes.ranges.f_full);
     var starts: std.ArrayList(u32) = .empty;
@@ -219,7 +225,7 @@ const RecordSet = struct {
     /// Edges a page may give up: about one in thirty.
     const give_up_share = 30;
 
-    fn fill(self: *RecordSet, lists: Lists, codec: *const adjacency.Codec, geometry: layout.page.Geometry, first: u32, wanted: u32) u32 {
+    fn fill(self: *RecordSet, lists: Lists, codec: *const page_lists.Codec, geometry: layout.page.Geometry, first: u32, wanted: u32) u32 {
         var sizes: [layout.page.records_max]u32 = undefined;
         var buffer: [adjacency.neighbors_max]u32 = undefined;
         var total: u32 = 0;
@@ -256,7 +262,7 @@ const RecordSet = struct {
 fn write_links(input: Input, lists: Lists, written: *Written, diagnostic: *Diagnostic) Error!void {
     const allocator = input.allocator;
     const n = input.graph.n;
-    const codec = train(lists, n, input.links_kept);
+    const codec = train(adjacency.Codec, .{}, lists, n, input.links_kept);
     const group_size = layout.links.group_size;
     const groups = layout.links.group_count(n);
     const lengths = try allocator.alloc(u8, @as(usize, groups) * group_size);

@@ -1,4 +1,5 @@
-//! Neighbor lists as bits. A list is stored sorted, as gaps, because ids are placement order and neighbors lie close
+//! Neighbor lists as bits: those of links.bin, and the values that those of pages (page_lists.zig) are made of too. A list
+//! is stored sorted, as gaps, because ids are placement order and neighbors lie close
 //! together; the order that pruning gave them (nearest first) is lost on purpose.
 //!
 //! A list of `count` neighbors of vertex `v`:
@@ -21,7 +22,7 @@ pub const over_read_bytes = 8;
 
 pub const Histogram = [class_count]u64;
 
-inline fn class_of(value: u32) u6 {
+pub inline fn class_of(value: u32) u6 {
     return @intCast(32 - @clz(value));
 }
 
@@ -106,7 +107,7 @@ pub const PrefixCode = struct {
         return self;
     }
 
-    inline fn bits_of(self: *const PrefixCode, value: u32) u32 {
+    pub inline fn bits_of(self: *const PrefixCode, value: u32) u32 {
         const class = class_of(value);
         return self.lengths[class] + (class -| 1);
     }
@@ -194,13 +195,13 @@ pub const Codec = struct {
     }
 };
 
-const Writer = struct {
+pub const Writer = struct {
     out: []u8,
     pending: u64 = 0,
     pending_bits: u6 = 0,
     written: u32 = 0,
 
-    fn put(self: *Writer, bits: u64, count: u6) void {
+    pub fn put(self: *Writer, bits: u64, count: u6) void {
         assert(count <= 32);
         self.pending |= bits << self.pending_bits;
         self.pending_bits += count;
@@ -212,13 +213,13 @@ const Writer = struct {
         }
     }
 
-    fn value(self: *Writer, code: *const PrefixCode, v: u32) void {
+    pub fn value(self: *Writer, code: *const PrefixCode, v: u32) void {
         const class = class_of(v);
         self.put(code.codes[class], @intCast(code.lengths[class]));
         if (class > 1) self.put(v & ~(@as(u32, 1) << @intCast(class - 1)), class - 1);
     }
 
-    fn finish(self: *Writer) u32 {
+    pub fn finish(self: *Writer) u32 {
         if (self.pending_bits > 0) {
             self.out[self.written] = @truncate(self.pending);
             self.written += 1;
@@ -227,12 +228,12 @@ const Writer = struct {
     }
 };
 
-const Reader = struct {
+pub const Reader = struct {
     bytes: [*]const u8,
     position: u32,
     end: u32,
 
-    inline fn value(self: *Reader, code: *const PrefixCode) error{BadList}!u32 {
+    pub inline fn value(self: *Reader, code: *const PrefixCode) error{BadList}!u32 {
         // One load serves the code (10 bits at most) and the raw bits (31 at most): 41 + 7 of alignment < 64.
         if (self.position >= self.end) return error.BadList;
         const word = std.mem.readInt(u64, self.bytes[self.position / 8 ..][0..8], .little) >> @intCast(self.position % 8);
@@ -242,6 +243,14 @@ const Reader = struct {
         self.position += @as(u32, entry.length) + raw_bits;
         if (entry.class == 0) return 0;
         return @intCast(raw | (@as(u64, 1) << raw_bits));
+    }
+
+    /// At most 31 bits as they are.
+    pub inline fn bits(self: *Reader, count: u6) error{BadList}!u32 {
+        if (self.position >= self.end) return error.BadList;
+        const word = std.mem.readInt(u64, self.bytes[self.position / 8 ..][0..8], .little) >> @intCast(self.position % 8);
+        self.position += count;
+        return @intCast(word & ((@as(u64, 1) << count) - 1));
     }
 };
 

@@ -2,6 +2,7 @@
 const std = @import("std");
 const builtin = @import("builtin");
 const adjacency = @import("adjacency.zig");
+const page_lists = @import("page_lists.zig");
 const links = @import("links.zig");
 
 comptime {
@@ -82,8 +83,8 @@ pub const Pages = extern struct {
     page_count: u32, // data pages
     salt: u32,
     lower_bytes: u32,
-    codec: [adjacency.Codec.stored_bytes]u8,
-    zeros: [30]u8 = @splat(0),
+    codec: [page_lists.Codec.stored_bytes]u8,
+    zeros: [36]u8 = @splat(0),
 
     pub const magic_expected = "VELOPAGE";
 
@@ -96,5 +97,5 @@ pub const Pages = extern struct {
 comptime {
     std.debug.assert(@sizeOf(Codes) == 128);
     std.debug.assert(@sizeOf(Links) == 128);
-    std.debug.assert(@sizeOf(Pages) == 128);
+    std.debug.assert(@sizeOf(Pages) == 960);
 }

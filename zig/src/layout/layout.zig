@@ -1,5 +1,6 @@
 //! Bytes on disk, pure: nothing here opens a file. docs/FORMAT.md draws what this room reads and writes.
 pub const adjacency = @import("adjacency.zig");
+pub const page_lists = @import("page_lists.zig");
 pub const page = @import("page.zig");
 pub const links = @import("links.zig");
 pub const page_starts = @import("page_starts.zig");
@@ -7,10 +8,11 @@ pub const headers = @import("headers.zig");
 pub const manifest = @import("manifest.zig");
 
 /// Raised when a reader of the former version could misread what this one writes.
-pub const format_version: u32 = 2;
+pub const format_version: u32 = 3;
 
 test {
     _ = adjacency;
+    _ = page_lists;
     _ = page;
     _ = links;
     _ = page_starts;

@@ -12,7 +12,7 @@
 //!   …       c * 2             factor F of the full code, scaled to 16 bits
 //!   …       c * 1             color: records of one color lie within tau of each other
 //!   …       c * 2             adjacency end: one past the list's last byte, from a
-//!   a       …                 adjacency lists (adjacency.zig), then zeros
+//!   a       …                 adjacency lists (page_lists.zig), then zeros
 //!
 //! All little-endian. Vertex `first + i` is record `i`, so no slot stores an id.
 const std = @import("std");
