@@ -89,10 +89,11 @@ pub const Uring = struct {
     pub fn poll(device: *Uring, done: []*Read, wait: contract.Wait) usize {
         assert(done.len > 0);
         var count = device.reap(done);
+        if (wait == .none) return count;
         // Reads beyond the depth, and attempts to be repeated, take the places that completions freed. When the caller
         // is about to wait the same system call does both.
         device.prepare();
-        if (wait == .none or count > 0) {
+        if (count > 0) {
             if (device.prepared > 0) device.enter(0);
             return count;
         }

@@ -32,6 +32,9 @@ pub const queries_in_flight_max = 256;
 const beam_reads_max = 64;
 /// Slots of the cache that a worker keeps free for what is being read.
 const slots_ahead = 32;
+/// Reads that wait to be handed over together at most, and reads that the system must still have meanwhile.
+const together_max = 32;
+const busy_min = 16;
 /// Reads that a query may repeat before it gives up.
 const retries_max = 8;
 
@@ -130,6 +133,8 @@ pub fn Engine(comptime Device: type) type {
             /// Slots whose query goes on once what it wanted was handed to the device.
             ahead: Stack,
             done: []*io.Read,
+            /// Reads submitted since the last flush.
+            unflushed: u32 = 0,
             thread: std.Thread = undefined,
             processor: u32 = 0,
 
@@ -226,7 +231,10 @@ pub fn Engine(comptime Device: type) type {
                         self.slots[number].ready = false;
                         self.advance(number);
                     }
-                    self.device.flush();
+                    if (!self.may_wait_for_more()) {
+                        self.device.flush();
+                        self.unflushed = 0;
+                    }
                     while (self.ahead.pop()) |number| self.make_ready(number);
                     const nothing_to_do = self.ready.len == 0 and (self.idle.len == 0 or !self.engine.queue.waiting.load(.acquire));
                     // While reads are on their way the cache's clock runs ahead of what they will bring.
@@ -237,6 +245,13 @@ pub fn Engine(comptime Device: type) type {
                     for (self.done[0..done_count]) |read| self.arrive(read);
                     self.feed_starved();
                 }
+            }
+
+            /// Reads of several queries go to the system together while it still has enough to do and another query is
+            /// about to bring more: handing them over costs a virtual machine as much as scoring several pages.
+            fn may_wait_for_more(self: *const Worker) bool {
+                return self.idle.len > 0 and self.engine.queue.waiting.load(.monotonic) and
+                    self.unflushed < together_max and self.device.in_flight() - self.unflushed >= busy_min;
             }
 
             fn begin(self: *Worker, task: job_file.Task) void {
@@ -320,6 +335,7 @@ pub fn Engine(comptime Device: type) type {
                     read.context = @as(usize, number) << 32 | page;
                     slot.in_flight += 1;
                     self.device.submit(read);
+                    self.unflushed += 1;
                 }
             }
 

@@ -6,7 +6,7 @@ const assert = std.debug.assert;
 /// Ids have 31 bits; the highest marks a candidate whose links were followed.
 const expanded_bit: u32 = 1 << 31;
 
-pub const Candidate = struct {
+pub const Candidate = extern struct {
     distance: f32,
     tagged: u32,
 
@@ -51,10 +51,23 @@ pub const List = struct {
         if (!(distance < self.bound())) return false;
         const place = self.place_of(distance);
         if (self.len < self.limit) self.len += 1;
-        @memmove(self.items[place + 1 .. self.len], self.items[place .. self.len - 1]);
+        move_up(self.items, place, self.len - 1);
         self.items[place] = .{ .distance = distance, .tagged = vertex };
         self.cursor = @min(self.cursor, place);
         return true;
+    }
+
+    /// Moves items[from..to] up by one place, several at a time from the top.
+    inline fn move_up(items: []Candidate, from: u32, to: u32) void {
+        const Several = @Vector(8, u64);
+        const words: [*]align(4) u64 = @ptrCast(items.ptr);
+        var at = to;
+        while (at >= from + 8) {
+            at -= 8;
+            const several: Several = words[at..][0..8].*;
+            words[at + 1 ..][0..8].* = several;
+        }
+        while (at > from) : (at -= 1) words[at] = words[at - 1];
     }
 
     /// Behind all that are as near. Halves without a branch: where a newcomer belongs cannot be predicted.
@@ -189,12 +202,12 @@ pub const Visited = struct {
 
     /// True when the vertex was not there before.
     pub inline fn insert(self: *Visited, vertex: u32) bool {
-        if (!self.reserve(1)) return false;
-        return self.insert_reserved(vertex);
+        var new: [1]u32 = undefined;
+        return self.insert_new(&.{vertex}, &new) == 1;
     }
 
     /// Room for this many more. False when there will never be.
-    pub inline fn reserve(self: *Visited, count: u32) bool {
+    inline fn reserve(self: *Visited, count: u32) bool {
         while ((self.count + count) * 3 > self.mask * 2) {
             if (self.mask + 1 == self.halves[0].len) return false;
             self.grow();
@@ -202,15 +215,27 @@ pub const Visited = struct {
         return true;
     }
 
-    /// `insert`, when there is room. Whether a vertex is new is a coin's throw, so nothing branches on it here.
-    pub inline fn insert_reserved(self: *Visited, vertex: u32) bool {
-        const table = self.halves[self.current];
-        var at = hash(vertex) & self.mask;
-        while (table[at] != empty and table[at] != vertex) at = (at + 1) & self.mask;
-        const new = table[at] == empty;
-        table[at] = vertex;
-        self.count += @intFromBool(new);
-        return new;
+    /// Writes those of `vertices` that were not there before to `new`, and returns how many they are; `new` has room
+    /// for all. Whether a vertex is new is a coin's throw, so nothing branches on it here.
+    pub inline fn insert_new(self: *Visited, vertices: []const u32, new: []u32) u32 {
+        assert(new.len >= vertices.len);
+        if (!self.reserve(@intCast(vertices.len))) return 0;
+        const table = self.halves[self.current].ptr;
+        const mask = self.mask;
+        var count: u32 = 0;
+        for (vertices) |vertex| {
+            var at = hash(vertex) & mask;
+            var found = table[at];
+            while (found != empty and found != vertex) {
+                at = (at + 1) & mask;
+                found = table[at];
+            }
+            table[at] = vertex;
+            new[count] = vertex;
+            count += @intFromBool(found == empty);
+        }
+        self.count += count;
+        return count;
     }
 
     /// Puts a vertex that is not there.

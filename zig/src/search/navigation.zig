@@ -35,11 +35,7 @@ pub fn run(search: *Search) state.PageError!void {
             const vertex = chosen.next(search) orelse break;
             const ids = links.decode(vertex, &search.neighbors) catch return error.BadList;
             search.counters.expanded += 1;
-            if (!search.visited.reserve(@intCast(ids.len))) continue;
-            for (ids) |id| {
-                search.fresh[tail] = id;
-                tail += @intFromBool(search.visited.insert_reserved(id));
-            }
+            tail += search.visited.insert_new(ids, search.fresh[tail..]);
         }
         if (head == tail) return;
         const ask_until = @min(tail, head + ahead);
