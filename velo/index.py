@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from velo import _native
 from velo._completions import Completions
+from velo._filter_plan import filter_plan_of
 from velo._filtering import compiler_for, filters_of
 from velo._further import FurtherSearches, check_no_group_size, rows_of
 from velo._gate import Gate
@@ -367,6 +368,8 @@ class Index(FurtherSearches):
         request = self._request(query, k, filter, recall, list_size, None, counted)
         if request.query_count != 1:
             raise InvalidArgumentError("explain takes a single query", argument="query")
+        with self._gate:
+            plan = filter_plan_of(self._handle, request, counted.filter_plan)
         prepared = time.perf_counter()
         self._run(request, "query")
         searched = time.perf_counter()
@@ -384,6 +387,7 @@ class Index(FurtherSearches):
                 "ids": (ended - searched) * 1e6,
             },
             request={"k": k, "list_size": request.expected.list_size, "recall": recall or "none"},
+            filter_plan=plan,
         )
 
     def _request(

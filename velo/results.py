@@ -12,7 +12,15 @@ import pyarrow as pa
 
 from velo.types import AnyArray, Float32Array
 
-__all__ = ["Expectation", "Explanation", "GroupedResult", "RangeResult", "SearchResult"]
+__all__ = [
+    "Expectation",
+    "Explanation",
+    "FilterCost",
+    "FilterPlan",
+    "GroupedResult",
+    "RangeResult",
+    "SearchResult",
+]
 
 
 @dataclass(frozen=True)
@@ -247,6 +255,75 @@ def _with_metadata(columns: dict[str, Any], metadata: Any) -> pa.Table:
 
 
 @dataclass(frozen=True)
+class FilterCost:
+    """What one plan of a filtered search is expected to take, a query.
+
+    Attributes
+    ----------
+    possible : bool
+        False: the plan cannot be had as the index is open.
+    reads, estimates, expanded : float
+        Pages read, distances estimated in memory, vertices followed.
+    cost_us : float
+        Of one core, for comparing plans; not a promise about this machine.
+    """
+
+    possible: bool
+    reads: float
+    estimates: float
+    expanded: float
+    cost_us: float
+
+
+@dataclass(frozen=True)
+class FilterPlan:
+    """How a filtered search goes about it, and why.
+
+    Attributes
+    ----------
+    chosen : {"late", "early", "gate", "scan"}
+    reason : str
+    matches : float
+        Rows that are expected to pass.
+    matches_exact : bool
+        Counted, not estimated from a sample.
+    costs : dict of str to FilterCost
+        For ``"scan"``, ``"gate"`` and ``"late"``.
+    gate_needs_bytes : int
+        Links on disk: the memory with which the gate could be had; 0 otherwise.
+    """
+
+    chosen: str
+    reason: str
+    matches: float
+    matches_exact: bool
+    costs: Mapping[str, FilterCost]
+    gate_needs_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """As `Explanation` prints it."""
+        counted = "exactly" if self.matches_exact else "about"
+        shown = [f"filtering   {self.chosen}: {self.reason} ({counted} {self.matches:,.0f} matches)"]
+        for name, cost in self.costs.items():
+            if cost.possible:
+                shown.append(
+                    f"  {name:<9} {cost.reads:,.0f} reads, {cost.estimates:,.0f} estimates, "
+                    f"{cost.expanded:,.0f} hops expected, about {cost.cost_us:,.0f} µs"
+                )
+            else:
+                shown.append(
+                    f"  {name:<9} needs links in memory: open with memory={self.gate_needs_bytes} or more"
+                    if self.gate_needs_bytes
+                    else f"  {name:<9} needs links in memory: build with links_kept"
+                )
+        return shown
+
+
+@dataclass(frozen=True)
 class Explanation:
     """How one query was answered; ``print`` it, or take the parts.
 
@@ -262,6 +339,8 @@ class Explanation:
         Time of each stage as seen from Python, microseconds.
     request : dict
         What was asked: k, list_size, recall.
+    filter_plan : FilterPlan or None
+        How the filter was met, and what each plan was expected to take; None without a filter.
     """
 
     result: SearchResult
@@ -269,11 +348,13 @@ class Explanation:
     matches: int | None
     times_us: Mapping[str, float]
     request: Mapping[str, Any]
+    filter_plan: FilterPlan | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
             "plan": self.index["plan"],
+            "filter_plan": None if self.filter_plan is None else self.filter_plan.to_dict(),
             "device": self.index["device"]["name"],
             "request": dict(self.request),
             "expected": None if self.result.expected is None else asdict(self.result.expected),
@@ -308,6 +389,8 @@ class Explanation:
                 f"filter      {self.matches:,} of {info['n']:,} rows pass ({share:.2%}); "
                 f"{stats['filtered']:,} vertices navigated through that do not"
             )
+        if self.filter_plan is not None:
+            lines += self.filter_plan.lines()
         lines += [
             f"navigate    {stats['expanded']:,} hops, {stats['estimates']:,} distances estimated in memory",
             f"read        {stats['reads']:,} reads in {stats['rounds']:,} rounds, "

@@ -249,6 +249,29 @@ int32_t velo_search(velo_index *index, const void *queries, int32_t dtype, uint6
                     const velo_filter *const *filters, uint64_t filter_count,
                     const velo_search_options *options, velo_search_out *out);
 
+/* How a filtered search will go about it, and what each plan is expected to take. */
+typedef struct velo_filter_cost {
+    uint32_t possible;             /* 0: the plan cannot be had as the index is open */
+    uint32_t reserved;
+    double reads;
+    double estimates;
+    double expanded;
+    double us;                     /* of one core, on a machine like the one it was measured on: for comparing plans */
+} velo_filter_cost;
+typedef struct velo_filter_plan_info {
+    uint32_t struct_size;
+    int32_t plan;                  /* as velo_search_options.filter_plan: what the search takes */
+    double matches;                /* rows that pass */
+    uint32_t matches_exact;        /* 0: estimated from a sample */
+    uint32_t list_size;
+    velo_filter_cost scan;
+    velo_filter_cost gate;
+    velo_filter_cost late;
+    uint64_t gate_needs_bytes;     /* memory with which the gate could be had; 0 where it can, or with no budget */
+} velo_filter_plan_info;
+int32_t velo_filter_plan(velo_index *index, const velo_filter *filter, const velo_search_options *options,
+                         velo_filter_plan_info *plan_out);
+
 /* The asynchronous form: queries are copied, `out` and the filters must stay alive until the ticket is reaped.
  * VELO_BUSY when too many tickets wait. velo_event_fd is an eventfd (nonblocking), readable when tickets finished. */
 int32_t velo_submit(velo_index *index, const void *queries, int32_t dtype, uint64_t query_count,

@@ -195,3 +195,33 @@ def test_a_plan_that_is_none_is_named(index: Any, truth: Truth) -> None:
     with pytest.raises(errors.InvalidArgumentError) as caught:
         index.search(truth.queries, K, tuning=velo.SearchTuning(filter_plan="none"))
     assert caught.value.argument == "filter_plan"
+
+
+def test_explain_tells_what_each_plan_would_take(truth: Truth, index: Any, sample_path: Path) -> None:
+    query = truth.queries[0]
+    rare, all_rows = velo.col("uniform10") == 3, velo.col("uniform10") >= 0
+    told = index.explain(query, filter=rare, recall=0.95)
+    plan = told.filter_plan
+    assert (plan.chosen, plan.matches_exact, plan.gate_needs_bytes) == ("scan", True, 0)
+    assert plan.matches == told.matches
+    assert told.result.stats["estimates"][0] == told.matches == plan.costs["scan"].estimates
+    assert plan.costs["scan"].cost_us < plan.costs["gate"].cost_us
+    assert plan.costs["gate"].reads < plan.costs["late"].reads
+    assert "filtering   scan: " in str(told)
+    assert told.to_dict()["filter_plan"]["costs"]["late"]["possible"] is True
+
+    assert index.explain(query, filter=all_rows, recall=0.95).filter_plan.chosen == "gate"
+    assert index.explain(query).filter_plan is None
+    asked = velo.SearchTuning(filter_plan="early")
+    assert index.explain(query, filter=rare, tuning=asked).filter_plan.reason == "asked for"
+    with velo.open(sample_path, plan="links_on_disk", memory="20%") as on_disk:
+        told = on_disk.explain(query, filter=rare, tuning=velo.SearchTuning(filter_plan="gate"))
+        assert told.filter_plan.chosen == "late"
+        assert not told.filter_plan.costs["gate"].possible
+        needed = told.filter_plan.gate_needs_bytes
+        assert f"open with memory={needed} or more" in str(told)
+    # With that much the gate can be had, and with much less it cannot.
+    with velo.open(sample_path, plan="links_in_memory", memory=needed) as enough:
+        assert enough.info()["links_kept"] >= 8
+    with pytest.raises(errors.BudgetTooSmallError):
+        velo.open(sample_path, plan="links_in_memory", memory=int(needed * 0.75))

@@ -90,3 +90,11 @@ class Library(Protocol):
         self, one: CData, vertices: CData, vertex_count: int, passes_out: CData, /
     ) -> int: ...
     def velo_filter_close(self, filter: CData, /) -> int: ...  # noqa: A002
+    def velo_filter_plan(
+        self,
+        index: CData,
+        filter: CData,  # noqa: A002
+        options: CData,
+        plan_out: CData,
+        /,
+    ) -> int: ...

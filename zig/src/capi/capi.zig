@@ -7,6 +7,7 @@ comptime {
     _ = @import("build.zig");
     _ = @import("open.zig");
     _ = @import("calibration.zig");
+    _ = @import("filter_plan.zig");
     _ = @import("device.zig");
 }
 

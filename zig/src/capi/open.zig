@@ -357,6 +357,13 @@ pub fn resolved(o: *const SearchOptions, calibration: search.Calibration) search
     }, calibration);
 }
 
+/// The status for a filter that was made for another index.
+pub fn foreign(self: *const Index, filter: *const filter_room.Filter, place: i64) ?i32 {
+    const n = self.reader.n();
+    if (filter.row_count == n) return null;
+    return fail(.filter, .{ .argument = "filters", .row = place }, "the filter is over {d} rows, the index has {d}", .{ filter.row_count, n });
+}
+
 /// Checks a call's arguments and fills `job`; `queries_copy` is where a submitted job keeps its queries.
 fn prepare(
     self: *Index,
@@ -388,8 +395,7 @@ fn prepare(
     const handles: []const ?*filter_room.Filter = if (filter_count == 0) &.{} else (filters orelse return common.null_argument("filters"))[0..@intCast(filter_count)];
     for (handles, 0..) |handle, i| {
         const filter = handle orelse continue;
-        if (filter.row_count != reader.n())
-            return fail(.filter, .{ .argument = "filters", .row = @intCast(i) }, "the filter is over {d} rows, the index has {d}", .{ filter.row_count, reader.n() });
+        if (foreign(self, filter, @intCast(i))) |status| return status;
     }
     job.* = .{
         .queries = bytes,

@@ -269,6 +269,20 @@ pub const Reader = struct {
     pub fn memory_codes_bytes(self: *const Reader) u64 {
         return self.codes_memory.bytes.len;
     }
+    /// What the fewest links in memory would take, codes and page directory included, a little more than less; 0 where
+    /// the index was built without links for memory.
+    pub fn bytes_with_links(self: *const Reader) u64 {
+        const m = self.manifest();
+        const file = m.file(file_links) orelse return 0;
+        if (m.links_built == 0) return 0;
+        const vertices: u64 = self.n();
+        const overhead = (layout.links.group_count(self.n()) + 1) * 8 + vertices;
+        const rest = overhead + vertices * layout.links.tier_bytes(m.links_built);
+        const kept = @min(trim.kept_min, m.links_built);
+        const links_bytes = trim.estimate_of(overhead, file.bytes -| rest, m.links_built, kept);
+        return self.memory_codes_bytes() + self.memory_pages_bytes() + links_bytes + links_bytes / 16 + vertices; // lists end on whole bytes
+    }
+
     pub fn memory_links_bytes(self: *const Reader) u64 {
         return self.links_memory.bytes.len;
     }

@@ -18,11 +18,15 @@ pub const Error = error{ OutOfMemory, BadList, NoRoom };
 
 /// Bytes that `kept` links a vertex would take, a little more than less.
 pub fn estimate_bytes(links: *const Links, built: u32, kept: u32) u64 {
-    const overhead = links.groups.len * 8 + links.lengths.len;
+    return estimate_of(links.groups.len * 8 + links.lengths.len, links.heap.len, built, kept);
+}
+
+/// The same from what finding a list takes, and from the bytes of all lists as built.
+pub fn estimate_of(overhead: u64, heap_bytes: u64, built: u32, kept: u32) u64 {
     // Fewer links lie farther apart: a gap grows by the factor that the count shrinks, about a bit a halving.
     const share = @as(f64, @floatFromInt(kept)) / @as(f64, @floatFromInt(@max(1, built)));
     const per_link = 1 + @max(0, -@log2(@max(share, 1e-3))) / 12;
-    return overhead + @as(u64, @intFromFloat(@as(f64, @floatFromInt(links.heap.len)) * share * per_link * 1.02)) + 64;
+    return overhead + @as(u64, @intFromFloat(@as(f64, @floatFromInt(heap_bytes)) * share * per_link * 1.02)) + 64;
 }
 
 /// Called with parts of `links.heap` that have been read and are not needed soon, if ever.
