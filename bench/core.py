@@ -189,11 +189,12 @@ def stream(context: Context) -> Found:
     repeated = replace(dataset, queries=dataset.queries[ranked], truth_ids=dataset.truth_ids[ranked])
     found: Found = {"distinct": count, "draws": STREAM_DRAWS}
     context = replace(context, single_count=50)
-    for name, share in (("without", 0.0), ("with", 0.25)):
+    own = context.options.get("stream_budget") or budget_of(context, 20)
+    for name, share, budget in (("without", 0.0, budget_of(context, 20)), ("with", 0.25, own)):
         job = velo_job(
             repeated,
-            budget_of(context, 20),
-            lists_of(context)[3::2],
+            budget,
+            lists_of(context)[1::2],
             open_tuning={"cache_share": share},
             warm_up_count=STREAM_DRAWS // 2,
         )

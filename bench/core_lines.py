@@ -183,7 +183,7 @@ def number(
     pick: Callable[[Any], float] = float,
 ) -> Line:
     result = found.get(section, {}).get("result")
-    if result is None:
+    if result is None or key not in result:
         return Line(what, target, None, missing(found, section, "no result"))
     return Line(what, target, pick(result[key]), digits=digits)
 
