@@ -190,7 +190,8 @@ class OpenTuning:
     links_kept : int, optional
         Links of a vertex kept in memory; at most as many as were built.
     queries_in_flight : int, optional
-        Queries that a worker interleaves.
+        Queries that a worker interleaves; without it as many as cover the device's latency, as measured while
+        running, at most 16.
     queue_depth : int, optional
         Reads in flight of a worker.
     buffered : bool

@@ -155,7 +155,7 @@ typedef struct velo_open_options {
     uint32_t threads;              /* workers; 0 = all cores */
     uint64_t memory_bytes;         /* 0 = what codes and links need, no cache */
     uint32_t links_kept;           /* 0 = by plan; UINT32_MAX = as built */
-    uint32_t queries_in_flight;    /* B, a worker; 0 = the default */
+    uint32_t queries_in_flight;    /* B, a worker; 0 = as measured while running, at most 16 */
     int32_t buffered;              /* 1: no O_DIRECT even where it works */
     uint64_t simulated_seed;       /* libvelo_sim only: seed of the fault plan */
     uint32_t simulated_faults;     /* libvelo_sim only: bit set, see docs/HACKING.md */

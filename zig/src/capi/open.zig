@@ -224,6 +224,7 @@ fn start(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
     const engine_options: search.EngineOptions = .{
         .threads = self.threads,
         .queries_in_flight = self.queries_in_flight,
+        .adaptive = o.queries_in_flight == 0,
         .queue_depth = queue_depth,
         .file = pages.fd,
         .simulated_seed = o.simulated_seed,

@@ -16,8 +16,10 @@ const assert = std.debug.assert;
 
 pub const Options = struct {
     threads: u32,
-    /// Queries in flight a worker (B).
+    /// Queries in flight a worker (B); at most so many where `adaptive`.
     queries_in_flight: u32 = queries_in_flight_default,
+    /// B follows from what is measured while running (live_limit).
+    adaptive: bool = false,
     queue_depth: u32 = queue_depth_default,
     /// pages.bin, open until `deinit`.
     file: std.posix.fd_t,
@@ -25,7 +27,9 @@ pub const Options = struct {
     simulated_faults: u32 = 0,
 };
 
-pub const queries_in_flight_default = 8;
+pub const queries_in_flight_default = 16;
+/// An adaptive worker takes as many whatever it has measured.
+const live_min = 4;
 pub const queue_depth_default = 64;
 pub const queries_in_flight_max = 256;
 /// Reads that a query with links on disk may have on their way beside the pages that it holds.
@@ -109,6 +113,8 @@ pub fn Engine(comptime Device: type) type {
             page: i64 = -1,
             /// In the worker's `starved` list, waiting for page buffers.
             starved: bool = false,
+            /// When the pages of this round were asked for; 0 once one of them has arrived.
+            asked_us: u64 = 0,
             /// Pages read again because they came damaged or not at all.
             retries: u32 = 0,
             /// In the worker's `ready` list.
@@ -135,6 +141,12 @@ pub fn Engine(comptime Device: type) type {
             done: []*io.Read,
             /// Reads submitted since the last flush.
             unflushed: u32 = 0,
+            adaptive: bool,
+            /// Queries that may be in flight.
+            live_max: u32,
+            /// Moving means: from asking for pages to the first of them, and of the work between two rounds.
+            wait_us: f32 = 0,
+            work_us: f32 = 0,
             thread: std.Thread = undefined,
             processor: u32 = 0,
 
@@ -200,6 +212,8 @@ pub fn Engine(comptime Device: type) type {
                     .starved = starved,
                     .ahead = ahead,
                     .done = done,
+                    .adaptive = options.adaptive,
+                    .live_max = slot_count,
                 };
             }
 
@@ -221,7 +235,7 @@ pub fn Engine(comptime Device: type) type {
                 pin(self.processor);
                 while (true) {
                     // One query at a time enters between two turns, so that workers share what waits evenly.
-                    if (self.idle.len > 0) {
+                    if (self.has_room()) {
                         const nothing_live = self.idle.len == self.slots.len;
                         if (self.engine.queue.take(nothing_live)) |task| {
                             self.begin(task);
@@ -236,7 +250,7 @@ pub fn Engine(comptime Device: type) type {
                         self.unflushed = 0;
                     }
                     while (self.ahead.pop()) |number| self.make_ready(number);
-                    const nothing_to_do = self.ready.len == 0 and (self.idle.len == 0 or !self.engine.queue.waiting.load(.acquire));
+                    const nothing_to_do = self.ready.len == 0 and (!self.has_room() or !self.engine.queue.waiting.load(.acquire));
                     // While reads are on their way the cache's clock runs ahead of what they will bring.
                     if (nothing_to_do) if (self.engine.shared.cache) |cache| {
                         _ = cache.sweep(slots_ahead);
@@ -250,8 +264,12 @@ pub fn Engine(comptime Device: type) type {
             /// Reads of several queries go to the system together while it still has enough to do and another query is
             /// about to bring more: handing them over costs a virtual machine as much as scoring several pages.
             fn may_wait_for_more(self: *const Worker) bool {
-                return self.idle.len > 0 and self.engine.queue.waiting.load(.monotonic) and
+                return self.has_room() and self.engine.queue.waiting.load(.monotonic) and
                     self.unflushed < together_max and self.device.in_flight() - self.unflushed >= busy_min;
+            }
+
+            fn has_room(self: *const Worker) bool {
+                return self.slots.len - self.idle.len < self.live_max;
             }
 
             fn begin(self: *Worker, task: job_file.Task) void {
@@ -286,7 +304,8 @@ pub fn Engine(comptime Device: type) type {
             fn advance(self: *Worker, number: u32) void {
                 const slot = &self.slots[number];
                 if (slot.outcome == .ok and !slot.ended) {
-                    self.check_time(slot);
+                    const begin_us = base.nowMicros();
+                    self.check_time(slot, begin_us);
                     if (slot.outcome == .ok) {
                         const search = &slot.search;
                         const step = search.step();
@@ -297,6 +316,8 @@ pub fn Engine(comptime Device: type) type {
                             slot.ended = want == .done or (search.wanted_count == 0 and slot.in_flight == 0);
                             if (!slot.ended) {
                                 self.ask(number);
+                                slot.asked_us = base.nowMicros();
+                                if (self.adaptive) self.measure(&self.work_us, slot.asked_us - begin_us);
                                 if (want == .ahead and !slot.starved) self.ahead.push(number);
                                 return;
                             }
@@ -306,12 +327,17 @@ pub fn Engine(comptime Device: type) type {
                 if (slot.in_flight == 0) self.finish(number);
             }
 
-            fn check_time(self: *Worker, slot: *Slot) void {
+            fn measure(self: *Worker, mean: *f32, sample_us: u64) void {
+                mean.* += (@as(f32, @floatFromInt(sample_us)) - mean.*) / 64;
+                self.live_max = live_limit(self.wait_us, self.work_us, @intCast(self.slots.len));
+            }
+
+            fn check_time(self: *Worker, slot: *Slot, now_us: u64) void {
                 if (self.engine.canceled.load(.monotonic)) {
                     slot.outcome = .closed;
                 } else if (slot.job.canceled.load(.monotonic)) {
                     slot.outcome = .canceled;
-                } else if (slot.job.deadline_us > 0 and base.nowMicros() >= slot.job.deadline_us) {
+                } else if (slot.job.deadline_us > 0 and now_us >= slot.job.deadline_us) {
                     slot.outcome = .timeout;
                 }
             }
@@ -367,6 +393,10 @@ pub fn Engine(comptime Device: type) type {
                 const slot = &self.slots[number];
                 const buffer: u32 = @intCast((@intFromPtr(read.buffer) - @intFromPtr(self.memory.bytes.ptr)) / self.buffer_stride);
                 slot.in_flight -= 1;
+                if (slot.asked_us > 0) {
+                    if (self.adaptive) self.measure(&self.wait_us, base.nowMicros() -| slot.asked_us);
+                    slot.asked_us = 0;
+                }
                 switch (use(slot, read, page, buffer)) {
                     .again => {
                         slot.in_flight += 1;
@@ -459,6 +489,21 @@ pub fn Engine(comptime Device: type) type {
             return self.queue.push(job);
         }
     };
+}
+
+/// How many queries keep a processor busy (VeloANN, §3.1, B = ⌈α·I/T⌉): while one waits for its pages the others work,
+/// α = 2 because pages of several queries come at once and leave as many to be computed. More would only wait longer.
+fn live_limit(wait_us: f32, work_us: f32, slot_count: u32) u32 {
+    const wanted = @ceil(2 * wait_us / @max(work_us, 1));
+    return @max(@min(live_min, slot_count), @as(u32, @intFromFloat(@min(wanted, @as(f32, @floatFromInt(slot_count))))));
+}
+
+test "queries in flight cover the device's latency, within what there is" {
+    try std.testing.expectEqual(4, live_limit(0, 0, 16));
+    try std.testing.expectEqual(8, live_limit(100, 25, 16));
+    try std.testing.expectEqual(16, live_limit(10_000, 25, 16));
+    try std.testing.expectEqual(2, live_limit(10_000, 25, 2));
+    try std.testing.expectEqual(4, live_limit(10, 400, 16));
 }
 
 /// A fixed stack of slot numbers.
