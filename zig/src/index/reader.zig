@@ -280,7 +280,8 @@ pub const Reader = struct {
         const rest = overhead + vertices * layout.links.tier_bytes(m.links_built);
         const kept = @min(trim.kept_min, m.links_built);
         const links_bytes = trim.estimate_of(overhead, file.bytes -| rest, m.links_built, kept);
-        return self.memory_codes_bytes() + self.memory_pages_bytes() + links_bytes + links_bytes / 16 + vertices; // lists end on whole bytes
+        // What is named must do: lists end on whole bytes, and the first links lie farther apart than the rest.
+        return self.memory_codes_bytes() + self.memory_pages_bytes() + links_bytes + links_bytes / 4 + vertices;
     }
 
     pub fn memory_links_bytes(self: *const Reader) u64 {
