@@ -34,7 +34,8 @@ def test_the_typed_surface_has_as_many_parameters_as_the_header() -> None:
 def test_structs_start_with_their_size() -> None:
     text = loader.declarations(loader.header_path().read_text())
     for body, name in re.findall(r"typedef struct \w+ \{(.*?)\} (\w+);", text, re.DOTALL):
-        if name == "velo_completion":  # an array element, filled by the library
+        # An element of an array and a part of a struct: the library fills both.
+        if name in ("velo_completion", "velo_filter_cost"):
             continue
         assert body.split(";")[0].strip() == "uint32_t struct_size", name
 
