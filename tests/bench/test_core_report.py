@@ -63,5 +63,5 @@ def test_plain_reads_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     try:
         found = device.reads_per_s(file, seconds=0.2)
     except OSError as error:
-        pytest.skip(f"no O_DIRECT or no kernel AIO here: {error}")
+        pytest.skip(f"LOUD: no O_DIRECT or no kernel AIO here: {error}")
     assert found["reads_per_s"] > 0
