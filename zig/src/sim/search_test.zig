@@ -212,14 +212,16 @@ test "the switches of links on disk: each finds what brute force finds, and cost
     const settings = [_]Setting{
         .{ .plan = .links_on_disk, .strict_order = true, .prefetch = false, .flags = record_only, .queries_in_flight = 1, .threads = 1 },
         .{ .plan = .links_on_disk, .strict_order = true, .prefetch = false, .queries_in_flight = 1, .threads = 1 },
-        .{ .plan = .links_on_disk, .strict_order = true },
+        .{ .plan = .links_on_disk, .strict_order = true, .queries_in_flight = 1, .threads = 1 },
         .{ .plan = .links_on_disk, .prefetch = false },
         .{ .plan = .links_on_disk, .staleness = 1 },
         .{ .plan = .links_on_disk, .staleness = 1, .strict_order = true, .prefetch = false },
         .{ .plan = .links_on_disk, .staleness = 1, .beam_width = 64, .cache_bytes = 30_000 },
         .{ .plan = .links_on_disk, .staleness = 1, .flags = record_only, .cache_bytes = 30_000 },
-        .{ .plan = .links_on_disk, .strict_order = true, .prefetch = false, .sigma = 100 },
+        .{ .plan = .links_on_disk, .strict_order = true, .prefetch = false, .sigma = 100, .queries_in_flight = 1, .threads = 1 },
+        .{ .plan = .links_on_disk, .strict_order = true, .sigma = 100, .queries_in_flight = 1, .threads = 1 },
     };
+    // What is counted below runs alone: with others in flight, a read waits for them, and what it finds has moved on.
     var answers: [settings.len]Answers = undefined;
     for (settings, &answers) |setting, *own| {
         errdefer std.debug.print("{any}\n", .{setting});
@@ -234,12 +236,15 @@ test "the switches of links on disk: each finds what brute force finds, and cost
     for ([_]usize{ 0, 1 }) |i| {
         for (answers[i].reads, answers[i].rounds) |reads, rounds| try testing.expectEqual(reads, rounds);
     }
-    // A page that serves all its records saves reads; asking ahead saves rounds and costs reads.
+    // A page that serves all its records saves reads.
     try testing.expect(total_of(&answers[0].reads) > 2 * total_of(&answers[1].reads));
-    try testing.expect(total_of(&answers[2].reads) >= total_of(&answers[1].reads));
-    try testing.expect(total_of(&answers[2].rounds) < total_of(&answers[1].rounds));
     // Nothing is read that the bound excludes.
-    try testing.expect(total_of(&answers[1].reads) < total_of(&answers[settings.len - 1].reads));
+    const unbounded = &answers[8];
+    try testing.expect(total_of(&answers[1].reads) < total_of(&unbounded.reads));
+    // Asking ahead saves rounds and costs reads, where there is more than a page or two to ask for.
+    const unbounded_ahead = &answers[9];
+    try testing.expect(total_of(&unbounded_ahead.reads) >= total_of(&unbounded.reads));
+    try testing.expect(total_of(&unbounded_ahead.rounds) < total_of(&unbounded.rounds));
 }
 
 fn total_of(counts: []const u32) u64 {
