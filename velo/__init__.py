@@ -12,6 +12,7 @@ make filters, :mod:`velo.formats` reads and writes files of vectors, :mod:`velo.
 every error is a :class:`VeloError` (:mod:`velo.errors`).
 """
 
+from velo._plan import plans
 from velo.build import build
 from velo.collection import build_collection
 from velo.errors import VeloError
@@ -39,5 +40,6 @@ __all__ = [
     "build_collection",
     "col",
     "open",
+    "plans",
     "verify",
 ]

@@ -310,6 +310,21 @@ typedef struct velo_expectation {
 
 int32_t velo_expect(velo_index *index, const velo_search_options *options, velo_expectation *expectation_out);
 
+typedef struct velo_memory_plan {
+    uint32_t struct_size;
+    int32_t plan;                  /* velo_plan */
+    uint32_t links_kept;
+    uint32_t reserved;
+    uint64_t codes_bytes;
+    uint64_t pages_bytes;
+    uint64_t links_bytes;          /* an estimate where fewer links are kept than were built */
+    uint64_t cache_bytes;          /* what is left for record slots, links on disk */
+} velo_memory_plan;
+
+/* What opening this index with that budget (0: none) would choose, and what a search would be like then. Opens nothing. */
+int32_t velo_plan_for(velo_index *index, uint64_t memory_bytes, const velo_search_options *options,
+                      velo_memory_plan *plan_out, velo_expectation *expectation_out);
+
 /* Names `file_names` in the manifest of a finished index instead of the files that begin with `prefix`, and keeps `user_json`
  * there: one rename, after which the files that are no longer named may be removed. */
 int32_t velo_index_recommit(const char *path, const char *prefix, const char *const *file_names, uint32_t file_count,

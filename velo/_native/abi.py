@@ -67,6 +67,15 @@ class Library(Protocol):
     def velo_verify(self, path: bytes, pages_checked_out: CData, /) -> int: ...
 
     def velo_calibration_store(self, path: bytes, calibration_json: CData, /) -> int: ...
+    def velo_plan_for(
+        self,
+        index: CData,
+        memory_bytes: int,
+        options: CData,
+        plan_out: CData,
+        expectation_out: CData,
+        /,
+    ) -> int: ...
     def velo_expect(self, index: CData, options: CData, expectation_out: CData, /) -> int: ...
 
     def velo_index_recommit(

@@ -197,13 +197,24 @@ def info(
     index: IndexPath,
     memory: MemoryText = None,
     io: IoDevice = "auto",
-    plan: PlanChoice = "auto",
+    plan: Annotated[
+        str | None,
+        typer.Option("--open-plan", help="Plan to open with: auto, links_in_memory or links_on_disk."),
+    ] = None,
+    budgets: Annotated[
+        bool, typer.Option("--plan", help="Show what each budget would buy, and what another 5 % would.")
+    ] = False,
+    recall: Annotated[float, typer.Option(help="With --plan: the recall to plan for.")] = 0.95,
+    k: Annotated[int, typer.Option("-k", "--k", help="With --plan: neighbors to plan for.")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Print what an index is, what it costs and how memory would be divided."""
-    from velo.cli import looking
+    from velo.cli import looking, planning
 
-    looking.info(index, memory=memory, io=io, plan=plan, as_json=as_json)
+    if budgets:
+        planning.show(index, memory=memory, recall=recall, k=k, as_json=as_json)
+        return
+    looking.info(index, memory=memory, io=io, plan=plan or "auto", as_json=as_json)
 
 
 @app.command()

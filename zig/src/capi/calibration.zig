@@ -34,8 +34,12 @@ export fn velo_expect(handle: ?*open.Index, options: ?*const open.SearchOptions,
     defer self.leave();
     const o = common.versioned(open.SearchOptions, given) orelse return common.size_error("options", given.struct_size);
     if (open.refused(&o)) |status| return status;
-    const calibration = self.calibration();
-    const parameters = open.resolved(&o, calibration);
+    fill(out, &o, self.calibration());
+    return ok;
+}
+
+fn fill(out: *Expectation, o: *const open.SearchOptions, calibration: search.Calibration) void {
+    const parameters = open.resolved(o, calibration);
     var expectation: Expectation = std.mem.zeroes(Expectation);
     expectation.list_size = parameters.list_size;
     if (calibration.expected(o.k, parameters.list_size)) |expected| {
@@ -48,5 +52,46 @@ export fn velo_expect(handle: ?*open.Index, options: ?*const open.SearchOptions,
         expectation.records_scored = expected.scored;
     }
     common.write_versioned(Expectation, out, &expectation);
+}
+
+pub const MemoryPlan = extern struct {
+    struct_size: u32,
+    plan: i32,
+    links_kept: u32,
+    reserved: u32,
+    codes_bytes: u64,
+    pages_bytes: u64,
+    links_bytes: u64,
+    cache_bytes: u64,
+};
+
+export fn velo_plan_for(
+    handle: ?*open.Index,
+    memory_bytes: u64,
+    options: ?*const open.SearchOptions,
+    plan_out: ?*MemoryPlan,
+    expectation_out: ?*Expectation,
+) i32 {
+    const self = handle orelse return common.null_argument("index");
+    const given = options orelse return common.null_argument("options");
+    const out = plan_out orelse return common.null_argument("plan_out");
+    const expected = expectation_out orelse return common.null_argument("expectation_out");
+    if (self.enter()) |status| return status;
+    defer self.leave();
+    const o = common.versioned(open.SearchOptions, given) orelse return common.size_error("options", given.struct_size);
+    if (open.refused(&o)) |status| return status;
+    var diagnostic: index.Diagnostic = .{};
+    const links = self.reader.links_within(memory_bytes, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
+    const plan: search.Plan = if (links == null) .links_on_disk else .links_in_memory;
+    var chosen: MemoryPlan = std.mem.zeroes(MemoryPlan);
+    chosen.plan = @intFromEnum(plan);
+    chosen.codes_bytes = self.reader.memory_codes_bytes();
+    chosen.pages_bytes = self.reader.memory_pages_bytes();
+    if (links) |kept| {
+        chosen.links_kept = kept.kept;
+        chosen.links_bytes = kept.bytes;
+    } else chosen.cache_bytes = memory_bytes -| (chosen.codes_bytes + chosen.pages_bytes);
+    common.write_versioned(MemoryPlan, out, &chosen);
+    fill(expected, &o, .of(self.reader.manifest(), plan, chosen.links_kept));
     return ok;
 }

@@ -245,6 +245,23 @@ pub const Reader = struct {
         self.links_kept = trimmed.kept;
     }
 
+    /// What of the links a budget would keep beside codes and page directory, by estimate; null is none.
+    pub fn links_within(self: *const Reader, memory_bytes: u64, diagnostic: *Diagnostic) Error!?trim.Choice {
+        const resident = self.memory_codes_bytes() + self.memory_pages_bytes();
+        if (memory_bytes > 0 and resident > memory_bytes) {
+            diagnostic.needed_bytes = resident;
+            diagnostic.argument = "memory";
+            diagnostic.say("memory is {d} bytes, but the codes and the page directory alone take {d}", .{ memory_bytes, resident });
+            return error.BudgetTooSmall;
+        }
+        const file = self.dir.openFile(file_links, .{}) catch |err| return files.open_error(diagnostic, file_links, err);
+        defer file.close();
+        var header: layout.headers.Links = undefined;
+        const len = file.readAll(std.mem.asBytes(&header)) catch |err| return diagnostics.file_error(diagnostic, file_links, "read", err);
+        if (len != @sizeOf(layout.headers.Links) or header.n != self.header.n) return bad_file(diagnostic, file_links);
+        return trim.choose(&header, if (memory_bytes == 0) null else memory_bytes - resident);
+    }
+
     /// `links` over `memory`, copied into `links_memory`; the mapping leaves the resident set as it is copied.
     fn copied(self: *Reader, links: *const layout.links.Links, memory: []const u8) layout.links.Links {
         const target = self.links_memory.bytes;

@@ -29,6 +29,21 @@ pub fn estimate_of(overhead: u64, heap_bytes: u64, built: u32, kept: u32) u64 {
     return overhead + @as(u64, @intFromFloat(@as(f64, @floatFromInt(heap_bytes)) * share * per_link * 1.02)) + 64;
 }
 
+pub const Choice = struct { kept: u32, bytes: u64 };
+
+/// What of the links `room` bytes hold, by estimate; null where too few for navigation do.
+pub fn choose(header: *const layout.headers.Links, room: ?u64) ?Choice {
+    const built = header.links_built;
+    if (built == 0) return null;
+    if (room == null or header.resident_bytes() <= room.?) return .{ .kept = built, .bytes = header.resident_bytes() };
+    var kept = step_down(built, built);
+    while (kept) |links| : (kept = step_down(built, links)) {
+        const bytes = estimate_of(header.resident_bytes() - header.heap_bytes, header.heap_bytes, built, links);
+        if (bytes <= room.?) return .{ .kept = links, .bytes = bytes };
+    }
+    return null;
+}
+
 /// Called with parts of `links.heap` that have been read and are not needed soon, if ever.
 pub const Release = *const fn (part: []const u8) void;
 

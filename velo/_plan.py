@@ -1,0 +1,254 @@
+"""What each budget would buy: the plan that an open would choose, and what searches would then be like.
+
+Counts (reads, rounds, estimates) come from the calibration of the index; times from this machine: reads of
+its own ``pages.bin``, one at a time and many at once, and searches that differ in the number of estimates.
+
+A query takes ``estimates`` times the time of one, ``reads`` times that of taking in a page, and ``rounds``
+times the latency of the device. Queries a second are bounded by the workers and by what the device answers.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from velo import _native
+from velo._calibration import excluding
+from velo.errors import BudgetTooSmallError
+from velo.index import Index, open_index
+from velo.options import PLAN_CODES, fill_search, memory_bytes
+from velo.types import Memory, PathLike
+
+__all__ = ["SHARES", "Costs", "PlannedBudget", "measure_costs", "plans"]
+
+#: Budgets of the table, as shares of the float32 vectors.
+SHARES: Final = (0.10, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50)
+
+_STEP: Final = 0.05
+_READS: Final = 300
+_READERS: Final = 32
+_QUERIES: Final = 64
+_PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What this machine takes.
+
+    Attributes
+    ----------
+    read_us : float
+        Median of a read of one page, alone, microseconds.
+    reads_per_s : float
+        Reads of a page a second from 32 threads.
+    estimate_ns : float
+        Processor time of a distance estimated from a code in memory.
+    page_us : float
+        Processor time of asking for a page and scoring what it holds.
+    threads : int
+        Workers.
+    """
+
+    read_us: float
+    reads_per_s: float
+    estimate_ns: float
+    page_us: float
+    threads: int
+
+    def latency_us(self, reads: float, rounds: float, estimates: float) -> float:
+        """Mean time of a query that is alone."""
+        return estimates * self.estimate_ns / 1e3 + reads * self.page_us + rounds * self.read_us
+
+    def queries_per_s(self, reads: float, estimates: float) -> float:
+        """What all workers answer, unless the device has to be waited for."""
+        busy_us = estimates * self.estimate_ns / 1e3 + reads * self.page_us
+        by_workers = self.threads * 1e6 / max(busy_us, 1e-3)
+        return min(by_workers, self.reads_per_s / reads) if reads > 0 else by_workers
+
+
+@dataclass(frozen=True)
+class PlannedBudget:
+    """What one budget buys; ``recall`` and all that follows is None where the index was not calibrated.
+
+    Attributes
+    ----------
+    share, budget_bytes : float, int
+        Of n·d·4 bytes, and in bytes.
+    needed_bytes : int or None
+        The least that opens; all else is None then.
+    plan : str or None
+    memory_bits, links_kept : int or None
+        An open may keep one step of links less: how long shorter lists get is an estimate.
+    memory_bytes : dict of str to int
+        Codes, links, cache and page directory.
+    list_size, recall, reads, rounds : optional
+        Of a search for the recall asked, queries never seen before.
+    latency_us, queries_per_s : optional
+    more : dict of str to float, or None
+        What another 5 % of the vectors' size would make of reads, rounds, latency and queries a second.
+    """
+
+    share: float
+    budget_bytes: int
+    needed_bytes: int | None = None
+    plan: str | None = None
+    memory_bits: int | None = None
+    links_kept: int | None = None
+    memory_bytes: dict[str, int] | None = None
+    list_size: int | None = None
+    recall: float | None = None
+    reads: float | None = None
+    rounds: float | None = None
+    latency_us: float | None = None
+    queries_per_s: float | None = None
+    more: dict[str, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def measure_costs(index: Index, seed: int = 0) -> Costs:
+    """Time the device at the index's own file, and searches of the index; about a second.
+
+    Parameters
+    ----------
+    index : Index
+    seed : int
+
+    Returns
+    -------
+    Costs
+    """
+    info = index.info()
+    random = np.random.default_rng(seed)
+    read_us, reads_per_s = _time_reads(index.path / "pages.bin", info, random)
+    queries = random.normal(size=(_QUERIES, index.dim)).astype(np.float32)
+    nothing = np.full(_QUERIES, 2**32 - 1, np.uint32)
+    taken = []
+    for list_size in (20, 400, 20, 400):
+        started = time.process_time()  # of all workers, whatever else keeps the machine busy
+        stats = excluding(index, queries, 10, min(list_size, index.n), nothing).stats()
+        busy_us = (time.process_time() - started) * 1e6 / _QUERIES
+        taken.append((busy_us, float(stats["estimates"].mean()), float(stats["reads"].mean())))
+    (short_us, few, few_reads), (long_us, many, many_reads) = min(taken[::2]), min(taken[1::2])
+    counted = np.array([[few, few_reads], [many, many_reads]])
+    estimate_us, page_us = np.linalg.lstsq(counted, np.array([short_us, long_us]), rcond=None)[0]
+    estimate_ns, page_us = float(np.clip(estimate_us * 1e3, 10.0, 200.0)), float(np.clip(page_us, 1.0, 20.0))
+    return Costs(read_us, reads_per_s, estimate_ns, page_us, int(info["threads"]))
+
+
+def _time_reads(path: Path, info: dict[str, Any], random: np.random.Generator) -> tuple[float, float]:
+    """(Median microseconds of a read alone, reads a second of many threads)."""
+    size, pages = int(info["page_size"]), int(info["page_count"])
+    flags = os.O_RDONLY | (getattr(os, "O_DIRECT", 0) if info["device"]["direct"] else 0)
+    file = os.open(path, flags)
+    try:
+        places = (1 + random.integers(pages, size=(_READERS + 1, _READS))) * size
+
+        def read_all(offsets: Sequence[int]) -> list[float]:
+            taken = []
+            with mmap.mmap(-1, size) as buffer:  # aligned, as O_DIRECT wants it
+                for offset in offsets:
+                    started = time.perf_counter()
+                    os.preadv(file, [buffer], int(offset))
+                    taken.append(time.perf_counter() - started)
+            return taken
+
+        alone_us = float(np.median(read_all(places[0].tolist()))) * 1e6
+        with ThreadPoolExecutor(_READERS) as readers:
+            started = time.perf_counter()
+            list(readers.map(read_all, places[1:].tolist()))
+            together = time.perf_counter() - started
+    finally:
+        os.close(file)
+    return alone_us, _READERS * _READS / together
+
+
+def plans(
+    path: PathLike,
+    *,
+    memory: Memory | None = None,
+    recall: float = 0.95,
+    k: int = 10,
+    threads: int | None = None,
+    costs: Costs | None = None,
+) -> list[PlannedBudget]:
+    """What budgets of 10 to 50 % of the float32 vectors would buy.
+
+    Parameters
+    ----------
+    path : path
+        An index.
+    memory : int, float or str, optional
+        A further budget for the table.
+    recall, k : float, int
+        The searches to plan for.
+    threads : int, optional
+        Workers to plan for; all cores without it.
+    costs : Costs, optional
+        Measured before; measured now without it.
+
+    Returns
+    -------
+    list of PlannedBudget
+        By ascending budget.
+    """
+    # Links on disk: the codes are all that has to fit for looking.
+    with open_index(path, plan="links_on_disk", threads=threads) as index:
+        known = measure_costs(index) if costs is None else costs
+        whole = index.n * index.dim * 4
+        budgets = {int(share * whole) for share in SHARES}
+        if memory is not None:
+            budgets.add(memory_bytes(memory, index.n, index.dim))
+        return [_planned(index, budget, whole, recall, k, known) for budget in sorted(budgets)]
+
+
+def _planned(index: Index, budget: int, whole: int, recall: float, k: int, costs: Costs) -> PlannedBudget:
+    one = _bought(index, budget, whole, recall, k, costs)
+    if one.reads is None:
+        return one
+    next_one = _bought(index, budget + int(_STEP * whole), whole, recall, k, costs)
+    names = ("reads", "rounds", "latency_us", "queries_per_s")
+    return PlannedBudget(**{**asdict(one), "more": {name: getattr(next_one, name) for name in names}})
+
+
+def _bought(index: Index, budget: int, whole: int, recall: float, k: int, costs: Costs) -> PlannedBudget:
+    options = _native.new("velo_search_options")
+    fill_search(options, k, recall, None, None, None)
+    plan, expected = _native.new("velo_memory_plan"), _native.new("velo_expectation")
+    share = budget / whole
+    try:
+        with index._gate:
+            _native.check(_native.lib.velo_plan_for(index._handle, budget, options, plan, expected), "memory")
+    except BudgetTooSmallError as error:
+        return PlannedBudget(share, budget, needed_bytes=error.needed_bytes)
+    parts = {name: int(getattr(plan, f"{name}_bytes")) for name in ("codes", "links", "cache", "pages")}
+    shape: dict[str, Any] = {
+        "plan": _PLANS[plan.plan],
+        "memory_bits": index.info()["memory_bits"],
+        "links_kept": int(plan.links_kept),
+        "memory_bytes": parts,
+        "list_size": int(expected.list_size),
+    }
+    if not expected.calibrated:
+        return PlannedBudget(share, budget, **shape)
+    reads, rounds, estimates = float(expected.reads), float(expected.rounds), float(expected.estimates)
+    return PlannedBudget(
+        share,
+        budget,
+        **shape,
+        recall=float(expected.recall),
+        reads=reads,
+        rounds=rounds,
+        latency_us=costs.latency_us(reads, rounds, estimates),
+        queries_per_s=costs.queries_per_s(reads, estimates),
+    )
