@@ -24,10 +24,10 @@ from velo import _native
 from velo._calibration import excluding
 from velo.errors import BudgetTooSmallError
 from velo.index import Index, open_index
-from velo.options import PLAN_CODES, fill_search, memory_bytes
+from velo.options import PLAN_CODES, OpenTuning, fill_search, memory_bytes
 from velo.types import Memory, PathLike
 
-__all__ = ["SHARES", "Costs", "PlannedBudget", "measure_costs", "plans"]
+__all__ = ["SHARES", "Costs", "PlannedBudget", "measure_costs", "open_to_measure", "plans"]
 
 #: Budgets of the table, as shares of the float32 vectors.
 SHARES: Final = (0.10, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50)
@@ -202,14 +202,18 @@ def plans(
     list of PlannedBudget
         By ascending budget.
     """
-    # Links on disk: the codes are all that has to fit for looking.
-    with open_index(path, plan="links_on_disk", threads=threads) as index:
+    with open_to_measure(path, threads) as index:
         known = measure_costs(index) if costs is None else costs
         whole = index.n * index.dim * 4
         budgets = {int(share * whole) for share in SHARES}
         if memory is not None:
             budgets.add(memory_bytes(memory, index.n, index.dim))
         return [_planned(index, budget, whole, recall, k, known) for budget in sorted(budgets)]
+
+
+def open_to_measure(path: PathLike, threads: int | None = None) -> Index:
+    """The index with few links in memory: so most of a long search is estimates, and little memory is taken."""
+    return open_index(path, threads=threads, tuning=OpenTuning(links_kept=8))
 
 
 def _planned(index: Index, budget: int, whole: int, recall: float, k: int, costs: Costs) -> PlannedBudget:

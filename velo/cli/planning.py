@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from velo._plan import measure_costs, plans
+from velo._plan import measure_costs, open_to_measure, plans
 from velo.cli.output import console, emit_json, size_text, table
-from velo.index import open_index
 
 __all__ = ["show"]
 
 
 def show(path: Path, *, memory: str | None, recall: float, k: int, as_json: bool) -> None:
     """Print a row a budget, and what the machine takes."""
-    with open_index(path, plan="links_on_disk") as index:
+    with open_to_measure(path) as index:
         costs, n = measure_costs(index), index.n
     rows = plans(path, memory=memory, recall=recall, k=k, costs=costs)
     if as_json:
@@ -62,6 +61,6 @@ def show(path: Path, *, memory: str | None, recall: float, k: int, as_json: bool
     out.print(shown)
     out.print(f"\nfor recall {recall} at k = {k}, queries never seen before")
     out.print(
-        f"a read takes {costs.read_us:.0f} µs, the device answers {costs.reads_per_s:,.0f} a second, "
-        f"an estimate takes {costs.estimate_ns:.0f} ns, a page {costs.page_us:.1f} µs; {costs.threads} workers"
+        f"a read takes {costs.read_us:.0f} µs, the device answers {costs.reads_per_s:,.0f} a second, an "
+        f"estimate takes {costs.estimate_ns:.0f} ns, a page {costs.page_us:.1f} µs; {costs.threads} workers"
     )
