@@ -142,7 +142,8 @@ def measure_costs(index: Index, seed: int = 0) -> Costs:
     (short_us, few, few_reads), (long_us, many, many_reads) = min(taken[::2]), min(taken[1::2])
     counted = np.array([[few, few_reads], [many, many_reads]])
     estimate_us, page_us = np.linalg.lstsq(counted, np.array([short_us, long_us]), rcond=None)[0]
-    estimate_ns, page_us = float(np.clip(estimate_us * 1e3, 10.0, 200.0)), float(np.clip(page_us, 1.0, 20.0))
+    estimate_ns = float(np.clip(estimate_us * 1e3, 10.0, 200.0))
+    page_us = float(np.clip(page_us, 1.0, 20.0))
     return Costs(read_us, reads_per_s, estimate_ns, page_us, int(info["threads"]))
 
 
@@ -212,7 +213,7 @@ def plans(
 
 
 def open_to_measure(path: PathLike, threads: int | None = None) -> Index:
-    """The index with few links in memory: so most of a long search is estimates, and little memory is taken."""
+    """The index with few links in memory: most of a long search is estimates then, and little is loaded."""
     return open_index(path, threads=threads, tuning=OpenTuning(links_kept=8))
 
 
