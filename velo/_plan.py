@@ -1,10 +1,10 @@
 """What each budget would buy: the plan that an open would choose, and what searches would then be like.
 
 Counts (reads, rounds, estimates) come from the calibration of the index; times from this machine: reads of
-its own ``pages.bin``, one at a time and many at once, and searches that differ in the number of estimates.
+its own ``pages.bin``, and searches that differ in the number of estimates and of reads.
 
-A query takes ``estimates`` times the time of one, ``reads`` times that of taking in a page, and ``rounds``
-times the latency of the device. Queries a second are bounded by the workers and by what the device answers.
+A query takes what its preparation does, ``estimates`` times the time of one, ``reads`` times that of taking in a
+page, and waits ``rounds`` times for the device. Queries a second are bounded by the workers and by what the device answers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo._calibration import excluding
 from velo.errors import BudgetTooSmallError
 from velo.index import Index, open_index
-from velo.options import PLAN_CODES, OpenTuning, fill_search, memory_bytes
-from velo.types import Memory, PathLike
+from velo.options import PLAN_CODES, OpenTuning, SearchTuning, fill_search, memory_bytes
+from velo.types import AnyArray, Memory, PathLike
 
 __all__ = ["SHARES", "Costs", "PlannedBudget", "measure_costs", "open_to_measure", "plans"]
 
@@ -33,9 +32,16 @@ __all__ = ["SHARES", "Costs", "PlannedBudget", "measure_costs", "open_to_measure
 SHARES: Final = (0.10, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50)
 
 _STEP: Final = 0.05
-_READS: Final = 300
+_READS: Final = 200
 _READERS: Final = 32
-_QUERIES: Final = 64
+_QUERIES: Final = 128
+_ALONE: Final = 32
+_REPEATS: Final = 3
+_LIST_SHORT: Final = 10
+_LIST_LONG: Final = 320
+#: Bounds by which a search reads few pages, and many (`SearchTuning.sigma`).
+_NARROW: Final = 0.01
+_WIDE: Final = 3.0
 _PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
 
 
@@ -45,32 +51,41 @@ class Costs:
 
     Attributes
     ----------
-    read_us : float
-        Median of a read of one page, alone, microseconds.
+    round_us : float
+        Time that a query which is alone waits for the reads of a round, microseconds.
     reads_per_s : float
         Reads of a page a second from 32 threads.
+    query_us, estimates_least : float
+        Processor time of a query with the shortest list, but for its pages, and the distances it estimates: most are
+        those of entry points, which lie side by side.
     estimate_ns : float
-        Processor time of a distance estimated from a code in memory.
+        Processor time of a distance beyond them, with its share of following the link that led there.
     page_us : float
         Processor time of asking for a page and scoring what it holds.
     threads : int
         Workers.
     """
 
-    read_us: float
+    round_us: float
     reads_per_s: float
+    query_us: float
+    estimates_least: float
     estimate_ns: float
     page_us: float
     threads: int
 
+    def busy_us(self, reads: float, estimates: float) -> float:
+        """Processor time of a query."""
+        further = max(0.0, estimates - self.estimates_least)
+        return self.query_us + further * self.estimate_ns / 1e3 + reads * self.page_us
+
     def latency_us(self, reads: float, rounds: float, estimates: float) -> float:
         """Mean time of a query that is alone."""
-        return estimates * self.estimate_ns / 1e3 + reads * self.page_us + rounds * self.read_us
+        return self.busy_us(reads, estimates) + rounds * self.round_us
 
     def queries_per_s(self, reads: float, estimates: float) -> float:
         """What all workers answer, unless the device has to be waited for."""
-        busy_us = estimates * self.estimate_ns / 1e3 + reads * self.page_us
-        by_workers = self.threads * 1e6 / max(busy_us, 1e-3)
+        by_workers = self.threads * 1e6 / max(self.busy_us(reads, estimates), 1e-3)
         return min(by_workers, self.reads_per_s / reads) if reads > 0 else by_workers
 
 
@@ -117,7 +132,10 @@ class PlannedBudget:
 
 
 def measure_costs(index: Index, seed: int = 0) -> Costs:
-    """Time the device at the index's own file, and searches of the index; about a second.
+    """Time the device at the index's own file, and searches of the index; a second or two.
+
+    Estimates and pages are told apart by two pairs of searches: lists of two lengths that read next to
+    nothing, and one list that reads next to nothing or much.
 
     Parameters
     ----------
@@ -130,48 +148,79 @@ def measure_costs(index: Index, seed: int = 0) -> Costs:
     """
     info = index.info()
     random = np.random.default_rng(seed)
-    read_us, reads_per_s = _time_reads(index.path / "pages.bin", info, random)
+    reads_per_s = _reads_per_s(index.path / "pages.bin", info, random)
     queries = random.normal(size=(_QUERIES, index.dim)).astype(np.float32)
-    nothing = np.full(_QUERIES, 2**32 - 1, np.uint32)
-    taken = []
-    for list_size in (20, 400, 20, 400):
+    long = min(_LIST_LONG, index.n)
+    short, many = _taken(index, queries, _LIST_SHORT, _NARROW), _taken(index, queries, long, _NARROW)
+    wide = _taken(index, queries, long, _WIDE)
+    page_us = _slope(wide.busy_us - many.busy_us, wide.reads - many.reads)
+    estimate_us = _slope(
+        many.busy_us - short.busy_us - page_us * (many.reads - short.reads), many.estimates - short.estimates
+    )
+    return Costs(
+        round_us=_round_us(index, queries),
+        reads_per_s=reads_per_s,
+        query_us=max(0.0, short.busy_us - page_us * short.reads),
+        estimates_least=short.estimates,
+        estimate_ns=estimate_us * 1e3,
+        page_us=page_us,
+        threads=int(info["threads"]),
+    )
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """Means over the queries of a search."""
+
+    busy_us: float
+    reads: float
+    estimates: float
+
+
+def _taken(index: Index, queries: AnyArray, list_size: int, sigma: float) -> _Taken:
+    best_us = float("inf")
+    for _ in range(_REPEATS):
         started = time.process_time()  # of all workers, whatever else keeps the machine busy
-        stats = excluding(index, queries, 10, min(list_size, index.n), nothing).stats()
-        busy_us = (time.process_time() - started) * 1e6 / _QUERIES
-        taken.append((busy_us, float(stats["estimates"].mean()), float(stats["reads"].mean())))
-    (short_us, few, few_reads), (long_us, many, many_reads) = min(taken[::2]), min(taken[1::2])
-    counted = np.array([[few, few_reads], [many, many_reads]])
-    estimate_us, page_us = np.linalg.lstsq(counted, np.array([short_us, long_us]), rcond=None)[0]
-    estimate_ns = float(np.clip(estimate_us * 1e3, 10.0, 200.0))
-    page_us = float(np.clip(page_us, 1.0, 20.0))
-    return Costs(read_us, reads_per_s, estimate_ns, page_us, int(info["threads"]))
+        found = index.search(queries, 10, list_size=list_size, tuning=SearchTuning(sigma=sigma))
+        best_us = min(best_us, (time.process_time() - started) * 1e6 / len(queries))
+    return _Taken(best_us, float(found.stats["reads"].mean()), float(found.stats["estimates"].mean()))
 
 
-def _time_reads(path: Path, info: dict[str, Any], random: np.random.Generator) -> tuple[float, float]:
-    """(Median microseconds of a read alone, reads a second of many threads)."""
+def _slope(microseconds: float, count: float) -> float:
+    """Time a unit. What noise makes negative is nothing."""
+    return max(0.0, microseconds) / count if count > 0 else 0.0
+
+
+def _round_us(index: Index, queries: AnyArray) -> float:
+    """Median wait for a round by queries that are alone."""
+    waits = []
+    for query in queries[:_ALONE]:
+        busy, started = time.process_time(), time.perf_counter()
+        found = index.search(query, 10, list_size=_LIST_SHORT)
+        taken_us = (time.perf_counter() - started - (time.process_time() - busy)) * 1e6
+        waits.append(max(0.0, taken_us) / max(1.0, float(np.mean(found.stats["rounds"]))))
+    return float(np.median(waits))
+
+
+def _reads_per_s(path: Path, info: dict[str, Any], random: np.random.Generator) -> float:
+    """Reads of a page a second from many threads."""
     size, pages = int(info["page_size"]), int(info["page_count"])
     flags = os.O_RDONLY | (getattr(os, "O_DIRECT", 0) if info["device"]["direct"] else 0)
     file = os.open(path, flags)
     try:
-        places = (1 + random.integers(pages, size=(_READERS + 1, _READS))) * size
+        places = (1 + random.integers(pages, size=(_READERS, _READS))) * size
 
-        def read_all(offsets: Sequence[int]) -> list[float]:
-            taken = []
+        def read_all(offsets: Sequence[int]) -> None:
             with mmap.mmap(-1, size) as buffer:  # aligned, as O_DIRECT wants it
                 for offset in offsets:
-                    started = time.perf_counter()
                     os.preadv(file, [buffer], int(offset))
-                    taken.append(time.perf_counter() - started)
-            return taken
 
-        alone_us = float(np.median(read_all(places[0].tolist()))) * 1e6
         with ThreadPoolExecutor(_READERS) as readers:
             started = time.perf_counter()
-            list(readers.map(read_all, places[1:].tolist()))
-            together = time.perf_counter() - started
+            list(readers.map(read_all, places.tolist()))
+            return _READERS * _READS / (time.perf_counter() - started)
     finally:
         os.close(file)
-    return alone_us, _READERS * _READS / together
 
 
 def plans(

@@ -67,8 +67,9 @@ def build(
     metric: MetricName = "l2",
     memory: Memory | None = None,
     build_memory: Memory | None = None,
-    memory_bits: int = 4,
-    record_bits: int = 5,
+    search_memory: Memory | None = None,
+    memory_bits: int | None = None,
+    record_bits: int | None = None,
     degree: int = 48,
     build_list_size: int = 100,
     alpha: float = 1.2,
@@ -103,8 +104,12 @@ def build(
         Budget of the index that is returned, open: bytes, a share of n·d·4 bytes (``"15%"``) or ``"2GiB"``.
     build_memory : int, float or str, optional
         Budget of the build itself; no limit without it.
-    memory_bits, record_bits : int
-        Bits a dimension of the code kept in memory (1 to 6) and of its lower part on disk (0 to 8).
+    search_memory : int, float or str, optional
+        The budget that searches will have, in memory as above: it chooses the bits that are not given, the more
+        in memory the fewer reads, as long as links find room beside them.
+    memory_bits, record_bits : int, optional
+        Bits a dimension of the code kept in memory (1 to 6) and of its lower part on disk (0 to 8); 4 and 5 where
+        nothing chooses them.
     degree : int
         Links of a vertex.
     build_list_size : int
@@ -145,6 +150,7 @@ def build(
     """
     options = BuildOptions(
         metric=metric,
+        search_memory=search_memory,
         memory_bits=memory_bits,
         record_bits=record_bits,
         degree=degree,
@@ -224,6 +230,7 @@ def build_shard(
         raise EmptyError("there are no vectors to index", argument="vectors")
     if dim < 1:
         raise DimensionMismatchError("the vectors have no dimensions", argument="vectors")
+    options = options.for_vectors(stop - start, dim)
     dtype = native_dtype(source.dtype)
     column = None if ids is None else given_ids(ids, stop - start)
     table = None if metadata is None else given_metadata(metadata, stop - start)

@@ -46,8 +46,9 @@ def build_collection(
     metadata: Any = None,
     metric: str = "l2",
     build_memory: Memory | None = None,
-    memory_bits: int = 4,
-    record_bits: int = 5,
+    search_memory: Memory | None = None,
+    memory_bits: int | None = None,
+    record_bits: int | None = None,
     degree: int = 48,
     build_list_size: int = 100,
     alpha: float = 1.2,
@@ -73,6 +74,8 @@ def build_collection(
         At most as many as rows.
     build_memory : int, float or str, optional
         Of each shard's build; they run one after the other.
+    search_memory : int, float or str, optional
+        The budget that searches will have, of all shards together; see :func:`velo.build`.
     ids, metadata, metric, memory_bits, record_bits, degree, build_list_size, alpha, links_kept :
         As for :func:`velo.build`.
     threads, seed, store_vectors, calibrate, overwrite, progress :
@@ -85,6 +88,7 @@ def build_collection(
     """
     options = BuildOptions(
         metric=metric,
+        search_memory=search_memory,
         memory_bits=memory_bits,
         record_bits=record_bits,
         degree=degree,
@@ -133,6 +137,7 @@ def build_shards(
     """As :func:`build_collection`, with checked options; `watch_of(number, start, stop)` watches a shard."""
     source = as_source(vectors)
     total, dim = source.shape
+    options = options.for_vectors(total, dim)
     shards = whole_number(shards, "shards", 1, 99_999)
     if shards > max(total, 1):
         raise InvalidArgumentError(f"{shards} shards cannot hold {total} vectors", argument="shards")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from velo.errors import InvalidArgumentError
@@ -128,6 +128,41 @@ def _real_number(value: Any, argument: str, low: float, high: float) -> float:
     return float(value)
 
 
+_BITS_DEFAULT: Final = (4, 5)
+#: Bits in memory and in the record by what a budget has room for: the more in memory, the fewer reads.
+_BITS: Final = ((6, 3), (5, 4), (4, 5), (3, 6))
+#: Where links go to disk whatever the bits, short codes leave room for records.
+_BITS_LINKS_ON_DISK: Final = (2, 6)
+#: Links a vertex that must have room beside the codes; where memory is short, fewer do.
+_LINKS_WANTED: Final = 16
+_LINKS_LEAST: Final = 12
+
+
+def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
+    """Bits a dimension in memory and in the record for indexes that will be open within a budget.
+
+    The most bits in memory beside which enough links fit. A link takes about 0.63·log2 n bits (gaps of ids in
+    placement order), and finding its list 1.5 bytes a vertex.
+
+    Parameters
+    ----------
+    budget_bytes : int
+        What searches will have.
+    row_count, dim : int
+
+    Returns
+    -------
+    memory_bits, record_bits : int
+    """
+    vector_bytes = budget_bytes / max(1, row_count)
+    link_bytes = 0.63 * math.log2(max(2, row_count)) / 8 * 1.1
+    for memory_bits, record_bits in _BITS:
+        links = _LINKS_LEAST if memory_bits == _BITS[-1][0] else _LINKS_WANTED
+        if dim * memory_bits / 8 + 4 + 1.7 + links * link_bytes <= vector_bytes:
+            return memory_bits, record_bits
+    return _BITS_LINKS_ON_DISK
+
+
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
     """What shapes a new index; see :func:`velo.build` for the meaning of each.
@@ -137,8 +172,10 @@ class BuildOptions:
     """
 
     metric: str = "l2"
-    memory_bits: int = 4
-    record_bits: int = 5
+    memory_bits: int | None = None
+    record_bits: int | None = None
+    #: A budget that searches will have, which chooses the bits that are not given.
+    search_memory: Memory | None = None
     degree: int = 48
     build_list_size: int = 100
     alpha: float = 1.2
@@ -153,8 +190,11 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         code_of(METRIC_CODES, self.metric, "metric")
-        whole_number(self.memory_bits, "memory_bits", 1, 6)
-        whole_number(self.record_bits, "record_bits", 0, 8)
+        if self.memory_bits is not None:
+            whole_number(self.memory_bits, "memory_bits", 1, 6)
+        if self.record_bits is not None:
+            whole_number(self.record_bits, "record_bits", 0, 8)
+        memory_bytes(self.search_memory, 1_000_000, 1_000, "search_memory")
         whole_number(self.degree, "degree", 1, 1024)
         whole_number(self.build_list_size, "build_list_size", 1, 100_000)
         whole_number(self.links_kept, "links_kept", 0, self.degree)
@@ -165,8 +205,22 @@ class BuildOptions:
         if self.threads is not None:
             whole_number(self.threads, "threads", 1, 4096)
 
+    def for_vectors(self, row_count: int, dim: int) -> BuildOptions:
+        """With the bits chosen that were left open."""
+        if self.memory_bits is not None and self.record_bits is not None:
+            return self
+        memory_bits, record_bits = _BITS_DEFAULT
+        if self.memory_bits is not None:
+            memory_bits, record_bits = self.memory_bits, _BITS_DEFAULT[1]
+        elif self.search_memory is not None:
+            budget = memory_bytes(self.search_memory, row_count, dim, "search_memory")
+            memory_bits, record_bits = bits_within(budget, row_count, dim)
+        if self.record_bits is not None:
+            record_bits = self.record_bits
+        return replace(self, memory_bits=memory_bits, record_bits=record_bits)
+
     def fill(self, struct: Any) -> None:
-        """Write these into a ``velo_build_options``."""
+        """Write these into a ``velo_build_options``; the bits must have been chosen (`for_vectors`)."""
         struct.metric = METRIC_CODES[self.metric]
         struct.memory_bits = self.memory_bits
         struct.record_bits = self.record_bits

@@ -12,7 +12,15 @@ import velo
 from velo._plan import Costs, plans
 from velo.cli.app import app
 
-COSTS = Costs(read_us=100.0, reads_per_s=50_000.0, estimate_ns=50.0, page_us=4.0, threads=2)
+COSTS = Costs(
+    round_us=100.0,
+    reads_per_s=50_000.0,
+    query_us=10.0,
+    estimates_least=200.0,
+    estimate_ns=50.0,
+    page_us=4.0,
+    threads=2,
+)
 
 
 def test_a_plan_is_what_an_open_does(sample: Any, sample_path: Any) -> None:
@@ -41,13 +49,14 @@ def test_a_plan_is_what_an_open_does(sample: Any, sample_path: Any) -> None:
             if row.plan == "links_in_memory":  # with links on disk the cache takes some
                 assert found.stats["reads"].mean() == pytest.approx(row.reads, rel=0.2)
                 assert found.stats["estimates"].mean() == pytest.approx(found.expected.estimates, rel=0.2)
-        assert row.latency_us > row.rounds * COSTS.read_us
+        assert row.latency_us > row.rounds * COSTS.round_us
         assert 0 < row.queries_per_s <= COSTS.reads_per_s / row.reads
         assert set(row.more) == {"reads", "rounds", "latency_us", "queries_per_s"}
 
 
 def test_the_model_adds_up() -> None:
-    assert COSTS.latency_us(reads=10, rounds=2, estimates=1000) == pytest.approx(50 + 40 + 200)
+    assert COSTS.latency_us(reads=10, rounds=2, estimates=1000) == pytest.approx(10 + 40 + 40 + 200)
+    assert COSTS.latency_us(reads=0, rounds=0, estimates=100) == pytest.approx(10)
     assert COSTS.queries_per_s(reads=10, estimates=1000) == pytest.approx(5000)  # the device
     assert COSTS.queries_per_s(reads=1, estimates=10_000) == pytest.approx(2e6 / 504)  # the workers
 
@@ -56,7 +65,8 @@ def test_info_shows_what_budgets_buy(sample_path: Any) -> None:
     run = CliRunner().invoke(app, ["info", str(sample_path), "--plan", "--recall", "0.9", "--json"])
     assert run.exit_code == 0, run.output
     shown = json.loads(run.stdout)
-    assert shown["costs"]["read_us"] > 0
+    assert shown["costs"]["round_us"] > 0
+    assert shown["costs"]["page_us"] > 0
     assert len(shown["budgets"]) == 7
     text = CliRunner().invoke(app, ["info", str(sample_path), "--plan"])
     assert text.exit_code == 0

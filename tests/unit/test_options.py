@@ -58,6 +58,7 @@ def test_what_is_no_budget(memory: Any) -> None:
         ("memory_bits", 4.0),
         ("record_bits", -1),
         ("record_bits", 9),
+        ("search_memory", "much"),
         ("degree", 0),
         ("degree", True),
         ("links_kept", 49),
@@ -133,3 +134,33 @@ def test_what_reaches_the_library() -> None:
     OpenTuning().fill(struct)
     assert struct.cache_share == -1.0
     assert struct.links_kept == 0
+
+
+@pytest.mark.parametrize(
+    ("share", "row_count", "dim", "bits"),
+    [
+        ("5%", 1_000_000, 128, (2, 6)),
+        ("10%", 1_000_000, 128, (2, 6)),
+        ("15%", 1_000_000, 128, (3, 6)),
+        ("20%", 1_000_000, 128, (4, 5)),
+        ("25%", 1_000_000, 128, (5, 4)),
+        ("30%", 1_000_000, 128, (6, 3)),
+        ("80%", 1_000_000, 128, (6, 3)),
+        ("10%", 61_436, 384, (2, 6)),
+        ("15%", 61_436, 384, (4, 5)),
+    ],
+)
+def test_a_budget_chooses_bits(share: str, row_count: int, dim: int, bits: tuple[int, int]) -> None:
+    chosen = BuildOptions(search_memory=share).for_vectors(row_count, dim)
+    assert (chosen.memory_bits, chosen.record_bits) == bits
+
+
+def test_bits_that_are_given_stay() -> None:
+    def bits(**given: Any) -> tuple[Any, Any]:
+        chosen = BuildOptions(**given).for_vectors(1000, 128)
+        return chosen.memory_bits, chosen.record_bits
+
+    assert bits() == (4, 5)
+    assert bits(memory_bits=2) == (2, 5)
+    assert bits(search_memory="50%", memory_bits=2) == (2, 5)
+    assert bits(search_memory="50%", record_bits=0) == (6, 0)

@@ -64,8 +64,14 @@ def build(
         int | None, typer.Option(min=1, help="Make a collection of so many shards instead of one index.")
     ] = None,
     build_memory: MemoryText = None,
-    memory_bits: Annotated[int, typer.Option(help="Bits a dimension in memory, 1 to 6.")] = 4,
-    record_bits: Annotated[int, typer.Option(help="Further bits a dimension on disk, 0 to 8.")] = 5,
+    search_memory: Annotated[
+        str | None,
+        typer.Option(help="Budget that searches will have; chooses the bits that are not given.", metavar="BUDGET"),
+    ] = None,
+    memory_bits: Annotated[int | None, typer.Option(help="Bits a dimension in memory, 1 to 6; usually 4.")] = None,
+    record_bits: Annotated[
+        int | None, typer.Option(help="Further bits a dimension on disk, 0 to 8; usually 5.")
+    ] = None,
     degree: Annotated[int, typer.Option(help="Links of a vertex.")] = 48,
     build_list_size: Annotated[int, typer.Option(help="Candidates kept while a vertex is linked.")] = 100,
     alpha: Annotated[float, typer.Option(help="Pruning; above 1 keeps longer links.")] = 1.2,
@@ -98,6 +104,7 @@ def build(
         ids_column=ids_column,
         shards=shards,
         build_memory=build_memory,
+        search_memory=search_memory,
         memory_bits=memory_bits,
         record_bits=record_bits,
         degree=degree,

@@ -61,6 +61,7 @@ def show(path: Path, *, memory: str | None, recall: float, k: int, as_json: bool
     out.print(shown)
     out.print(f"\nfor recall {recall} at k = {k}, queries never seen before")
     out.print(
-        f"a read takes {costs.read_us:.0f} µs, the device answers {costs.reads_per_s:,.0f} a second, an "
-        f"estimate takes {costs.estimate_ns:.0f} ns, a page {costs.page_us:.1f} µs; {costs.threads} workers"
+        f"a round of reads takes {costs.round_us:.0f} µs, the device answers {costs.reads_per_s:,.0f} a second; a query "
+        f"takes {costs.query_us:.0f} µs, an estimate {costs.estimate_ns:.0f} ns, a page {costs.page_us:.1f} µs; "
+        f"{costs.threads} workers"
     )
