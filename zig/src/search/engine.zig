@@ -39,6 +39,10 @@ const slots_ahead = 32;
 /// Reads that wait to be handed over together at most, and reads that the system must still have meanwhile.
 const together_max = 32;
 const busy_min = 16;
+/// How long a worker with one query looks for its reads before it sleeps.
+const awake_us = 300;
+/// How long a worker that has ended its last query looks for another before it sleeps.
+const look_us = 60;
 /// Reads that a query may repeat before it gives up.
 const retries_max = 8;
 
@@ -139,6 +143,8 @@ pub fn Engine(comptime Device: type) type {
             /// Slots whose query goes on once what it wanted was handed to the device.
             ahead: Stack,
             done: []*io.Read,
+            /// It has ended a query since it last looked for one.
+            has_worked: bool = false,
             /// Reads submitted since the last flush.
             unflushed: u32 = 0,
             adaptive: bool,
@@ -237,6 +243,8 @@ pub fn Engine(comptime Device: type) type {
                     // One query at a time enters between two turns, so that workers share what waits evenly.
                     if (self.has_room()) {
                         const nothing_live = self.idle.len == self.slots.len;
+                        if (nothing_live and self.has_worked) self.engine.queue.look(look_us);
+                        self.has_worked = false;
                         if (self.engine.queue.take(nothing_live)) |task| {
                             self.begin(task);
                         } else if (nothing_live) return; // closed and empty
@@ -255,7 +263,7 @@ pub fn Engine(comptime Device: type) type {
                     if (nothing_to_do) if (self.engine.shared.cache) |cache| {
                         _ = cache.sweep(slots_ahead);
                     };
-                    const done_count = self.device.poll(self.done, if (nothing_to_do) .one else .none);
+                    const done_count = if (nothing_to_do) self.wait() else self.device.poll(self.done, .none);
                     for (self.done[0..done_count]) |read| self.arrive(read);
                     self.feed_starved();
                 }
@@ -266,6 +274,21 @@ pub fn Engine(comptime Device: type) type {
             fn may_wait_for_more(self: *const Worker) bool {
                 return self.has_room() and self.engine.queue.waiting.load(.monotonic) and
                     self.unflushed < together_max and self.device.in_flight() - self.unflushed >= busy_min;
+            }
+
+            /// Until a read is done, or there is something else to do. A query that is alone is waited for awake at first:
+            /// going to sleep and being woken takes longer than a fast drive does.
+            fn wait(self: *Worker) usize {
+                if (Device.kind == .uring and self.slots.len - self.idle.len == 1 and self.device.in_flight() > 0) {
+                    const begin_us = base.nowMicros();
+                    while (base.nowMicros() - begin_us < awake_us) {
+                        const count = self.device.poll(self.done, .none);
+                        if (count > 0) return count;
+                        if (self.engine.queue.waiting.load(.acquire)) return 0;
+                        std.atomic.spinLoopHint();
+                    }
+                }
+                return self.device.poll(self.done, .one);
             }
 
             fn has_room(self: *const Worker) bool {
@@ -451,6 +474,7 @@ pub fn Engine(comptime Device: type) type {
                 slot.search.held_count = 0;
                 self.idle.push(number);
                 job.finish_query(slot.outcome, slot.page);
+                self.has_worked = true;
             }
         };
 
