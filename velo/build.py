@@ -105,11 +105,11 @@ def build(
     build_memory : int, float or str, optional
         Budget of the build itself; no limit without it.
     search_memory : int, float or str, optional
-        The budget that searches will have, in memory as above: it chooses the bits that are not given, the more
-        in memory the fewer reads, as long as links find room beside them.
+        The budget that searches will have: it chooses the bits that are not given, the more in memory the
+        fewer reads, as long as links find room beside them.
     memory_bits, record_bits : int, optional
-        Bits a dimension of the code kept in memory (1 to 6) and of its lower part on disk (0 to 8); 4 and 5 where
-        nothing chooses them.
+        Bits a dimension of the code kept in memory (1 to 6) and of its lower part on disk (0 to 8); 4 and 5
+        where nothing chooses them.
     degree : int
         Links of a vertex.
     build_list_size : int

@@ -66,9 +66,13 @@ def build(
     build_memory: MemoryText = None,
     search_memory: Annotated[
         str | None,
-        typer.Option(help="Budget that searches will have; chooses the bits that are not given.", metavar="BUDGET"),
+        typer.Option(
+            help="Budget that searches will have; chooses the bits that are not given.", metavar="BUDGET"
+        ),
     ] = None,
-    memory_bits: Annotated[int | None, typer.Option(help="Bits a dimension in memory, 1 to 6; usually 4.")] = None,
+    memory_bits: Annotated[
+        int | None, typer.Option(help="Bits a dimension in memory, 1 to 6; usually 4.")
+    ] = None,
     record_bits: Annotated[
         int | None, typer.Option(help="Further bits a dimension on disk, 0 to 8; usually 5.")
     ] = None,

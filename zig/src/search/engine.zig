@@ -36,9 +36,6 @@ pub const queries_in_flight_max = 256;
 const beam_reads_max = 64;
 /// Slots of the cache that a worker keeps free for what is being read.
 const slots_ahead = 32;
-/// Reads that wait to be handed over together at most, and reads that the system must still have meanwhile.
-const together_max = 32;
-const busy_min = 16;
 /// How long a worker with one query looks for its reads before it sleeps.
 const awake_us = 300;
 /// How long a worker that has ended its last query looks for another before it sleeps.
@@ -145,8 +142,6 @@ pub fn Engine(comptime Device: type) type {
             done: []*io.Read,
             /// It has ended a query since it last looked for one.
             has_worked: bool = false,
-            /// Reads submitted since the last flush.
-            unflushed: u32 = 0,
             adaptive: bool,
             /// Queries that may be in flight.
             live_max: u32,
@@ -253,10 +248,7 @@ pub fn Engine(comptime Device: type) type {
                         self.slots[number].ready = false;
                         self.advance(number);
                     }
-                    if (!self.may_wait_for_more()) {
-                        self.device.flush();
-                        self.unflushed = 0;
-                    }
+                    self.device.flush();
                     while (self.ahead.pop()) |number| self.make_ready(number);
                     const nothing_to_do = self.ready.len == 0 and (!self.has_room() or !self.engine.queue.waiting.load(.acquire));
                     // While reads are on their way the cache's clock runs ahead of what they will bring.
@@ -267,13 +259,6 @@ pub fn Engine(comptime Device: type) type {
                     for (self.done[0..done_count]) |read| self.arrive(read);
                     self.feed_starved();
                 }
-            }
-
-            /// Reads of several queries go to the system together while it still has enough to do and another query is
-            /// about to bring more: handing them over costs a virtual machine as much as scoring several pages.
-            fn may_wait_for_more(self: *const Worker) bool {
-                return self.has_room() and self.engine.queue.waiting.load(.monotonic) and
-                    self.unflushed < together_max and self.device.in_flight() - self.unflushed >= busy_min;
             }
 
             /// Until a read is done, or there is something else to do. A query that is alone is waited for awake at first:
@@ -384,7 +369,6 @@ pub fn Engine(comptime Device: type) type {
                     read.context = @as(usize, number) << 32 | page;
                     slot.in_flight += 1;
                     self.device.submit(read);
-                    self.unflushed += 1;
                 }
             }
 
