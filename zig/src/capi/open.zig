@@ -428,21 +428,9 @@ fn first_not_finite(dtype: index.Dtype, bytes: []const u8) ?u64 {
     return null;
 }
 
-/// How long the only caller, with one query, looks for its answer before it sleeps.
-const awake_us = 500;
-
 const Blocking = struct {
     job: search.Job,
     done: std.Thread.ResetEvent = .{},
-
-    /// One query of the only caller is waited for awake at first, for that is not long.
-    fn wait(self: *Blocking, owner: *Index) void {
-        if (self.job.count == 1 and owner.calls.load(.monotonic) == 1) {
-            const begin_us = base.nowMicros();
-            while (!self.done.isSet() and base.nowMicros() - begin_us < awake_us) std.Thread.yield() catch break;
-        }
-        self.done.wait();
-    }
 
     fn on_done(job: *search.Job) void {
         const self: *Blocking = @fieldParentPtr("job", job);
@@ -487,7 +475,7 @@ export fn velo_search(
     if (status != ok) return status;
     blocking.job.on_done = Blocking.on_done;
     if (!self.submit(&blocking.job)) return closed();
-    blocking.wait(self);
+    blocking.done.wait();
     translate_statuses(&own_out, query_count);
     return outcome_status(&blocking.job);
 }

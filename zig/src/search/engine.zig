@@ -38,8 +38,6 @@ const beam_reads_max = 64;
 const slots_ahead = 32;
 /// How long a worker with one query looks for its reads before it sleeps.
 const awake_us = 300;
-/// How long a worker that has ended its last query looks for another before it sleeps.
-const look_us = 60;
 /// Reads that a query may repeat before it gives up.
 const retries_max = 8;
 
@@ -140,8 +138,6 @@ pub fn Engine(comptime Device: type) type {
             /// Slots whose query goes on once what it wanted was handed to the device.
             ahead: Stack,
             done: []*io.Read,
-            /// It has ended a query since it last looked for one.
-            has_worked: bool = false,
             adaptive: bool,
             /// Queries that may be in flight.
             live_max: u32,
@@ -238,8 +234,6 @@ pub fn Engine(comptime Device: type) type {
                     // One query at a time enters between two turns, so that workers share what waits evenly.
                     if (self.has_room()) {
                         const nothing_live = self.idle.len == self.slots.len;
-                        if (nothing_live and self.has_worked) self.engine.queue.look(look_us);
-                        self.has_worked = false;
                         if (self.engine.queue.take(nothing_live)) |task| {
                             self.begin(task);
                         } else if (nothing_live) return; // closed and empty
@@ -261,10 +255,11 @@ pub fn Engine(comptime Device: type) type {
                 }
             }
 
-            /// Until a read is done, or there is something else to do. A query that is alone is waited for awake at first:
-            /// going to sleep and being woken takes longer than a fast drive does.
+            /// Until a read is done, or there is something else to do. A query that is alone is waited for awake at first,
+            /// unless the drive is known to be slow: to sleep and to be woken takes longer than a fast drive does.
             fn wait(self: *Worker) usize {
-                if (Device.kind == .uring and self.slots.len - self.idle.len == 1 and self.device.in_flight() > 0) {
+                const alone = self.slots.len - self.idle.len == 1 and self.device.in_flight() > 0;
+                if (Device.kind == .uring and alone and self.wait_us < awake_us) {
                     const begin_us = base.nowMicros();
                     while (base.nowMicros() - begin_us < awake_us) {
                         const count = self.device.poll(self.done, .none);
@@ -325,7 +320,7 @@ pub fn Engine(comptime Device: type) type {
                             if (!slot.ended) {
                                 self.ask(number);
                                 slot.asked_us = base.nowMicros();
-                                if (self.adaptive) self.measure(&self.work_us, slot.asked_us - begin_us);
+                                self.measure(&self.work_us, slot.asked_us - begin_us);
                                 if (want == .ahead and !slot.starved) self.ahead.push(number);
                                 return;
                             }
@@ -337,7 +332,7 @@ pub fn Engine(comptime Device: type) type {
 
             fn measure(self: *Worker, mean: *f32, sample_us: u64) void {
                 mean.* += (@as(f32, @floatFromInt(sample_us)) - mean.*) / 64;
-                self.live_max = live_limit(self.wait_us, self.work_us, @intCast(self.slots.len));
+                if (self.adaptive) self.live_max = live_limit(self.wait_us, self.work_us, @intCast(self.slots.len));
             }
 
             fn check_time(self: *Worker, slot: *Slot, now_us: u64) void {
@@ -401,7 +396,7 @@ pub fn Engine(comptime Device: type) type {
                 const buffer: u32 = @intCast((@intFromPtr(read.buffer) - @intFromPtr(self.memory.bytes.ptr)) / self.buffer_stride);
                 slot.in_flight -= 1;
                 if (slot.asked_us > 0) {
-                    if (self.adaptive) self.measure(&self.wait_us, base.nowMicros() -| slot.asked_us);
+                    self.measure(&self.wait_us, base.nowMicros() -| slot.asked_us);
                     slot.asked_us = 0;
                 }
                 switch (use(slot, read, page, buffer)) {
@@ -458,7 +453,6 @@ pub fn Engine(comptime Device: type) type {
                 slot.search.held_count = 0;
                 self.idle.push(number);
                 job.finish_query(slot.outcome, slot.page);
-                self.has_worked = true;
             }
         };
 

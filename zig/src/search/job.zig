@@ -1,6 +1,5 @@
 //! A call of search as the workers see it, and the queue between callers and workers.
 const std = @import("std");
-const base = @import("base");
 const filter_room = @import("filter");
 const index = @import("index");
 const Parameters = @import("parameters.zig").Parameters;
@@ -85,8 +84,6 @@ pub const Queue = struct {
     first: ?*Job = null,
     last: ?*Job = null,
     sleeping: u32 = 0,
-    /// Workers without a query that still look for one: they need not be woken.
-    looking: std.atomic.Value(u32) = .init(0),
     closed: bool = false,
     /// A hint that `take` would find something, read without the lock.
     waiting: std.atomic.Value(bool) = .init(false),
@@ -103,19 +100,9 @@ pub const Queue = struct {
         self.last = job;
         self.waiting.store(true, .release);
         if (self.sleeping > 0) {
-            if (job.count > 1) self.condition.broadcast() else if (self.looking.load(.acquire) == 0) self.condition.signal();
+            if (job.count == 1) self.condition.signal() else self.condition.broadcast();
         }
         return true;
-    }
-
-    /// Looks for a job for a while without sleeping: to sleep and to be woken takes longer than many a caller does to
-    /// ask again. `take` must follow, for a caller that saw this worker looking has woken nobody.
-    pub fn look(self: *Queue, duration_us: u64) void {
-        if (self.waiting.load(.acquire)) return;
-        _ = self.looking.fetchAdd(1, .acq_rel);
-        defer _ = self.looking.fetchSub(1, .acq_rel);
-        const begin_us = base.nowMicros();
-        while (!self.waiting.load(.acquire) and base.nowMicros() - begin_us < duration_us) std.Thread.yield() catch return;
     }
 
     /// The next query; null when there is none (and, with `wait`, only when the queue is closed).
