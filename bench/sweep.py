@@ -24,7 +24,7 @@ from bench.peers import install
 ROOT = Path(__file__).resolve().parents[1]
 COUNTERS = ("reads", "rounds", "bytes_read", "cache_hits", "estimates", "expanded")
 RUN_TIMEOUT_S = 4 * 3600
-DEFAULT_BITS = "4+5"
+DEFAULT_BITS = "4+6"
 
 
 @dataclass(frozen=True)

@@ -108,8 +108,8 @@ def build(
         The budget that searches will have: it chooses the bits that are not given, the more in memory the
         fewer reads, as long as links find room beside them.
     memory_bits, record_bits : int, optional
-        Bits a dimension of the code kept in memory (1 to 6) and of its lower part on disk (0 to 8); 4 and 5
-        where nothing chooses them.
+        Bits a dimension of the code kept in memory (1 to 6) and of its lower part on disk (0 to 8);
+        where nothing chooses them 4, and what makes 10 in all.
     degree : int
         Links of a vertex.
     build_list_size : int

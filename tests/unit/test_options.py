@@ -141,13 +141,13 @@ def test_what_reaches_the_library() -> None:
     [
         ("5%", 1_000_000, 128, (2, 6)),
         ("10%", 1_000_000, 128, (2, 6)),
-        ("15%", 1_000_000, 128, (3, 6)),
-        ("20%", 1_000_000, 128, (4, 5)),
-        ("25%", 1_000_000, 128, (5, 4)),
-        ("30%", 1_000_000, 128, (6, 3)),
-        ("80%", 1_000_000, 128, (6, 3)),
+        ("15%", 1_000_000, 128, (3, 7)),
+        ("20%", 1_000_000, 128, (4, 6)),
+        ("25%", 1_000_000, 128, (5, 5)),
+        ("30%", 1_000_000, 128, (6, 4)),
+        ("80%", 1_000_000, 128, (6, 4)),
         ("10%", 61_436, 384, (2, 6)),
-        ("15%", 61_436, 384, (4, 5)),
+        ("15%", 61_436, 384, (4, 6)),
     ],
 )
 def test_a_budget_chooses_bits(share: str, row_count: int, dim: int, bits: tuple[int, int]) -> None:
@@ -160,7 +160,8 @@ def test_bits_that_are_given_stay() -> None:
         chosen = BuildOptions(**given).for_vectors(1000, 128)
         return chosen.memory_bits, chosen.record_bits
 
-    assert bits() == (4, 5)
-    assert bits(memory_bits=2) == (2, 5)
-    assert bits(search_memory="50%", memory_bits=2) == (2, 5)
+    assert bits() == (4, 6)
+    assert bits(memory_bits=2) == (2, 8)
+    assert bits(memory_bits=6) == (6, 4)
+    assert bits(search_memory="50%", memory_bits=2) == (2, 8)
     assert bits(search_memory="50%", record_bits=0) == (6, 0)

@@ -74,7 +74,7 @@ def build(
         int | None, typer.Option(help="Bits a dimension in memory, 1 to 6; usually 4.")
     ] = None,
     record_bits: Annotated[
-        int | None, typer.Option(help="Further bits a dimension on disk, 0 to 8; usually 5.")
+        int | None, typer.Option(help="Further bits a dimension on disk, 0 to 8; usually 10 in all.")
     ] = None,
     degree: Annotated[int, typer.Option(help="Links of a vertex.")] = 48,
     build_list_size: Annotated[int, typer.Option(help="Candidates kept while a vertex is linked.")] = 100,
