@@ -129,7 +129,7 @@ def _real_number(value: Any, argument: str, low: float, high: float) -> float:
 
 
 #: Bits of a code in all: with these the longest lists end near recall@10 0.996 on a million SIFT descriptors,
-#: with one less near 0.993. At 128 dimensions a bit is 16 bytes of a record of about 270.
+#: with one less near 0.993. At 128 dimensions a bit is 16 bytes of a record of about 165.
 _BITS_IN_ALL: Final = 10
 _RECORD_BITS_MAX: Final = 8
 _MEMORY_BITS_DEFAULT: Final = 4
