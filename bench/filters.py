@@ -293,7 +293,7 @@ def store_table(n: int) -> pa.Table:
     random = np.random.default_rng(88)
     words = np.array([f"word{number}" for number in range(5000)])
     ends = np.concatenate([[0], np.cumsum(random.poisson(4, n))]).astype(np.int32)
-    said = pa.array(words[random.zipf(1.5, ends[-1]) % 5000], pa.string())
+    said = pa.array(words).take(pa.array(random.zipf(1.5, ends[-1]) % 5000))
     tags: Any = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), said)
     columns: dict[str, Any] = {
         "year": random.integers(1990, 2026, n, dtype=np.int16),

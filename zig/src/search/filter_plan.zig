@@ -23,6 +23,12 @@ const follow_ns = 350; // links of a vertex: found, decoded
 const follow_link_ns = 15; // and each of them looked up
 const read_ns = 10_000; // submitted, awaited among others, its records scored
 
+/// Candidates beyond k that always count.
+pub const spare = 6;
+/// By how much longer the list of a gated search is than one without a filter: what lies between the answers hides
+/// some of the ways to them.
+pub const gate_margin = 1.1;
+
 /// Shares at and above this are navigated as if there were no filter: what fails is hardly in the way.
 pub const dense_share = 0.4;
 
@@ -90,15 +96,25 @@ pub const Case = struct {
         };
     }
 
+    /// Distances that a vertex followed by the gate leads to.
+    fn met_by_gate(self: *const Case) f64 {
+        return if (self.share >= dense_share) 0.53 * self.links else 0.53 * self.links + 51 * self.share;
+    }
+
+    /// A vertex followed by the gate, with all it leads to.
+    pub fn gate_step_ns(self: *const Case) f64 {
+        return self.follow_cost_ns() + self.met_by_gate() * self.estimate_ns();
+    }
+
     pub fn gate(self: *const Case) Cost {
         if (self.links == 0) return .{ .possible = false };
         const share = @max(self.share, 1 / self.n);
         const root = @sqrt(share);
-        // The list spans list_size·√s passing vertices, so list_size/√s of all; of those that fail one in three stands
-        // for its neighborhood.
-        const followed = @min(self.n, if (share >= dense_share) self.list_size / root else self.list_size * (1.3 * root + 0.32 / root));
-        const met = if (share >= dense_share) 0.53 * self.links else 0.53 * self.links + 51 * share;
-        const estimates = @min(self.n, followed * met) + self.entries;
+        // The list spans list_size·√s passing vertices, but not fewer than k and some, so list_size/√s of all; of those
+        // that fail one in three stands for its neighborhood.
+        const list_size = @max(gate_margin * self.list_size, @min(self.list_size, self.k + spare) / root);
+        const followed = @min(self.n, if (share >= dense_share) list_size / root else list_size * (1.3 * root + 0.32 / root));
+        const estimates = @min(self.n, followed * self.met_by_gate()) + self.entries;
         return .{
             .reads = self.reads(),
             .estimates = estimates,

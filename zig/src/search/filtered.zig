@@ -34,10 +34,8 @@ const block_size = 64;
 const scan_batch = 512;
 /// What the share over all rows weighs beside what was met, in vertices.
 const prior = 32;
-/// Candidates beyond k that always count.
-const spare = 6;
-/// Vertices followed before the plan is looked at again; then at each doubling.
-const first_review = 64;
+/// Vertices followed before the plan is looked at again, each time.
+const review_every = 32;
 
 pub const Gate = struct {
     plan: FilterPlan = .auto,
@@ -70,18 +68,17 @@ pub const Gate = struct {
         self.failed = 0;
         self.share = @floatCast(case.share);
         self.local = self.share;
-        self.review_at = first_review;
+        self.review_at = review_every;
         self.scan_ns = @floatCast(case.scan().ns);
-        const expected = case.gate();
-        self.follow_ns = @floatCast(expected.ns / expected.expanded);
+        self.follow_ns = @floatCast(case.gate_step_ns());
     }
 
     /// From what was met to what counts.
     fn adapt(self: *Gate, list_size: u32, k: u32) void {
         const met: f32 = @floatFromInt(self.passed + self.failed);
         self.local = (@as(f32, @floatFromInt(self.passed)) + prior * self.share) / (met + prior);
-        const wanted: u32 = @intFromFloat(@ceil(@as(f32, @floatFromInt(list_size)) * @sqrt(self.local)));
-        self.reach = std.math.clamp(wanted, @min(list_size, k + spare), list_size);
+        const wanted: u32 = @intFromFloat(@ceil(filter_plan.gate_margin * @as(f32, @floatFromInt(list_size)) * @sqrt(self.local)));
+        self.reach = std.math.clamp(wanted, @min(list_size, k + filter_plan.spare), list_size);
     }
 
     /// So few pass around here that their neighborhoods in placement order are looked at.
@@ -183,7 +180,7 @@ pub fn navigate(search: *Search) state.PageError!void {
         if (gate.is_thin()) look_around(search, chosen);
         gate.adapt(search.list.limit, search.parameters.k);
         if (search.counters.expanded >= gate.review_at) {
-            gate.review_at *= 2;
+            gate.review_at += review_every;
             if (search.parameters.filter_plan == .auto and gate.prefers_scan()) return scan(search);
         }
     }
