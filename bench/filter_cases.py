@@ -27,6 +27,10 @@ MIXES = (0, 25, 50, 75, 100)
 LABELS = ("uniform10", "zipf10", "cluster10", "far", "norm", "tags2")
 COLUMNS = {"far": "far10", "norm": "norm_decile", "tags2": "tags"}
 TEXT_CASES = ("section", "size", "tags2")
+#: Clusters whose number is the label of a mix, as in the sets that bring such labels.
+CLUSTERS = 10
+CLUSTER_SAMPLE = 10_000
+CLUSTER_ROUNDS = 15
 
 
 @dataclass(frozen=True)
@@ -138,12 +142,17 @@ def table_of(dataset: Dataset, work: Path) -> Path:
     path = work / "columns" / f"{dataset.name}-{dataset.n}.parquet"
     if path.exists():
         return path
+    random = np.random.default_rng(15)
+    rank = random.random(dataset.n)
     if {"cluster10", "uniform10"} <= set(table.column_names):
         near, chance = np.asarray(table["cluster10"]), np.asarray(table["uniform10"])
-        rank = np.random.default_rng(15).random(len(near))
-        for mix in MIXES:
-            column = np.where(rank < mix / 100, near, chance).astype(np.uint8)
-            table = table.append_column(mix_name(mix), pa.array(column))
+    else:
+        near, chance = clusters(dataset, dataset.base), random.integers(0, CLUSTERS, dataset.n)
+    for mix in MIXES:
+        column = np.where(rank < mix / 100, near, chance).astype(np.uint8)
+        table = table.append_column(mix_name(mix), pa.array(column))
+    if "price" not in table.column_names:
+        table = table.append_column("price", pa.array(random.random(dataset.n, np.float32)))
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
     pq.write_table(table, unfinished)
@@ -153,6 +162,24 @@ def table_of(dataset: Dataset, work: Path) -> Path:
 
 def mix_name(mix: int) -> str:
     return f"mix{mix}"
+
+
+def clusters(dataset: Dataset, vectors: datasets.Vectors) -> NDArray[np.int64]:
+    """The nearest of ten centroids for each vector: a label that follows the vectors."""
+    drawn = np.sort(np.random.default_rng(16).permutation(dataset.n)[:CLUSTER_SAMPLE])
+    sample = datasets.for_peers(dataset.base[drawn], dataset.metric).astype(np.float32)
+    centroids = sample[:CLUSTERS].copy()
+    for _ in range(CLUSTER_ROUNDS):
+        own = nearest_centroid(sample, centroids)
+        for cluster in np.unique(own):
+            centroids[cluster] = sample[own == cluster].mean(axis=0)
+    return nearest_centroid(datasets.for_peers(vectors, dataset.metric).astype(np.float32), centroids)
+
+
+def nearest_centroid(rows: NDArray[np.float32], centroids: NDArray[np.float32]) -> NDArray[np.int64]:
+    square = np.einsum("ij,ij->i", centroids, centroids)
+    near: NDArray[np.int64] = np.argmin(square[None, :] - 2 * (rows @ centroids.T), axis=1)
+    return near
 
 
 def share_case(dataset: Dataset, share: float, columns: Path, *, count: int) -> Case:
@@ -166,9 +193,13 @@ def share_case(dataset: Dataset, share: float, columns: Path, *, count: int) -> 
 def mix_case(dataset: Dataset, mix: int, columns: Path, *, count: int) -> Case:
     """Label == the cluster of the query, where ``mix`` per cent of the labels follow the vectors."""
     name = mix_name(mix)
-    asked = pq.read_table(dataset.folder / "query_filters.parquet", columns=["cluster10"])
-    queries = dataset.queries[: min(count, asked.num_rows)]
-    values = asked["cluster10"].to_pylist()[: len(queries)]
+    brought = dataset.folder / "query_filters.parquet"
+    if brought.exists():
+        values = pq.read_table(brought, columns=["cluster10"])["cluster10"].to_pylist()
+    else:
+        values = clusters(dataset, dataset.queries).tolist()
+    queries = dataset.queries[: min(count, len(values))]
+    values = values[: len(queries)]
     case = Case(name, name, values, queries, np.empty((0, K), np.int64))
     parts = [
         (masks, members) for masks, (_, members) in zip(masks_of(case, columns), case.groups(), strict=True)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench import core_lines, curves, filters, lines, machine, plots, report, sections, sweep
+from bench import core_lines, curves, filter_cases, filters, lines, machine, plots, report, sections, sweep
 from bench.curves import RECALL
 from bench.filters import rows_of, value_at
 from bench.lines import Line
@@ -56,7 +56,7 @@ def measured_cases(found: dict[str, Found]) -> dict[str, Found]:
 
 def plain(found: dict[str, Found]) -> str:
     """The filter that a tenth passes, whose labels follow nothing."""
-    return "uniform10" if "uniform10" in found else "section"
+    return "uniform10" if "uniform10" in found else filter_cases.mix_name(0)
 
 
 def target_lines(found: dict[str, Found]) -> list[Line]:

@@ -142,7 +142,7 @@ def one_thread(context: Context) -> Found:
     """10 % pass, one thread, 20 % of memory, with the mean latency of single queries."""
     dataset = context.dataset(warm_up=0)
     path, columns = index_of(context, dataset)
-    name = "uniform10" if "uniform10" in filter_cases.names_of(dataset.folder) else "section"
+    name = tenth(dataset)
     case = case_of(context, dataset, name, columns)
     with opened(context, path, memory="20%", threads=1) as index:
         rows = sweep_lists(dataset, index, case, "auto", context.options.get("lists") or LISTS)
@@ -311,13 +311,14 @@ def store_table(n: int) -> pa.Table:
 def case_names(dataset: Dataset) -> list[str]:
     """Every filter measured over the set."""
     there = filter_cases.names_of(dataset.folder)
-    if (dataset.folder / "truth.npz").exists():
-        return there
     names = [filter_cases.share_name(share) for share in SHARES if share * dataset.n >= 1]
-    names += [label for label in LABELS if label in there]
-    if (dataset.folder / "query_filters.parquet").exists():
-        names += [filter_cases.mix_name(mix) for mix in MIXES]
-    return names
+    names += [label for label in (*LABELS, *filter_cases.TEXT_CASES) if label in there and label not in names]
+    return names + [filter_cases.mix_name(mix) for mix in MIXES]
+
+
+def tenth(dataset: Dataset) -> str:
+    """The filter that a tenth of the rows passes and whose labels follow nothing."""
+    return "uniform10" if "uniform10" in filter_cases.names_of(dataset.folder) else filter_cases.mix_name(0)
 
 
 def sections_of(context: Context) -> dict[str, Section]:
@@ -326,19 +327,19 @@ def sections_of(context: Context) -> dict[str, Section]:
     limit_s = 3600.0 if large else 600.0
     texts = (dataset.folder / "truth.npz").exists()
     names = case_names(dataset)
-    plain = "uniform10" if "uniform10" in names else names[0]
+    plain = tenth(dataset)
+    own = [name for name in names if not name.startswith(("share_", "mix"))]
     if context.options.get("ladder"):
-        kinds = [plain, *(name for name in ("zipf10", "far") if name in names)] if not texts else names
+        kinds = [plain, *(own if texts else (name for name in ("zipf10", "far") if name in names))]
         named = [Section(f"ladder-{name}", plan_steps(name), limit_s) for name in kinds]
         return {section.name: section for section in named}
     named = [Section(name, measure_case(name), limit_s) for name in names]
     named.append(Section("one_thread", one_thread, limit_s))
-    if not texts:
-        named.append(Section("edges", edges, limit_s))
+    named.append(Section("edges", edges, limit_s))
     for peer in context.options["peers"]:
         named += [
             Section(f"{peer}-{name}", over_fetched(peer, name), limit_s)
-            for name in ([plain, "share_0.5", "share_0.2", "share_0.05"] if not texts else names)
+            for name in [plain, "share_0.5", "share_0.2", "share_0.05", *(own if texts else ())]
             if name in names
         ]
     named += [

@@ -149,3 +149,29 @@ def test_the_ladder_of_filters_has_every_step(tmp_path: Path) -> None:
     assert "| uniform10 |" in text
     for plan in filters.PLANS:
         assert f"| {plan} |" in text
+
+
+def test_a_set_without_such_labels_gets_columns_by_chance_and_by_cluster(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    centers = np.eye(10, 16, dtype=np.float32) * 20
+    own = random.integers(0, 10, 4000)
+    base = (centers[own] + random.normal(0, 0.1, (4000, 16))).astype(np.float32)
+    labels = tmp_path / "meta.parquet"
+    pq.write_table(pa.table({"section": pa.array(["a"] * 4000)}), labels)
+    dataset = datasets.Dataset(
+        "made", tmp_path, "l2", base, base[:200], np.zeros((200, 10), np.int64), labels
+    )
+    columns = filter_cases.table_of(dataset, tmp_path / "work")
+    table = pq.read_table(columns)
+    assert table.column_names[0] == "section"
+    assert float((np.asarray(table["price"]) < 0.1).mean()) == pytest.approx(0.1, abs=0.02)
+    follows = filter_cases.mix_case(dataset, 100, columns, count=200)
+    # What is in the query's cluster holds its nearest; by chance a tenth of them.
+    assert (np.asarray(table["mix100"])[follows.truth_ids] == np.array(follows.values)[:, None]).all()
+    nearest = datasets.nearest(base, base[:200], 10, "l2")
+    shares = [
+        float((np.asarray(table[f"mix{mix}"])[nearest] == np.array(follows.values)[:, None]).mean())
+        for mix in (0, 50, 100)
+    ]
+    assert shares == [pytest.approx(0.1, abs=0.05), pytest.approx(0.55, abs=0.08), 1.0]
+    assert filters.tenth(dataset) == "mix0"
