@@ -312,7 +312,7 @@ def case_names(dataset: Dataset) -> list[str]:
     """Every filter measured over the set."""
     there = filter_cases.names_of(dataset.folder)
     names = [filter_cases.share_name(share) for share in SHARES if share * dataset.n >= 1]
-    names += [label for label in (*LABELS, *filter_cases.TEXT_CASES) if label in there and label not in names]
+    names += [label for label in dict.fromkeys((*LABELS, *filter_cases.TEXT_CASES)) if label in there]
     return names + [filter_cases.mix_name(mix) for mix in MIXES]
 
 

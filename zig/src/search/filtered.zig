@@ -9,7 +9,6 @@
 //! - Neighbors in the graph are placed near each other. So with each vertex the passing ones of its block, 64 vertices
 //!   in placement order, are estimated: what links would reach over two or three failing vertices costs one look at 64
 //!   bits. In return one failing vertex stands for the others of its block: their links lead to the same places.
-//! - Vertices are followed a few at a time, so that the waits for their links overlap.
 //! - Where the way turns out longer than it seemed (labels whose vertices lie far from the query), the search becomes a
 //!   scan, before it has spent what that costs.
 const std = @import("std");
@@ -24,10 +23,14 @@ const FilterPlan = parameters_file.FilterPlan;
 
 comptime {
     std.debug.assert(scan_batch <= Search.fresh_max);
+    // What was met ahead, one list and one block more.
+    std.debug.assert(Search.fresh_max >= Search.fresh_max / 4 + ahead + layout.adjacency.neighbors_max + block_size);
 }
 
-/// Vertices followed at once.
-const width_max = 8;
+/// As in navigation.zig: vertices met ahead of estimation, and those whose links are on their way.
+const ahead = 32;
+const estimated_together = 8;
+const chosen_ahead = 2;
 /// Vertices of a neighborhood in placement order.
 const block_size = 64;
 /// Vertices estimated at once in a scan.
@@ -166,117 +169,127 @@ inline fn bound(search: *const Search) f32 {
     return if (search.list.len < reach) std.math.inf(f32) else search.list.items[reach - 1].distance;
 }
 
-/// Best first, until nothing within what counts is left to follow.
+/// Best first, until nothing within what counts is left to follow: the pipeline of navigation.zig, with the filter
+/// between what is met and what is estimated.
 pub fn navigate(search: *Search) state.PageError!void {
     const gate = &search.gate;
-    var batch: [width_max]u32 = undefined;
+    const links = &search.shared.reader.links.?;
+    const codes = &search.shared.reader.codes;
+    var chosen: Chosen = .{};
+    var passes: [Search.fresh_max]bool = undefined;
+    var head: u32 = 0; // fresh[head..tail] were met and are not estimated yet
+    var tail: u32 = 0;
+    var asked: u32 = 0; // the codes of fresh[head..asked] are on their way
     while (true) {
-        // On the way down the next vertex follows from the last; from then on there are enough that must be followed.
-        const width = @min(width_max, 1 + search.counters.expanded / 8);
-        const chosen = choose(search, batch[0..width]);
-        if (chosen.len == 0) return;
-        search.counters.expanded += @intCast(chosen.len);
-        try follow_links(search, chosen);
-        if (gate.is_thin()) look_around(search, chosen);
-        gate.adapt(search.list.limit, search.parameters.k);
-        if (search.counters.expanded >= gate.review_at) {
-            gate.review_at += review_every;
-            if (search.parameters.filter_plan == .auto and gate.prefers_scan()) return scan(search);
+        while (tail - head < ahead) {
+            const vertex = chosen.next(search) orelse break;
+            const ids = links.decode(vertex, &search.neighbors) catch return error.BadList;
+            search.counters.expanded += 1;
+            const met = search.visited.insert_new(ids, search.fresh[tail..]);
+            tail += keep(search, search.fresh[tail..][0..met], passes[tail..]);
+            if (gate.is_thin()) {
+                const around = look_around(search, vertex / block_size, search.fresh[tail..]);
+                @memset(passes[tail..][0..around], true);
+                tail += around;
+            }
+            gate.adapt(search.list.limit, search.parameters.k);
+            if (search.counters.expanded >= gate.review_at) {
+                gate.review_at += review_every;
+                if (search.parameters.filter_plan == .auto and gate.prefers_scan()) return scan(search);
+            }
+        }
+        if (head == tail) return;
+        const ask_until = @min(tail, head + ahead);
+        while (asked < ask_until) : (asked += 1) codes.prefetch(search.fresh[asked]);
+        const count = @min(estimated_together, tail - head);
+        search.query.estimate(codes, search.fresh[head..][0..count], search.distances[0..count]);
+        search.counters.estimates += count;
+        for (search.fresh[head..][0..count], search.distances[0..count], passes[head..][0..count]) |id, distance, pass| {
+            if (pass) {
+                if (search.list.insert(id, distance)) links.prefetch(id);
+            } else if (distance < bound(search)) {
+                search.frontier.push(id, distance);
+                links.prefetch(id);
+            }
+        }
+        head += count;
+        if (head >= Search.fresh_max / 4) {
+            std.mem.copyForwards(u32, search.fresh[0 .. tail - head], search.fresh[head..tail]);
+            std.mem.copyForwards(bool, passes[0 .. tail - head], passes[head..tail]);
+            asked -= head;
+            tail -= head;
+            head = 0;
         }
     }
 }
 
-/// The nearest to follow next: candidates of the list, and what fails but lies within what counts.
-fn choose(search: *Search, out: []u32) []u32 {
+/// The vertex to follow next, chosen while the links of those before it are on their way.
+const Chosen = struct {
+    vertices: [chosen_ahead]u32 = undefined,
+    count: u32 = 0,
+
+    inline fn next(self: *Chosen, search: *Search) ?u32 {
+        while (self.count < chosen_ahead) : (self.count += 1) {
+            const vertex = choose(search) orelse break;
+            self.vertices[self.count] = vertex;
+            search.shared.reader.links.?.prefetch_list(vertex);
+        }
+        if (self.count == 0) return null;
+        const first = self.vertices[0];
+        self.count -= 1;
+        for (0..self.count) |i| self.vertices[i] = self.vertices[i + 1];
+        return first;
+    }
+};
+
+/// The nearest to follow: a candidate of the list, or what fails but lies within what counts.
+fn choose(search: *Search) ?u32 {
     const gate = &search.gate;
     const reach = bound(search);
-    var count: u32 = 0;
-    while (count < out.len) {
-        const place = search.list.nearest_unexpanded() orelse search.list.len;
-        const near = if (place < @min(gate.reach, search.list.len)) search.list.items[place].distance else std.math.inf(f32);
+    const place = search.list.nearest_unexpanded() orelse search.list.len;
+    const near = if (place < @min(gate.reach, search.list.len)) search.list.items[place].distance else std.math.inf(f32);
+    while (true) {
         const failing = search.frontier.nearest();
-        if (failing < near and failing < reach) {
-            const vertex = search.frontier.pop();
-            gate.failed += 1;
-            if (gate.is_thin() and gate.blocks.contains(vertex / block_size)) continue;
-            search.counters.filtered += 1;
-            out[count] = vertex;
-        } else if (near < std.math.inf(f32)) {
-            gate.passed += 1;
-            search.list.mark_expanded(place);
-            out[count] = search.list.items[place].vertex();
-        } else break;
-        count += 1;
+        if (!(failing < near and failing < reach)) break;
+        const vertex = search.frontier.pop();
+        gate.failed += 1;
+        if (gate.is_thin() and gate.blocks.contains(vertex / block_size)) continue;
+        search.counters.filtered += 1;
+        return vertex;
     }
-    return out[0..count];
+    if (near == std.math.inf(f32)) return null;
+    gate.passed += 1;
+    search.list.mark_expanded(place);
+    return search.list.items[place].vertex();
 }
 
-fn follow_links(search: *Search, chosen: []const u32) state.PageError!void {
-    const links = &search.shared.reader.links.?;
-    for (chosen) |vertex| links.prefetch(vertex);
-    for (chosen) |vertex| {
-        const list = links.list(vertex);
-        @prefetch(list.bytes, .{});
-        @prefetch(list.bytes + 63, .{});
-    }
-    var count: usize = 0;
-    for (chosen) |vertex| {
-        const ids = links.decode(vertex, &search.neighbors) catch return error.BadList;
-        if (count + ids.len > Search.fresh_max) {
-            follow(search, count);
-            count = 0;
-        }
-        for (ids) |id| {
-            search.fresh[count] = id;
-            count += @intFromBool(search.visited.insert(id));
-        }
-    }
-    follow(search, count);
-}
-
-/// Asks the filter for the first of `fresh`, estimates them and offers what is near enough.
-fn follow(search: *Search, count: usize) void {
+/// Asks the filter for what was met and leaves in place what will be estimated: of those that fail only such whose block
+/// nothing stands for yet. Returns how many.
+fn keep(search: *Search, met: []u32, passes: []bool) u32 {
     const gate = &search.gate;
-    const codes = &search.shared.reader.codes;
-    var passes: [Search.fresh_max]bool = undefined;
-    search.filter.?.passes_many(search.fresh[0..count], passes[0..count]);
-    var kept: usize = 0;
-    for (search.fresh[0..count], passes[0..count]) |id, pass| {
+    search.filter.?.passes_many(met, passes[0..met.len]);
+    var kept: u32 = 0;
+    for (met, 0..) |id, i| {
+        const pass = passes[i];
         if (!pass and gate.is_thin() and gate.blocks.contains(id / block_size)) continue;
-        codes.prefetch(id);
-        search.fresh[kept] = id;
+        met[kept] = id;
         passes[kept] = pass;
         kept += 1;
     }
-    search.query.estimate(codes, search.fresh[0..kept], search.distances[0..kept]);
-    search.counters.estimates += @intCast(kept);
-    for (search.fresh[0..kept], search.distances[0..kept], passes[0..kept]) |vertex, distance, pass| {
-        if (pass) {
-            _ = search.list.insert(vertex, distance);
-        } else if (distance < bound(search)) search.frontier.push(vertex, distance);
-    }
+    return kept;
 }
 
-/// The passing vertices of the blocks of `chosen`.
-fn look_around(search: *Search, chosen: []const u32) void {
-    var count: usize = 0;
-    for (chosen) |vertex| {
-        const block = vertex / block_size;
-        if (!search.gate.blocks.insert(block)) continue;
-        if (count + block_size > Search.fresh_max) {
-            estimate_passing(search, count);
-            count = 0;
-        }
-        var word = search.filter.?.matching_word(block);
-        while (word != 0) : (word &= word - 1) {
-            const id: u32 = block * block_size + @ctz(word);
-            if (!search.visited.insert(id)) continue;
-            search.shared.reader.codes.prefetch(id);
-            search.fresh[count] = id;
-            count += 1;
-        }
+/// The passing vertices of a block that were not met before, unless it was looked at already. Returns how many.
+fn look_around(search: *Search, block: u32, out: []u32) u32 {
+    if (!search.gate.blocks.insert(block)) return 0;
+    var word = search.filter.?.matching_word(block);
+    var count: u32 = 0;
+    while (word != 0) : (word &= word - 1) {
+        const id: u32 = block * block_size + @ctz(word);
+        out[count] = id;
+        count += @intFromBool(search.visited.insert(id));
     }
-    estimate_passing(search, count);
+    return count;
 }
 
 /// Estimates the first of `fresh`, which pass and were not met.
