@@ -38,7 +38,8 @@ def hit_rates(unit: str, policy: str) -> Callable[[Context], Found]:
 
     def measure(context: Context) -> Found:
         dataset = context.dataset(warm_up=context.query_count)
-        path = core.index_path(context, dataset, f"20%:{context.options['bits']}")
+        bits = context.options["bits"]
+        path = core.index_path(context, dataset, f"20%:{bits}", plan="links_on_disk")
         measured, others = dataset.queries[: context.query_count], dataset.queries[context.query_count :]
         size, rows = int(context.options["list_size"]), []
         for share in SHARES:

@@ -83,9 +83,9 @@ def velo_job(
     return replace(job, build=job.build | (build or {}), points=[each | point for each in job.points])
 
 
-def index_path(context: Context, dataset: Dataset, budget: str) -> Path:
+def index_path(context: Context, dataset: Dataset, budget: str, *, plan: str = "auto") -> Path:
     """The folder of velo's index for ``budget``, built if it is not there."""
-    job = velo_job(dataset, budget, [])
+    job = velo_job(dataset, budget, [], plan=plan)
     log = run_folder(context, "build")
     return sweep.built_index(job, dataset, context.folder, log, threads=context.threads)
 

@@ -20,6 +20,7 @@ import velo
 from bench import datasets, machine, report
 from bench.datasets import Dataset
 from bench.peers import install
+from velo.options import BuildOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 COUNTERS = ("reads", "rounds", "bytes_read", "cache_hits", "estimates", "expanded")
@@ -51,6 +52,9 @@ def velo_job(
     share_of(share)
     memory_bits, record_bits = (int(part) for part in (bits or DEFAULT_BITS).split("+"))
     build: dict[str, Any] = {"memory_bits": memory_bits, "record_bits": record_bits}
+    planned = BuildOptions(search_memory=share, **build).for_vectors(dataset.n, dataset.dim)
+    if plan != "links_on_disk" and not planned.page_links:
+        build["page_links"] = False
     if dataset.metric != "l2":
         build["metric"] = dataset.metric
     if metadata and dataset.labels is not None:

@@ -133,6 +133,7 @@ def calibrate(
     start: int = 0,
     stop: int | None = None,
     memory_bytes: int = 0,
+    page_links: bool = True,
     watch: Callable[[int], None] | None = None,
 ) -> None:
     """Measure the table behind ``recall`` for a finished index and put it into its manifest.
@@ -149,7 +150,10 @@ def calibrate(
     start, stop : int, optional
         The rows of the source that the index holds.
     memory_bytes : int
-        Budget of the index while it is searched; 0 is none.
+        Budget of the index while it is searched; 0 is none. Where it holds no links, and pages have none,
+        nothing is measured.
+    page_links : bool
+        As the index was built: with them links on disk are measured, too.
     watch : callable, optional
         Called with a number of rows, rising to n; what it raises ends the measurement.
     """
@@ -161,12 +165,16 @@ def calibrate(
     if len(rows) and k_most >= K_MEASURED:
         held = exact_neighbors(source, rows, k_most, metric, start, stop, lambda done: tell(done // 2))
         if len(held.rows) >= len(rows) // 2:
-            table = _Table(held, order, seed, threads, memory_bytes)
+            table = _Table(held, order, seed, threads, memory_bytes, page_links)
             other_k = [k for k in _K_OTHERS if k <= k_most]
-            curves = table.curves(folder, other_k, lambda share: tell(n // 2 + int(n // 2 * share)))
+            try:
+                curves = table.curves(folder, other_k, lambda share: tell(n // 2 + int(n // 2 * share)))
+            except BudgetTooSmallError:
+                curves = []
             document = json.dumps({"queries": len(held.rows), "curves": curves})
             text = _native.ffi.new("char[]", document.encode())
-            _native.check(_native.lib.velo_calibration_store(os.fsencode(folder), text), "path")
+            if curves:
+                _native.check(_native.lib.velo_calibration_store(os.fsencode(folder), text), "path")
     tell(n)
 
 
@@ -174,13 +182,20 @@ class _Table:
     """The curves of one index."""
 
     def __init__(
-        self, held: HeldOut, order: AnyArray, seed: int, threads: int | None, memory_bytes: int
+        self,
+        held: HeldOut,
+        order: AnyArray,
+        seed: int,
+        threads: int | None,
+        memory_bytes: int,
+        page_links: bool,
     ) -> None:
         self._held = held
         self._order = order
         self._seed = seed
         self._threads = threads
         self._memory_bytes = memory_bytes
+        self._page_links = page_links
         vertices = np.flatnonzero(np.isin(order, held.rows))
         self._vertices = vertices[np.argsort(order[vertices])].astype(np.uint32)
         self._all = np.arange(len(held.rows))
@@ -209,8 +224,9 @@ class _Table:
                     if index.info()["links_kept"] == links:
                         found.append((K_MEASURED, links, self._curve(index, K_MEASURED, widest)))
             tell((2 + len(other_k) + number) / steps)
-        with self._open(folder, 0) as index:
-            found.append((K_MEASURED, 0, self._curve(index, K_MEASURED, widest, _LISTS_ON_DISK_MAX)))
+        if self._page_links:
+            with self._open(folder, 0) as index:
+                found.append((K_MEASURED, 0, self._curve(index, K_MEASURED, widest, _LISTS_ON_DISK_MAX)))
         tell(1.0)
         return [
             {"k": k, "links": links, "points": [one.point.to_dict() for one in seen]}
@@ -233,7 +249,9 @@ class _Table:
                     tuning=tuning,
                 )
             except BudgetTooSmallError:
-                pass  # then only links on disk can be measured, within this budget
+                if not self._page_links:
+                    raise
+                # Then only links on disk can be measured, within this budget
         return open_index(folder, threads=self._threads, plan="links_on_disk", tuning=tuning)
 
     def _curve(self, index: Index, k: int, like: list[_Seen], longest: int = _LISTS[-1]) -> list[_Seen]:

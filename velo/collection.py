@@ -53,6 +53,7 @@ def build_collection(
     build_list_size: int = 100,
     alpha: float = 1.2,
     links_kept: int = 32,
+    page_links: bool | None = None,
     threads: int | None = None,
     seed: int = 0,
     store_vectors: bool = False,
@@ -76,7 +77,7 @@ def build_collection(
         Of each shard's build; they run one after the other.
     search_memory : int, float or str, optional
         The budget that searches will have, of all shards together; see :func:`velo.build`.
-    ids, metadata, metric, memory_bits, record_bits, degree, build_list_size, alpha, links_kept :
+    ids, metadata, metric, memory_bits, record_bits, degree, build_list_size, alpha, links_kept, page_links :
         As for :func:`velo.build`.
     threads, seed, store_vectors, calibrate, overwrite, progress :
         As for :func:`velo.build`.
@@ -95,6 +96,7 @@ def build_collection(
         build_list_size=build_list_size,
         alpha=alpha,
         links_kept=links_kept,
+        page_links=page_links,
         threads=threads,
         seed=seed,
         store_vectors=store_vectors,

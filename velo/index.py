@@ -637,6 +637,7 @@ class Index(FurtherSearches):
             "page_size": int(info.page_size),
             "page_count": int(info.page_count),
             "records_per_page": float(info.records_per_page),
+            "page_links": bool(info.page_links),
             "edges_per_vertex": float(info.edges_per_vertex),
             "adjacency_bits_per_edge": float(info.adjacency_bits_per_edge),
             "plan": _PLANS.get(info.plan, "unknown"),

@@ -142,11 +142,22 @@ _LINKS_WANTED: Final = 16
 _LINKS_LEAST: Final = 12
 
 
+def _links_fit(
+    budget_bytes: int, row_count: int, dim: int, memory_bits: int, links: int = _LINKS_LEAST
+) -> bool:
+    """Whether `links` of a vertex have room beside codes of `memory_bits`.
+
+    A link takes about 0.63·log2 n bits (gaps of ids in placement order), and finding its list 1.5 bytes a
+    vertex.
+    """
+    link_bytes = 0.63 * math.log2(max(2, row_count)) / 8 * 1.1
+    return dim * memory_bits / 8 + 4 + 1.7 + links * link_bytes <= budget_bytes / max(1, row_count)
+
+
 def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
     """Bits a dimension in memory and in the record for indexes that will be open within a budget.
 
-    The most bits in memory beside which enough links fit. A link takes about 0.63·log2 n bits (gaps of ids in
-    placement order), and finding its list 1.5 bytes a vertex.
+    The most bits in memory beside which enough links fit.
 
     Parameters
     ----------
@@ -158,11 +169,9 @@ def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
     -------
     memory_bits, record_bits : int
     """
-    vector_bytes = budget_bytes / max(1, row_count)
-    link_bytes = 0.63 * math.log2(max(2, row_count)) / 8 * 1.1
     for memory_bits, record_bits in _BITS:
         links = _LINKS_LEAST if memory_bits == _BITS[-1][0] else _LINKS_WANTED
-        if dim * memory_bits / 8 + 4 + 1.7 + links * link_bytes <= vector_bytes:
+        if _links_fit(budget_bytes, row_count, dim, memory_bits, links):
             return memory_bits, record_bits
     return _BITS_LINKS_ON_DISK
 
@@ -184,6 +193,8 @@ class BuildOptions:
     build_list_size: int = 100
     alpha: float = 1.2
     links_kept: int = 32
+    #: None: only where `search_memory` is given and has room for links are they left out of pages.
+    page_links: bool | None = None
     threads: int | None = None
     seed: int = 0
     store_vectors: bool = False
@@ -210,20 +221,22 @@ class BuildOptions:
             whole_number(self.threads, "threads", 1, 4096)
 
     def for_vectors(self, row_count: int, dim: int) -> BuildOptions:
-        """With the bits chosen that were left open."""
-        if self.memory_bits is not None and self.record_bits is not None:
-            return self
+        """With what was left open chosen: bits, and whether pages hold links."""
         memory_bits = _MEMORY_BITS_DEFAULT if self.memory_bits is None else self.memory_bits
         record_bits = min(_RECORD_BITS_MAX, _BITS_IN_ALL - memory_bits)
-        if self.memory_bits is None and self.search_memory is not None:
-            budget = memory_bytes(self.search_memory, row_count, dim, "search_memory")
-            memory_bits, record_bits = bits_within(budget, row_count, dim)
+        page_links = True if self.page_links is None else self.page_links
+        budget = memory_bytes(self.search_memory, row_count, dim, "search_memory")
+        if budget:
+            if self.memory_bits is None:
+                memory_bits, record_bits = bits_within(budget, row_count, dim)
+            if self.page_links is None:
+                page_links = not self.links_kept or not _links_fit(budget, row_count, dim, memory_bits)
         if self.record_bits is not None:
             record_bits = self.record_bits
-        return replace(self, memory_bits=memory_bits, record_bits=record_bits)
+        return replace(self, memory_bits=memory_bits, record_bits=record_bits, page_links=page_links)
 
     def fill(self, struct: Any) -> None:
-        """Write these into a ``velo_build_options``; the bits must have been chosen (`for_vectors`)."""
+        """Write these into a ``velo_build_options``; what was left open must be chosen (`for_vectors`)."""
         struct.metric = METRIC_CODES[self.metric]
         struct.memory_bits = self.memory_bits
         struct.record_bits = self.record_bits
@@ -231,6 +244,7 @@ class BuildOptions:
         struct.build_list_size = self.build_list_size
         struct.alpha = self.alpha
         struct.links_kept = self.links_kept
+        struct.no_page_links = int(not self.page_links)
         struct.threads = self.threads or 0
         struct.seed = self.seed
         struct.store_vectors = int(self.store_vectors)

@@ -103,6 +103,7 @@ typedef struct velo_build_options {
     uint32_t affinity_percent;     /* records of one color lie within this percentile of a cluster's distances; 0 = 5 */
     int32_t restart;               /* 1: begin at the first row even where a killed build of the same input left its work */
     uint32_t checkpoint_ms;        /* between two times that the state of a stage is saved, at least; 0 = 30,000 */
+    int32_t no_page_links;         /* 1: pages hold more records and no neighbor lists: links must be in memory to search */
 } velo_build_options;
 
 typedef enum velo_build_stage {
@@ -197,6 +198,7 @@ typedef struct velo_index_info {
     uint64_t memory_budget_bytes;  /* as asked for; 0 = none */
     velo_device_info device;
     char uuid[40];
+    int32_t page_links;            /* 1: pages hold neighbor lists, so links may stay on disk */
 } velo_index_info;
 
 int32_t velo_index_info_get(velo_index *index, velo_index_info *info_out);

@@ -135,7 +135,7 @@ def test_the_sample_reaches_each_recall_in_every_plan(sample: Any, tmp_path: Pat
                 assert recall_at_k(found.ids, sample.truth[:, :10]) > recall - 0.1 * (1 - recall), plan
                 assert found.expected is not None
                 # Between two numbers of links it is interpolated another way than the list is.
-                assert found.expected.recall > recall - 0.1 * (1 - recall)
+                assert found.expected.recall > recall - 0.2 * (1 - recall)
                 assert found.stats["reads"].mean() == pytest.approx(found.expected.reads, rel=0.25)
             short = index.search(sample.queries, recall=0.9).stats["estimates"].mean()
             long = index.search(sample.queries, recall=0.99).stats["estimates"].mean()

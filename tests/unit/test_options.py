@@ -165,3 +165,16 @@ def test_bits_that_are_given_stay() -> None:
     assert bits(memory_bits=6) == (6, 4)
     assert bits(search_memory="50%", memory_bits=2) == (2, 8)
     assert bits(search_memory="50%", record_bits=0) == (6, 0)
+
+
+def test_links_stay_out_of_pages_only_where_searches_will_have_room_for_them() -> None:
+    def in_pages(row_count: int = 1_000_000, **given: Any) -> bool | None:
+        return BuildOptions(**given).for_vectors(row_count, 128).page_links
+
+    assert in_pages() is True
+    assert in_pages(search_memory="20%") is False
+    assert in_pages(search_memory="5%") is True
+    assert in_pages(search_memory="20%", memory_bits=6) is True
+    assert in_pages(search_memory="20%", page_links=True) is True
+    assert in_pages(search_memory="20%", links_kept=0) is True
+    assert in_pages(page_links=False) is False

@@ -80,6 +80,14 @@ def build(
     build_list_size: Annotated[int, typer.Option(help="Candidates kept while a vertex is linked.")] = 100,
     alpha: Annotated[float, typer.Option(help="Pruning; above 1 keeps longer links.")] = 1.2,
     links_kept: Annotated[int, typer.Option(help="Links a vertex that can be kept in memory.")] = 32,
+    page_links: Annotated[
+        bool | None,
+        typer.Option(
+            "--page-links/--no-page-links",
+            help="Links in pages, too, for less memory than links take; "
+            "else unless --search-memory has room for them.",
+        ),
+    ] = None,
     threads: Threads = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     store_vectors: Annotated[
@@ -115,6 +123,7 @@ def build(
         build_list_size=build_list_size,
         alpha=alpha,
         links_kept=links_kept,
+        page_links=page_links,
         threads=threads,
         seed=seed,
         store_vectors=store_vectors,

@@ -97,7 +97,7 @@ def run(*, memory: str, keep: Path | None, threads: int | None, as_json: bool) -
             build_shard(
                 folder,
                 as_source(sample.base),
-                BuildOptions(threads=threads, links_kept=32, store_vectors=True),
+                BuildOptions(threads=threads, search_memory=memory, store_vectors=True),
                 metadata=sample.labels,
                 overwrite=keep is not None,
                 watch=watch,

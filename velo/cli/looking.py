@@ -55,8 +55,13 @@ def _print_info(one: dict[str, Any]) -> None:
                 "vectors": f"{n:,} x {one['dim']} {one['dtype']}, {one['metric']}, {one['ids']} ids",
                 "columns": ", ".join(one["columns"]) or "none",
                 "codes": f"{one['memory_bits']} bits a dimension in memory + {one['record_bits']} on disk",
-                "graph": f"degree {one['degree']}, {one['edges_per_vertex']:.1f} edges a vertex, "
-                f"{one['adjacency_bits_per_edge']:.1f} bits an edge",
+                "graph": f"degree {one['degree']}, "
+                + (
+                    f"{one['edges_per_vertex']:.1f} edges a vertex in pages, "
+                    f"{one['adjacency_bits_per_edge']:.1f} bits an edge"
+                    if one["page_links"]
+                    else "no edges in pages"
+                ),
                 "pages": f"{one['page_count']:,} of {one['page_size']:,} B, "
                 f"{one['records_per_page']:.1f} records each",
                 "plan": f"{one['plan']}, "

@@ -25,6 +25,7 @@ pub const BuildOptions = extern struct {
     affinity_percent: u32,
     restart: i32,
     checkpoint_ms: u32,
+    no_page_links: i32,
 };
 
 pub const BuildProgress = extern struct { struct_size: u32, stage: i32, done: u64, total: u64, resumed_stage: i32, resumed_done: u64 };
@@ -56,6 +57,7 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
         .build_list_size = if (o.build_list_size == 0) 100 else o.build_list_size,
         .alpha = if (o.alpha == 0) 1.2 else o.alpha,
         .links_kept = if (o.links_kept == std.math.maxInt(u32)) @min(32, degree) else o.links_kept,
+        .page_links = o.no_page_links == 0,
         .threads = common.thread_count(o.threads),
         .seed = o.seed,
         .memory_bytes = o.memory_bytes,

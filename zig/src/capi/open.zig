@@ -74,6 +74,7 @@ pub const IndexInfo = extern struct {
     memory_budget_bytes: u64,
     device: device.DeviceInfo,
     uuid: [40]u8,
+    page_links: i32,
 };
 
 const Engines = union(enum) {
@@ -157,21 +158,18 @@ export fn velo_index_open(path: ?[*:0]const u8, options: ?*const OpenOptions, in
 fn open(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
     var diagnostic: index.Diagnostic = .{};
     const threads = common.thread_count(o.threads);
-    var plan: search.Plan = if (o.plan == 2) .links_on_disk else .links_in_memory;
     const reader_options: index.reader.Options = .{
         .links_kept = if (o.links_kept == 0 or o.links_kept == std.math.maxInt(u32)) null else o.links_kept,
         .memory_bytes = o.memory_bytes - reserved_for_cache(o),
-        .keep_links = plan == .links_in_memory,
+        .links = switch (o.plan) {
+            0 => .where_room,
+            1 => .in_memory,
+            else => .on_disk,
+        },
         .threads = threads,
     };
-    self.reader = index.Reader.open(common.allocator, path, reader_options, &diagnostic) catch |err| blk: {
-        // Too little memory for links is not too little for an index: the links stay on disk.
-        if (err != error.BudgetTooSmall or o.plan != 0) return common.fail_index(err, &diagnostic);
-        plan = .links_on_disk;
-        var without = reader_options;
-        without.keep_links = false;
-        break :blk index.Reader.open(common.allocator, path, without, &diagnostic) catch |second| return common.fail_index(second, &diagnostic);
-    };
+    self.reader = index.Reader.open(common.allocator, path, reader_options, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
+    const plan: search.Plan = if (self.reader.links == null) .links_on_disk else .links_in_memory;
     self.shared = search.Shared.init(common.allocator, &self.reader, plan) catch {
         self.reader.deinit();
         return common.out_of_memory();
@@ -323,6 +321,7 @@ export fn velo_index_info_get(handle: ?*Index, info_out: ?*IndexInfo) i32 {
     };
     info.memory_budget_bytes = self.memory_budget_bytes;
     info.device = self.device;
+    info.page_links = @intFromBool(m.page_links);
     common.put_text(&info.uuid, m.uuid);
     common.write_versioned(IndexInfo, out, &info);
     return ok;

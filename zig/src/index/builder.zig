@@ -433,6 +433,7 @@ pub const Builder = struct {
             .page_size = page_size,
             .salt = self.salt,
             .links_kept = @min(self.options.links_kept, self.options.degree),
+            .page_links = self.options.page_links,
             .header = .{
                 .format_version = layout.format_version,
                 .entry_vertex = 0,
@@ -521,6 +522,10 @@ pub const Builder = struct {
     fn place(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_size: u32, diagnostic: *Diagnostic) Error!graph.Placement {
         const sizes = try self.allocator.alloc(u16, built.n);
         defer self.allocator.free(sizes);
+        if (!self.options.page_links) {
+            @memset(sizes, @intCast(self.params.lower_bytes() + layout.page.slot_bytes + layout.page_lists.empty_list_bytes));
+            return self.place_with(built, points, page_size, sizes, false, diagnostic);
+        }
         const bits_per_edge = @max(6, 12.9 + 0.7 * (@log2(@as(f64, @floatFromInt(built.n)) + 1) - @log2(1e6)));
         for (sizes, built.degrees) |*size, degree| {
             const list_bytes = 1.5 + bits_per_edge * @as(f64, @floatFromInt(degree)) / 8;
@@ -592,6 +597,7 @@ pub const Builder = struct {
             .alpha = o.alpha,
             .seed = o.seed,
             .links_built = written.links_built,
+            .page_links = o.page_links,
             .page_size = written.page_size,
             .page_count = written.page_count,
             .edges = written.edges,

@@ -21,6 +21,8 @@ pub const Options = struct {
     build_list_size: u32 = 100,
     alpha: f32 = 1.2,
     links_kept: u32 = 32,
+    /// Pages hold the neighbor lists of their records: what links on disk need. Without them a page holds more records.
+    page_links: bool = true,
     threads: u32 = 1,
     seed: u64 = 0,
     memory_bytes: u64 = 0,
@@ -47,6 +49,7 @@ pub const Options = struct {
             self.build_list_size,
             @as(u32, @bitCast(self.alpha)),
             self.links_kept,
+            @intFromBool(self.page_links),
             // One thread promises the same bytes every time, so it goes on from no other's work.
             @intFromBool(self.threads == 1),
             self.seed,
@@ -86,6 +89,11 @@ pub fn check(options: Options, diagnostic: *Diagnostic) Error!void {
     try Check.range(diagnostic, "degree", options.degree, 4, 128);
     try Check.range(diagnostic, "build_list_size", options.build_list_size, 8, 2000);
     try Check.range(diagnostic, "threads", options.threads, 1, 1024);
+    if (!options.page_links and options.links_kept == 0) {
+        diagnostic.argument = "links_kept";
+        diagnostic.say("links_kept is 0, and pages shall hold no links either: nothing could be searched", .{});
+        return error.InvalidArgument;
+    }
     if (!(options.alpha >= 1 and options.alpha <= 4)) {
         diagnostic.argument = "alpha";
         diagnostic.say("alpha is {d}; it must lie within 1 and 4", .{options.alpha});

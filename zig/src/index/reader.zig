@@ -43,8 +43,8 @@ pub const Options = struct {
     links_kept: ?u32 = null,
     /// What codes, links and page directory may take together; 0 is no limit.
     memory_bytes: u64 = 0,
-    /// False: keep no links (the links-on-disk plan).
-    keep_links: bool = true,
+    /// Whether links are kept in memory, or stay on disk (the links-on-disk plan).
+    links: enum { in_memory, where_room, on_disk } = .in_memory,
     threads: u32 = 1,
 };
 
@@ -167,7 +167,15 @@ pub const Reader = struct {
             diagnostic.say("memory is {d} bytes, but the codes and the page directory alone take {d}", .{ options.memory_bytes, resident });
             return error.BudgetTooSmall;
         }
-        if (options.keep_links) try self.load_links(options, resident, diagnostic);
+        if (options.links == .on_disk and !m.page_links) {
+            diagnostic.argument = "plan";
+            diagnostic.say("this index was built without links in its pages: links cannot stay on disk", .{});
+            return error.Unsupported;
+        }
+        if (options.links != .on_disk) self.load_links(options, resident, diagnostic) catch |err| {
+            // Too little memory for links is not too little for an index whose links may stay on disk.
+            if (err != error.BudgetTooSmall or options.links == .in_memory or !m.page_links) return err;
+        };
         errdefer self.free_links();
         if (m.file(file_vectors)) |file| {
             try check_size(dir, file, diagnostic);
@@ -230,11 +238,12 @@ pub const Reader = struct {
             self.links_kept = built;
             return;
         }
-        const trimmed = trim.trim(self.allocator, &links, memory[resident_bytes..], wanted, built, room, options.threads, files.forget) catch |err| switch (err) {
+        var needed: u64 = 0;
+        const trimmed = trim.trim(self.allocator, &links, memory[resident_bytes..], wanted, built, room, options.threads, files.forget, &needed) catch |err| switch (err) {
             error.OutOfMemory => return error.OutOfMemory,
             error.BadList => return bad_file(diagnostic, file_links),
             error.NoRoom => {
-                diagnostic.needed_bytes = resident + trim.estimate_bytes(&links, built, trim.kept_min);
+                diagnostic.needed_bytes = resident + needed;
                 diagnostic.argument = "memory";
                 diagnostic.say("memory is {d} bytes; links in memory need at least {d}", .{ options.memory_bytes, diagnostic.needed_bytes });
                 return error.BudgetTooSmall;
@@ -243,6 +252,14 @@ pub const Reader = struct {
         self.links = trimmed.links;
         self.links_memory = trimmed.memory;
         self.links_kept = trimmed.kept;
+    }
+
+    /// Without lists in pages too little memory for links is too little for the index.
+    fn links_needed(self: *const Reader, diagnostic: *Diagnostic) Error {
+        diagnostic.needed_bytes = self.bytes_with_links();
+        diagnostic.argument = "memory";
+        diagnostic.say("this index was built without links in its pages, so links must be in memory, which takes {d} bytes in all", .{diagnostic.needed_bytes});
+        return error.BudgetTooSmall;
     }
 
     /// What of the links a budget would keep beside codes and page directory, by estimate; null is none.
@@ -259,7 +276,9 @@ pub const Reader = struct {
         var header: layout.headers.Links = undefined;
         const len = file.readAll(std.mem.asBytes(&header)) catch |err| return diagnostics.file_error(diagnostic, file_links, "read", err);
         if (len != @sizeOf(layout.headers.Links) or header.n != self.header.n) return bad_file(diagnostic, file_links);
-        return trim.choose(&header, if (memory_bytes == 0) null else memory_bytes - resident);
+        const choice = trim.choose(&header, if (memory_bytes == 0) null else memory_bytes - resident);
+        if (choice == null and !self.manifest().page_links) return self.links_needed(diagnostic);
+        return choice;
     }
 
     /// `links` over `memory`, copied into `links_memory`; the mapping leaves the resident set as it is copied.

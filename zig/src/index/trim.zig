@@ -47,7 +47,8 @@ pub fn choose(header: *const layout.headers.Links, room: ?u64) ?Choice {
 /// Called with parts of `links.heap` that have been read and are not needed soon, if ever.
 pub const Release = *const fn (part: []const u8) void;
 
-/// Keeps at most `wanted` links a vertex, and at most what `room` bytes hold. Consumes nothing: `links` stays valid.
+/// Keeps at most `wanted` links a vertex, and at most what `room` bytes hold; where that is too little, `needed` says what
+/// would do. Consumes nothing: `links` stays valid.
 pub fn trim(
     allocator: std.mem.Allocator,
     links: *const Links,
@@ -57,7 +58,9 @@ pub fn trim(
     room: ?u64,
     threads: u32,
     release: Release,
+    needed: *u64,
 ) Error!Trimmed {
+    needed.* = estimate_bytes(links, built, kept_min);
     // One of the tiers' numbers, or all that were built.
     var kept = step_down(built, @max(wanted, kept_min) + 1) orelse return error.NoRoom;
     if (room) |bytes| {
@@ -66,6 +69,7 @@ pub fn trim(
     while (true) {
         var trimmed = try trim_to(allocator, links, tiers, built, kept, threads, release);
         if (room == null or trimmed.memory.bytes.len <= room.?) return trimmed;
+        needed.* = trimmed.memory.bytes.len;
         trimmed.memory.free();
         kept = step_down(built, kept) orelse return error.NoRoom;
     }

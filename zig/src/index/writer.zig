@@ -27,6 +27,8 @@ pub const Input = struct {
     page_size: u32,
     salt: u32,
     links_kept: u32,
+    /// Pages hold the neighbor lists of their records, too.
+    page_links: bool,
     header: layout.headers.Codes,
     mean: []const f32,
     control: *Control,
@@ -62,7 +64,7 @@ pub fn record_sizes(allocator: std.mem.Allocator, built: *const graph.Graph, pla
     const new_of_old = try placement.inverse(allocator);
     defer allocator.free(new_of_old);
     const lists: Lists = .{ .graph = built, .order = placement.order, .new_of_old = new_of_old };
-    const codec = train_pages(lists, built.n);
+    const codec = train_pages(lists, built.n, adjacency.neighbors_max);
     const fixed: u32 = @intCast(params.lower_bytes() + layout.page.slot_bytes);
     var buffer: [adjacency.neighbors_max]u32 = undefined;
     for (placement.order, 0..) |old, vertex| {
@@ -124,8 +126,9 @@ fn train(comptime Codec: type, statistics: Codec.Statistics, lists: Lists, n: u3
     return Codec.train(&counted);
 }
 
-fn train_pages(lists: Lists, n: u32) page_lists.Codec {
-    return train(page_lists.Codec, .init(lists.graph.degree_max), lists, n, page_lists.neighbors_max);
+/// For lists of at most `most` neighbors.
+fn train_pages(lists: Lists, n: u32, most: u32) page_lists.Codec {
+    return train(page_lists.Codec, .init(@min(most, lists.graph.degree_max)), lists, n, most);
 }
 
 fn scale_of(span: work.Ranges.Span) quant.Scale16 {
@@ -135,7 +138,8 @@ fn scale_of(span: work.Ranges.Span) quant.Scale16 {
 fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagnostic) Error!void {
     const allocator = input.allocator;
     const n = input.graph.n;
-    const codec = train_pages(lists, n);
+    const most: u8 = if (input.page_links) adjacency.neighbors_max else 0;
+    const codec = train_pages(lists, n, most);
     const geometry: layout.page.Geometry = .{ .page_size = input.page_size, .lower_bytes = @intCast(input.params.lower_bytes()), .salt = input.salt };
     const factor_scale = scale_of(input.work_codes.ranges.f_full);
     var starts: std.ArrayList(u32) = .empty;
@@ -156,7 +160,7 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
     while (first < n) {
         try input.control.check();
         const wanted = group_from(input.placement, &group, first);
-        var set: RecordSet = .{};
+        var set: RecordSet = .{ .kept = @splat(most) };
         const count = set.fill(lists, &codec, geometry, first, @min(wanted, layout.page.records_max));
         if (count == 0) {
             diagnostic.say("a record does not fit a page of {d} bytes", .{input.page_size});
@@ -220,7 +224,7 @@ const carried_share = 4;
 /// that is a little too large gives up its least important edges (the last that pruning took, of the longest lists);
 /// what then does not fit goes on in another page.
 const RecordSet = struct {
-    kept: [layout.page.records_max]u8 = @splat(adjacency.neighbors_max),
+    kept: [layout.page.records_max]u8,
 
     /// Edges a page may give up: about one in thirty.
     const give_up_share = 30;
@@ -232,7 +236,7 @@ const RecordSet = struct {
         var edges: u32 = 0;
         for (0..wanted) |i| {
             const vertex = first + @as(u32, @intCast(i));
-            const ids = lists.of(vertex, adjacency.neighbors_max, &buffer);
+            const ids = lists.of(vertex, self.kept[i], &buffer);
             self.kept[i] = @intCast(ids.len);
             edges += @intCast(ids.len);
             sizes[i] = codec.encoded_bytes(vertex, ids);

@@ -45,6 +45,8 @@ pub const Manifest = struct {
     alpha: f32,
     seed: u64,
     links_built: u32,
+    /// Pages hold the neighbor lists of their records; without them links on disk cannot be searched.
+    page_links: bool = true,
     page_size: u32,
     page_count: u32,
     edges: u64,

@@ -40,7 +40,7 @@ const Fixture = struct {
         try self.world.init(seed);
         errdefer self.world.deinit();
         for (&self.readers, &self.shared, plans) |*reader, *shared, plan| {
-            reader.* = try index.Reader.open(testing.allocator, self.world.path, .{ .keep_links = plan == .links_in_memory }, &self.world.diagnostic);
+            reader.* = try index.Reader.open(testing.allocator, self.world.path, .{ .links = if (plan == .links_in_memory) .in_memory else .on_disk }, &self.world.diagnostic);
             shared.* = try search.Shared.init(testing.allocator, reader, plan);
         }
         self.file = try self.readers[0].dir.openFile(index.reader.file_pages, .{});

@@ -127,7 +127,7 @@ pub const Call = struct {
 };
 
 fn run(world: *World, setting: Setting, answers: *Answers) !void {
-    var reader = try index.Reader.open(testing.allocator, world.path, .{ .keep_links = setting.plan == .links_in_memory }, &world.diagnostic);
+    var reader = try index.Reader.open(testing.allocator, world.path, .{ .links = if (setting.plan == .links_in_memory) .in_memory else .on_disk }, &world.diagnostic);
     defer reader.deinit();
     var shared = try search.Shared.init(testing.allocator, &reader, setting.plan);
     defer shared.deinit(testing.allocator);
