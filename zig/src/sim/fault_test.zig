@@ -249,7 +249,8 @@ test "ten thousand queries in one call, some of which fail" {
     var found: usize = 0;
     for (0..count) |query| {
         if (asked.outcome(query) != .ok) {
-            try testing.expectEqual(.corrupt, asked.outcome(query));
+            // The last attempt at a page with a wrong bit may have been the one that failed otherwise.
+            try testing.expect(asked.outcome(query) == .corrupt or asked.outcome(query) == .io);
             try testing.expect(asked.pages[query] >= 0);
             continue;
         }
