@@ -334,11 +334,10 @@ def _cost_of(
 ) -> _Result:
     stats = result.stats
     nothing = np.zeros(len(counts), np.int64)
-    costs = {
-        name: np.asarray(stats.get(name, nothing))
-        for name in ("reads", "bytes_read", "shared_reads", "cache_hits")
-    }
-    return _Result(ids, distances, counts, metadata, **costs, **further)
+    reads, bytes_read, shared_reads, cache_hits = (
+        np.asarray(stats.get(name, nothing)) for name in ("reads", "bytes_read", "shared_reads", "cache_hits")
+    )
+    return _Result(ids, distances, counts, metadata, reads, bytes_read, shared_reads, cache_hits, **further)
 
 
 def _health_of(index: SearchIndex, node: str) -> ShardHealth:

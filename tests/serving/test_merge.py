@@ -47,7 +47,16 @@ def sharded(draw: st.DrawFn, strings: bool) -> tuple[list[Hits], int]:
             ids[row, :count] = [f"id{one:04d}" for one in mine] if strings else mine
             metadata.append([{"of": ids[row, place]} for place in range(count)])
         parts.append(
-            Hits(ids, distances, counts, metadata, reads=int(counts.sum()), bytes_read=1, cache_hits=2, shared_reads=3)
+            Hits(
+                ids,
+                distances,
+                counts,
+                metadata,
+                reads=int(counts.sum()),
+                bytes_read=1,
+                cache_hits=2,
+                shared_reads=3,
+            )
         )
     return parts, draw(st.integers(1, 12))
 

@@ -1,4 +1,5 @@
-//! Workers, each with a device of its own, interleaving queries so that none waits for another's read.
+//! Workers, each with a device of its own, interleaving queries so that none waits for another. What is on its way for
+//! one query is not read again for another of the same worker (in_flight.zig).
 const std = @import("std");
 const builtin = @import("builtin");
 const base = @import("base");
