@@ -51,14 +51,16 @@ def hit_rates(unit: str, policy: str) -> Callable[[Context], Found]:
                 index.search(others, K, list_size=size)
                 result = index.search(measured, K, list_size=size)
                 info = index.info()
-            hits, reads = float(result.stats["cache_hits"].mean()), float(result.stats["reads"].mean())
+            hits, reads, shared = (
+                float(result.stats[name].mean()) for name in ("cache_hits", "reads", "shared_reads")
+            )
             rows.append(
                 {
                     "share": share,
                     "cache_bytes": info["memory_bytes"]["cache"],
                     "hits": hits,
                     "reads": reads,
-                    "hit_rate": hits / max(hits + reads, 1e-9),
+                    "hit_rate": hits / max(hits + reads + shared, 1e-9),
                     curves.RECALL: float(datasets.recall(dataset, np.asarray(result.ids)).mean()),
                 }
             )

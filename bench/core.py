@@ -20,7 +20,7 @@ from bench import curves, datasets, device, sweep
 from bench.datasets import Dataset, K
 from bench.sections import Context, Found, Section
 
-COUNTS_USED = 2
+COUNTS_USED, OWN_READS = 2, 16
 FIXED_BYTES = 64 << 20
 STREAM_FROM = 10_000
 #: Draws of the repeating stream: the first half fills the cache, the second is measured.
@@ -207,7 +207,7 @@ def used(context: Context) -> Found:
     dataset = context.dataset()
     path = index_path(context, dataset, budget_of(context, 20))
     with velo.open(path, memory="20%", threads=context.threads) as index:
-        tuning = velo.SearchTuning(flags=COUNTS_USED)
+        tuning = velo.SearchTuning(flags=COUNTS_USED | OWN_READS)
         queries = dataset.queries[: context.query_count]
         stats = index.search(queries, K, list_size=100, tuning=tuning).stats
         info = index.info()

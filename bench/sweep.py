@@ -23,7 +23,7 @@ from bench.peers import install
 from velo.options import BuildOptions
 
 ROOT = Path(__file__).resolve().parents[1]
-COUNTERS = ("reads", "rounds", "bytes_read", "cache_hits", "estimates", "expanded")
+COUNTERS = ("reads", "rounds", "bytes_read", "shared_reads", "cache_hits", "estimates", "expanded")
 RUN_TIMEOUT_S = 4 * 3600
 DEFAULT_BITS = "4+6"
 

@@ -293,7 +293,7 @@ class _Table:
             list_size=list_size,
             recall=float(found.mean()),
             deviation=float(found.std() / np.sqrt(len(found))),
-            reads=stats["reads"],
+            reads=stats["reads"] + stats["shared_reads"],  # which of them were shared is chance
             rounds=stats["rounds"],
             estimates=stats["estimates"],
             expanded=stats["expanded"],

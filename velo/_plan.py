@@ -184,7 +184,8 @@ def _busy_searches(index: Index, queries: AnyArray, usual: Costs) -> tuple[float
         begin, started = time.perf_counter(), time.process_time()  # of all workers, whatever else runs
         stats = index.search(queries, 10, list_size=_LIST_LONG).stats
         busy_us = (time.process_time() - started) * 1e6 / len(queries)
-        ratios.append(busy_us / usual.busy_us(float(stats["reads"].mean()), float(stats["estimates"].mean())))
+        pages = float((stats["reads"] + stats["shared_reads"]).mean())
+        ratios.append(busy_us / usual.busy_us(pages, float(stats["estimates"].mean())))
         rates.append(float(stats["reads"].sum()) / (time.perf_counter() - begin))
     return min(ratios), max(rates)
 

@@ -28,6 +28,7 @@ _NARROW: Final = (
     "filtered",
     "records_scored",
     "records_used",
+    "shared_reads",
 )
 _WIDE: Final = ("bytes_read", "latency_us")
 
@@ -36,6 +37,7 @@ COUNTERS: Final = (
     "reads",
     "rounds",
     "bytes_read",
+    "shared_reads",
     "cache_hits",
     "estimates",
     "expanded",

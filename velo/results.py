@@ -59,7 +59,8 @@ class SearchResult:
     counts : ndarray of shape (nq,), uint32
         How many of each query's k entries are real.
     stats : dict of str to ndarray of shape (nq,)
-        ``reads``, ``rounds`` (dependent read rounds), ``bytes_read``, ``cache_hits``, ``estimates``
+        ``reads``, ``rounds`` (dependent read rounds), ``bytes_read``, ``shared_reads`` (pages that the
+        read of another query brought, beside ``reads``), ``cache_hits``, ``estimates``
         (distances estimated from codes in memory), ``expanded`` (vertices whose links were followed),
         ``filtered`` (vertices navigated through that failed the filter), ``records_scored``,
         ``records_used``, ``latency_us`` (from when a worker took the query until its end).

@@ -232,7 +232,7 @@ typedef struct velo_search_out {
     uint32_t *counts;
     int32_t *statuses;             /* velo_status of each query */
     int64_t *error_pages;          /* page of pages.bin at fault, or -1 */
-    uint32_t *reads;               /* device reads */
+    uint32_t *reads;               /* device reads that it caused */
     uint32_t *rounds;              /* dependent read rounds */
     uint64_t *bytes_read;
     uint32_t *cache_hits;
@@ -242,6 +242,7 @@ typedef struct velo_search_out {
     uint64_t *latency_us;          /* from the moment a worker took the query up to its end */
     uint32_t *records_scored;      /* records of read pages scored with their full code */
     uint32_t *records_used;        /* of them, those that ended in the list or the results */
+    uint32_t *shared_reads;        /* pages that another query's read brought; they are not among `reads` */
 } velo_search_out;
 
 /* Blocking. `queries` are query_count rows of dim elements, contiguous. filters: NULL, or filter_count handles with

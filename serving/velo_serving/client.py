@@ -67,7 +67,7 @@ class ClientResult:
     failures : list of dict
         Why shards are missing.
     stats : dict
-        ``reads``, ``bytes_read``, ``cache_hits``, summed.
+        ``reads``, ``bytes_read``, ``shared_reads``, ``cache_hits``, summed.
     groups : list of lists, or None
         Of a search by groups: the value of each group; ids and distances then have the shape (query_count, k,
         group_size), and counts says how many groups each query has.

@@ -166,6 +166,7 @@ def _hits_of(merged: Sequence[_Groups], parts: Sequence[Hits]) -> Hits:
         metadata=None if any(part.metadata is None for part in parts) else metadata,
         reads=sum(part.reads for part in parts),
         bytes_read=sum(part.bytes_read for part in parts),
+        shared_reads=sum(part.shared_reads for part in parts),
         cache_hits=sum(part.cache_hits for part in parts),
         groups=[[(value, len(hits)) for value, hits in groups.items()] for groups in merged],
     )

@@ -87,6 +87,7 @@ def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
         metadata=_merge_metadata(parts, order, counts),
         reads=sum(part.reads for part in parts),
         bytes_read=sum(part.bytes_read for part in parts),
+        shared_reads=sum(part.shared_reads for part in parts),
         cache_hits=sum(part.cache_hits for part in parts),
     )
 

@@ -258,6 +258,7 @@ class _Result:
     metadata: list[Any] | None
     reads: Any
     bytes_read: Any
+    shared_reads: Any
     cache_hits: Any
     groups: list[list[tuple[Any, int]]] | None = None
     limited: Any = None
@@ -273,6 +274,7 @@ class _Result:
             metadata=rows,
             reads=int(self.reads[start:stop].sum()),
             bytes_read=int(self.bytes_read[start:stop].sum()),
+            shared_reads=int(self.shared_reads[start:stop].sum()),
             cache_hits=int(self.cache_hits[start:stop].sum()),
             groups=None if self.groups is None else self.groups[start:stop],
             limited=None if self.limited is None else self.limited[start:stop],
@@ -332,10 +334,10 @@ def _cost_of(
 ) -> _Result:
     stats = result.stats
     nothing = np.zeros(len(counts), np.int64)
-    reads, bytes_read, cache_hits = (
-        np.asarray(stats.get(name, nothing)) for name in ("reads", "bytes_read", "cache_hits")
+    reads, bytes_read, shared_reads, cache_hits = (
+        np.asarray(stats.get(name, nothing)) for name in ("reads", "bytes_read", "shared_reads", "cache_hits")
     )
-    return _Result(ids, distances, counts, metadata, reads, bytes_read, cache_hits, **further)
+    return _Result(ids, distances, counts, metadata, reads, bytes_read, shared_reads, cache_hits, **further)
 
 
 def _health_of(index: SearchIndex, node: str) -> ShardHealth:

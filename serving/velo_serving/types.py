@@ -112,7 +112,7 @@ class Hits:
         after another, so only within a group do distances ascend.
     limited : ndarray of shape (query_count,), bool, or None
         Of a search by radius: whether there may be more.
-    reads, bytes_read, cache_hits : int
+    reads, bytes_read, shared_reads, cache_hits : int
         What the request cost, summed over its queries.
     """
 
@@ -122,6 +122,7 @@ class Hits:
     metadata: list[list[MetadataRow]] | None = None
     reads: int = 0
     bytes_read: int = 0
+    shared_reads: int = 0
     cache_hits: int = 0
     groups: list[list[tuple[Any, int]]] | None = None
     limited: npt.NDArray[np.bool_] | None = None

@@ -24,6 +24,7 @@ COUNTERS = {
     "filtered",
     "records_scored",
     "records_used",
+    "shared_reads",
     "latency_us",
 }
 
@@ -147,6 +148,20 @@ def test_a_query_asked_again_is_answered_by_the_cache(
     assert found >= before - 0.01
 
 
+def test_queries_in_flight_together_share_reads(sample: Any, sample_path: Path) -> None:
+    many = np.repeat(sample.queries[:5], 40, axis=0)
+    with velo.open(sample_path, threads=1, tuning=velo.OpenTuning(queries_in_flight=16)) as index:
+        assert index.info()["plan"] == "links_in_memory"
+        own = index.search(many, 10, tuning=velo.SearchTuning(flags=16))
+        together = index.search(many, 10)
+    assert np.array_equal(own.ids, together.ids)
+    assert (own.stats["shared_reads"] == 0).all()
+    wanted = together.stats["reads"] + together.stats["shared_reads"]
+    assert np.array_equal(wanted, own.stats["reads"])
+    # The first to come finds nothing on its way.
+    assert together.stats["shared_reads"][0] == 0
+
+
 def test_buffered_reads_find_the_same(sample: Any, sample_path: Path) -> None:
     with velo.open(sample_path) as direct:
         expected = direct.search(sample.queries[:50], 10)
@@ -209,7 +224,7 @@ def test_counters(small: Any) -> None:
         assert values.shape == (len(queries),), name
     page = index.info()["page_size"]
     assert np.array_equal(result.stats["bytes_read"], result.stats["reads"].astype(np.uint64) * page)
-    assert (result.stats["rounds"] <= result.stats["reads"]).all()
+    assert (result.stats["rounds"] <= result.stats["reads"] + result.stats["shared_reads"]).all()
     assert (result.stats["estimates"] >= result.stats["expanded"]).all()
     assert (result.counts == 10).all()
 

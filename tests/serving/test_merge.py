@@ -47,7 +47,16 @@ def sharded(draw: st.DrawFn, strings: bool) -> tuple[list[Hits], int]:
             ids[row, :count] = [f"id{one:04d}" for one in mine] if strings else mine
             metadata.append([{"of": ids[row, place]} for place in range(count)])
         parts.append(
-            Hits(ids, distances, counts, metadata, reads=int(counts.sum()), bytes_read=1, cache_hits=2)
+            Hits(
+                ids,
+                distances,
+                counts,
+                metadata,
+                reads=int(counts.sum()),
+                bytes_read=1,
+                cache_hits=2,
+                shared_reads=3,
+            )
         )
     return parts, draw(st.integers(1, 12))
 
@@ -72,6 +81,7 @@ def test_merge_is_sort_and_cut(strings: bool) -> None:
             assert [one["of"] for one in merged.metadata[row]] == [identity for _, identity in pairs]
         assert merged.reads == sum(part.reads for part in parts)
         assert merged.cache_hits == 2 * len(parts)
+        assert merged.shared_reads == 3 * len(parts)
 
     check()
 

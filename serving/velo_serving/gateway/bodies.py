@@ -368,6 +368,7 @@ def _status(answer: Answer, took_ms: float) -> dict[str, Any]:
         "stats": {
             "reads": answer.hits.reads,
             "bytes_read": answer.hits.bytes_read,
+            "shared_reads": answer.hits.shared_reads,
             "cache_hits": answer.hits.cache_hits,
         },
     }

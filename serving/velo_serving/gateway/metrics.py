@@ -57,6 +57,12 @@ class Metrics:
         self.bytes_read = Counter(
             "velo_read_bytes", "Bytes read from devices.", ["collection"], registry=registry
         )
+        self.shared_reads = Counter(
+            "velo_shared_reads",
+            "Pages that the read of another query brought.",
+            ["collection"],
+            registry=registry,
+        )
         self.cache_hits = Counter(
             "velo_cache_hits", "Records found in the cache.", ["collection"], registry=registry
         )
@@ -115,6 +121,7 @@ class _RouterObserver:
             metrics.queries.labels(collection).inc(queries)
             metrics.reads.labels(collection).inc(hits.reads)
             metrics.bytes_read.labels(collection).inc(hits.bytes_read)
+            metrics.shared_reads.labels(collection).inc(hits.shared_reads)
             metrics.cache_hits.labels(collection).inc(hits.cache_hits)
 
 

@@ -274,6 +274,7 @@ class SearchStats(BaseModel):
 
     reads: int
     bytes_read: int
+    shared_reads: int
     cache_hits: int
 
 

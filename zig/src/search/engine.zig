@@ -1,4 +1,5 @@
-//! Workers, each with a device of its own, interleaving queries so that none waits for another's read.
+//! Workers, each with a device of its own, interleaving queries so that none waits for another. What is on its way for
+//! one query is not read again for another of the same worker (in_flight.zig).
 const std = @import("std");
 const builtin = @import("builtin");
 const base = @import("base");
@@ -11,6 +12,8 @@ const Queue = job_file.Queue;
 const Outcome = job_file.Outcome;
 const Search = @import("search_state.zig").Search;
 const Fate = @import("search_state.zig").Fate;
+const InFlight = @import("in_flight.zig").InFlight;
+const flag_own_reads = @import("parameters.zig").flag_own_reads;
 const Shared = @import("shared.zig").Shared;
 const assert = std.debug.assert;
 
@@ -98,7 +101,7 @@ pub fn Engine(comptime Device: type) type {
 
         pub fn memory_bytes(self: *const Self) u64 {
             var sum: u64 = 0;
-            for (self.workers) |*worker| sum += worker.memory.bytes.len + worker.slots.len * @sizeOf(Slot);
+            for (self.workers) |*worker| sum += worker.memory.bytes.len + worker.slots.len * @sizeOf(Slot) + worker.in_flight.memory_bytes();
             return sum;
         }
 
@@ -107,6 +110,7 @@ pub fn Engine(comptime Device: type) type {
             job: *Job = undefined,
             query: u64 = 0,
             begin_us: u64 = 0,
+            /// Pages that it waits for, whoever asked for them first.
             in_flight: u32 = 0,
             outcome: Outcome = .ok,
             page: i64 = -1,
@@ -130,6 +134,9 @@ pub fn Engine(comptime Device: type) type {
             reads: []io.Read,
             free_buffers: []u32,
             free_count: u32,
+            /// Who needs a buffer: the read into it, and every query that holds its page.
+            users: []u32,
+            in_flight: InFlight,
             slots: []Slot,
             /// Slots without a query; slots whose query can go on; slots that wait for buffers.
             idle: Stack,
@@ -176,6 +183,11 @@ pub fn Engine(comptime Device: type) type {
                     read.* = .{ .offset = 0, .buffer = @alignCast(memory.bytes.ptr + i * stride), .length = page_size };
                     free.* = @intCast(buffer_count - 1 - i);
                 }
+                const users = try allocator.alloc(u32, buffer_count);
+                errdefer allocator.free(users);
+                @memset(users, 0);
+                var in_flight = try InFlight.init(allocator, buffer_count, slot_count);
+                errdefer in_flight.deinit(allocator);
                 const done = try allocator.alloc(*io.Read, buffer_count);
                 errdefer allocator.free(done);
                 var idle = try Stack.init(allocator, slot_count);
@@ -203,6 +215,8 @@ pub fn Engine(comptime Device: type) type {
                     .reads = reads,
                     .free_buffers = free_buffers,
                     .free_count = @intCast(buffer_count),
+                    .users = users,
+                    .in_flight = in_flight,
                     .slots = slots,
                     .idle = idle,
                     .ready = ready,
@@ -215,6 +229,7 @@ pub fn Engine(comptime Device: type) type {
             }
 
             fn deinit(self: *Worker, allocator: std.mem.Allocator) void {
+                assert(self.free_count == self.reads.len);
                 self.device.deinit();
                 for (self.slots) |*slot| slot.search.deinit(allocator);
                 allocator.free(self.slots);
@@ -223,6 +238,8 @@ pub fn Engine(comptime Device: type) type {
                 self.starved.deinit(allocator);
                 self.ahead.deinit(allocator);
                 allocator.free(self.done);
+                self.in_flight.deinit(allocator);
+                allocator.free(self.users);
                 allocator.free(self.free_buffers);
                 allocator.free(self.reads);
                 self.memory.free();
@@ -345,26 +362,42 @@ pub fn Engine(comptime Device: type) type {
                 }
             }
 
+            /// Pages that are on their way for another query are waited for, the others are read.
             fn ask(self: *Worker, number: u32) void {
                 const slot = &self.slots[number];
                 const search = &slot.search;
-                const header = &self.engine.shared.reader.pages_header;
+                const shares = search.parameters.flags & flag_own_reads == 0;
                 while (search.wanted_next < search.wanted_count) {
-                    if (self.free_count == 0) {
+                    const page = search.wanted[search.wanted_next];
+                    const known = if (shares) self.in_flight.find(page) else null;
+                    const buffer = known orelse self.begin_read(number, page) orelse {
                         slot.starved = true;
                         self.starved.push(number);
                         return;
-                    }
-                    self.free_count -= 1;
-                    const buffer = self.free_buffers[self.free_count];
-                    const page = search.wanted[search.wanted_next];
+                    };
+                    if (shares and known == null) self.in_flight.insert(page, buffer);
                     search.wanted_next += 1;
-                    const read = &self.reads[buffer];
-                    read.offset = header.offset_of(page);
-                    read.context = @as(usize, number) << 32 | page;
                     slot.in_flight += 1;
-                    self.device.submit(read);
+                    self.in_flight.wait(buffer, number);
                 }
+            }
+
+            /// Null when no buffer is free.
+            fn begin_read(self: *Worker, number: u32, page: u32) ?u32 {
+                if (self.free_count == 0) return null;
+                self.free_count -= 1;
+                const buffer = self.free_buffers[self.free_count];
+                self.users[buffer] = 1;
+                const read = &self.reads[buffer];
+                read.offset = self.engine.shared.reader.pages_header.offset_of(page);
+                read.context = context_of(number, page);
+                self.device.submit(read);
+                return buffer;
+            }
+
+            /// A read's asker, whose counters it enters, and its page.
+            fn context_of(number: u32, page: u32) usize {
+                return @as(usize, number) << 32 | page;
             }
 
             fn feed_starved(self: *Worker) void {
@@ -389,58 +422,98 @@ pub fn Engine(comptime Device: type) type {
                 self.make_ready(number);
             }
 
+            /// Hands a page to all that wait for it. One that is damaged or did not come is read again for those that
+            /// still want it, in case that was the transfer's fault and not the medium's.
             fn arrive(self: *Worker, read: *io.Read) void {
-                const number: u32 = @intCast(read.context >> 32);
+                const asker: u32 = @intCast(read.context >> 32);
                 const page: u32 = @truncate(read.context);
-                const slot = &self.slots[number];
                 const buffer: u32 = @intCast((@intFromPtr(read.buffer) - @intFromPtr(self.memory.bytes.ptr)) / self.buffer_stride);
-                slot.in_flight -= 1;
-                if (slot.asked_us > 0) {
-                    self.measure(&self.wait_us, base.nowMicros() -| slot.asked_us);
-                    slot.asked_us = 0;
-                }
-                switch (use(slot, read, page, buffer)) {
-                    .again => {
-                        slot.in_flight += 1;
-                        self.device.submit(read);
-                    },
-                    .fate => |fate| switch (fate) {
-                        .free => self.put_back(buffer),
-                        .held => {},
-                        .exchanged => |other| self.put_back(other),
-                    },
-                }
-                self.ready_if_complete(number);
-            }
-
-            const Use = union(enum) { again, fate: Fate };
-
-            /// Hands a page to its query. A page that is damaged or did not come is read again, in case that was the
-            /// transfer's fault and not the medium's; then it ends its query, and its query alone.
-            fn use(slot: *Slot, read: *const io.Read, page: u32, buffer: u32) Use {
-                const free: Use = .{ .fate = .free };
-                if (slot.outcome != .ok) return free;
-                const failure: Outcome = if (read.status == .ok) blk: {
-                    const fate = slot.search.on_page(page, read.data(), buffer) catch |err| switch (err) {
-                        error.BadChecksum, error.WrongPage, error.WrongIndex => break :blk .corrupt,
-                        else => { // its checksum is right: reading it again changes nothing
-                            slot.outcome = .corrupt;
-                            slot.page = page;
-                            return free;
+                const arrived = self.look_at(read, page);
+                var from: u32 = 0;
+                while (self.in_flight.next_waiting(buffer, from)) |number| : (from = number + 1) {
+                    const slot = &self.slots[number];
+                    if (slot.asked_us > 0) {
+                        // What another's read had left to wait says nothing of the device.
+                        if (number == asker) self.measure(&self.wait_us, base.nowMicros() -| slot.asked_us);
+                        slot.asked_us = 0;
+                    }
+                    if (slot.outcome == .ok and read.status == .ok) {
+                        const counters = &slot.search.counters;
+                        if (number == asker) {
+                            counters.reads += 1;
+                            counters.bytes_read += read.bytes;
+                        } else if (arrived == .view) counters.shared_reads += 1;
+                    }
+                    const fate = use(slot, page, arrived, buffer) orelse continue;
+                    self.in_flight.leave(buffer, number);
+                    slot.in_flight -= 1;
+                    switch (fate) {
+                        .free => {},
+                        .held => self.users[buffer] += 1,
+                        .exchanged => |other| {
+                            self.users[buffer] += 1;
+                            self.put_back(other);
                         },
-                    };
-                    return .{ .fate = fate };
-                } else if (read.status == .short) .corrupt else .io; // a file that ends before its page is damaged
-                if (slot.retries < retries_max) {
-                    slot.retries += 1;
-                    return .again;
+                    }
+                    self.ready_if_complete(number);
                 }
-                slot.outcome = failure;
-                slot.page = page;
-                return free;
+                if (self.in_flight.next_waiting(buffer, 0)) |first| {
+                    assert(self.users[buffer] == 1); // who waits still has seen what all saw: nobody holds it
+                    if (!self.in_flight.waits(buffer, asker)) read.context = context_of(first, page);
+                    self.device.submit(read);
+                } else {
+                    self.in_flight.remove(page, buffer);
+                    self.put_back(buffer);
+                }
             }
 
+            const Arrived = union(enum) {
+                view: layout.page.View,
+                /// Read again it may be whole; else its queries end so.
+                damaged: Outcome,
+                /// Its checksum is right: reading it again changes nothing.
+                broken,
+            };
+
+            fn look_at(self: *const Worker, read: *const io.Read, page: u32) Arrived {
+                switch (read.status) {
+                    .ok => {},
+                    .short => return .{ .damaged = .corrupt }, // a file that ends before its page is damaged
+                    else => return .{ .damaged = .io },
+                }
+                const reader = self.engine.shared.reader;
+                const view = layout.page.View.parse(read.data(), reader.page_geometry(), .{
+                    .page_index = page,
+                    .first_vertex = reader.directory.starts[page],
+                    .record_count = reader.directory.record_count(page),
+                }) catch |err| return switch (err) {
+                    error.BadChecksum, error.WrongPage, error.WrongIndex => .{ .damaged = .corrupt },
+                    error.BadRecordCount, error.BadAdjacency => .broken,
+                };
+                return .{ .view = view };
+            }
+
+            /// What becomes of the buffer, as far as this query goes; null where it wants the page read again. A page that
+            /// stays damaged ends the query.
+            fn use(slot: *Slot, page: u32, arrived: Arrived, buffer: u32) ?Fate {
+                if (slot.outcome != .ok) return .free;
+                slot.outcome = switch (arrived) {
+                    .view => |*view| if (slot.search.on_page(page, view, buffer)) |fate| return fate else |_| .corrupt,
+                    .damaged => |outcome| blk: {
+                        if (slot.retries == retries_max) break :blk outcome;
+                        slot.retries += 1;
+                        return null;
+                    },
+                    .broken => .corrupt,
+                };
+                slot.page = page;
+                return .free;
+            }
+
+            /// One of its users needs the buffer no more.
             fn put_back(self: *Worker, buffer: u32) void {
+                self.users[buffer] -= 1;
+                if (self.users[buffer] > 0) return;
                 self.free_buffers[self.free_count] = buffer;
                 self.free_count += 1;
             }
@@ -485,6 +558,7 @@ pub fn Engine(comptime Device: type) type {
             if (out.latency_us) |a| a[q] = base.nowMicros() - slot.begin_us;
             if (out.records_scored) |a| a[q] = counters.records_scored;
             if (out.records_used) |a| a[q] = counters.records_used;
+            if (out.shared_reads) |a| a[q] = counters.shared_reads;
         }
 
         pub fn submit(self: *Self, job: *Job) bool {

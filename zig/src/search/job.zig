@@ -26,6 +26,7 @@ pub const Out = extern struct {
     latency_us: ?[*]u64 = null,
     records_scored: ?[*]u32 = null,
     records_used: ?[*]u32 = null,
+    shared_reads: ?[*]u32 = null,
 };
 
 pub const Job = struct {

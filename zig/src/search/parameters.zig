@@ -13,6 +13,8 @@ pub const flag_counts_used: u32 = 2;
 pub const flag_record_only: u32 = 4;
 /// Links on disk: a search starts at the entry points alone.
 pub const flag_entries_only: u32 = 8;
+/// Every page is read for this query alone, also one that is on its way for another.
+pub const flag_own_reads: u32 = 16;
 
 /// How a search with a filter goes about it: `auto` leaves it to the planner (filter_plan.zig), the others are for
 /// comparison and for those who know better.

@@ -27,6 +27,7 @@ test {
     _ = job;
     _ = parameters;
     _ = calibration;
+    _ = @import("in_flight.zig");
     _ = @import("record.zig");
     _ = @import("cache_plan.zig");
 }

@@ -40,6 +40,7 @@ pub const Counters = struct {
     filtered: u32 = 0,
     records_scored: u32 = 0,
     records_used: u32 = 0,
+    shared_reads: u32 = 0,
 };
 
 pub const PageError = layout.page.Corrupt || error{BadList};
@@ -335,21 +336,13 @@ pub const Search = struct {
         }
     }
 
-    /// A page that was wanted has arrived, in the given buffer.
-    pub fn on_page(self: *Search, page_index: u32, bytes: []const u8, buffer: u32) PageError!Fate {
+    /// A page that was wanted has arrived, in the given buffer, and is whole.
+    pub fn on_page(self: *Search, page_index: u32, view: *const layout.page.View, buffer: u32) PageError!Fate {
         const reader = self.shared.reader;
-        const directory = &reader.directory;
-        self.counters.reads += 1;
-        self.counters.bytes_read += bytes.len;
-        const view = try layout.page.View.parse(bytes, reader.page_geometry(), .{
-            .page_index = page_index,
-            .first_vertex = directory.starts[page_index],
-            .record_count = directory.record_count(page_index),
-        });
         const count = view.record_count;
         var full: [layout.page.records_max]f32 = undefined;
         if (self.filter != null and self.parameters.filter_plan == .early) {
-            self.counters.records_scored += filtered.score_passing(self, &view, full[0..count]);
+            self.counters.records_scored += filtered.score_passing(self, view, full[0..count]);
         } else {
             self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.factors, full[0..count]);
             self.counters.records_scored += count;
@@ -369,9 +362,9 @@ pub const Search = struct {
             }
             if (!self.scanned and distance < reach) self.bring(vertex, distance);
         }
-        if (self.shared.cache) |cache| try cached.keep(self, cache, &view, full[0..count]);
+        if (self.shared.cache) |cache| try cached.keep(self, cache, view, full[0..count]);
         if (self.shared.plan == .links_in_memory or self.scanned) return .free;
-        return self.hold(.{ .page = page_index, .buffer = buffer, .view = view });
+        return self.hold(.{ .page = page_index, .buffer = buffer, .view = view.* });
     }
 
     fn hold(self: *Search, held: Held) Fate {

@@ -64,6 +64,7 @@ const Asked = struct {
     distances: []f32,
     statuses: []i32,
     pages: []i64,
+    shared_reads: []u32,
 
     fn init(self: *Asked, queries: []const f32) !void {
         const count = queries.len / dim;
@@ -71,9 +72,10 @@ const Asked = struct {
         self.distances = try testing.allocator.alloc(f32, count * k);
         self.statuses = try testing.allocator.alloc(i32, count);
         self.pages = try testing.allocator.alloc(i64, count);
+        self.shared_reads = try testing.allocator.alloc(u32, count);
         @memset(self.statuses, -1);
         @memset(self.pages, -1);
-        self.out = .{ .vertices = self.vertices.ptr, .distances = self.distances.ptr, .statuses = self.statuses.ptr, .error_pages = self.pages.ptr };
+        self.out = .{ .vertices = self.vertices.ptr, .distances = self.distances.ptr, .statuses = self.statuses.ptr, .error_pages = self.pages.ptr, .shared_reads = self.shared_reads.ptr };
         self.call = .{ .job = .{
             .queries = std.mem.sliceAsBytes(queries),
             .query_bytes = dim * 4,
@@ -91,6 +93,7 @@ const Asked = struct {
         testing.allocator.free(self.distances);
         testing.allocator.free(self.statuses);
         testing.allocator.free(self.pages);
+        testing.allocator.free(self.shared_reads);
     }
 
     fn outcome(self: *const Asked, query: usize) search.Outcome {
@@ -98,10 +101,11 @@ const Asked = struct {
     }
 };
 
-const Tally = struct { right: u64 = 0, failed: u64 = 0, closed: u64 = 0 };
+const Tally = struct { right: u64 = 0, failed: u64 = 0, closed: u64 = 0, canceled: u64 = 0, shared_reads: u64 = 0 };
 
 /// `right` are the answers of a device without faults, where the plan promises the same ones.
 fn judge(asked: *const Asked, page_count: u64, right: ?[]const i64, closing: bool, tally: *Tally) !void {
+    for (asked.shared_reads) |count| tally.shared_reads += count;
     for (0..asked.statuses.len) |query| switch (asked.outcome(query)) {
         .ok => {
             tally.right += 1;
@@ -121,6 +125,10 @@ fn judge(asked: *const Asked, page_count: u64, right: ?[]const i64, closing: boo
         .closed => {
             tally.closed += 1;
             try testing.expect(closing);
+        },
+        .canceled => {
+            tally.canceled += 1;
+            try testing.expect(asked.call.job.canceled.load(.monotonic));
         },
         else => return error.UnexpectedOutcome,
     };
@@ -168,9 +176,21 @@ fn run_one(fixture: *Fixture, seed: u64, right: []const i64, tally: *Tally) !voi
     const closing = prng.below(8) == 0;
     var asked: [query_count]Asked = undefined;
     const each = query_count / calls;
-    for (asked[0..calls], 0..) |*one, i| try one.init(fixture.world.queries[i * each * dim ..][0 .. each * dim]);
+    // Often the same few queries again, which wait for one another's reads.
+    const distinct: u64 = if (prng.below(2) == 0) query_count else 2;
+    var queries: [query_count * dim]f32 = undefined;
+    var expected: [query_count * k]i64 = undefined;
+    for (0..query_count) |i| {
+        const drawn: usize = if (distinct == query_count) i else @intCast(prng.below(distinct));
+        @memcpy(queries[i * dim ..][0..dim], fixture.world.queries[drawn * dim ..][0..dim]);
+        @memcpy(expected[i * k ..][0..k], right[drawn * k ..][0..k]);
+    }
+    for (asked[0..calls], 0..) |*one, i| try one.init(queries[i * each * dim ..][0 .. each * dim]);
     defer for (asked[0..calls]) |*one| one.deinit();
+    // Now and then a call is not wanted any more, while others may wait for what it asked for.
+    const canceled: ?usize = if (calls > 1 and prng.below(4) == 0) @intCast(prng.below(calls)) else null;
     for (asked[0..calls]) |*one| try testing.expect(engine.submit(&one.call.job));
+    if (canceled) |which_call| asked[which_call].call.job.canceled.store(true, .monotonic);
     if (closing) {
         engine.deinit();
         closed = true;
@@ -178,8 +198,7 @@ fn run_one(fixture: *Fixture, seed: u64, right: []const i64, tally: *Tally) !voi
     for (asked[0..calls], 0..) |*one, i| {
         one.call.done.wait();
         // With links on disk a search follows what has arrived, and may end elsewhere.
-        const expected = if (which == 0) right[i * each * k ..][0 .. each * k] else null;
-        try judge(one, page_count, expected, closing, tally);
+        try judge(one, page_count, if (which == 0) expected[i * each * k ..][0 .. each * k] else null, closing, tally);
     }
 }
 
@@ -200,6 +219,8 @@ test "thousands of runs under faults: the right answer or an error that names it
     try testing.expect(tally.right > runs);
     try testing.expect(tally.failed > runs / 10);
     try testing.expect(tally.closed > 0);
+    try testing.expect(tally.shared_reads > runs);
+    try testing.expect(tally.canceled > 0);
 }
 
 test "ten thousand queries in one call, some of which fail" {
@@ -228,7 +249,8 @@ test "ten thousand queries in one call, some of which fail" {
     var found: usize = 0;
     for (0..count) |query| {
         if (asked.outcome(query) != .ok) {
-            try testing.expectEqual(.corrupt, asked.outcome(query));
+            // The last attempt at a page with a wrong bit may have been the one that failed otherwise.
+            try testing.expect(asked.outcome(query) == .corrupt or asked.outcome(query) == .io);
             try testing.expect(asked.pages[query] >= 0);
             continue;
         }

@@ -95,6 +95,9 @@ const Answers = struct {
     pages: [query_count]i64 = @splat(-1),
     reads: [query_count]u32 = @splat(0),
     rounds: [query_count]u32 = @splat(0),
+    shared_reads: [query_count]u32 = @splat(0),
+    /// As the devices count them.
+    device_reads: u64 = 0,
 
     fn outcome(self: *const Answers, query: usize) search.Outcome {
         return @enumFromInt(self.statuses[query]);
@@ -114,6 +117,8 @@ const Setting = struct {
     staleness: u32 = 0,
     flags: u32 = 0,
     sigma: f32 = 0,
+    /// So many times the same query, one after the other, then the next.
+    repeats: u32 = 1,
 };
 
 pub const Call = struct {
@@ -149,9 +154,11 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
         .simulated_faults = setting.faults,
     });
     defer engine.deinit();
-    var out: search.Out = .{ .vertices = &answers.vertices, .statuses = &answers.statuses, .error_pages = &answers.pages, .reads = &answers.reads, .rounds = &answers.rounds };
+    var out: search.Out = .{ .vertices = &answers.vertices, .statuses = &answers.statuses, .error_pages = &answers.pages, .reads = &answers.reads, .rounds = &answers.rounds, .shared_reads = &answers.shared_reads };
+    var queries: [query_count * dim]f32 = undefined;
+    for (0..query_count) |i| @memcpy(queries[i * dim ..][0..dim], world.queries[i / setting.repeats * dim ..][0..dim]);
     var call: Call = .{ .job = .{
-        .queries = std.mem.sliceAsBytes(world.queries),
+        .queries = std.mem.sliceAsBytes(&queries),
         .query_bytes = dim * 4,
         .dtype = .f32,
         .count = query_count,
@@ -171,12 +178,13 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
     } };
     try testing.expect(engine.submit(&call.job));
     call.done.wait();
+    for (engine.workers) |*worker| answers.device_reads += worker.device.sequence;
 }
 
-fn recall(world: *const World, answers: *const Answers) f64 {
+fn recall(world: *const World, answers: *const Answers, repeats: usize) f64 {
     var found: usize = 0;
     for (0..query_count) |query| {
-        for (world.nearest(query)) |vertex| {
+        for (world.nearest(query / repeats)) |vertex| {
             if (std.mem.indexOfScalar(i64, answers.vertices[query * k ..][0..k], vertex) != null) found += 1;
         }
     }
@@ -198,7 +206,7 @@ test "both plans, with and without a cache, find what brute force finds" {
         var answers: Answers = .{};
         try run(&world, setting, &answers);
         for (0..query_count) |query| try testing.expectEqual(.ok, answers.outcome(query));
-        const found = recall(&world, &answers);
+        const found = recall(&world, &answers, 1);
         errdefer std.debug.print("recall {d}\n", .{found});
         try testing.expect(found >= 0.95);
     }
@@ -228,7 +236,7 @@ test "the switches of links on disk: each finds what brute force finds, and cost
         own.* = .{};
         try run(&world, setting, own);
         for (0..query_count) |query| try testing.expectEqual(.ok, own.outcome(query));
-        const found = recall(&world, own);
+        const found = recall(&world, own, 1);
         errdefer std.debug.print("recall {d}\n", .{found});
         try testing.expect(found >= 0.95);
     }
@@ -297,6 +305,40 @@ test "the order in which pages arrive changes nothing" {
         var answers: Answers = .{};
         try run(&world, .{ .seed = seed, .faults = faults.Fault.late.mask() | faults.Fault.reordered.mask(), .queries_in_flight = 1 + @as(u32, @intCast(seed)) }, &answers);
         try testing.expectEqualSlices(i64, &first.vertices, &answers.vertices);
-        try testing.expectEqualSlices(u32, &first.reads, &answers.reads);
+        // Whether a page was read for this query or for another one depends on the order, not whether it was wanted.
+        for (0..query_count) |i|
+            try testing.expectEqual(first.reads[i] + first.shared_reads[i], answers.reads[i] + answers.shared_reads[i]);
+    }
+}
+
+test "queries that want the same pages at the same time share their reads" {
+    var world: World = undefined;
+    try world.init(5);
+    defer world.deinit();
+    for ([_]search.Plan{ .links_in_memory, .links_on_disk }) |plan| {
+        for ([_]u32{ 4, 20 }) |repeats| {
+            for (0..3) |seed| {
+                errdefer std.debug.print("{any}, {d} times, seed={d}\n", .{ plan, repeats, seed });
+                const setting: Setting = .{ .plan = plan, .threads = 1, .queries_in_flight = repeats, .repeats = repeats, .seed = seed };
+                var own_setting = setting;
+                own_setting.flags = search.parameters.flag_own_reads;
+                var own: Answers = .{};
+                try run(&world, own_setting, &own);
+                var shared: Answers = .{};
+                try run(&world, setting, &shared);
+                try testing.expectEqual(0, total_of(&own.shared_reads));
+                for ([_]*const Answers{ &own, &shared }) |answers| {
+                    for (0..query_count) |query| try testing.expectEqual(.ok, answers.outcome(query));
+                    try testing.expectEqual(answers.device_reads, total_of(&answers.reads));
+                    try testing.expect(recall(&world, answers, repeats) >= 0.9); // of few distinct queries
+                }
+                // Four enter before the first read ends (simulated polls take less), and stay together from then on.
+                if (repeats == 4 and plan == .links_in_memory) try testing.expectEqual(own.device_reads, 4 * shared.device_reads);
+                try testing.expect(shared.device_reads < own.device_reads / 2);
+                if (plan == .links_on_disk) continue;
+                try testing.expectEqualSlices(i64, &own.vertices, &shared.vertices);
+                for (own.reads, shared.reads, shared.shared_reads) |alone, reads, others| try testing.expectEqual(alone, reads + others);
+            }
+        }
     }
 }
