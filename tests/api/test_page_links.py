@@ -101,3 +101,14 @@ def test_filters_and_stored_vectors_do_as_ever(tmp_path: Path, vectors: Any) -> 
         result = index.search(base[:50], 5, filter=velo.col("third") == 1)
         assert (np.asarray(result.ids) % 3 == 1).all()
         assert np.allclose(index.get_vectors([7, 3]), base[[7, 3]])
+
+
+def test_codes_without_lower_bits_leave_pages_little_to_hold(tmp_path: Path, vectors: Any) -> None:
+    with velo.build(
+        tmp_path / "x", vectors[:ROWS], page_links=False, memory_bits=6, record_bits=0, threads=1
+    ) as index:
+        assert index.info()["records_per_page"] > 200
+        result = index.search(vectors[ROWS:], K, list_size=64)
+    truth = brute_force(vectors[:ROWS], vectors[ROWS:], K).ids
+    found = np.mean([len(set(a) & set(b)) for a, b in zip(np.asarray(result.ids), truth, strict=True)]) / K
+    assert found > 0.75
