@@ -17,6 +17,7 @@ __all__ = [
     "DTYPE_CODES",
     "FILTER_PLANS",
     "IO_CODES",
+    "LINKS_STEPS",
     "METRIC_CODES",
     "PLAN_CODES",
     "BuildOptions",
@@ -142,6 +143,16 @@ _LINKS_WANTED: Final = 16
 _LINKS_LEAST: Final = 12
 
 
+#: Codes are as long as a multiple of this (zig/src/base/limits.zig).
+_DIM_CODE_MULTIPLE: Final = 16
+_PAGE_BYTES: Final = 4096
+#: Factors and links of a record, more or less.
+_RECORD_BEYOND_CODES: Final = 60
+
+#: Numbers of links a vertex that an open index may keep below all that were built (zig/src/layout/links.zig).
+LINKS_STEPS: Final = (24, 20, 16, 14, 12, 10, 8)
+
+
 def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
     """Bits a dimension in memory and in the record for indexes that will be open within a budget.
 
@@ -165,6 +176,32 @@ def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
         if dim * memory_bits / 8 + 4 + 1.7 + links * link_bytes <= vector_bytes:
             return memory_bits, record_bits
     return _BITS_LINKS_ON_DISK
+
+
+def bits_around(budget_bytes: int, row_count: int, dim: int) -> list[tuple[int, int]]:
+    """What `bits_within` chooses, and one bit more and one less in memory, as far as codes have room.
+
+    Returns
+    -------
+    list of (memory_bits, record_bits)
+        Empty where not even the shortest codes fit.
+    """
+    ladder = (*_BITS, _BITS_LINKS_ON_DISK)
+    chosen = ladder.index(bits_within(budget_bytes, row_count, dim))
+    near = ladder[max(0, chosen - 1) : chosen + 2]
+    return [bits for bits in near if row_count * _codes_bytes(dim, *bits) <= budget_bytes]
+
+
+def codes_bytes_least(row_count: int, dim: int) -> int:
+    """What the shortest codes that `bits_around` knows take, with the page directory."""
+    return math.ceil(row_count * _codes_bytes(dim, *_BITS_LINKS_ON_DISK))
+
+
+def _codes_bytes(dim: int, memory_bits: int, record_bits: int) -> float:
+    """Bytes a vector of codes and page directory (12 a page), a little more than less."""
+    dim_code = -(-dim // _DIM_CODE_MULTIPLE) * _DIM_CODE_MULTIPLE
+    record = dim_code * record_bits / 8 + _RECORD_BEYOND_CODES
+    return dim_code * memory_bits / 8 + 4 + 12 * record / _PAGE_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
