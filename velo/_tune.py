@@ -1,36 +1,42 @@
 """Which options to build and to open with: tried on a sample of the vectors, on the machine at hand.
 
 FlashANNS (§4.3) chooses the degree of its graph before it is built: it times reads and computation on indexes
-over a sample, with random links. Here the sample's indexes are true ones, since what a degree is worth is also
-how many reads a recall takes, and the bits of codes are chosen along with it.
+over a sample, with random links. Here the sample's indexes are true ones, since what a degree is worth is
+also how many reads a recall takes, and the bits of codes are chosen along with it.
 
-Small indexes are built over the sample for several splits of the bits, then, with the best of them, for several
-degrees; rows held out of the sample are searched for with growing lists; and the reads, rounds and estimates at
-the recall asked go into the model of :mod:`velo._plan` with what this machine takes.
+Small indexes are built over the sample for several splits of the bits, then, with the best of them, for
+several degrees; rows held out of the sample are searched for with growing lists; and the reads, rounds and
+estimates at the recall asked go into the model of :mod:`velo._plan` with what this machine takes.
 
 The whole has more rows than the sample. Per split of the bits a quarter of the sample is indexed too: what
-grows from the quarter to the sample (the list, reads, rounds, and estimates beyond the entry points, which are
-2·√n) is taken to grow on by the same power of the number of rows. From 50,000 to a million SIFT descriptors that
-met reads within 10 % and estimates within 10 % with 16 and more links in memory, within 30 % with 8. Links
-take 0.73 bits more each with every doubling. What the sample cannot tell: times are those of codes that are
-nearer to the processor than a large index's would be, and of degrees beyond which a small graph has no use.
+grows from the quarter to the sample (the list, reads, rounds, and estimates beyond the entry points, which
+are 2·√n) is taken to grow on by the same power of the number of rows. From 50,000 to a million SIFT
+descriptors, at recall 0.95, that met reads and estimates within 10 % with 16 and more links in memory; with
+8 it told 10 % too few reads and 30 % too many estimates. Links take 0.73 bits more each with every doubling.
+
+Processor times are those of searches of the sample's indexes at the recall asked, over what the model makes
+of their counts: following many short lists takes more than few long ones. What a sample cannot tell: what
+higher degrees are worth in a graph that is much larger; and its codes are nearer to the processor than a
+large index's.
 """
 
 from __future__ import annotations
 
 import math
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from velo import _native
-from velo._plan import Costs, measure_costs, open_to_measure
+from velo._plan import Costs, busy_searches, measure_costs, open_to_measure, usual_costs
 from velo._tune_sample import (
     Counts,
     Sample,
     at_recall,
+    check_source,
     draw,
     links_bytes_grown,
     quarter_of,
@@ -38,11 +44,12 @@ from velo._tune_sample import (
 )
 from velo.errors import BudgetTooSmallError, CancelledError, InvalidArgumentError
 from velo.formats.source import as_source
-from velo.index import open_index
+from velo.index import Index, open_index
 from velo.options import (
     BuildOptions,
     OpenTuning,
     bits_around,
+    bits_within,
     codes_bytes_least,
     fill_search,
     memory_bytes,
@@ -61,13 +68,18 @@ _SAMPLE_MOST: Final = 1_000_000
 _DEGREE_USUAL: Final = BuildOptions().degree
 _LINKS_USUAL: Final = BuildOptions().links_kept
 
-#: Queries a second closer than this are the same, as far as a sample can tell.
-_SAME: Final = 0.97
+#: Queries a second closer than this are the same, as far as a sample and the model can tell.
+_SAME: Final = 0.92
+
+#: The same for what was measured as it went.
+_SAME_MEASURED: Final = 0.95
 
 #: Of B = ⌈α·I/T⌉ (VeloANN, §3.1), and its bounds: as zig/src/search/engine.zig has them.
 _ALPHA: Final = 2.0
 _IN_FLIGHT_LEAST: Final = 4
 _IN_FLIGHT_MOST: Final = 256
+#: Not more than so many are tried beyond that B: each takes page buffers, outside the budget.
+_IN_FLIGHT_TRIED: Final = 64
 
 #: How often costs are measured; the least counts.
 _TURNS: Final = 3
@@ -136,13 +148,15 @@ class Proposal:
     Attributes
     ----------
     chosen : TunedCandidate
-        The most queries a second at the recall; among those within 3 % of it, which a sample cannot tell
-        apart, the degree nearest to the default one, then the lowest latency.
+        The most queries a second at the recall. Among those within 8 % of it, which a sample cannot tell
+        apart, the degree nearest to the default one, then the bits that ``search_memory=`` of a build would
+        choose, then the lowest latency.
     queries_in_flight : int
-        Queries that a worker should interleave: ⌈2·I/T⌉ (VeloANN, §3.1), I the wait for a round of reads, T
-        the processor time between two of them.
+        Queries that a worker should interleave: ⌈2·I/T⌉ (VeloANN, §3.1), I the wait for a round of reads that
+        is alone, T the processor time between two of them; doubled, up to 64, as long as the sample is
+        answered faster, since waits grow as the device is kept busy.
     candidates : tuple of TunedCandidate
-        All that were tried, in that order.
+        All that were tried, by bits and degree.
     n, dim : int
     metric : str
     memory : int, float or str
@@ -152,8 +166,8 @@ class Proposal:
     recall, k : float, int
     sample_rows, query_count : int
         Rows that were indexed, and others that were searched for.
-    costs : dict of str to float
-        What this machine takes, with the chosen bits (velo._plan.Costs).
+    costs : Costs
+        What this machine takes, with the chosen bits.
     """
 
     chosen: TunedCandidate
@@ -168,7 +182,7 @@ class Proposal:
     k: int
     sample_rows: int
     query_count: int
-    costs: dict[str, float]
+    costs: Costs
 
     @property
     def build_options(self) -> dict[str, Any]:
@@ -290,32 +304,37 @@ def tune(
     usual = min(tried, key=lambda degree: abs(degree - _DEGREE_USUAL))
     options = BuildOptions(metric=metric, threads=threads, seed=seed, degree=usual, links_kept=0)
     source = as_source(vectors)
+    check_source(source)
     n, dim = source.shape
     budget = memory_bytes(memory, n, dim)
     dim_work = dim + (metric == "ip")
     splits = bits_around(budget, n, dim_work)
+    usual_bits = bits_within(budget, n, dim)
     if not splits:
         raise _too_small(budget, n, codes_bytes_least(n, dim_work))
-    steps = _Steps(len(splits) + len(tried), progress)
+    steps = _Steps(len(splits) + len(tried) + 2, progress)
     steps.tell("drawing the sample")
     drawn = draw(source, sample, metric, k, seed)
     with scratch_folder(source, scratch) as folder:
         trial = _Trial(drawn, folder, options, budget, float(recall), steps)
         seen = [trial.take(usual, split) for split in splits]
-        trial.measure(splits)
         fitting = [one for one in seen if one.resident_bytes <= budget]
         if not fitting:
             raise _too_small(budget, n, math.ceil(min(one.resident_bytes for one in seen)))
-        candidates = [trial.reckoned(one) for one in fitting]
-        best = _best(candidates)
-        bits = (best.memory_bits, best.record_bits)
-        candidates += [trial.reckoned(trial.take(degree, bits)) for degree in tried if degree != usual]
-    chosen = _best(candidates)
-    costs = trial.costs[bits]
+        by_bits = trial.reckoned(fitting)
+        best = by_bits.index(_best(by_bits, usual_bits))
+        # Timed once more with the other degrees, so that all were timed alike.
+        seen = [fitting[best], *(trial.take(one, fitting[best].bits) for one in tried if one != usual)]
+        by_degree = trial.reckoned(seen)
+        chosen = _best(by_degree, usual_bits)
+        costs = trial.costs(seen[by_degree.index(chosen)])
+        least = _least_in_flight(costs, chosen)
+        queries_in_flight = trial.queries_in_flight(seen[by_degree.index(chosen)], least)
+    tried_all = (*by_bits[:best], *by_bits[best + 1 :], *by_degree)
     return Proposal(
         chosen=chosen,
-        queries_in_flight=_queries_in_flight(costs, chosen),
-        candidates=tuple(candidates),
+        queries_in_flight=queries_in_flight,
+        candidates=tuple(sorted(tried_all, key=lambda one: (-one.memory_bits, one.degree))),
         n=n,
         dim=dim,
         metric=metric,
@@ -325,7 +344,7 @@ def tune(
         k=k,
         sample_rows=len(drawn.rows),
         query_count=len(drawn.queries),
-        costs=asdict(costs),
+        costs=costs,
     )
 
 
@@ -337,16 +356,22 @@ def _too_small(budget: int, n: int, needed: int) -> BudgetTooSmallError:
     )
 
 
-def _best(candidates: Sequence[TunedCandidate]) -> TunedCandidate:
+def _best(candidates: Sequence[TunedCandidate], usual_bits: tuple[int, int]) -> TunedCandidate:
     reached = [one for one in candidates if one.reached]
     if not reached:
         return max(candidates, key=lambda one: one.recall)
     most = max(one.queries_per_s for one in reached)
     alike = [one for one in reached if one.queries_per_s >= _SAME * most]
-    return min(alike, key=lambda one: (abs(one.degree - _DEGREE_USUAL), one.latency_us))
+
+    def unusual(one: TunedCandidate) -> tuple[int, bool, float]:
+        bits = (one.memory_bits, one.record_bits)
+        return abs(one.degree - _DEGREE_USUAL), bits != usual_bits, one.latency_us
+
+    return min(alike, key=unusual)
 
 
-def _queries_in_flight(costs: Costs, one: TunedCandidate) -> int:
+def _least_in_flight(costs: Costs, one: TunedCandidate) -> int:
+    """⌈α·I/T⌉ (VeloANN, §3.1): I the wait for a round of reads, alone, T the work between two of them."""
     work_us = costs.busy_us(one.reads, one.estimates) / max(1.0, one.rounds)
     wanted = math.ceil(_ALPHA * costs.round_us / max(work_us, 1.0))
     return max(_IN_FLIGHT_LEAST, min(_IN_FLIGHT_MOST, wanted))
@@ -383,6 +408,7 @@ class _Seen:
 
     degree: int
     bits: tuple[int, int]
+    folder: Path
     build_s: float
     points: list[Counts]
     info: dict[str, Any]
@@ -402,7 +428,9 @@ class _Trial:
         self._recall = recall
         self._steps = steps
         self._growth: dict[tuple[int, int], dict[str, float]] = {}
-        self.costs: dict[tuple[int, int], Costs] = {}
+        self._costs: dict[Path, Costs] = {}
+        self._round_us = math.inf
+        self._reads_per_s = 0.0
 
     def take(self, degree: int, bits: tuple[int, int]) -> _Seen:
         """Build one candidate and search it."""
@@ -414,47 +442,77 @@ class _Trial:
             memory_bits=bits[0],
             record_bits=bits[1],
         )
-        folder = self._folder_of(bits)
+        folder = self._folder / f"{degree}-{bits[0]}-{bits[1]}"
         build_s = self._sample.build(folder, options, self._steps.again)
         with self._sample.open_within(folder, self._budget, options.threads) as index:
             points = self._sample.curve(index, self._recall)
             info, resident = index.info(), self._sample.resident_bytes(index)
         if bits not in self._growth:
             self._growth[bits] = self._grown(options, info, points)
-        if self.costs:  # they have been measured: nothing more is asked of this index
-            shutil.rmtree(folder)
-        return _Seen(degree, bits, build_s, points, info, resident)
+        return _Seen(degree, bits, folder, build_s, points, info, resident)
 
-    def measure(self, splits: Sequence[tuple[int, int]]) -> None:
-        """What searches with such codes take, by the indexes that were built for them, which are removed.
+    def reckoned(self, seen: Sequence[_Seen]) -> list[TunedCandidate]:
+        """Time searches of these candidates, and say what indexes of all rows would be like.
 
-        The machine may have other work: splits take turns, and of each the least that was seen counts.
+        The machine may have other work: candidates take turns, and of each the least that was seen counts.
         """
         self._steps.tell("timing searches and reads")
-        seen: dict[tuple[int, int], list[Costs]] = {bits: [] for bits in splits}
-        for turn in range(_TURNS):
-            for bits in splits:
+        with open_to_measure(seen[0].folder, self._options.threads) as index:
+            device = measure_costs(index, self._options.seed)
+        self._round_us = min(self._round_us, device.round_us)
+        self._reads_per_s = max(self._reads_per_s, device.reads_per_s)
+        queries, k = self._sample.queries, self._sample.k
+        for _ in range(_TURNS):
+            for one in seen:
                 self._steps.go_on()
-                with open_to_measure(self._folder_of(bits), self._options.threads) as index:
-                    seen[bits].append(measure_costs(index, self._options.seed + turn))
-        every = [one for costs in seen.values() for one in costs]
-        entries = _entry_points(self._sample.n) - _entry_points(len(self._sample.rows))
-        for bits in splits:
-            least = min(seen[bits], key=lambda one: one.query_us)
-            self.costs[bits] = replace(
-                least,
-                round_us=min(one.round_us for one in every),
-                reads_per_s=max(one.reads_per_s for one in every),
-                estimates_least=least.estimates_least + entries,
-            )
-            shutil.rmtree(self._folder_of(bits))
+                list_size = round(at_recall(one.points, self._recall).list_size)
+                with self._opened(one.folder, one.info) as index:
+                    usual = usual_costs(index, queries)
+                    times, reads_per_s = busy_searches(index, queries, usual, k, list_size)
+                self._reads_per_s = max(self._reads_per_s, reads_per_s)
+                known = self._costs.get(one.folder)
+                if known is None or usual.slower(times).query_us < known.query_us:
+                    self._costs[one.folder] = usual.slower(times)
+        return [self._reckoned(one) for one in seen]
 
-    def reckoned(self, seen: _Seen) -> TunedCandidate:
-        """What an index of all rows would be like."""
+    def costs(self, seen: _Seen) -> Costs:
+        """What the machine takes for a candidate's searches, with all rows."""
+        known = self._costs[seen.folder]
+        entries = _entry_points(self._sample.n) - _entry_points(len(self._sample.rows))
+        return replace(
+            known,
+            round_us=self._round_us,
+            reads_per_s=self._reads_per_s,
+            estimates_least=known.estimates_least + entries,
+        )
+
+    def queries_in_flight(self, seen: _Seen, least: int) -> int:
+        """From `least` on, doubled as long as that answers more: waits grow as the device is kept busy."""
+        self._steps.tell("trying queries in flight")
+        tried = [least << step for step in range(8) if least << step <= max(least, _IN_FLIGHT_TRIED)]
+        rates = dict.fromkeys(tried, 0.0)
+        queries, k = self._sample.queries, self._sample.k
+        list_size = round(at_recall(seen.points, self._recall).list_size)
+        for _ in range(_TURNS):
+            for count in tried:
+                self._steps.go_on()
+                with self._opened(seen.folder, seen.info, count) as index:
+                    for _ in range(_TURNS):
+                        started = time.perf_counter()
+                        index.search(queries, k, list_size=list_size)
+                        rates[count] = max(rates[count], len(queries) / (time.perf_counter() - started))
+        return next(count for count in tried if rates[count] >= _SAME_MEASURED * max(rates.values()))
+
+    def _opened(self, folder: Path, info: dict[str, Any], queries_in_flight: int | None = None) -> Index:
+        """An index of a sample with the plan and links of the candidate."""
+        tuning = OpenTuning(links_kept=info["links_kept"] or None, queries_in_flight=queries_in_flight)
+        return open_index(folder, threads=self._options.threads, plan=info["plan"], tuning=tuning)
+
+    def _reckoned(self, seen: _Seen) -> TunedCandidate:
         n, rows, info = self._sample.n, len(self._sample.rows), seen.info
         own = at_recall(seen.points, self._recall)
         counts = self._of_all(own, self._growth[seen.bits])
-        costs = self.costs[seen.bits]
+        costs = self.costs(seen)
         edges = info["edges_per_vertex"] + info["links_built"]
         return TunedCandidate(
             degree=seen.degree,
@@ -481,16 +539,12 @@ class _Trial:
             sample_build_s=seen.build_s,
         )
 
-    def _folder_of(self, bits: tuple[int, int]) -> Path:
-        return self._folder / f"{bits[0]}-{bits[1]}"
-
     def _grown(self, options: BuildOptions, info: dict[str, Any], points: list[Counts]) -> dict[str, float]:
         """The power of the number of rows by which each count grew from a quarter of the sample."""
         quarter = quarter_of(self._sample, self._options.seed)
         folder = self._folder / "quarter"
         quarter.build(folder, options, self._steps.again)
-        tuning = OpenTuning(links_kept=info["links_kept"] or None)
-        with open_index(folder, threads=options.threads, plan=info["plan"], tuning=tuning) as index:
+        with self._opened(folder, info) as index:
             fewer = quarter.curve(index, self._recall)
         shutil.rmtree(folder)
         recall = min(self._recall, points[-1].recall, fewer[-1].recall)

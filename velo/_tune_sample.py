@@ -1,7 +1,8 @@
-"""A sample of the user's vectors: drawn, indexed in a folder for scratch, searched for rows held out of it."""
+"""A sample of the user's vectors: drawn, indexed in a folder for scratch, searched for held-out rows."""
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -16,14 +17,23 @@ import numpy as np
 
 from velo._held_out import draw_rows, rows_of
 from velo.build import build_shard, os_failure
-from velo.errors import EmptyError, InvalidArgumentError, NotFiniteError
+from velo.errors import DimensionMismatchError, EmptyError, InvalidArgumentError, NotFiniteError
 from velo.formats.source import ArraySource, FileSource, Source, native_dtype
 from velo.index import Index, open_index
 from velo.options import LINKS_STEPS, BuildOptions, OpenTuning
 from velo.testing import brute_force, exact_distances, recall_at_k
 from velo.types import AnyArray, Int64Array, MetricName, PathLike
 
-__all__ = ["Counts", "Sample", "at_recall", "draw", "links_bytes_grown", "quarter_of", "scratch_folder"]
+__all__ = [
+    "Counts",
+    "Sample",
+    "at_recall",
+    "check_source",
+    "draw",
+    "links_bytes_grown",
+    "quarter_of",
+    "scratch_folder",
+]
 
 _ROWS_MIN: Final = 1000
 _QUERIES_MAX: Final = 600
@@ -103,7 +113,8 @@ class Sample:
         """What codes, links and page directory of the whole index would take, by those of this one."""
         info = index.info()
         own = sum(info["memory_bytes"][part] for part in ("codes", "links", "pages"))
-        return self.n * (own / len(self.rows) + links_bytes_grown(info["links_kept"], len(self.rows), self.n))
+        grown = links_bytes_grown(info["links_kept"], len(self.rows), self.n)
+        return float(self.n * (own / len(self.rows) + grown))
 
     def curve(self, index: Index, recall: float) -> list[Counts]:
         """Searches with growing lists until `recall` is found, or the longest list was tried."""
@@ -123,7 +134,7 @@ class Sample:
 
 def links_bytes_grown(links: float, sample_rows: int, n: int) -> float:
     """Bytes a vector by which so many links, of a sample of the rows, are smaller than they will be."""
-    return links * _LINK_BITS_DOUBLING * np.log2(max(1.0, n / sample_rows)) / 8
+    return links * _LINK_BITS_DOUBLING * math.log2(max(1.0, n / sample_rows)) / 8
 
 
 def at_recall(points: list[Counts], recall: float) -> Counts:
@@ -146,14 +157,14 @@ def at_recall(points: list[Counts], recall: float) -> Counts:
     )
 
 
-def draw(source: Source, count: int, metric: MetricName, k: int, seed: int) -> Sample:
-    """Draw `count` rows (all where there are no more) and hold some of them out as queries.
+def check_source(source: Source) -> None:
+    """Whether there is enough to learn from.
 
     Raises
     ------
-    EmptyError, InvalidArgumentError, NotFiniteError
+    EmptyError, InvalidArgumentError, DimensionMismatchError, DtypeError
     """
-    n = source.shape[0]
+    n, dim = source.shape
     if n == 0:
         raise EmptyError("there are no vectors to learn from", argument="vectors")
     if n < _ROWS_MIN:
@@ -161,6 +172,19 @@ def draw(source: Source, count: int, metric: MetricName, k: int, seed: int) -> S
             f"vectors must be at least {_ROWS_MIN:,} rows to learn from, not {n:,}; so few need no tuning",
             argument="vectors",
         )
+    if dim < 1:
+        raise DimensionMismatchError("the vectors have no dimensions", argument="vectors")
+    native_dtype(source.dtype)
+
+
+def draw(source: Source, count: int, metric: MetricName, k: int, seed: int) -> Sample:
+    """Draw `count` rows (all where there are no more) and hold some of them out as queries.
+
+    Raises
+    ------
+    InvalidArgumentError, NotFiniteError
+    """
+    n = source.shape[0]
     dtype = native_dtype(source.dtype)
     numbers = draw_rows(n, count, seed)
     with np.errstate(over="ignore"):

@@ -189,19 +189,20 @@ def bits_around(budget_bytes: int, row_count: int, dim: int) -> list[tuple[int, 
     ladder = (*_BITS, _BITS_LINKS_ON_DISK)
     chosen = ladder.index(bits_within(budget_bytes, row_count, dim))
     near = ladder[max(0, chosen - 1) : chosen + 2]
-    return [bits for bits in near if row_count * _codes_bytes(dim, *bits) <= budget_bytes]
+    return [bits for bits in near if _codes_bytes(row_count, dim, *bits) <= budget_bytes]
 
 
 def codes_bytes_least(row_count: int, dim: int) -> int:
     """What the shortest codes that `bits_around` knows take, with the page directory."""
-    return math.ceil(row_count * _codes_bytes(dim, *_BITS_LINKS_ON_DISK))
+    return _codes_bytes(row_count, dim, *_BITS_LINKS_ON_DISK)
 
 
-def _codes_bytes(dim: int, memory_bits: int, record_bits: int) -> float:
-    """Bytes a vector of codes and page directory (12 a page), a little more than less."""
+def _codes_bytes(row_count: int, dim: int, memory_bits: int, record_bits: int) -> int:
+    """Bytes of codes and page directory (12 a page), a little more than less."""
     dim_code = -(-dim // _DIM_CODE_MULTIPLE) * _DIM_CODE_MULTIPLE
     record = dim_code * record_bits / 8 + _RECORD_BEYOND_CODES
-    return dim_code * memory_bits / 8 + 4 + 12 * record / _PAGE_BYTES
+    vector = dim_code * memory_bits / 8 + 4 + 12 * record / _PAGE_BYTES
+    return math.ceil(row_count * vector) + _PAGE_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from velo._tune import DEGREES, Proposal, TunedCandidate, tune
 from velo.cli.output import console, emit_json, size_text, table
+from velo.cli.planning import costs_text
 from velo.formats import open_vectors
 
 __all__ = ["run"]
@@ -58,22 +59,18 @@ def _print(found: Proposal, build_line: str) -> None:
     for one in found.candidates:
         shown.add_row(*_cells(one, one is found.chosen))
     out.print(shown)
-    costs, chosen = found.costs, found.chosen
+    chosen = found.chosen
     out.print(
         f"\nfor recall {found.recall} at k = {found.k} within {size_text(found.budget_bytes)}, "
         f"{found.n:,} x {found.dim} vectors; links are those a vertex in memory, disk B is a vector"
     )
     if found.n > found.sample_rows:
         out.print(
-            f"counts and times are for all rows, reckoned from {found.sample_rows:,} and from a quarter of them; "
+            f"counts and times are for all rows, reckoned from {found.sample_rows:,} and a quarter of them; "
             f"of the sample itself: list {chosen.sample_list_size:.0f}, {chosen.sample_reads:.1f} reads in "
             f"{chosen.sample_rounds:.1f} rounds, built in {chosen.sample_build_s:.1f} s"
         )
-    out.print(
-        f"a round of reads takes {costs['round_us']:.0f} µs, the device answers {costs['reads_per_s']:,.0f} a s; "
-        f"a query takes {costs['query_us']:.0f} µs, an estimate {costs['estimate_ns']:.0f} ns, "
-        f"a page {costs['page_us']:.1f} µs; {costs['threads']:.0f} workers"
-    )
+    out.print(costs_text(found.costs))
     if not chosen.reached:
         out.print(
             f"no candidate came to recall {found.recall} with lists up to {chosen.sample_list_size:.0f}"
