@@ -242,8 +242,8 @@ def tune(
     """Propose how to build and open an index, by small ones over a sample of its vectors.
 
     At most three splits of the bits and the degrees asked for are tried, with a build over the sample each,
-    and a build over a quarter of it for each split: half a minute for 50,000 vectors of 128 dimensions on two
-    cores. The sample and its distances are held in memory.
+    and a build over a quarter of it for each split: about a minute for 50,000 vectors of 128 dimensions on two
+    cores. The sample is held in memory.
 
     Parameters
     ----------
@@ -264,8 +264,8 @@ def tune(
     seed : int
         Of the draw and the builds.
     scratch : path, optional
-        A folder for the sample's indexes, on the device to tune for; some 400 bytes a row of the sample at
-        128 dimensions. Without it the folder of the file of vectors, or the current one. What was written
+        A folder for the sample's indexes, on the device to tune for; they take some 2 KB a row of the sample
+        at 128 dimensions. Without it the folder of the file of vectors, or the current one. What was written
         is removed at the end, however that comes.
     progress : callable, optional
         Called with (what is done, steps done, steps in all); returning False cancels.
@@ -298,9 +298,13 @@ def tune(
     """
     fill_search(_native.new("velo_search_options"), k, recall, None, None, None)
     sample = whole_number(sample, "sample", _SAMPLE_LEAST, _SAMPLE_MOST)
+    if isinstance(degrees, str) or not isinstance(degrees, Sequence) or not degrees:
+        raise InvalidArgumentError(f"degrees must be whole numbers, not {degrees!r}", argument="degrees")
     tried = sorted({whole_number(degree, "degrees", 4, 128) for degree in degrees})
-    if not tried:
-        raise InvalidArgumentError("degrees must name one at least", argument="degrees")
+    if memory is None:
+        raise InvalidArgumentError(
+            "memory must be given: it is what options are chosen for", argument="memory"
+        )
     usual = min(tried, key=lambda degree: abs(degree - _DEGREE_USUAL))
     options = BuildOptions(metric=metric, threads=threads, seed=seed, degree=usual, links_kept=0)
     source = as_source(vectors)
@@ -312,7 +316,7 @@ def tune(
     usual_bits = bits_within(budget, n, dim)
     if not splits:
         raise _too_small(budget, n, codes_bytes_least(n, dim_work))
-    steps = _Steps(len(splits) + len(tried) + 2, progress)
+    steps = _Steps(len(splits) + len(tried) + 1 + (len(tried) > 1), progress)
     steps.tell("drawing the sample")
     drawn = draw(source, sample, metric, k, seed)
     with scratch_folder(source, scratch) as folder:
@@ -323,9 +327,9 @@ def tune(
             raise _too_small(budget, n, math.ceil(min(one.resident_bytes for one in seen)))
         by_bits = trial.reckoned(fitting)
         best = by_bits.index(_best(by_bits, usual_bits))
-        # Timed once more with the other degrees, so that all were timed alike.
         seen = [fitting[best], *(trial.take(one, fitting[best].bits) for one in tried if one != usual)]
-        by_degree = trial.reckoned(seen)
+        # The best is timed once more with the other degrees, so that all were timed alike.
+        by_degree = trial.reckoned(seen) if len(seen) > 1 else [by_bits[best]]
         chosen = _best(by_degree, usual_bits)
         costs = trial.costs(seen[by_degree.index(chosen)])
         least = _least_in_flight(costs, chosen)

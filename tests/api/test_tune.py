@@ -131,6 +131,7 @@ def test_a_small_budget_puts_links_on_disk(tmp_path: Path) -> None:
         ({"sample": 10}, "sample"),
         ({"sample": True}, "sample"),
         ({"degrees": ()}, "degrees"),
+        ({"degrees": 48}, "degrees"),
         ({"degrees": (2,)}, "degrees"),
         ({"metric": "l1"}, "metric"),
         ({"threads": 0}, "threads"),

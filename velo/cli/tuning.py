@@ -17,12 +17,12 @@ __all__ = ["run"]
 
 def run(vectors: Path, *, column: str | None, degrees: list[int] | None, as_json: bool, **given: Any) -> None:
     """Try candidates and print a row for each, the proposal, and the lines that follow from it."""
-    told = ""
+    told = ("", 0)
 
     def tell(doing: str, done: int, total: int) -> None:
         nonlocal told
-        if doing != told:
-            told = doing
+        if (doing, done) != told:
+            told = (doing, done)
             sys.stderr.write(f"{done}/{total} {doing}\n" if done else f"{doing}\n")
             sys.stderr.flush()
 
