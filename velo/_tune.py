@@ -242,8 +242,8 @@ def tune(
     """Propose how to build and open an index, by small ones over a sample of its vectors.
 
     At most three splits of the bits and the degrees asked for are tried, with a build over the sample each,
-    and a build over a quarter of it for each split: about a minute for 50,000 vectors of 128 dimensions on two
-    cores. The sample is held in memory.
+    and a build over a quarter of it for each split: about a minute for 50,000 vectors of 128 dimensions on
+    two cores. The sample is held in memory.
 
     Parameters
     ----------
@@ -298,9 +298,12 @@ def tune(
     """
     fill_search(_native.new("velo_search_options"), k, recall, None, None, None)
     sample = whole_number(sample, "sample", _SAMPLE_LEAST, _SAMPLE_MOST)
-    if isinstance(degrees, str) or not isinstance(degrees, Sequence) or not degrees:
+    try:
+        tried = sorted({whole_number(degree, "degrees", 4, 128) for degree in degrees})
+    except TypeError:
+        tried = []
+    if not tried:
         raise InvalidArgumentError(f"degrees must be whole numbers, not {degrees!r}", argument="degrees")
-    tried = sorted({whole_number(degree, "degrees", 4, 128) for degree in degrees})
     if memory is None:
         raise InvalidArgumentError(
             "memory must be given: it is what options are chosen for", argument="memory"
