@@ -13,6 +13,7 @@ every error is a :class:`VeloError` (:mod:`velo.errors`).
 """
 
 from velo._plan import plans
+from velo._tune import Proposal, TunedCandidate, tune
 from velo.build import build
 from velo.collection import build_collection
 from velo.errors import VeloError
@@ -31,9 +32,11 @@ __all__ = [
     "GroupedResult",
     "Index",
     "OpenTuning",
+    "Proposal",
     "RangeResult",
     "SearchResult",
     "SearchTuning",
+    "TunedCandidate",
     "VeloError",
     "__version__",
     "build",
@@ -41,5 +44,6 @@ __all__ = [
     "col",
     "open",
     "plans",
+    "tune",
     "verify",
 ]

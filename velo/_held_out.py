@@ -10,13 +10,16 @@ import numpy as np
 from velo.formats.source import ArraySource, RawSource, Source, chunk_rows
 from velo.types import AnyArray, Float32Array, Int64Array
 
-__all__ = ["HeldOut", "draw_rows", "exact_neighbors"]
+__all__ = ["HeldOut", "draw_rows", "exact_neighbors", "rows_of"]
 
 #: Elements of the matrix of distances computed at once.
 _BLOCK_ELEMENTS = 4 << 20
 
 #: Neighbors kept beyond those asked for, so that equals of the last one are known.
 _SLACK = 28
+
+#: Rows of a file that pass by in the time of one read of its own, or so.
+_ROWS_A_SEEK = 64
 
 
 class HeldOut(NamedTuple):
@@ -103,7 +106,7 @@ def exact_neighbors(
         Without the rows whose k-th neighbor has more equals than are kept: nobody can tell what to find.
     """
     stop = source.shape[0] if stop is None else stop
-    queries = _rows_of(source, rows, start, stop)
+    queries = rows_of(source, rows, start, stop)
     wide = _prepared(queries.astype(np.float32), metric)
     wide *= -2.0 if metric == "l2" else -1.0
     if metric == "l2":  # |x|^2 - 2 q x in one product; |q|^2 changes no order
@@ -130,10 +133,25 @@ def exact_neighbors(
     return HeldOut(rows[told], queries[told], best.rows[told], best.distances[told])
 
 
-def _rows_of(source: Source, rows: Int64Array, start: int, stop: int) -> AnyArray:
-    """Some rows, by number: straight away where the source can begin anywhere, else as they pass by."""
+def rows_of(source: Source, rows: Int64Array, start: int, stop: int) -> AnyArray:
+    """Some rows, by number: straight away where the source can begin anywhere, else as they pass by.
+
+    Parameters
+    ----------
+    source : Source
+    rows : ndarray of shape (m,), int64
+        Ascending, counted from `start`.
+    start, stop : int
+        The range of rows that take part.
+
+    Returns
+    -------
+    ndarray of shape (m, d)
+        In the type of the source.
+    """
     out = np.empty((len(rows), source.shape[1]), source.dtype)
-    if isinstance(source, ArraySource | RawSource):
+    few = len(rows) * _ROWS_A_SEEK < stop - start
+    if isinstance(source, ArraySource) or (isinstance(source, RawSource) and few):
         for place, row in enumerate(rows):
             out[place] = next(iter(source.chunks(1, start + int(row), stop)))[0]
         return out

@@ -27,7 +27,16 @@ from velo.index import Index, open_index
 from velo.options import PLAN_CODES, OpenTuning, fill_search, memory_bytes
 from velo.types import AnyArray, Memory, PathLike
 
-__all__ = ["SHARES", "Costs", "PlannedBudget", "measure_costs", "open_to_measure", "plans"]
+__all__ = [
+    "SHARES",
+    "Costs",
+    "PlannedBudget",
+    "busy_searches",
+    "measure_costs",
+    "open_to_measure",
+    "plans",
+    "usual_costs",
+]
 
 #: Budgets of the table, as shares of the float32 vectors.
 SHARES: Final = (0.10, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50)
@@ -71,6 +80,15 @@ class Costs:
     estimate_ns: float
     page_us: float
     threads: int
+
+    def slower(self, times: float) -> Costs:
+        """Of a processor that takes so many times as long."""
+        return replace(
+            self,
+            query_us=self.query_us * times,
+            estimate_ns=self.estimate_ns * times,
+            page_us=self.page_us * times,
+        )
 
     def busy_us(self, reads: float, estimates: float) -> float:
         """Processor time of a query."""
@@ -159,30 +177,28 @@ def measure_costs(index: Index, seed: int = 0) -> Costs:
     info = index.info()
     random = np.random.default_rng(seed)
     queries = random.normal(size=(_QUERIES, index.dim)).astype(np.float32)
-    least = float(index.search(queries, 10, list_size=_LIST_SHORT).stats["estimates"].mean())
     usual = replace(
-        _USUAL,
-        reads_per_s=_reads_per_s(index.path / "pages.bin", info, random),
-        estimates_least=least,
-        threads=int(info["threads"]),
+        usual_costs(index, queries), reads_per_s=_reads_per_s(index.path / "pages.bin", info, random)
     )
-    slower, reads_per_s = _busy_searches(index, queries, usual)
-    costs = replace(
-        usual,
-        reads_per_s=max(usual.reads_per_s, reads_per_s),
-        query_us=usual.query_us * slower,
-        estimate_ns=usual.estimate_ns * slower,
-        page_us=usual.page_us * slower,
-    )
+    times, reads_per_s = busy_searches(index, queries, usual)
+    costs = replace(usual.slower(times), reads_per_s=max(usual.reads_per_s, reads_per_s))
     return replace(costs, round_us=_round_us(index, queries, costs))
 
 
-def _busy_searches(index: Index, queries: AnyArray, usual: Costs) -> tuple[float, float]:
+def usual_costs(index: Index, queries: AnyArray) -> Costs:
+    """What a usual machine takes, with the least that searches of this index estimate."""
+    least = float(index.search(queries, 10, list_size=_LIST_SHORT).stats["estimates"].mean())
+    return replace(_USUAL, estimates_least=least, threads=int(index.info()["threads"]))
+
+
+def busy_searches(
+    index: Index, queries: AnyArray, usual: Costs, k: int = 10, list_size: int = _LIST_LONG
+) -> tuple[float, float]:
     """(Processor time of searches over what `usual` makes of their counts, reads a second)."""
     ratios, rates = [], []
     for _ in range(_REPEATS):
         begin, started = time.perf_counter(), time.process_time()  # of all workers, whatever else runs
-        stats = index.search(queries, 10, list_size=_LIST_LONG).stats
+        stats = index.search(queries, k, list_size=list_size).stats
         busy_us = (time.process_time() - started) * 1e6 / len(queries)
         pages = float((stats["reads"] + stats["shared_reads"]).mean())
         ratios.append(busy_us / usual.busy_us(pages, float(stats["estimates"].mean())))

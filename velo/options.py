@@ -17,6 +17,7 @@ __all__ = [
     "DTYPE_CODES",
     "FILTER_PLANS",
     "IO_CODES",
+    "LINKS_STEPS",
     "METRIC_CODES",
     "PLAN_CODES",
     "BuildOptions",
@@ -142,7 +143,17 @@ _LINKS_WANTED: Final = 16
 _LINKS_LEAST: Final = 12
 
 
-def _links_fit(
+#: Codes are as long as a multiple of this (zig/src/base/limits.zig).
+_DIM_CODE_MULTIPLE: Final = 16
+_PAGE_BYTES: Final = 4096
+#: Factors and links of a record, more or less.
+_RECORD_BEYOND_CODES: Final = 60
+
+#: Numbers of links a vertex that an open index may keep below all that were built (zig/src/layout/links.zig).
+LINKS_STEPS: Final = (24, 20, 16, 14, 12, 10, 8)
+
+
+def links_fit(
     budget_bytes: int, row_count: int, dim: int, memory_bits: int, links: int = _LINKS_LEAST
 ) -> bool:
     """Whether `links` of a vertex have room beside codes of `memory_bits`.
@@ -151,7 +162,8 @@ def _links_fit(
     vertex.
     """
     link_bytes = 0.63 * math.log2(max(2, row_count)) / 8 * 1.1
-    return dim * memory_bits / 8 + 4 + 1.7 + links * link_bytes <= budget_bytes / max(1, row_count)
+    dim_code = math.ceil(dim / _DIM_CODE_MULTIPLE) * _DIM_CODE_MULTIPLE
+    return dim_code * memory_bits / 8 + 4 + 1.7 + links * link_bytes <= budget_bytes / max(1, row_count)
 
 
 def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
@@ -171,9 +183,36 @@ def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
     """
     for memory_bits, record_bits in _BITS:
         links = _LINKS_LEAST if memory_bits == _BITS[-1][0] else _LINKS_WANTED
-        if _links_fit(budget_bytes, row_count, dim, memory_bits, links):
+        if links_fit(budget_bytes, row_count, dim, memory_bits, links):
             return memory_bits, record_bits
     return _BITS_LINKS_ON_DISK
+
+
+def bits_around(budget_bytes: int, row_count: int, dim: int) -> list[tuple[int, int]]:
+    """What `bits_within` chooses, and one bit more and one less in memory, as far as codes have room.
+
+    Returns
+    -------
+    list of (memory_bits, record_bits)
+        Empty where not even the shortest codes fit.
+    """
+    ladder = (*_BITS, _BITS_LINKS_ON_DISK)
+    chosen = ladder.index(bits_within(budget_bytes, row_count, dim))
+    near = ladder[max(0, chosen - 1) : chosen + 2]
+    return [bits for bits in near if _codes_bytes(row_count, dim, *bits) <= budget_bytes]
+
+
+def codes_bytes_least(row_count: int, dim: int) -> int:
+    """What the shortest codes that `bits_around` knows take, with the page directory."""
+    return _codes_bytes(row_count, dim, *_BITS_LINKS_ON_DISK)
+
+
+def _codes_bytes(row_count: int, dim: int, memory_bits: int, record_bits: int) -> int:
+    """Bytes of codes and page directory (12 a page), a little more than less."""
+    dim_code = -(-dim // _DIM_CODE_MULTIPLE) * _DIM_CODE_MULTIPLE
+    record = dim_code * record_bits / 8 + _RECORD_BEYOND_CODES
+    vector = dim_code * memory_bits / 8 + 4 + 12 * record / _PAGE_BYTES
+    return math.ceil(row_count * vector) + _PAGE_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +269,8 @@ class BuildOptions:
             if self.memory_bits is None:
                 memory_bits, record_bits = bits_within(budget, row_count, dim)
             if self.page_links is None:
-                page_links = not self.links_kept or not _links_fit(budget, row_count, dim, memory_bits)
+                dim_work = dim + (self.metric == "ip")
+                page_links = not (self.links_kept and links_fit(budget, row_count, dim_work, memory_bits))
         if self.record_bits is not None:
             record_bits = self.record_bits
         return replace(self, memory_bits=memory_bits, record_bits=record_bits, page_links=page_links)

@@ -75,3 +75,15 @@ def test_synthetic_rows_depend_on_seed_and_number_alone() -> None:
     assert table.equals(synthetic_metadata(500, seed=3))
     assert table.num_rows == 500
     assert table.column("brand").null_count > 0
+
+
+def test_recall_counts_neighbors_at_negative_distances() -> None:
+    random = np.random.default_rng(5)
+    rows, queries = random.normal(size=(300, 8)), random.normal(size=(4, 8))
+    truth = brute_force(rows, queries, 5, metric="ip")
+    assert (truth.distances < 0).all()
+    exact = exact_distances(rows, queries, truth.ids, metric="ip")
+    assert recall_at_k(truth.ids, truth.ids, found_distances=exact, true_distances=truth.distances) == 1.0
+    worse = np.roll(truth.ids, 1, axis=0)
+    far = exact_distances(rows, queries, worse, metric="ip")
+    assert recall_at_k(worse, truth.ids, found_distances=far, true_distances=truth.distances) < 1.0

@@ -239,6 +239,48 @@ def info(
 
 @app.command()
 @reported
+def tune(
+    vectors: Annotated[Path, typer.Argument(help="File of vectors, as for build.")],
+    memory: Annotated[
+        str, typer.Option(help='Budget of searches: "15%", "2GiB", or bytes.', metavar="BUDGET")
+    ] = "20%",
+    recall: Annotated[float, typer.Option(help="Recall to tune for.")] = 0.95,
+    k: Annotated[int, typer.Option("-k", "--k", help="Neighbors to tune for.")] = 10,
+    metric: Annotated[str, typer.Option(help="l2, ip or cosine.")] = "l2",
+    column: Annotated[str | None, typer.Option(help="Column or data set of the vectors.")] = None,
+    sample: Annotated[int, typer.Option(help="Rows to draw.")] = 50_000,
+    degree: Annotated[
+        list[int] | None, typer.Option(help="Degree to try, may be repeated; 24, 32, 48 and 64 without it.")
+    ] = None,
+    threads: Threads = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    scratch: Annotated[
+        Path | None,
+        typer.Option(help="Folder for small indexes, on the device to tune for; beside the file without it."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose options to build and open with, by small indexes over a sample of the vectors."""
+    from velo.cli import tuning
+
+    tuning.run(
+        vectors,
+        memory=memory,
+        recall=recall,
+        k=k,
+        metric=metric,
+        column=column,
+        sample=sample,
+        degrees=degree,
+        threads=threads,
+        seed=seed,
+        scratch=scratch,
+        as_json=as_json,
+    )
+
+
+@app.command()
+@reported
 def verify(index: IndexPath, as_json: AsJson = False) -> None:
     """Read every file of an index whole and check every checksum, page and link."""
     from velo.cli import looking

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from velo._plan import measure_costs, open_to_measure, plans
+from velo._plan import Costs, measure_costs, open_to_measure, plans
 from velo.cli.output import console, emit_json, size_text, table
 
-__all__ = ["show"]
+__all__ = ["costs_text", "show"]
 
 
 def show(path: Path, *, memory: str | None, recall: float, k: int, as_json: bool) -> None:
@@ -59,7 +59,12 @@ def show(path: Path, *, memory: str | None, recall: float, k: int, as_json: bool
         )
     out.print(shown)
     out.print(f"\nfor recall {recall} at k = {k}, queries never seen before")
-    out.print(
+    out.print(costs_text(costs))
+
+
+def costs_text(costs: Costs) -> str:
+    """What the machine takes, in a line."""
+    return (
         f"a round of reads takes {costs.round_us:.0f} µs, the device answers {costs.reads_per_s:,.0f} a s; "
         f"a query takes {costs.query_us:.0f} µs, an estimate {costs.estimate_ns:.0f} ns, "
         f"a page {costs.page_us:.1f} µs; {costs.threads} workers"

@@ -157,7 +157,7 @@ def recall_at_k(
         found = found_ids[number, :k]
         if found_distances is not None and true_distances is not None:
             bound = true_distances[number, wanted - 1]
-            near = found_distances[number, :k] <= bound * (1 + 1e-6) + 1e-12
+            near = found_distances[number, :k] <= bound + 1e-6 * abs(bound) + 1e-12
             hits = len(np.unique(found[near & (found >= 0)]))
         else:
             hits = len(np.intersect1d(found[found >= 0], truth[truth >= 0]))
