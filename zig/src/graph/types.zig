@@ -15,7 +15,7 @@ pub const BuildOptions = struct {
     alpha: f32 = 1.2,
     threads: u32 = 1,
     seed: u64 = 0,
-    /// Counts inserted vertices up to n.
+    /// Inserted vertices are added to it, n in all.
     progress: ?*std.atomic.Value(u64) = null,
     /// Once true, the build stops with `error.Canceled`.
     cancel: ?*const std.atomic.Value(bool) = null,
@@ -29,7 +29,7 @@ pub const PlaceOptions = struct {
     /// Leave out what only makes pages better: for a first placement, after which record sizes are known.
     draft: bool = false,
     threads: u32 = 1,
-    /// Counts placed vertices up to n.
+    /// Placed vertices are added to it, n in all.
     progress: ?*std.atomic.Value(u64) = null,
     cancel: ?*const std.atomic.Value(bool) = null,
 };

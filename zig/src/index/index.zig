@@ -21,6 +21,8 @@ test {
     _ = builder;
     _ = @import("options.zig");
     _ = @import("folder.zig");
+    _ = @import("list_file.zig");
+    _ = @import("partitions.zig");
     _ = @import("sealed.zig");
     _ = @import("resume.zig");
     _ = @import("encode_thread.zig");
