@@ -15,6 +15,8 @@ pub const BuildOptions = struct {
     alpha: f32 = 1.2,
     threads: u32 = 1,
     seed: u64 = 0,
+    /// Where searches start; without it the medoid of a sample.
+    entry: ?u32 = null,
     /// Inserted vertices are added to it, n in all.
     progress: ?*std.atomic.Value(u64) = null,
     /// Once true, the build stops with `error.Canceled`.
@@ -41,7 +43,7 @@ pub const Graph = struct {
     /// n rows of `degree_max` places, of which the first `degrees[v]` count; those that serve navigation over few links first (prune.zig).
     neighbors: []u32,
     degrees: []u16,
-    /// The medoid of a sample: where a search starts.
+    /// Where a search starts.
     entry: u32,
 
     pub fn deinit(self: *Graph, allocator: std.mem.Allocator) void {

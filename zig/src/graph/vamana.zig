@@ -90,7 +90,7 @@ pub fn build_kept(comptime Distances: type, allocator: std.mem.Allocator, distan
     {
         var builder = try Builder(Distances).init(allocator, distances, &graph, options, threads);
         defer builder.deinit(allocator);
-        graph.entry = entry.medoid(Distances, distances, n, options.seed);
+        graph.entry = options.entry orelse entry.medoid(Distances, distances, n, options.seed);
         builder.shuffle();
 
         var insertion: Insertion = .{ .graph = &graph, .order = builder.order, .radii = builder.radii, .inserted = 0 };

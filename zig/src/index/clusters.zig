@@ -16,6 +16,7 @@ const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 
 pub const nowhere: u16 = std.math.maxInt(u16);
+pub const no_row: u32 = std.math.maxInt(u32);
 
 pub const Clusters = struct {
     /// By row; a row without a guest's place has `nowhere` for it.
@@ -23,8 +24,14 @@ pub const Clusters = struct {
     guests: []u16,
     /// Row of the sample's medoid: where searches start.
     entry: u32,
+    /// Of each partition the home nearest to its center; `no_row` where it is home to none.
+    hubs: []u32,
+    /// A tree of all partitions: of each its parent, `nowhere` for the entry. From one branch to the next it leads nearer.
+    parents: []u16,
 
     pub fn deinit(self: *Clusters, allocator: std.mem.Allocator) void {
+        allocator.free(self.hubs);
+        allocator.free(self.parents);
         allocator.free(self.homes);
         allocator.free(self.guests);
         self.* = undefined;
@@ -36,7 +43,7 @@ const turns = 24;
 const turns_moving = 16;
 
 /// Depends on nothing but the codes, the plan and the seed.
-pub fn assign(allocator: std.mem.Allocator, points: *const work.PointsFile, n: u32, plan: Plan, seed: u64, control: *const Control, diagnostic: *Diagnostic) Error!Clusters {
+pub fn assign(allocator: std.mem.Allocator, points: *const work.PointsFile, n: u32, plan: Plan, seed: u64, branches: u32, control: *const Control, diagnostic: *Diagnostic) Error!Clusters {
     const sample_size = @min(n, plan.members_max, @max(4096, 32 * plan.partitions));
     var job = try Job.init(allocator, points.dim, sample_size, plan.partitions);
     defer job.deinit();
@@ -50,13 +57,22 @@ pub fn assign(allocator: std.mem.Allocator, points: *const work.PointsFile, n: u
         row.* = @intCast(from + prng.below(to - from));
     }
     try points.load_rows(&job.codes, rows, diagnostic);
-    const entry = rows[graph.medoid(quant.BuildCodes, &job.codes, sample_size, seed)];
+    const entry = graph.medoid(quant.BuildCodes, &job.codes, sample_size, seed);
     job.draw_centers(&prng);
     for (0..turns) |turn| {
         try control.check();
         job.turn(turn < turns_moving);
     }
 
+    const parents = try job.tree(entry, branches);
+    errdefer allocator.free(parents);
+
+    const hubs = try allocator.alloc(u32, plan.partitions);
+    errdefer allocator.free(hubs);
+    @memset(hubs, no_row);
+    const hub_distances = try allocator.alloc(f32, plan.partitions);
+    defer allocator.free(hub_distances);
+    @memset(hub_distances, std.math.inf(f32));
     const homes = try allocator.alloc(u16, n);
     errdefer allocator.free(homes);
     const guests = try allocator.alloc(u16, n);
@@ -73,10 +89,15 @@ pub fn assign(allocator: std.mem.Allocator, points: *const work.PointsFile, n: u
             guest.* = nearest[1];
             job.loads[nearest[0]] += 1;
             if (nearest[1] != nowhere) job.loads[nearest[1]] += 1;
+            const distance = job.distances[nearest[0]];
+            if (distance < hub_distances[nearest[0]]) {
+                hub_distances[nearest[0]] = distance;
+                hubs[nearest[0]] = @intCast(first + i);
+            }
         }
         first += count;
     }
-    return .{ .homes = homes, .guests = guests, .entry = entry };
+    return .{ .homes = homes, .guests = guests, .entry = rows[entry], .hubs = hubs, .parents = parents };
 }
 
 const Job = struct {
@@ -183,6 +204,38 @@ const Job = struct {
             for (mean) |*value| value.* /= @floatFromInt(count);
             self.codes.set(center, &self.encoder, mean, self.scratch);
         }
+    }
+
+    /// Takes clusters one after another, always the one farthest from all before it, and hangs each on the nearest of
+    /// those that has a branch left.
+    fn tree(self: *Job, entry: u32, branches: u32) error{OutOfMemory}![]u16 {
+        const allocator = self.allocator;
+        const count = self.center_ids.len;
+        const parents = try allocator.alloc(u16, count);
+        errdefer allocator.free(parents);
+        const gaps = try allocator.alloc(f32, count);
+        defer allocator.free(gaps);
+        const kids = try allocator.alloc(u32, count);
+        defer allocator.free(kids);
+        @memset(kids, 0);
+        var kids_of_entry: u32 = 0;
+        const taken = -std.math.inf(f32);
+        self.codes.distances(entry, self.center_ids, gaps);
+        for (0..count) |_| {
+            const next = std.mem.indexOfMax(f32, gaps);
+            self.codes.distances(self.center_ids[next], self.center_ids, self.distances);
+            var parent: u16 = nowhere;
+            var nearest = if (kids_of_entry < branches) self.codes.distance(self.center_ids[next], entry) else std.math.inf(f32);
+            for (self.distances, gaps, kids, 0..) |distance, gap, own, other| if (gap == taken and own < branches and distance < nearest) {
+                nearest = distance;
+                parent = @intCast(other);
+            };
+            if (parent == nowhere) kids_of_entry += 1 else kids[parent] += 1;
+            parents[next] = parent;
+            for (gaps, self.distances) |*gap, distance| gap.* = @min(gap.*, distance);
+            gaps[next] = taken;
+        }
+        return parents;
     }
 
     /// How far a price goes in one turn, as a share of the mean distance to a center.

@@ -30,4 +30,5 @@ test {
     _ = trim;
     _ = @import("verify.zig");
     _ = @import("tests.zig");
+    _ = @import("test_partitions.zig");
 }

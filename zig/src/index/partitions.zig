@@ -31,20 +31,14 @@ pub const Partitions = struct {
     clusters: Clusters,
     /// By row.
     lists: ListFile,
-    /// A row of each partition from which its graph can be reached; `no_row` of an empty one.
-    medoids: []u32,
-
-    const no_row: u32 = std.math.maxInt(u32);
 
     /// Builds and joins the graphs, or goes on where a killed build was.
     pub fn build(builder: *Builder, diagnostic: *Diagnostic) Error!Partitions {
         const allocator = builder.allocator;
         const n: u32 = @intCast(builder.options.n);
         const count = builder.plan.partitions;
-        var own = try clusters.assign(allocator, &builder.work_points.?, n, builder.plan, builder.options.seed, &builder.control, diagnostic);
+        var own = try clusters.assign(allocator, &builder.work_points.?, n, builder.plan, builder.options.seed, branches_of(builder.options.degree), &builder.control, diagnostic);
         errdefer own.deinit(allocator);
-        const medoids = try allocator.alloc(u32, count);
-        errdefer allocator.free(medoids);
         var lists = try ListFile.create(allocator, builder.dir, lists_name, builder.options.degree, diagnostic);
         errdefer lists.deinit();
         var self: Partitions = .{
@@ -55,7 +49,6 @@ pub const Partitions = struct {
             .count = count,
             .clusters = own,
             .lists = lists,
-            .medoids = medoids,
         };
         {
             const offsets = try allocator.alloc(u64, count + 1);
@@ -70,7 +63,6 @@ pub const Partitions = struct {
 
     pub fn deinit(self: *Partitions) void {
         self.clusters.deinit(self.allocator);
-        self.allocator.free(self.medoids);
         self.lists.deinit();
     }
 
@@ -105,7 +97,7 @@ pub const Partitions = struct {
         var keeper: resume_room.PartsKeeper = .{ .allocator = self.allocator, .dir = builder.dir, .identity = builder.identity(), .diagnostic = self.diagnostic };
         @memset(offsets, 0);
         var done: u32 = 0;
-        var parts = if (try keeper.restore(parts_name, offsets, self.medoids, &done)) |found| found else try work.GrowingFile.create(self.allocator, builder.dir, parts_name, self.diagnostic);
+        var parts = if (try keeper.restore(parts_name, offsets, &done)) |found| found else try work.GrowingFile.create(self.allocator, builder.dir, parts_name, self.diagnostic);
         errdefer parts.deinit();
         if (done > 0) {
             var inserted: u64 = 0;
@@ -115,26 +107,29 @@ pub const Partitions = struct {
         var saved_us = base.nowMicros();
         while (done < self.count) {
             try builder.control.check();
-            self.medoids[done] = try self.build_part(done, &parts);
+            try self.build_part(done, &parts);
             done += 1;
             offsets[done] = parts.bytes + parts.used;
             const due = base.nowMicros() - saved_us >= @as(u64, builder.options.checkpoint_ms) * std.time.us_per_ms;
             if (due or done == self.count) {
-                try keeper.save(&parts, offsets, self.medoids, done, builder.options.n);
+                try keeper.save(&parts, offsets[0 .. done + 1], builder.options.n * done / self.count);
                 saved_us = base.nowMicros();
             }
         }
         return parts;
     }
 
-    fn build_part(self: *Partitions, partition: u32, parts: *work.GrowingFile) Error!u32 {
+    fn build_part(self: *Partitions, partition: u32, parts: *work.GrowingFile) Error!void {
         const builder = self.builder;
         const rows = try self.members(partition, true);
         defer self.allocator.free(rows);
-        if (rows.len == 0) return no_row;
+        if (rows.len == 0) return;
         var codes = try self.load(rows);
         defer codes.deinit();
-        var built = graph.build(quant.BuildCodes, self.allocator, &codes, builder.graph_options(builder.options.seed +% partition)) catch |err|
+        var options = builder.graph_options(builder.options.seed +% partition);
+        // Reachable from the hub, to which the tree of hubs leads; a partition of guests alone has none.
+        if (std.sort.binarySearch(u32, rows, self.clusters.hubs[partition], compare)) |hub| options.entry = @intCast(hub);
+        var built = graph.build(quant.BuildCodes, self.allocator, &codes, options) catch |err|
             return graph_error(self.diagnostic, err);
         defer built.deinit(self.allocator);
         for (0..built.n) |member| {
@@ -143,7 +138,10 @@ pub const Partitions = struct {
             try parts.append(std.mem.asBytes(&@as(u32, @intCast(list.len))), self.diagnostic);
             try parts.append(std.mem.sliceAsBytes(list), self.diagnostic);
         }
-        return rows[built.entry];
+    }
+
+    fn compare(wanted: u32, row: u32) std.math.Order {
+        return std.math.order(wanted, row);
     }
 
     // ---- one graph of them all
@@ -187,7 +185,7 @@ pub const Partitions = struct {
         const cursors = try self.allocator.alloc(Cursor, self.count);
         defer self.allocator.free(cursors);
         for (cursors, 0..) |*cursor, i| cursor.* = .{ .at = offsets[i], .end = offsets[i + 1], .buffer = memory[i * each ..][0..each] };
-        const tree = try self.medoid_tree();
+        const tree = try self.hub_tree();
         defer self.allocator.free(tree);
         var branch: usize = 0;
         for (self.clusters.homes, self.clusters.guests, 0..) |home, guest, row| {
@@ -232,24 +230,29 @@ pub const Partitions = struct {
         }
     };
 
-    /// A tree of the entry and all medoids, so that partitions which share no row can be reached. A row may stand in it
-    /// three times, hence branches of a quarter of the degree. By parents.
-    fn medoid_tree(self: *const Partitions) error{OutOfMemory}![]Edge {
-        const branches = @max(1, self.builder.options.degree / 4);
-        var nodes: std.ArrayList(u32) = try .initCapacity(self.allocator, self.count + 1);
-        defer nodes.deinit(self.allocator);
-        nodes.appendAssumeCapacity(self.clusters.entry);
-        for (self.medoids) |row| if (row != no_row) nodes.appendAssumeCapacity(row);
-        const edges = try self.allocator.alloc(Edge, nodes.items.len - 1);
-        for (edges, nodes.items[1..], 0..) |*edge, child, i| edge.* = .{ .parent = nodes.items[i / branches], .child = child };
-        std.sort.pdq(Edge, edges, {}, Edge.less);
-        return edges;
+    /// The edges of the tree of hubs, so that partitions which share no row can be reached; by parents.
+    fn hub_tree(self: *const Partitions) error{OutOfMemory}![]Edge {
+        var edges: std.ArrayList(Edge) = try .initCapacity(self.allocator, self.count);
+        errdefer edges.deinit(self.allocator);
+        for (self.clusters.hubs, self.clusters.parents) |child, first_parent| {
+            if (child == clusters.no_row) continue;
+            var parent = first_parent;
+            while (parent != clusters.nowhere and self.clusters.hubs[parent] == clusters.no_row) parent = self.clusters.parents[parent];
+            edges.appendAssumeCapacity(.{ .parent = if (parent == clusters.nowhere) self.clusters.entry else self.clusters.hubs[parent], .child = child });
+        }
+        std.sort.pdq(Edge, edges.items, {}, Edge.less);
+        return edges.toOwnedSlice(self.allocator);
+    }
+
+    /// A row may stand in the tree twice, as the entry and as a hub; half a list at most leads down the tree.
+    fn branches_of(degree: u32) u32 {
+        return @max(1, degree / 4);
     }
 
     // ---- every row reachable
 
     /// As `graph.connect`, without distances: an unreachable row's own neighbors are near it, so one of them becomes its
-    /// parent; where none of them can be reached either, its partition's medoid.
+    /// parent; where none of them can be reached either, what lies below its partition's hub or else the entry.
     fn connect(self: *Partitions) Error!void {
         var reached = try base.BitSet.init(self.allocator, self.n);
         defer reached.deinit(self.allocator);
@@ -282,15 +285,28 @@ pub const Partitions = struct {
     }
 
     fn parent_of(self: *Partitions, row: u32, reached: *const base.BitSet) Error!u32 {
+        const degree = self.builder.options.degree;
+        var prng = base.Prng.init(row);
         var buffer: [256]u32 = undefined;
         const list = try self.copy(row, &buffer);
-        var full: ?u32 = null;
+        var count: usize = 0;
         for (list) |neighbor| {
             if (!reached.contains(neighbor)) continue;
-            if ((try self.lists.read(neighbor, self.diagnostic)).len < self.builder.options.degree) return neighbor;
-            if (full == null) full = neighbor;
+            if ((try self.lists.read(neighbor, self.diagnostic)).len < degree) return neighbor;
+            list[count] = neighbor;
+            count += 1;
         }
-        return full orelse self.medoids[self.clusters.homes[row]];
+        // Any of them, for copies of one vector all have the same neighbors.
+        if (count > 0) return list[@intCast(prng.below(count))];
+        const hub = self.clusters.hubs[self.clusters.homes[row]];
+        const top = if (reached.contains(hub)) hub else self.clusters.entry;
+        var parent = top;
+        for (0..64) |_| {
+            const below = try self.lists.read(parent, self.diagnostic);
+            if (below.len < degree) return parent;
+            parent = below[@intCast(prng.below(below.len))];
+        }
+        return top;
     }
 
     fn copy(self: *Partitions, row: u32, buffer: *[256]u32) Error![]u32 {
@@ -301,21 +317,24 @@ pub const Partitions = struct {
 
     /// A full parent gives up its last neighbor, to which the newcomer then leads.
     fn attach(self: *Partitions, row: u32, parent: u32) Error!void {
+        const orphan = try self.insert(parent, row) orelse return;
+        var buffer: [256]u32 = undefined;
+        if (std.mem.indexOfScalar(u32, try self.copy(row, &buffer), orphan) == null) _ = try self.insert(row, orphan);
+    }
+
+    /// Puts a neighbor into the middle of a list: behind what leads down the tree, and before what memory may not keep.
+    /// Returns the neighbor that had to leave for it.
+    fn insert(self: *Partitions, row: u32, newcomer: u32) Error!?u32 {
         const degree = self.builder.options.degree;
         var buffer: [256]u32 = undefined;
-        const list = try self.copy(parent, &buffer);
+        const list = try self.copy(row, &buffer);
         const given_up: ?u32 = if (list.len == degree) list[degree - 1] else null;
-        const kept = list[0..@min(list.len, degree - 1)];
-        std.mem.copyBackwards(u32, buffer[1 .. kept.len + 1], kept);
-        buffer[0] = row;
-        try self.lists.write(parent, buffer[0 .. kept.len + 1], self.diagnostic);
-        const orphan = given_up orelse return;
-        const own = try self.copy(row, &buffer);
-        if (std.mem.indexOfScalar(u32, own, orphan) != null) return;
-        const left = own[0..@min(own.len, degree - 1)];
-        std.mem.copyBackwards(u32, buffer[1 .. left.len + 1], left);
-        buffer[0] = orphan;
-        try self.lists.write(row, buffer[0 .. left.len + 1], self.diagnostic);
+        const kept = @min(list.len, degree - 1);
+        const at = @min(kept, degree / 2);
+        std.mem.copyBackwards(u32, buffer[at + 1 .. kept + 1], buffer[at..kept]);
+        buffer[at] = newcomer;
+        try self.lists.write(row, buffer[0 .. kept + 1], self.diagnostic);
+        return given_up;
     }
 
     // ---- pages
@@ -369,8 +388,7 @@ pub const Partitions = struct {
                 local_degree.* += 1;
             };
         }
-        const entry = self.medoids[partition];
-        if (homes[entry] == partition) local.entry = ranks[entry];
+        local.entry = ranks[self.clusters.hubs[partition]];
         return .{ .rows = rows, .codes = codes, .graph = local, .sizes = own_sizes };
     }
 

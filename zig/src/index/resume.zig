@@ -155,25 +155,24 @@ pub const PartsKeeper = struct {
     identity: u64,
     diagnostic: *Diagnostic,
 
-    /// `offsets` and `medoids` count as far as partitions are done; `rows` is what that is of a whole graph.
-    pub fn save(self: *const PartsKeeper, parts: *work.GrowingFile, offsets: []const u64, medoids: []const u32, done: u32, rows: u64) Error!void {
+    /// `offsets`: where in `parts` each graph begins, and where the last one ends; `rows` is how far a whole graph would be.
+    pub fn save(self: *const PartsKeeper, parts: *work.GrowingFile, offsets: []const u64, rows: u64) Error!void {
         const mark = try parts.sync(self.diagnostic);
         var file = try sealed.Writer.create(self.allocator, self.dir, parts_name, self.diagnostic);
         defer file.deinit();
         try file.write(std.mem.asBytes(&mark));
-        try file.write(std.mem.sliceAsBytes(offsets[0 .. done + 1]));
-        try file.write(std.mem.sliceAsBytes(medoids[0..done]));
-        try file.seal(self.identity, rows, done);
+        try file.write(std.mem.sliceAsBytes(offsets));
+        try file.seal(self.identity, rows, offsets.len - 1);
     }
 
     /// The graphs that are made, in the file of that name; null where there are none.
-    pub fn restore(self: *const PartsKeeper, name: []const u8, offsets: []u64, medoids: []u32, done: *u32) error{OutOfMemory}!?work.GrowingFile {
+    pub fn restore(self: *const PartsKeeper, name: []const u8, offsets: []u64, done: *u32) error{OutOfMemory}!?work.GrowingFile {
         var file = try sealed.Reader.open(self.allocator, self.dir, parts_name, self.identity) orelse return null;
         defer file.deinit();
-        if (file.form > medoids.len) return null;
+        if (file.form >= offsets.len) return null;
         const made: u32 = @intCast(file.form);
         var mark: work.GrowingFile.Mark = undefined;
-        if (!file.read(std.mem.asBytes(&mark)) or !file.read(std.mem.sliceAsBytes(offsets[0 .. made + 1])) or !file.read(std.mem.sliceAsBytes(medoids[0..made]))) return null;
+        if (!file.read(std.mem.asBytes(&mark)) or !file.read(std.mem.sliceAsBytes(offsets[0 .. made + 1]))) return null;
         const parts = try work.GrowingFile.reopen(self.allocator, self.dir, name, mark) orelse return null;
         done.* = made;
         return parts;
