@@ -56,7 +56,15 @@ def test_a_quarter_of_the_vectors_is_enough(metric: MetricName, tmp_path: Path) 
         assert told == sorted(told)
         assert told[-1] == N
         assert sorted(entry.name for entry in (tmp_path / name).iterdir()) == sorted(
-            ["codes.bin", "ids.arrow", "links.bin", "manifest.json", "page_starts.bin", "pages.bin", "vectors.bin"]
+            [
+                "codes.bin",
+                "ids.arrow",
+                "links.bin",
+                "manifest.json",
+                "page_starts.bin",
+                "pages.bin",
+                "vectors.bin",
+            ]
         )
     assert contents(tmp_path / "apart")["links.bin"] != contents(tmp_path / "whole")["links.bin"]
     assert len(recalls["whole"]) == 2

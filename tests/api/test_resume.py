@@ -217,8 +217,7 @@ def test_in_partitions_it_is_the_same_index(
     assert apart != whole
     cuts = [("encode", 0.3), ("graph", 0.1), ("graph", 0.5), ("graph", 0.9), ("place", 0.0), ("write", 0.4)]
     turns: list[dict[str, Any]] = [
-        {"stage": stage, "share": share, "build_memory": budget}
-        for stage, share in [*cuts, ("commit", 0.0)]
+        {"stage": stage, "share": share, "build_memory": budget} for stage, share in [*cuts, ("commit", 0.0)]
     ]
     seed = int(random.integers(1 << 32))
     print(seed)
