@@ -20,6 +20,7 @@ const writer = @import("writer.zig");
 const reader = @import("reader.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
+const ListFile = @import("list_file.zig").ListFile;
 const Partitions = @import("partitions.zig").Partitions;
 const EncodeThread = @import("encode_thread.zig").EncodeThread;
 const run_rows = @import("encode_thread.zig").run_rows;
@@ -422,16 +423,24 @@ pub const Builder = struct {
     }
 
     fn run_partitioned(self: *Builder, diagnostic: *Diagnostic) Error!void {
+        var joined = try self.join_partitions(diagnostic);
+        defer joined.placed.deinit(self.allocator);
+        defer joined.lists.deinit();
+        try self.write_index(.{ .placed = &joined.lists }, joined.entry_row, &joined.placed, diagnostic);
+    }
+
+    const Joined = struct { placed: resume_room.Placed, lists: ListFile, entry_row: u32 };
+
+    fn join_partitions(self: *Builder, diagnostic: *Diagnostic) Error!Joined {
         const allocator = self.allocator;
         var partitions = try Partitions.build(self, diagnostic);
         defer partitions.deinit();
         const found = try resume_room.load_placed(allocator, self.dir, self.identity(), partitions.n);
         var placed = found orelse try partitions.place(self.page_size());
-        defer placed.deinit(allocator);
+        errdefer placed.deinit(allocator);
         if (found == null) try resume_room.save_placed(allocator, self.dir, self.identity(), &placed, diagnostic);
-        var lists = try partitions.placed_lists(placed.placement.order);
-        defer lists.deinit();
-        try self.write_index(.{ .placed = &lists }, partitions.clusters.entry, &placed, diagnostic);
+        const lists = try partitions.placed_lists(placed.placement.order);
+        return .{ .placed = placed, .lists = lists, .entry_row = partitions.clusters.entry };
     }
 
     fn page_size(self: *const Builder) u32 {
