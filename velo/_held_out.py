@@ -12,8 +12,8 @@ from velo.types import AnyArray, Float32Array, Int64Array
 
 __all__ = ["HeldOut", "draw_rows", "exact_neighbors", "rows_of"]
 
-#: Elements of the matrix of distances computed at once.
-_BLOCK_ELEMENTS = 4 << 20
+#: Elements of the matrix of distances computed at once; what is sorted of them takes some 70 bytes each.
+_BLOCK_ELEMENTS = 1 << 18
 
 #: Neighbors kept beyond those asked for, so that equals of the last one are known.
 _SLACK = 28

@@ -104,7 +104,10 @@ def build(
     memory : int, float or str, optional
         Budget of the index that is returned, open: bytes, a share of n·d·4 bytes (``"15%"``) or ``"2GiB"``.
     build_memory : int, float or str, optional
-        Budget of the build itself; no limit without it.
+        Budget of the build itself; no limit without it. Where it does not hold the codes and the graph
+        (71 % of n·d·4 bytes at 128 dimensions and `degree` 48), vectors are linked partition by partition:
+        up to twice the work, for nearly the same index. Below some 20 bytes a vector it is refused, and
+        the error says what it takes. Buffers that do not grow with the vectors stand beside it.
     search_memory : int, float or str, optional
         The budget that searches will have: it chooses the bits that are not given, the more in memory the
         fewer reads, as long as links find room beside them.

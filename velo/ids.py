@@ -128,7 +128,9 @@ def write_ids(folder: Path, column: IdColumn | None, rows: AnyArray, first_row: 
     """
     if column is None:
         kind = "row"
-        placed: Any = pa.array(rows.astype(np.int64) + first_row)
+        numbers = rows.astype(np.int64)
+        numbers += first_row
+        placed: Any = pa.array(numbers)
     elif isinstance(column, np.ndarray):
         kind, placed = "int64", pa.array(column[rows])
     else:

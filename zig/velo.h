@@ -97,7 +97,8 @@ typedef struct velo_build_options {
     uint32_t links_kept;           /* links a vertex in links.bin: 0..degree; UINT32_MAX = 32 */
     uint32_t threads;              /* 0 = all cores; 1 = deterministic */
     uint64_t seed;
-    uint64_t memory_bytes;         /* 0 = no limit; else resident growth stays below it + 64 MiB, or BUDGET_TOO_SMALL */
+    uint64_t memory_bytes;         /* 0 = no limit; else resident growth stays below it + 64 MiB, in partitions where the
+                                    * graph does not fit, or BUDGET_TOO_SMALL */
     int32_t store_vectors;         /* 1: keep vectors.bin (dtype of the input) */
     int32_t overwrite;             /* 1: an index that stands there stops being one at once, and this build takes its folder */
     uint32_t affinity_percent;     /* records of one color lie within this percentile of a cluster's distances; 0 = 5 */
@@ -114,7 +115,7 @@ typedef enum velo_build_stage {
 typedef struct velo_build_progress {
     uint32_t struct_size;
     int32_t stage;                 /* velo_build_stage */
-    uint64_t done;                 /* of `total`, in rows, within the stage */
+    uint64_t done;                 /* of `total`, in rows, within the stage; a graph in partitions links most rows twice */
     uint64_t total;
     int32_t resumed_stage;         /* velo_build_stage in which this build went on from a killed one; 0 = it did not */
     uint64_t resumed_done;         /* rows of that stage which were done already */
@@ -122,8 +123,8 @@ typedef struct velo_build_progress {
 
 /* Create `path` (a folder) with its work files. A folder that is not an index and not empty is VELO_EXISTS. A folder that a
  * killed build left is taken over. When the last row was scanned and rows and options (but for memory_bytes, checkpoint_ms
- * and the number of threads where it is above one) are those of that build, this one goes on where it was: ask
- * velo_build_progress_get. At VELO_STAGE_ENCODE add is to begin with row `done`, at a later stage add is left out. */
+ * and the number of threads where it is above one) are those of that build, this one goes on where it was (behind encoding
+ * only if memory_bytes makes as many partitions): ask velo_build_progress_get. At VELO_STAGE_ENCODE add is to begin with row `done`, at a later stage add is left out. */
 int32_t velo_build_open(const char *path, const velo_build_options *options, velo_build **build_out);
 /* First pass: every row once, in order, in chunks of any size. Checks finiteness, takes the mean and the largest norm.
  * row_stride is in bytes; elements of a row are contiguous. One thread at a time. */

@@ -52,7 +52,9 @@ PROGRAM = """
             if stage == cut.get("stage") and done >= cut["share"] * total:
                 os.kill(os.getpid(), signal.SIGKILL)
         try:
-            build_shard(path, source, options, metadata=metadata, watch=watch)
+            build_shard(
+                path, source, options, metadata=metadata, watch=watch, build_memory=cut.get("build_memory")
+            )
         finally:
             os._exit(0)
 
@@ -75,7 +77,12 @@ PROGRAM = """
                 damage(path, name, cut["seed"])
         resumed = []
         build_shard(
-            path, source, options, metadata=metadata, resumed=lambda *where: resumed.append(where)
+            path,
+            source,
+            options,
+            metadata=metadata,
+            resumed=lambda *where: resumed.append(where),
+            build_memory=cut.get("then", cut.get("build_memory")),
         )
         told["resumed"] = resumed
         print(json.dumps(told), flush=True)
@@ -197,6 +204,47 @@ def test_damaged_work_costs_time_and_nothing_else(
     for number, (cut, told) in enumerate(zip(turns, killed_and_resumed(tmp_path, 1, turns), strict=True)):
         assert told["killed"], cut
         assert contents(tmp_path / f"i{number}") == whole, (cut, told)
+
+
+def test_in_partitions_it_is_the_same_index(
+    whole: dict[str, bytes], random: np.random.Generator, tmp_path: Path
+) -> None:
+    budget = "25%"
+    build_shard(
+        tmp_path / "apart", as_source(rows()), options(), metadata={"a": list(range(N))}, build_memory=budget
+    )
+    apart = contents(tmp_path / "apart")
+    assert apart != whole
+    cuts = [("encode", 0.3), ("graph", 0.1), ("graph", 0.5), ("graph", 0.9), ("place", 0.0), ("write", 0.4)]
+    turns: list[dict[str, Any]] = [
+        {"stage": stage, "share": share, "build_memory": budget} for stage, share in [*cuts, ("commit", 0.0)]
+    ]
+    seed = int(random.integers(1 << 32))
+    print(seed)
+    turns += [
+        {"stage": "graph", "share": 0.7, "build_memory": budget, "damage": [name], "seed": seed}
+        for name in ("parts.work", "partitions.work", "points.work")
+    ]
+    # With another budget it is the build of that budget.
+    turns += [
+        {"stage": "graph", "share": 0.7, "build_memory": budget, "then": None},
+        {"stage": "write", "share": 0.3, "build_memory": budget, "then": None},
+        {"stage": "write", "share": 0.3, "build_memory": None, "then": budget},
+    ]
+    for number, (cut, told) in enumerate(zip(turns, killed_and_resumed(tmp_path, 1, turns), strict=True)):
+        assert told["killed"], cut
+        wanted = whole if cut.get("then", budget) is None else apart
+        assert contents(tmp_path / f"i{number}") == wanted, (cut, told)
+        if cut.get("damage") == ["points.work"]:
+            assert told["resumed"] == []
+            continue
+        [[stage, done, total]] = told["resumed"]
+        assert total == N
+        if number < 7:
+            assert STAGES.index(stage) >= STAGES.index(cut["stage"]) - 1, (cut, told)
+            assert (cut["share"] == 0.9) <= (stage == "graph" and 0 < done < N), (cut, told)
+        elif cut.get("damage") != ["parts.work"]:  # what is wrong there is noticed when it is read
+            assert (stage, done) == ("graph", 0), (cut, told)
 
 
 def test_with_more_threads_it_is_as_good_an_index(random: np.random.Generator, tmp_path: Path) -> None:

@@ -63,7 +63,14 @@ def build(
     shards: Annotated[
         int | None, typer.Option(min=1, help="Make a collection of so many shards instead of one index.")
     ] = None,
-    build_memory: MemoryText = None,
+    build_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Budget of the build: a share of the float32 vectors, or bytes. One that does not hold the "
+            "graph builds it in partitions.",
+            metavar="BUDGET",
+        ),
+    ] = None,
     search_memory: Annotated[
         str | None,
         typer.Option(

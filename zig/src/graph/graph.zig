@@ -25,6 +25,7 @@ pub const build_kept = vamana.build_kept;
 pub const Insertion = vamana.Insertion;
 pub const connect = connectivity.connect;
 pub const reachable_count = connectivity.reachable_count;
+pub const medoid = entries.medoid;
 pub const entry_points = entries.entry_points;
 pub const entry_count = entries.entry_count;
 pub const Placement = placement.Placement;

@@ -15,7 +15,9 @@ pub const BuildOptions = struct {
     alpha: f32 = 1.2,
     threads: u32 = 1,
     seed: u64 = 0,
-    /// Counts inserted vertices up to n.
+    /// Where searches start; without it the medoid of a sample.
+    entry: ?u32 = null,
+    /// Inserted vertices are added to it, n in all.
     progress: ?*std.atomic.Value(u64) = null,
     /// Once true, the build stops with `error.Canceled`.
     cancel: ?*const std.atomic.Value(bool) = null,
@@ -29,7 +31,7 @@ pub const PlaceOptions = struct {
     /// Leave out what only makes pages better: for a first placement, after which record sizes are known.
     draft: bool = false,
     threads: u32 = 1,
-    /// Counts placed vertices up to n.
+    /// Placed vertices are added to it, n in all.
     progress: ?*std.atomic.Value(u64) = null,
     cancel: ?*const std.atomic.Value(bool) = null,
 };
@@ -41,7 +43,7 @@ pub const Graph = struct {
     /// n rows of `degree_max` places, of which the first `degrees[v]` count; those that serve navigation over few links first (prune.zig).
     neighbors: []u32,
     degrees: []u16,
-    /// The medoid of a sample: where a search starts.
+    /// Where a search starts.
     entry: u32,
 
     pub fn deinit(self: *Graph, allocator: std.mem.Allocator) void {

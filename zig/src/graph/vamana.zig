@@ -90,13 +90,13 @@ pub fn build_kept(comptime Distances: type, allocator: std.mem.Allocator, distan
     {
         var builder = try Builder(Distances).init(allocator, distances, &graph, options, threads);
         defer builder.deinit(allocator);
-        graph.entry = entry.medoid(Distances, distances, n, options.seed);
+        graph.entry = options.entry orelse entry.medoid(Distances, distances, n, options.seed);
         builder.shuffle();
 
         var insertion: Insertion = .{ .graph = &graph, .order = builder.order, .radii = builder.radii, .inserted = 0 };
         try keeper.restore(&insertion);
         builder.cursor.store(insertion.inserted, .monotonic);
-        if (options.progress) |progress| progress.store(insertion.inserted, .monotonic);
+        if (options.progress) |progress| _ = progress.fetchAdd(insertion.inserted, .monotonic);
         if (insertion.inserted < alone_max) {
             builder.limit = @min(n, alone_max);
             Builder(Distances).insert_many(&builder, 0);

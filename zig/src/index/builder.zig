@@ -20,6 +20,8 @@ const writer = @import("writer.zig");
 const reader = @import("reader.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
+const ListFile = @import("list_file.zig").ListFile;
+const Partitions = @import("partitions.zig").Partitions;
 const EncodeThread = @import("encode_thread.zig").EncodeThread;
 const run_rows = @import("encode_thread.zig").run_rows;
 const option_room = @import("options.zig");
@@ -56,6 +58,7 @@ pub const Builder = struct {
     /// Locked for as long as the build lives.
     marker: std.fs.File,
     options: Options,
+    plan: option_room.Plan,
     dim_work: u32,
     params: quant.CodeParams,
     control: Control = .{},
@@ -92,17 +95,7 @@ pub const Builder = struct {
             .memory_bits = @intCast(options.memory_bits),
             .record_bits = @intCast(options.record_bits),
         };
-        if (options.memory_bytes > 0) {
-            const needed = option_room.memory_needed(options, params.dim);
-            if (needed > options.memory_bytes) {
-                diagnostic.argument = "memory";
-                diagnostic.needed_bytes = needed;
-                diagnostic.say("building {d} vectors of {d} dimensions at degree {d} takes {d} bytes, but memory is {d}", .{
-                    options.n, options.dim, options.degree, needed, options.memory_bytes,
-                });
-                return error.BudgetTooSmall;
-            }
-        }
+        const plan = try option_room.plan(options, params.dim, diagnostic);
         const folder = try folders.claim(path, options.overwrite, diagnostic);
         var dir = folder.dir;
         errdefer folder.marker.close();
@@ -145,6 +138,7 @@ pub const Builder = struct {
             .made_folder = folder.made,
             .marker = folder.marker,
             .options = options,
+            .plan = plan,
             .dim_work = dim_work,
             .params = params,
             .uuid = uuid_text(&random_bytes),
@@ -263,8 +257,8 @@ pub const Builder = struct {
     }
 
     /// Of all that follows from encoding: builds on several threads share nothing but their input.
-    fn identity(self: *const Builder) u64 {
-        return base.checksum(std.mem.asBytes(&[_]u64{ self.input_identity(), base.checksum(&self.uuid) }));
+    pub fn identity(self: *const Builder) u64 {
+        return base.checksum(std.mem.asBytes(&[_]u64{ self.input_identity(), base.checksum(&self.uuid), self.plan.partitions }));
     }
 
     /// Finds what a killed build of this input left. False if that is nothing.
@@ -293,7 +287,7 @@ pub const Builder = struct {
             self.resume_at(.encode, self.added);
             return true;
         }
-        if (try resume_room.look_at_graph(allocator, self.dir, self.identity())) |left| {
+        if (try resume_room.look_at_graph(allocator, self.dir, self.identity(), self.plan.partitions)) |left| {
             if (!left.whole) {
                 self.resume_at(.graph, left.vertices);
             } else if (try resume_room.load_placed(allocator, self.dir, self.identity(), n)) |placed| {
@@ -405,32 +399,70 @@ pub const Builder = struct {
             diagnostic.say("{d} rows were announced, but only {d} came", .{ self.options.n, self.added });
             return error.InvalidArgument;
         }
+        const n = self.options.n;
+        if (self.written != null) return self.control.enter(.commit, n);
+        if (self.plan.partitions > 0) try self.run_partitioned(diagnostic) else try self.run_whole(diagnostic);
+        try resume_room.save_written(self.allocator, self.dir, self.identity(), &self.written.?, diagnostic);
+        self.close_work();
+        folders.remove(self.dir, &folders.large_work_names);
+        self.control.enter(.commit, n);
+    }
+
+    fn run_whole(self: *Builder, diagnostic: *Diagnostic) Error!void {
         const n: u32 = @intCast(self.options.n);
         const allocator = self.allocator;
-        if (self.written != null) return self.control.enter(.commit, n);
         var codes: ?quant.BuildCodes = null;
         defer if (codes) |*own| own.deinit();
         var built = try self.make_graph(n, &codes, diagnostic);
         defer built.deinit(allocator);
-        const page_size = writer.page_size_for(&built, self.params);
-        var placed = try self.make_placement(&built, page_size, &codes, diagnostic);
+        var placed = try self.make_placement(&built, self.page_size(), &codes, diagnostic);
         defer placed.deinit(allocator);
-        const placement = &placed.placement;
         if (codes) |*own| own.deinit();
         codes = null;
+        try self.write_index(.{ .graph = &built }, built.entry, &placed, diagnostic);
+    }
 
+    fn run_partitioned(self: *Builder, diagnostic: *Diagnostic) Error!void {
+        var joined = try self.join_partitions(diagnostic);
+        defer joined.placed.deinit(self.allocator);
+        defer joined.lists.deinit();
+        try self.write_index(.{ .placed = &joined.lists }, joined.entry_row, &joined.placed, diagnostic);
+    }
+
+    const Joined = struct { placed: resume_room.Placed, lists: ListFile, entry_row: u32 };
+
+    fn join_partitions(self: *Builder, diagnostic: *Diagnostic) Error!Joined {
+        const allocator = self.allocator;
+        var partitions = try Partitions.build(self, diagnostic);
+        defer partitions.deinit();
+        const found = try resume_room.load_placed(allocator, self.dir, self.identity(), partitions.n);
+        var placed = found orelse try partitions.place(self.page_size());
+        errdefer placed.deinit(allocator);
+        if (found == null) try resume_room.save_placed(allocator, self.dir, self.identity(), &placed, diagnostic);
+        const lists = try partitions.placed_lists(placed.placement.order);
+        return .{ .placed = placed, .lists = lists, .entry_row = partitions.clusters.entry };
+    }
+
+    fn page_size(self: *const Builder) u32 {
+        return writer.page_size_for(self.options.degree, self.params);
+    }
+
+    fn write_index(self: *Builder, neighbors: writer.Neighbors, entry_row: u32, placed: *const resume_room.Placed, diagnostic: *Diagnostic) Error!void {
+        const n = self.options.n;
         self.control.enter(.write, n);
         self.written = try writer.write(.{
-            .allocator = allocator,
+            .allocator = self.allocator,
             .dir = self.dir,
-            .graph = &built,
-            .placement = placement,
+            .neighbors = neighbors,
+            .degree_max = self.options.degree,
+            .entry_row = entry_row,
+            .placement = &placed.placement,
             .colors = placed.colors,
             .work_codes = &self.work_codes.?,
             .work_vectors = if (self.work_vectors) |*vectors| vectors else null,
             .vector_bytes = self.options.dim * self.options.dtype.bytes(),
             .params = self.params,
-            .page_size = page_size,
+            .page_size = self.page_size(),
             .salt = self.salt,
             .links_kept = @min(self.options.links_kept, self.options.degree),
             .page_links = self.options.page_links,
@@ -458,11 +490,7 @@ pub const Builder = struct {
             .mean = self.mean,
             .control = &self.control,
         }, diagnostic);
-        try resume_room.save_written(allocator, self.dir, self.identity(), &self.written.?, diagnostic);
-        self.order = try allocator.dupe(u32, placement.order);
-        self.close_work();
-        folders.remove(self.dir, &folders.large_work_names);
-        self.control.enter(.commit, n);
+        self.order = try self.allocator.dupe(u32, placed.placement.order);
     }
 
     fn load_points(self: *Builder, n: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!*quant.BuildCodes {
@@ -484,15 +512,7 @@ pub const Builder = struct {
             .last_us = base.nowMicros(),
         };
         if (try keeper.load_whole(n, self.options.degree)) |built| return built;
-        var built = graph.build_kept(quant.BuildCodes, self.allocator, try self.load_points(n, codes, diagnostic), .{
-            .degree = self.options.degree,
-            .list_size = self.options.build_list_size,
-            .alpha = self.options.alpha,
-            .threads = self.options.threads,
-            .seed = self.options.seed,
-            .progress = &self.control.done,
-            .cancel = &self.control.canceled,
-        }, &keeper) catch |err| switch (err) {
+        var built = graph.build_kept(quant.BuildCodes, self.allocator, try self.load_points(n, codes, diagnostic), self.graph_options(self.options.seed), &keeper) catch |err| switch (err) {
             error.NotKept => return keeper.failure,
             else => |other| return graph_error(diagnostic, other),
         };
@@ -502,12 +522,24 @@ pub const Builder = struct {
         return built;
     }
 
-    fn make_placement(self: *Builder, built: *const graph.Graph, page_size: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!resume_room.Placed {
+    pub fn graph_options(self: *Builder, seed: u64) graph.BuildOptions {
+        return .{
+            .degree = self.options.degree,
+            .list_size = self.options.build_list_size,
+            .alpha = self.options.alpha,
+            .threads = self.options.threads,
+            .seed = seed,
+            .progress = &self.control.done,
+            .cancel = &self.control.canceled,
+        };
+    }
+
+    fn make_placement(self: *Builder, built: *const graph.Graph, page_bytes: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!resume_room.Placed {
         const allocator = self.allocator;
         self.control.enter(.place, built.n);
         if (try resume_room.load_placed(allocator, self.dir, self.identity(), built.n)) |placed| return placed;
         const points = try self.load_points(built.n, codes, diagnostic);
-        var placement = try self.place(built, points, page_size, diagnostic);
+        var placement = try self.place(built, points, page_bytes, diagnostic);
         errdefer placement.deinit(allocator);
         const tau = try graph.affinity_threshold(quant.BuildCodes, allocator, points, built.n, self.options.affinity_percent, self.options.seed);
         const colors = try graph.color(quant.BuildCodes, allocator, points, &placement, tau);
@@ -519,30 +551,35 @@ pub const Builder = struct {
 
     /// A page is filled by what its records are thought to take. Lists are only known after placement, so the first
     /// sizes come from experience, and a second placement knows better.
-    fn place(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_size: u32, diagnostic: *Diagnostic) Error!graph.Placement {
+    fn place(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, diagnostic: *Diagnostic) Error!graph.Placement {
         const sizes = try self.allocator.alloc(u16, built.n);
         defer self.allocator.free(sizes);
+        for (sizes, built.degrees) |*size, degree| size.* = self.size_guess(degree);
         if (!self.options.page_links) {
-            @memset(sizes, @intCast(self.params.lower_bytes() + layout.page.slot_bytes + layout.page_lists.empty_list_bytes));
-            return self.place_with(built, points, page_size, sizes, false, diagnostic);
-        }
-        const bits_per_edge = @max(6, 12.9 + 0.7 * (@log2(@as(f64, @floatFromInt(built.n)) + 1) - @log2(1e6)));
-        for (sizes, built.degrees) |*size, degree| {
-            const list_bytes = 1.5 + bits_per_edge * @as(f64, @floatFromInt(degree)) / 8;
-            size.* = @intCast(self.params.lower_bytes() + layout.page.slot_bytes + @as(u32, @intFromFloat(@ceil(list_bytes))));
+            self.control.enter(.place, built.n);
+            return self.place_with(built, points, page_bytes, sizes, false, diagnostic);
         }
         {
-            var first = try self.place_with(built, points, page_size, sizes, true, diagnostic);
+            self.control.enter(.place, built.n);
+            var first = try self.place_with(built, points, page_bytes, sizes, true, diagnostic);
             defer first.deinit(self.allocator);
-            try writer.record_sizes(self.allocator, built, &first, self.params, sizes);
+            try writer.record_sizes(self.allocator, .{ .graph = built }, built.degree_max, &first, self.params, sizes, diagnostic);
         }
-        return self.place_with(built, points, page_size, sizes, false, diagnostic);
+        self.control.enter(.place, built.n);
+        return self.place_with(built, points, page_bytes, sizes, false, diagnostic);
     }
 
-    fn place_with(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_size: u32, sizes: []const u16, draft: bool, diagnostic: *Diagnostic) Error!graph.Placement {
-        self.control.enter(.place, built.n);
+    /// What a record with so many neighbors takes of a page, by experience; exactly, where pages hold no lists.
+    pub fn size_guess(self: *const Builder, degree: usize) u16 {
+        if (!self.options.page_links) return @intCast(self.params.lower_bytes() + layout.page.slot_bytes + layout.page_lists.empty_list_bytes);
+        const bits_per_edge = @max(6, 12.9 + 0.7 * (@log2(@as(f64, @floatFromInt(self.options.n)) + 1) - @log2(1e6)));
+        const list_bytes = 1.5 + bits_per_edge * @as(f64, @floatFromInt(degree)) / 8;
+        return @intCast(self.params.lower_bytes() + layout.page.slot_bytes + @as(u32, @intFromFloat(@ceil(list_bytes))));
+    }
+
+    pub fn place_with(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, sizes: []const u16, draft: bool, diagnostic: *Diagnostic) Error!graph.Placement {
         return graph.place(quant.BuildCodes, self.allocator, points, built, .{
-            .page_bytes_budget = page_size - layout.page.header_bytes,
+            .page_bytes_budget = page_bytes - layout.page.header_bytes,
             .record_bytes = sizes,
             .draft = draft,
             .threads = self.options.threads,
@@ -640,7 +677,7 @@ fn uuid_text(bytes: *const [16]u8) [36]u8 {
     return out;
 }
 
-fn graph_error(diagnostic: *Diagnostic, err: graph.Error) Error {
+pub fn graph_error(diagnostic: *Diagnostic, err: graph.Error) Error {
     return switch (err) {
         error.Canceled => error.Canceled,
         error.OutOfMemory => error.OutOfMemory,

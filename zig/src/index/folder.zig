@@ -2,6 +2,7 @@
 const std = @import("std");
 const layout = @import("layout");
 const diagnostics = @import("diagnostic.zig");
+const partitions = @import("partitions.zig");
 const reader = @import("reader.zig");
 const resume_room = @import("resume.zig");
 const work = @import("work.zig");
@@ -13,12 +14,23 @@ pub const marker_name = "building";
 
 pub const index_names = [_][]const u8{ reader.file_codes, reader.file_links, reader.file_pages, reader.file_page_starts, reader.file_vectors };
 /// Only needed until the files of the index are written.
-pub const large_work_names = [_][]const u8{ work.codes_name, work.points_name, work.vectors_name, resume_room.graph_name, resume_room.graph_name ++ ".tmp" };
+pub const large_work_names = [_][]const u8{
+    work.codes_name,
+    work.points_name,
+    work.vectors_name,
+    resume_room.graph_name,
+    resume_room.graph_name ++ ".tmp",
+    partitions.parts_name,
+    partitions.lists_name,
+    partitions.placed_lists_name,
+};
 pub const small_work_names = [_][]const u8{
     resume_room.encode_name,
+    resume_room.parts_name,
     resume_room.placement_name,
     resume_room.written_name,
     resume_room.encode_name ++ ".tmp",
+    resume_room.parts_name ++ ".tmp",
     resume_room.placement_name ++ ".tmp",
     resume_room.written_name ++ ".tmp",
 };

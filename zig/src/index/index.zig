@@ -21,6 +21,8 @@ test {
     _ = builder;
     _ = @import("options.zig");
     _ = @import("folder.zig");
+    _ = @import("list_file.zig");
+    _ = @import("partitions.zig");
     _ = @import("sealed.zig");
     _ = @import("resume.zig");
     _ = @import("encode_thread.zig");
@@ -28,4 +30,5 @@ test {
     _ = trim;
     _ = @import("verify.zig");
     _ = @import("tests.zig");
+    _ = @import("test_partitions.zig");
 }

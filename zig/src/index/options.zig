@@ -60,12 +60,59 @@ pub const Options = struct {
     }
 };
 
-/// Resident bytes of a build at its peak: the graph stage, and the writing that follows it.
-pub fn memory_needed(options: Options, dim_code: u32) u64 {
+/// How a build fits its memory: in one piece, or in partitions of at most `members_max` rows, guests included.
+pub const Plan = struct { partitions: u32 = 0, members_max: u32 = 0 };
+
+/// Of a row in a graph under construction: its code, its factors, its list, and what insertion or placement keep of it.
+fn member_bytes(options: Options, dim_code: u32) u64 {
     const codes = @as(u64, dim_code) + @sizeOf(quant.BuildCodes.PairFactors);
     const neighbors = @as(u64, options.degree) * 4;
     const small = 32; // degrees, locks; or what placement keeps of every vertex
-    return options.n * (codes + neighbors + small);
+    return codes + neighbors + small;
+}
+
+/// What a partitioned build keeps of every row at most: where it is placed, its size, its partition, its color.
+const row_bytes = 20;
+/// Every row has two places; so much more room than rows need lets most of them be where they belong.
+const room_share = 1.15;
+/// A partition is never planned smaller; that many members stand beside any budget.
+const members_least = 1024;
+const partitions_max = 1024;
+
+/// Resident bytes of a build in one piece at its peak: the graph stage, and the writing that follows it.
+pub fn memory_whole(options: Options, dim_code: u32) u64 {
+    return options.n * member_bytes(options, dim_code);
+}
+
+/// The least that a partitioned build needs.
+pub fn memory_least(options: Options, dim_code: u32) u64 {
+    const members = members_for(options.n, partitions_max);
+    const partition = if (members > members_least) members * (member_bytes(options, dim_code) + @sizeOf(u32)) else 0;
+    return @min(memory_whole(options, dim_code), options.n * row_bytes + partition);
+}
+
+fn members_for(n: u64, partitions: u64) u64 {
+    return @intFromFloat(@ceil(2 * room_share * @as(f64, @floatFromInt(n)) / @as(f64, @floatFromInt(partitions))));
+}
+
+/// In one piece whenever the budget allows it.
+pub fn plan(options: Options, dim_code: u32, diagnostic: *Diagnostic) Error!Plan {
+    if (options.memory_bytes == 0 or memory_whole(options, dim_code) <= options.memory_bytes) return .{};
+    const least = memory_least(options, dim_code);
+    if (least > options.memory_bytes) {
+        diagnostic.argument = "memory";
+        diagnostic.needed_bytes = least;
+        diagnostic.say("building {d} vectors of {d} dimensions at degree {d} takes {d} bytes at least, but memory is {d}", .{
+            options.n, options.dim, options.degree, least, options.memory_bytes,
+        });
+        return error.BudgetTooSmall;
+    }
+    if (options.n <= members_least) return .{};
+    const left = options.memory_bytes - options.n * row_bytes;
+    const fitting = left / (member_bytes(options, dim_code) + @sizeOf(u32));
+    const members = @max(members_least, fitting);
+    const count = std.math.clamp(members_for(options.n, members), 3, partitions_max); // of n and the room, for the count
+    return .{ .partitions = @intCast(count), .members_max = @intCast(members_for(options.n, count)) };
 }
 
 pub fn check(options: Options, diagnostic: *Diagnostic) Error!void {

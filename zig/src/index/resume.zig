@@ -1,5 +1,5 @@
 //! What a build leaves behind so that a later one of the same input and options can go on: how far encoding came, the
-//! graph (half made, then whole), the placement, and the list of finished files. Each is a sealed file (sealed.zig)
+//! graph (half made, then whole; or those of so many partitions), the placement, and the list of finished files. Each is a sealed file (sealed.zig)
 //! that names its build; one that is missing, damaged or of another build means that its stage starts again.
 const std = @import("std");
 const base = @import("base");
@@ -14,6 +14,7 @@ const Error = diagnostics.Error;
 
 pub const encode_name = "encode.work";
 pub const graph_name = "graph.work";
+pub const parts_name = "partitions.work";
 pub const placement_name = "placement.work";
 pub const written_name = "written.work";
 
@@ -147,11 +148,42 @@ pub const GraphKeeper = struct {
     }
 };
 
+/// Saves how many of a partitioned build's graphs are made.
+pub const PartsKeeper = struct {
+    allocator: std.mem.Allocator,
+    dir: std.fs.Dir,
+    identity: u64,
+    diagnostic: *Diagnostic,
+
+    /// `offsets`: where in `parts` each graph begins, and where the last one ends; `rows` is how far a whole graph would be.
+    pub fn save(self: *const PartsKeeper, parts: *work.GrowingFile, offsets: []const u64, rows: u64) Error!void {
+        const mark = try parts.sync(self.diagnostic);
+        var file = try sealed.Writer.create(self.allocator, self.dir, parts_name, self.diagnostic);
+        defer file.deinit();
+        try file.write(std.mem.asBytes(&mark));
+        try file.write(std.mem.sliceAsBytes(offsets));
+        try file.seal(self.identity, rows, offsets.len - 1);
+    }
+
+    /// The graphs that are made, in the file of that name; null where there are none.
+    pub fn restore(self: *const PartsKeeper, name: []const u8, offsets: []u64, done: *u32) error{OutOfMemory}!?work.GrowingFile {
+        var file = try sealed.Reader.open(self.allocator, self.dir, parts_name, self.identity) orelse return null;
+        defer file.deinit();
+        if (file.form >= offsets.len) return null;
+        const made: u32 = @intCast(file.form);
+        var mark: work.GrowingFile.Mark = undefined;
+        if (!file.read(std.mem.asBytes(&mark)) or !file.read(std.mem.sliceAsBytes(offsets[0 .. made + 1]))) return null;
+        const parts = try work.GrowingFile.reopen(self.allocator, self.dir, name, mark) orelse return null;
+        done.* = made;
+        return parts;
+    }
+};
+
 /// Vertices in a saved graph, and whether it is whole; null where none is saved.
-pub fn look_at_graph(allocator: std.mem.Allocator, dir: std.fs.Dir, identity: u64) error{OutOfMemory}!?struct { vertices: u64, whole: bool } {
-    var file = try sealed.Reader.open(allocator, dir, graph_name, identity) orelse return null;
+pub fn look_at_graph(allocator: std.mem.Allocator, dir: std.fs.Dir, identity: u64, partitions: u32) error{OutOfMemory}!?struct { vertices: u64, whole: bool } {
+    var file = try sealed.Reader.open(allocator, dir, if (partitions > 0) parts_name else graph_name, identity) orelse return null;
     defer file.deinit();
-    return .{ .vertices = file.count, .whole = file.form == @intFromEnum(Form.whole) };
+    return .{ .vertices = file.count, .whole = file.form == if (partitions > 0) partitions else @intFromEnum(Form.whole) };
 }
 
 // ---- the placement

@@ -211,13 +211,33 @@ pub const PointsFile = struct {
             const some = @min(run, count - done);
             const bytes = buffer[0 .. some * self.row_bytes];
             try self.file.read_at(bytes, (first + done) * self.row_bytes, diagnostic);
-            for (0..some) |i| {
-                const row = bytes[i * self.row_bytes ..][0..self.row_bytes];
-                const point = to + done + i;
-                @memcpy(points.codes[point * self.dim ..][0..self.dim], row[0..self.dim]);
-                points.factors[point] = std.mem.bytesToValue(Factors, row[self.dim..][0..@sizeOf(Factors)]);
-            }
+            for (0..some) |i| self.put(points, to + done + i, bytes[i * self.row_bytes ..]);
             done += some;
         }
+    }
+
+    /// `rows`, ascending, become the first points of `points`.
+    pub fn load_rows(self: *const PointsFile, points: *quant.BuildCodes, rows: []const u32, diagnostic: *Diagnostic) Error!void {
+        const buffer = try self.file.allocator.alloc(u8, @max(self.row_bytes, gather_bytes));
+        defer self.file.allocator.free(buffer);
+        const run = buffer.len / self.row_bytes;
+        var done: usize = 0;
+        while (done < rows.len) {
+            const first = rows[done];
+            var end = done + 1;
+            while (end < rows.len and rows[end] - first < run) end += 1;
+            const bytes = buffer[0 .. (rows[end - 1] - first + 1) * self.row_bytes];
+            try self.file.read_at(bytes, @as(u64, first) * self.row_bytes, diagnostic);
+            for (rows[done..end], done..) |row, point| self.put(points, point, bytes[(row - first) * self.row_bytes ..]);
+            done = end;
+        }
+    }
+
+    /// Rows this near to each other are read together, with what lies between them.
+    const gather_bytes = 1 << 16;
+
+    fn put(self: *const PointsFile, points: *quant.BuildCodes, point: usize, row: []const u8) void {
+        @memcpy(points.codes[point * self.dim ..][0..self.dim], row[0..self.dim]);
+        points.factors[point] = std.mem.bytesToValue(Factors, row[self.dim..][0..@sizeOf(Factors)]);
     }
 };

@@ -8,6 +8,7 @@ const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
 const work = @import("work.zig");
 const reader = @import("reader.zig");
+const ListFile = @import("list_file.zig").ListFile;
 const Control = @import("builder.zig").Control;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
@@ -17,7 +18,9 @@ const page_lists = layout.page_lists;
 pub const Input = struct {
     allocator: std.mem.Allocator,
     dir: std.fs.Dir,
-    graph: *const graph.Graph,
+    neighbors: Neighbors,
+    degree_max: u32,
+    entry_row: u32,
     placement: *const graph.Placement,
     colors: []const u8, // by new id
     work_codes: *const work.CodesFile,
@@ -50,25 +53,34 @@ pub const Written = struct {
 };
 
 /// The smallest page that holds a handful of the largest records.
-pub fn page_size_for(built: *const graph.Graph, params: quant.CodeParams) u32 {
-    const list_bytes_max = 1 + built.degree_max * (adjacency.code_length_max + 31) / 8 + 1;
+pub fn page_size_for(degree_max: u32, params: quant.CodeParams) u32 {
+    const list_bytes_max = 1 + degree_max * (adjacency.code_length_max + 31) / 8 + 1;
     var page_size: u32 = base.limits.page_size_min;
     while (page_size < base.limits.page_size_max and
-        layout.page.bytes_needed(@intCast(params.lower_bytes()), 4, 4 * @min(list_bytes_max, built.degree_max * 3)) > page_size) page_size *= 2;
+        layout.page.bytes_needed(@intCast(params.lower_bytes()), 4, 4 * @min(list_bytes_max, degree_max * 3)) > page_size) page_size *= 2;
     return page_size;
 }
 
-/// What every record takes of a page, by build id, if it is placed like this. Lists are only known after placement; but a
+/// Where neighbor lists come from; neighbors are named by their rows.
+pub const Neighbors = union(enum) {
+    graph: *const graph.Graph,
+    /// By row.
+    rows: *ListFile,
+    /// By vertex, which is a row's place in the order.
+    placed: *ListFile,
+};
+
+/// What every record takes of a page, by row, if it is placed like this. Lists are only known after placement; but a
 /// list takes nearly as much after another placement, for it is long where its neighbors are far.
-pub fn record_sizes(allocator: std.mem.Allocator, built: *const graph.Graph, placement: *const graph.Placement, params: quant.CodeParams, sizes: []u16) error{OutOfMemory}!void {
+pub fn record_sizes(allocator: std.mem.Allocator, neighbors: Neighbors, degree_max: u32, placement: *const graph.Placement, params: quant.CodeParams, sizes: []u16, diagnostic: *Diagnostic) Error!void {
     const new_of_old = try placement.inverse(allocator);
     defer allocator.free(new_of_old);
-    const lists: Lists = .{ .graph = built, .order = placement.order, .new_of_old = new_of_old };
-    const codec = train_pages(lists, built.n, adjacency.neighbors_max);
+    const lists: Lists = .{ .neighbors = neighbors, .degree_max = degree_max, .order = placement.order, .new_of_old = new_of_old, .diagnostic = diagnostic };
+    const codec = try train_pages(lists, adjacency.neighbors_max);
     const fixed: u32 = @intCast(params.lower_bytes() + layout.page.slot_bytes);
     var buffer: [adjacency.neighbors_max]u32 = undefined;
     for (placement.order, 0..) |old, vertex| {
-        const ids = lists.of(@intCast(vertex), adjacency.neighbors_max, &buffer);
+        const ids = try lists.of(@intCast(vertex), adjacency.neighbors_max, &buffer);
         sizes[old] = @intCast(fixed + codec.encoded_bytes(@intCast(vertex), ids));
     }
 }
@@ -77,26 +89,41 @@ pub fn write(input: Input, diagnostic: *Diagnostic) Error!Written {
     const allocator = input.allocator;
     const new_of_old = try input.placement.inverse(allocator);
     defer allocator.free(new_of_old);
-    const lists: Lists = .{ .graph = input.graph, .order = input.placement.order, .new_of_old = new_of_old };
+    const lists: Lists = .{ .neighbors = input.neighbors, .degree_max = input.degree_max, .order = input.placement.order, .new_of_old = new_of_old, .diagnostic = diagnostic };
 
     var written: Written = .{ .links_built = input.links_kept, .page_size = input.page_size };
     errdefer written.deinit(allocator);
     try write_pages(input, lists, &written, diagnostic);
     try write_links(input, lists, &written, diagnostic);
-    try write_codes(input, new_of_old[input.graph.entry], &written, diagnostic);
+    try write_codes(input, new_of_old[input.entry_row], &written, diagnostic);
     if (input.work_vectors) |vectors| try write_vectors(input, vectors, &written, diagnostic);
     return written;
 }
 
 /// Neighbor lists in placement ids, made as they are asked for.
 const Lists = struct {
-    graph: *const graph.Graph,
+    neighbors: Neighbors,
+    degree_max: u32,
     order: []const u32,
     new_of_old: []const u32,
+    diagnostic: *Diagnostic,
+
+    fn n(self: Lists) u32 {
+        return @intCast(self.order.len);
+    }
+
+    /// Rows, as pruning ordered them; valid until the next call.
+    fn rows_of(self: Lists, vertex: u32) Error![]const u32 {
+        return switch (self.neighbors) {
+            .graph => |built| built.list(self.order[vertex]),
+            .rows => |file| file.read(self.order[vertex], self.diagnostic),
+            .placed => |file| file.read(vertex, self.diagnostic),
+        };
+    }
 
     /// The first `kept` neighbors that pruning took, ascending.
-    fn of(self: Lists, vertex: u32, kept: usize, buffer: *[adjacency.neighbors_max]u32) []u32 {
-        const old = self.graph.list(self.order[vertex]);
+    fn of(self: Lists, vertex: u32, kept: usize, buffer: *[adjacency.neighbors_max]u32) Error![]u32 {
+        const old = try self.rows_of(vertex);
         const count = @min(kept, old.len);
         for (old[0..count], buffer[0..count]) |id, *slot| slot.* = self.new_of_old[id];
         std.mem.sortUnstable(u32, buffer[0..count], {}, std.sort.asc(u32));
@@ -109,26 +136,22 @@ const Lists = struct {
         }
         return buffer[0..unique];
     }
-
-    /// Where pruning put neighbor `id` in the list of `vertex`.
-    fn place_of(self: Lists, vertex: u32, id: u32) usize {
-        return std.mem.indexOfScalar(u32, self.graph.list(self.order[vertex]), self.order[id]).?;
-    }
 };
 
 /// A codec for the first `kept` neighbors of every vertex; `statistics` are its own, still empty.
-fn train(comptime Codec: type, statistics: Codec.Statistics, lists: Lists, n: u32, kept: usize) Codec {
+fn train(comptime Codec: type, statistics: Codec.Statistics, lists: Lists, kept: usize) Error!Codec {
     var counted = statistics;
     var buffer: [adjacency.neighbors_max]u32 = undefined;
+    const n = lists.n();
     const stride = @max(1, n / 200_000);
     var vertex: u32 = 0;
-    while (vertex < n) : (vertex += stride) counted.count(vertex, lists.of(vertex, kept, &buffer));
+    while (vertex < n) : (vertex += stride) counted.count(vertex, try lists.of(vertex, kept, &buffer));
     return Codec.train(&counted);
 }
 
 /// For lists of at most `most` neighbors.
-fn train_pages(lists: Lists, n: u32, most: u32) page_lists.Codec {
-    return train(page_lists.Codec, .init(@min(most, lists.graph.degree_max)), lists, n, most);
+fn train_pages(lists: Lists, most: u32) Error!page_lists.Codec {
+    return train(page_lists.Codec, .init(@min(most, lists.degree_max)), lists, most);
 }
 
 fn scale_of(span: work.Ranges.Span) quant.Scale16 {
@@ -137,9 +160,9 @@ fn scale_of(span: work.Ranges.Span) quant.Scale16 {
 
 fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagnostic) Error!void {
     const allocator = input.allocator;
-    const n = input.graph.n;
+    const n = lists.n();
     const most: u8 = if (input.page_links) adjacency.neighbors_max else 0;
-    const codec = train_pages(lists, n, most);
+    const codec = try train_pages(lists, most);
     const geometry: layout.page.Geometry = .{ .page_size = input.page_size, .lower_bytes = @intCast(input.params.lower_bytes()), .salt = input.salt };
     const factor_scale = scale_of(input.work_codes.ranges.f_full);
     var starts: std.ArrayList(u32) = .empty;
@@ -161,7 +184,7 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
         try input.control.check();
         const wanted = group_from(input.placement, &group, first);
         var set: RecordSet = .{ .kept = @splat(most) };
-        const count = set.fill(lists, &codec, geometry, first, @min(wanted, layout.page.records_max));
+        const count = try set.fill(lists, &codec, geometry, first, @min(wanted, layout.page.records_max));
         if (count == 0) {
             diagnostic.say("a record does not fit a page of {d} bytes", .{input.page_size});
             return error.Internal;
@@ -171,7 +194,7 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
             const vertex = first + @as(u32, @intCast(i));
             const row = try input.work_codes.read(input.placement.order[vertex], row_buffer, diagnostic);
             var buffer: [adjacency.neighbors_max]u32 = undefined;
-            const ids = lists.of(vertex, set.kept[i], &buffer);
+            const ids = try lists.of(vertex, set.kept[i], &buffer);
             var list: [2048]u8 = undefined;
             const list_bytes = codec.encode(vertex, ids, &list);
             composer.add(row.lower, factor_scale.encode(row.f_full), input.colors[vertex], list[0..list_bytes]);
@@ -229,14 +252,14 @@ const RecordSet = struct {
     /// Edges a page may give up: about one in thirty.
     const give_up_share = 30;
 
-    fn fill(self: *RecordSet, lists: Lists, codec: *const page_lists.Codec, geometry: layout.page.Geometry, first: u32, wanted: u32) u32 {
+    fn fill(self: *RecordSet, lists: Lists, codec: *const page_lists.Codec, geometry: layout.page.Geometry, first: u32, wanted: u32) Error!u32 {
         var sizes: [layout.page.records_max]u32 = undefined;
         var buffer: [adjacency.neighbors_max]u32 = undefined;
         var total: u32 = 0;
         var edges: u32 = 0;
         for (0..wanted) |i| {
             const vertex = first + @as(u32, @intCast(i));
-            const ids = lists.of(vertex, self.kept[i], &buffer);
+            const ids = try lists.of(vertex, self.kept[i], &buffer);
             self.kept[i] = @intCast(ids.len);
             edges += @intCast(ids.len);
             sizes[i] = codec.encoded_bytes(vertex, ids);
@@ -251,7 +274,7 @@ const RecordSet = struct {
                 self.kept[longest] -= 1;
                 given_up += 1;
                 const vertex = first + @as(u32, @intCast(longest));
-                const size = codec.encoded_bytes(vertex, lists.of(vertex, self.kept[longest], &buffer));
+                const size = codec.encoded_bytes(vertex, try lists.of(vertex, self.kept[longest], &buffer));
                 total = total - sizes[longest] + size;
                 sizes[longest] = size;
             } else {
@@ -265,8 +288,8 @@ const RecordSet = struct {
 
 fn write_links(input: Input, lists: Lists, written: *Written, diagnostic: *Diagnostic) Error!void {
     const allocator = input.allocator;
-    const n = input.graph.n;
-    const codec = train(adjacency.Codec, .{}, lists, n, input.links_kept);
+    const n = lists.n();
+    const codec = try train(adjacency.Codec, .{}, lists, input.links_kept);
     const group_size = layout.links.group_size;
     const groups = layout.links.group_count(n);
     const lengths = try allocator.alloc(u8, @as(usize, groups) * group_size);
@@ -279,7 +302,7 @@ fn write_links(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
     // Two turns, first for the lengths: the heap is never in memory as a whole.
     for (0..n) |vertex| {
         if (vertex % group_size == 0) begins[vertex / group_size] = heap_bytes;
-        const ids = fitting(&codec, @intCast(vertex), lists.of(@intCast(vertex), input.links_kept, &buffer));
+        const ids = fitting(&codec, @intCast(vertex), try lists.of(@intCast(vertex), input.links_kept, &buffer));
         lengths[vertex] = @intCast(codec.encoded_bytes(@intCast(vertex), ids));
         heap_bytes += lengths[vertex];
     }
@@ -293,7 +316,7 @@ fn write_links(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
     try file.write(lengths);
     for (0..n) |vertex| {
         if (vertex % 4096 == 0) try input.control.check();
-        const ids = fitting(&codec, @intCast(vertex), lists.of(@intCast(vertex), input.links_kept, &buffer));
+        const ids = fitting(&codec, @intCast(vertex), try lists.of(@intCast(vertex), input.links_kept, &buffer));
         var list: [layout.links.list_bytes_max]u8 = undefined;
         try file.write(list[0..codec.encode(@intCast(vertex), ids, &list)]);
         input.control.done.store((n + vertex / 2) / 2, .monotonic);
@@ -303,9 +326,11 @@ fn write_links(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
     defer allocator.free(tiers);
     for (0..n) |vertex| {
         if (vertex % 4096 == 0) try input.control.check();
-        const ids = fitting(&codec, @intCast(vertex), lists.of(@intCast(vertex), input.links_kept, &buffer));
+        const ids = fitting(&codec, @intCast(vertex), try lists.of(@intCast(vertex), input.links_kept, &buffer));
         @memset(tiers, 0);
-        for (ids, 0..) |id, link| layout.links.put_tier(tiers, link, layout.links.tier_of(lists.place_of(@intCast(vertex), id)));
+        const pruned = try lists.rows_of(@intCast(vertex));
+        for (ids, 0..) |id, link|
+            layout.links.put_tier(tiers, link, layout.links.tier_of(std.mem.indexOfScalar(u32, pruned, input.placement.order[id]).?));
         try file.write(tiers);
     }
     try written.files.append(allocator, .{ .name = reader.file_links, .summary = try file.finish() });
@@ -349,7 +374,7 @@ fn write_codes(input: Input, entry_vertex: u32, written: *Written, diagnostic: *
         const row = try input.work_codes.read(old, row_buffer, diagnostic);
         try file.write(row.upper);
         pair.* = quant.Codes.pair_of(norm2.encode(row.norm2), f_upper.encode(row.f_upper));
-        input.control.done.store((3 * @as(u64, input.graph.n) + vertex) / 4, .monotonic);
+        input.control.done.store((3 * @as(u64, input.placement.order.len) + vertex) / 4, .monotonic);
     }
     try file.write(zeros[0..@intCast(header.factors_offset() - header.codes_offset() - header.n * header.code_bytes())]);
     try file.write(std.mem.sliceAsBytes(factors));
