@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--text", type=Path, help="folder of the set of texts")
     sub.add_argument("--budgets", nargs="+", default=REPORT_BUDGETS, help=BUDGET_HELP)
     sub.add_argument("--disk-budget", default="10%:2+6", help="for links on disk")
-    sub.add_argument("--stream-budget", help="20%% with other bits, for the stream with a cache")
+    sub.add_argument("--stream-budget", default="20%:3+7", help="for the stream with a cache")
     sub.add_argument("--text-budget", default="10%:2+6")
     sub.add_argument("--four-bits", default="4+0", help="bits of the index of 4 bits in all")
     sub.add_argument("--lists", nargs="+", type=int, help="list sizes of velo's curves")

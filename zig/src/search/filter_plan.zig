@@ -26,8 +26,8 @@ const read_ns = 10_000; // submitted, awaited among others, its records scored
 /// Candidates beyond k that always count.
 pub const spare = 6;
 /// By how much longer the list of a gated search is than one without a filter: what lies between the answers hides
-/// some of the ways to them.
-pub const gate_margin = 1.15;
+/// some of the ways to them, and of what pages bring beside what was asked for less passes.
+pub const gate_margin = 1.5;
 
 /// Shares at and above this are navigated as if there were no filter: what fails is hardly in the way.
 pub const dense_share = 0.4;
