@@ -26,8 +26,12 @@ const read_ns = 10_000; // submitted, awaited among others, its records scored
 /// Candidates beyond k that always count.
 pub const spare = 6;
 /// By how much longer the list of a gated search is than one without a filter: what lies between the answers hides
-/// some of the ways to them, and of what pages bring beside what was asked for less passes.
-pub const gate_margin = 1.5;
+/// some of the ways to them.
+pub const gate_margin = 1.15;
+
+/// How many standard deviations the bound of a search that reads only what passes is at least, where hardly anything
+/// does. Without a filter some answers come with pages that were read for others; the fewer pass, the fewer do.
+pub const sigma_least = 0.8;
 
 /// Shares at and above this are navigated as if there were no filter: what fails is hardly in the way.
 pub const dense_share = 0.4;

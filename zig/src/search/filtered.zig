@@ -109,6 +109,10 @@ pub fn begin(search: *Search) void {
         search.scanned = true;
         return;
     }
+    if (search.parameters.sigma_by_plan and (gate.plan == .scan or gate.plan == .gate)) {
+        const least: f32 = @floatCast(filter_plan.sigma_least * (1 - filter.estimate()));
+        search.parameters.sigma = @max(search.parameters.sigma, least);
+    }
     switch (gate.plan) {
         .scan => return scan(search),
         .gate => {

@@ -37,6 +37,8 @@ pub const Parameters = struct {
     sigma: f32,
     /// The same with links on disk, where what is not read is not followed either.
     sigma_on_disk: f32,
+    /// Nobody asked for a sigma, so a filter may widen it.
+    sigma_by_plan: bool = true,
     burst_max: u32 = burst_max,
     beam_width: u32 = 4,
     /// Links on disk: see on_disk.zig.
@@ -74,6 +76,7 @@ pub fn resolve(asked: Asked, calibration: Calibration) Parameters {
         .list_size = list_size,
         .sigma = if (asked.sigma > 0) asked.sigma else sigma_of(list_size),
         .sigma_on_disk = if (asked.sigma > 0) asked.sigma else sigma_on_disk_of(list_size),
+        .sigma_by_plan = !(asked.sigma > 0),
         .burst_max = if (asked.burst_max == 0) burst_max else @min(asked.burst_max, burst_max),
         .beam_width = if (asked.beam_width == 0) beam_width_default else @min(asked.beam_width, beam_width_max),
         .filter_plan = asked.filter_plan,
