@@ -163,7 +163,8 @@ def links_fit(
     """
     link_bytes = 0.63 * math.log2(max(2, row_count)) / 8 * 1.1
     dim_code = math.ceil(dim / _DIM_CODE_MULTIPLE) * _DIM_CODE_MULTIPLE
-    return dim_code * memory_bits / 8 + 4 + 1.7 + links * link_bytes <= budget_bytes / max(1, row_count)
+    vector = _memory_code_bytes(row_count, dim_code, memory_bits) + 1.7
+    return vector + links * link_bytes <= budget_bytes / max(1, row_count)
 
 
 def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
@@ -211,8 +212,14 @@ def _codes_bytes(row_count: int, dim: int, memory_bits: int, record_bits: int) -
     """Bytes of codes and page directory (12 a page), a little more than less."""
     dim_code = -(-dim // _DIM_CODE_MULTIPLE) * _DIM_CODE_MULTIPLE
     record = dim_code * record_bits / 8 + _RECORD_BEYOND_CODES
-    vector = dim_code * memory_bits / 8 + 4 + 12 * record / _PAGE_BYTES
+    vector = _memory_code_bytes(row_count, dim_code, memory_bits) + 12 * record / _PAGE_BYTES
     return math.ceil(row_count * vector) + _PAGE_BYTES
+
+
+def _memory_code_bytes(row_count: int, dim_code: int, memory_bits: int) -> float:
+    """A vector's code, factors and center, and its share of the centers (docs/FORMAT.md, codes.bin)."""
+    centers = min(256, max(1, row_count // 256))
+    return dim_code * memory_bits / 8 + 5 + centers * dim_code * 4 / max(1, row_count)
 
 
 @dataclass(frozen=True, kw_only=True)

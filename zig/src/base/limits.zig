@@ -18,6 +18,9 @@ pub const dim_code_max = dim_max + dim_code_multiple;
 pub const memory_bits_max = 8;
 pub const record_bits_max = 8;
 
+/// Centers that vectors are coded around: a byte names one.
+pub const centers_max = 256;
+
 /// Vertex ids are u32; the largest value means "none".
 pub const vertices_max = std.math.maxInt(u32) - 1;
 

@@ -72,6 +72,10 @@ pub const Builder = struct {
     norm_max: f32 = 0,
     mean: []f32,
     rotation: quant.Rotation,
+    /// Rows that lie evenly over the input, `params.dim` elements each, from which the centers are made.
+    sample: []f32,
+    sampled: u32 = 0,
+    centers: ?quant.Centers = null,
 
     /// Of the rows that `scan` saw, each after the other.
     content: u64 = 0,
@@ -115,6 +119,8 @@ pub const Builder = struct {
         errdefer allocator.free(mean);
         var rotation = try quant.Rotation.init(allocator, dim_work, options.seed);
         errdefer rotation.deinit(allocator);
+        const sample = try allocator.alloc(f32, @as(usize, quant.Centers.sample_for(options.n, params.dim)) * params.dim);
+        errdefer allocator.free(sample);
         const encoders = try allocator.alloc(EncodeThread, @max(1, options.threads));
         errdefer allocator.free(encoders);
         var made: usize = 0;
@@ -146,6 +152,7 @@ pub const Builder = struct {
             .mean_sum = mean_sum,
             .mean = mean,
             .rotation = rotation,
+            .sample = sample,
             .encoders = encoders,
             .checkpoint_us = base.nowMicros(),
         };
@@ -171,6 +178,8 @@ pub const Builder = struct {
         if (self.order) |order| allocator.free(order);
         if (self.written) |*written| written.deinit(allocator);
         self.norms.deinit(allocator);
+        allocator.free(self.sample);
+        if (self.centers) |*centers| centers.deinit(allocator);
         self.rotation.deinit(allocator);
         allocator.free(self.mean);
         allocator.free(self.mean_sum);
@@ -204,6 +213,7 @@ pub const Builder = struct {
                 diagnostic.say("row {d} of vectors holds NaN, infinity or a magnitude above {d}", .{ self.scanned + i, space.magnitude_max });
                 return error.NotFinite;
             }
+            self.draw(self.scanned + i, row);
             switch (self.options.metric) {
                 .l2 => {},
                 .cosine => space.normalise(row),
@@ -219,6 +229,34 @@ pub const Builder = struct {
         self.scanned += row_count;
         self.control.done.store(self.scanned, .monotonic);
         if (self.scanned == self.options.n) try self.finish_scan(diagnostic);
+    }
+
+    /// Takes a row into the sample if it is its turn.
+    fn draw(self: *Builder, index: u64, row: []const f32) void {
+        const size = self.sample.len / self.params.dim;
+        if (index * size / self.options.n == (index + 1) * size / self.options.n) return;
+        @memcpy(self.sample[self.sampled * self.params.dim ..][0..row.len], row);
+        self.sampled += 1;
+    }
+
+    fn make_centers(self: *Builder) error{OutOfMemory}!void {
+        const dim = self.params.dim;
+        const own = &self.encoders[0];
+        for (0..self.sampled) |i| {
+            const drawn = self.sample[i * dim ..][0..dim];
+            @memcpy(own.row[0..self.options.dim], drawn[0..self.options.dim]);
+            self.to_code_space(own.row, drawn);
+        }
+        self.centers = try quant.Centers.train(self.allocator, dim, self.sample[0 .. self.sampled * dim], quant.Centers.count_for(self.options.n));
+        self.allocator.free(self.sample);
+        self.sample = &.{};
+    }
+
+    /// `row` (dim_work elements, of which the input's are filled) as codes are made of it.
+    pub fn to_code_space(self: *const Builder, row: []f32, rotated: []f32) void {
+        space.place_row(self.options.metric, row, self.norm_max);
+        for (row, self.mean) |*value, mean| value.* -= mean;
+        self.rotation.apply(row, rotated);
     }
 
     fn check_count(self: *const Builder, before: u64, row_count: u64, diagnostic: *Diagnostic) Error!void {
@@ -239,6 +277,7 @@ pub const Builder = struct {
             self.mean[self.dim_work - 1] = @floatCast(sum / @as(f64, @floatFromInt(@max(1, self.norms.items.len))));
         }
         self.norms.clearAndFree(self.allocator);
+        try self.make_centers();
         self.control.enter(.encode, self.options.n);
         if (self.options.restart or !try self.take_up()) {
             folders.remove(self.dir, &folders.index_names);
@@ -477,8 +516,8 @@ pub const Builder = struct {
                 .memory_bits = self.params.memory_bits,
                 .record_bits = self.params.record_bits,
                 .rotation_seed = self.options.seed,
-                .norm2_min = 0,
-                .norm2_step = 0,
+                .offset_min = 0,
+                .offset_step = 0,
                 .factor_upper_min = 0,
                 .factor_upper_step = 0,
                 .factor_full_min = 0,
@@ -486,8 +525,11 @@ pub const Builder = struct {
                 .tan_upper = 0,
                 .tan_full = 0,
                 .norm_max = self.norm_max,
+                .center_count = self.centers.?.count(),
+                .norm2_per_f2 = 0,
             },
             .mean = self.mean,
+            .centers = &self.centers.?,
             .control = &self.control,
         }, diagnostic);
         self.order = try self.allocator.dupe(u32, placed.placement.order);

@@ -75,12 +75,14 @@ pub const EncodeThread = struct {
                 self.changed_row = self.first + i;
                 return;
             }
-            space.place_row(b.options.metric, self.row, b.norm_max);
-            for (self.row, b.mean) |*value, mean| value.* -= mean;
-            b.rotation.apply(self.row, self.rotated);
+            b.to_code_space(self.row, self.rotated);
             self.points.set(@intCast(i), &self.build_encoder, self.rotated, self.code);
+            const centers = &b.centers.?;
+            const center = centers.nearest(self.rotated);
+            for (self.rotated, centers.at(center)) |*value, own| value.* -= own;
             const factors = self.encoder.encode(self.rotated, self.code);
-            work.store_row(params, self.code, factors, self.stored[i * stored_bytes ..][0..stored_bytes], &self.ranges);
+            const offsets = self.encoder.offsets(self.code, factors, centers.at(center), centers.norms2[center]);
+            work.store_row(params, self.code, center, factors, offsets, self.stored[i * stored_bytes ..][0..stored_bytes], &self.ranges);
         }
     }
 };

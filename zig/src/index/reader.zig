@@ -113,6 +113,7 @@ pub const Reader = struct {
             header.dim_work > header.dim_in + 1 or header.dim_code != quant.dim_code_of(header.dim_work) or
             header.memory_bits < 1 or header.memory_bits > 8 or header.record_bits > 8 or
             header.metric != @intFromEnum(metric) or header.entry_vertex >= header.n or
+            header.center_count < 1 or header.center_count > base.limits.centers_max or
             header.file_bytes() != codes_file.bytes) return bad_file(diagnostic, file_codes);
         const mean = try allocator.alloc(f32, header.dim_work);
         errdefer allocator.free(mean);
@@ -124,12 +125,16 @@ pub const Reader = struct {
             .n = @intCast(header.n),
             .bytes = @alignCast(codes_memory.bytes[@intCast(header.codes_offset())..@intCast(codes_file.bytes)]),
             .factors = @alignCast(std.mem.bytesAsSlice(u32, codes_memory.bytes[@intCast(header.factors_offset())..][0..@intCast(header.n * 4)])),
-            .norm2 = .{ .min = header.norm2_min, .step = header.norm2_step },
+            .center_ids = codes_memory.bytes[@intCast(header.center_ids_offset())..][0..@intCast(header.n)],
+            .centers = @alignCast(std.mem.bytesAsSlice(f32, codes_memory.bytes[@intCast(header.centers_offset())..][0..@intCast(header.centers_bytes())])),
+            .offset = .{ .min = header.offset_min, .step = header.offset_step },
+            .norm2_per_f2 = header.norm2_per_f2,
             .f_upper = .{ .min = header.factor_upper_min, .step = header.factor_upper_step },
             .f_full = .{ .min = header.factor_full_min, .step = header.factor_full_step },
             .tan_upper = header.tan_upper,
             .tan_full = header.tan_full,
         };
+        if (std.mem.max(u8, codes.center_ids) >= header.center_count) return bad_file(diagnostic, file_codes);
 
         // ---- pages ----
         const pages_header = try read_pages_header(dir, m, &header, diagnostic);

@@ -19,7 +19,7 @@ pub const placement_name = "placement.work";
 pub const written_name = "written.work";
 
 /// Raised whenever a build of other code must not go on from these files.
-pub const version: u64 = 1;
+pub const version: u64 = 2;
 
 /// How far encoding came, and who the build is.
 pub const Encoded = extern struct {

@@ -13,18 +13,20 @@ pub const codes_name = "codes.work";
 pub const points_name = "points.work";
 pub const vectors_name = "vectors.work";
 
-/// upper code, lower code, then norm2, f_upper and f_full as float32.
+/// upper code, lower code, the number of the center, then the offsets and F of both codes as float32.
 pub fn row_bytes_of(params: quant.CodeParams) usize {
-    return params.upper_bytes() + params.lower_bytes() + 3 * @sizeOf(f32);
+    return params.upper_bytes() + params.lower_bytes() + 1 + 4 * @sizeOf(f32);
 }
 
-/// What the factors span, and the mean squared tangents of the code errors.
+/// What the factors span, the mean squared tangents of the code errors, and how |o|² goes with F².
 pub const Ranges = extern struct {
-    norm2: Span = .{},
+    offset: Span = .{},
     f_upper: Span = .{},
     f_full: Span = .{},
     tan2_upper: f64 = 0,
     tan2_full: f64 = 0,
+    norm2: f64 = 0,
+    f2_upper: f64 = 0,
     count: u64 = 0,
 
     pub const Span = extern struct {
@@ -43,27 +45,33 @@ pub const Ranges = extern struct {
     };
 
     fn join(self: *Ranges, other: *const Ranges) void {
-        self.norm2.join(other.norm2);
+        self.offset.join(other.offset);
         self.f_upper.join(other.f_upper);
         self.f_full.join(other.f_full);
         self.tan2_upper += other.tan2_upper;
         self.tan2_full += other.tan2_full;
+        self.norm2 += other.norm2;
+        self.f2_upper += other.f2_upper;
         self.count += other.count;
     }
 };
 
-pub fn store_row(params: quant.CodeParams, code: []const u16, factors: quant.Factors, out: []u8, ranges: *Ranges) void {
+pub fn store_row(params: quant.CodeParams, code: []const u16, center: u8, factors: quant.Factors, offsets: quant.Offsets, out: []u8, ranges: *Ranges) void {
     const upper = params.upper_bytes();
     const lower = params.lower_bytes();
     quant.pack(code, @intCast(params.record_bits), params.memory_bits, out[0..upper]);
     if (params.record_bits > 0) quant.pack(code, 0, params.record_bits, out[upper..][0..lower]);
-    for ([_]f32{ factors.norm2, factors.f_upper, factors.f_full }, 0..) |value, i|
-        std.mem.writeInt(u32, out[upper + lower + 4 * i ..][0..4], @bitCast(value), .little);
-    ranges.norm2.add(factors.norm2);
+    out[upper + lower] = center;
+    for ([_]f32{ offsets.upper, offsets.full, factors.f_upper, factors.f_full }, 0..) |value, i|
+        std.mem.writeInt(u32, out[upper + lower + 1 + 4 * i ..][0..4], @bitCast(value), .little);
+    ranges.offset.add(offsets.upper);
+    ranges.offset.add(offsets.full);
     ranges.f_upper.add(factors.f_upper);
     ranges.f_full.add(factors.f_full);
     ranges.tan2_upper += factors.tan2_upper;
     ranges.tan2_full += factors.tan2_full;
+    ranges.norm2 += factors.norm2;
+    ranges.f2_upper += @as(f64, factors.f_upper) * factors.f_upper;
     ranges.count += 1;
 }
 
@@ -149,7 +157,7 @@ pub const GrowingFile = struct {
     }
 };
 
-pub const Row = struct { upper: []const u8, lower: []const u8, norm2: f32, f_upper: f32, f_full: f32 };
+pub const Row = struct { upper: []const u8, lower: []const u8, center: u8, offset_upper: f32, offset_full: f32, f_upper: f32, f_full: f32 };
 
 pub const CodesFile = struct {
     file: GrowingFile,
@@ -171,9 +179,17 @@ pub const CodesFile = struct {
         try self.file.read_at(buffer[0..self.row_bytes], @as(u64, index) * self.row_bytes, diagnostic);
         const upper = self.params.upper_bytes();
         const lower = self.params.lower_bytes();
-        var factors: [3]f32 = undefined;
-        for (&factors, 0..) |*factor, i| factor.* = @bitCast(std.mem.readInt(u32, buffer[upper + lower + 4 * i ..][0..4], .little));
-        return .{ .upper = buffer[0..upper], .lower = buffer[upper..][0..lower], .norm2 = factors[0], .f_upper = factors[1], .f_full = factors[2] };
+        var factors: [4]f32 = undefined;
+        for (&factors, 0..) |*factor, i| factor.* = @bitCast(std.mem.readInt(u32, buffer[upper + lower + 1 + 4 * i ..][0..4], .little));
+        return .{
+            .upper = buffer[0..upper],
+            .lower = buffer[upper..][0..lower],
+            .center = buffer[upper + lower],
+            .offset_upper = factors[0],
+            .offset_full = factors[1],
+            .f_upper = factors[2],
+            .f_full = factors[3],
+        };
     }
 };
 

@@ -34,6 +34,7 @@ pub const Input = struct {
     page_links: bool,
     header: layout.headers.Codes,
     mean: []const f32,
+    centers: *const quant.Centers,
     control: *Control,
 };
 
@@ -164,7 +165,8 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
     const most: u8 = if (input.page_links) adjacency.neighbors_max else 0;
     const codec = try train_pages(lists, most);
     const geometry: layout.page.Geometry = .{ .page_size = input.page_size, .lower_bytes = @intCast(input.params.lower_bytes()), .salt = input.salt };
-    const factor_scale = scale_of(input.work_codes.ranges.f_full);
+    const f_full = scale_of(input.work_codes.ranges.f_full);
+    const offset = scale_of(input.work_codes.ranges.offset);
     var starts: std.ArrayList(u32) = .empty;
     defer starts.deinit(allocator);
     const page = try allocator.alloc(u8, input.page_size);
@@ -197,7 +199,7 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
             const ids = try lists.of(vertex, set.kept[i], &buffer);
             var list: [2048]u8 = undefined;
             const list_bytes = codec.encode(vertex, ids, &list);
-            composer.add(row.lower, factor_scale.encode(row.f_full), input.colors[vertex], list[0..list_bytes]);
+            composer.add(row.lower, quant.Codes.pair_of(offset.encode(row.offset_full), f_full.encode(row.f_full)), input.colors[vertex], list[0..list_bytes]);
             written.edges += ids.len;
             written.adjacency_bits += codec.encoded_bits(vertex, ids);
         }
@@ -345,13 +347,13 @@ fn fitting(codec: *const adjacency.Codec, vertex: u32, ids: []u32) []u32 {
 fn write_codes(input: Input, entry_vertex: u32, written: *Written, diagnostic: *Diagnostic) Error!void {
     const allocator = input.allocator;
     const ranges = &input.work_codes.ranges;
-    const norm2 = scale_of(ranges.norm2);
+    const offset = scale_of(ranges.offset);
     const f_upper = scale_of(ranges.f_upper);
     const f_full = scale_of(ranges.f_full);
     var header = input.header;
     header.entry_vertex = entry_vertex;
-    header.norm2_min = norm2.min;
-    header.norm2_step = norm2.step;
+    header.offset_min = offset.min;
+    header.offset_step = offset.step;
     header.factor_upper_min = f_upper.min;
     header.factor_upper_step = f_upper.step;
     header.factor_full_min = f_full.min;
@@ -359,25 +361,31 @@ fn write_codes(input: Input, entry_vertex: u32, written: *Written, diagnostic: *
     const count: f64 = @floatFromInt(@max(1, ranges.count));
     header.tan_upper = @floatCast(@sqrt(ranges.tan2_upper / count));
     header.tan_full = @floatCast(@sqrt(ranges.tan2_full / count));
+    header.norm2_per_f2 = if (ranges.f2_upper > 0) @floatCast(ranges.norm2 / ranges.f2_upper) else 0;
     var file = try files.FileWriter.create(allocator, input.dir, reader.file_codes, diagnostic);
     defer file.deinit();
     try file.write(std.mem.asBytes(&header));
     try file.write(std.mem.sliceAsBytes(input.mean));
+    try file.write(std.mem.sliceAsBytes(input.centers.rows));
     const zeros: [64]u8 = @splat(0);
-    try file.write(zeros[0..@intCast(header.codes_offset() - @sizeOf(layout.headers.Codes) - input.mean.len * 4)]);
+    try file.write(zeros[0..@intCast(header.codes_offset() - header.centers_offset() - header.centers_bytes())]);
     const row_buffer = try allocator.alloc(u8, input.work_codes.row_bytes);
     defer allocator.free(row_buffer);
     const factors = try allocator.alloc(u32, input.placement.order.len);
     defer allocator.free(factors);
-    for (input.placement.order, factors, 0..) |old, *pair, vertex| {
+    const center_ids = try allocator.alloc(u8, input.placement.order.len);
+    defer allocator.free(center_ids);
+    for (input.placement.order, factors, center_ids, 0..) |old, *pair, *center, vertex| {
         if (vertex % 4096 == 0) try input.control.check();
         const row = try input.work_codes.read(old, row_buffer, diagnostic);
         try file.write(row.upper);
-        pair.* = quant.Codes.pair_of(norm2.encode(row.norm2), f_upper.encode(row.f_upper));
+        pair.* = quant.Codes.pair_of(offset.encode(row.offset_upper), f_upper.encode(row.f_upper));
+        center.* = row.center;
         input.control.done.store((3 * @as(u64, input.placement.order.len) + vertex) / 4, .monotonic);
     }
     try file.write(zeros[0..@intCast(header.factors_offset() - header.codes_offset() - header.n * header.code_bytes())]);
     try file.write(std.mem.sliceAsBytes(factors));
+    try file.write(center_ids);
     try file.write(&zeros);
     try written.files.append(allocator, .{ .name = reader.file_codes, .summary = try file.finish() });
 }

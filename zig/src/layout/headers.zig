@@ -9,8 +9,8 @@ comptime {
     if (builtin.cpu.arch.endian() != .little) @compileError("velo's files are little-endian and so must be the machine");
 }
 
-/// codes.bin: this header, the mean (f32 × dim_work), zeros up to `entries_offset`, then the packed codes,
-/// zeros up to `factors_offset`, the factors and padding.
+/// codes.bin: this header, the mean (f32 × dim_work), the centers (f32 × dim_code each), zeros up to `codes_offset`, then
+/// the packed codes, zeros up to `factors_offset`, the factors, the numbers of centers (a byte each) and padding.
 pub const Codes = extern struct {
     magic: [8]u8 = magic_expected.*,
     format_version: u32,
@@ -23,8 +23,8 @@ pub const Codes = extern struct {
     memory_bits: u32,
     record_bits: u32,
     rotation_seed: u64,
-    norm2_min: f32,
-    norm2_step: f32,
+    offset_min: f32,
+    offset_step: f32,
     factor_upper_min: f32,
     factor_upper_step: f32,
     factor_full_min: f32,
@@ -32,14 +32,22 @@ pub const Codes = extern struct {
     tan_upper: f32,
     tan_full: f32,
     norm_max: f32, // largest norm of a row; used by inner product
-    reserved: [9]u32 = @splat(0),
+    center_count: u32,
+    norm2_per_f2: f32, // |o|²/F_upper², over all vectors
+    reserved: [7]u32 = @splat(0),
 
     pub const magic_expected = "VELOCODE";
     /// Kernels may look that far past the last entry.
     pub const padding_bytes = 64;
 
+    pub fn centers_offset(self: *const Codes) u64 {
+        return @sizeOf(Codes) + @as(u64, self.dim_work) * 4;
+    }
+    pub fn centers_bytes(self: *const Codes) u64 {
+        return @as(u64, self.center_count) * self.dim_code * 4;
+    }
     pub fn codes_offset(self: *const Codes) u64 {
-        return std.mem.alignForward(u64, @sizeOf(Codes) + @as(u64, self.dim_work) * 4, 64);
+        return std.mem.alignForward(u64, self.centers_offset() + self.centers_bytes(), 64);
     }
     pub fn code_bytes(self: *const Codes) u64 {
         return @as(u64, self.dim_code) * self.memory_bits / 8;
@@ -47,8 +55,11 @@ pub const Codes = extern struct {
     pub fn factors_offset(self: *const Codes) u64 {
         return std.mem.alignForward(u64, self.codes_offset() + self.n * self.code_bytes(), 64);
     }
+    pub fn center_ids_offset(self: *const Codes) u64 {
+        return self.factors_offset() + self.n * 4;
+    }
     pub fn file_bytes(self: *const Codes) u64 {
-        return self.factors_offset() + self.n * 4 + padding_bytes;
+        return self.center_ids_offset() + self.n + padding_bytes;
     }
 };
 

@@ -9,7 +9,7 @@
 //!   20      2                 record count c
 //!   22      2                 adjacency start a: first byte of the adjacency heap, from the start of the page
 //!   24      c * lower_bytes   lower codes
-//!   …       c * 2             factor F of the full code, scaled to 16 bits
+//!   …       c * 4             offset and factor F of the full code, scaled to 16 bits each
 //!   …       c * 1             color: records of one color lie within tau of each other
 //!   …       c * 2             adjacency end: one past the list's last byte, from a
 //!   a       …                 adjacency lists (page_lists.zig), then zeros
@@ -21,7 +21,7 @@ const assert = std.debug.assert;
 
 pub const header_bytes = 24;
 /// Bytes a record takes beside its code and its adjacency list.
-pub const slot_bytes = 5;
+pub const slot_bytes = 7;
 pub const records_max = 512;
 
 pub const Corrupt = error{
@@ -59,7 +59,8 @@ pub const View = struct {
     first_vertex: u32,
     record_count: u32,
     lower: [*]const u8,
-    factors: []align(1) const u16,
+    /// u16 offset and, above it, u16 F.
+    factors: []align(1) const u32,
     colors: []const u8,
     ends: []align(1) const u16,
     adjacency_start: u32,
@@ -78,8 +79,8 @@ pub const View = struct {
         var at: u32 = header_bytes;
         const lower = bytes.ptr + at;
         at += count * geometry.lower_bytes;
-        const factors: []align(1) const u16 = @ptrCast(bytes[at..][0 .. 2 * count]);
-        at += 2 * count;
+        const factors: []align(1) const u32 = @ptrCast(bytes[at..][0 .. 4 * count]);
+        at += 4 * count;
         const colors = bytes[at..][0..count];
         at += count;
         const ends: []align(1) const u16 = @ptrCast(bytes[at..][0 .. 2 * count]);
@@ -128,19 +129,19 @@ pub const Composer = struct {
         return .{ .bytes = bytes, .geometry = geometry, .record_count = record_count, .at_adjacency = start };
     }
 
-    pub fn add(self: *Composer, lower: []const u8, factor: u16, color: u8, list: []const u8) void {
+    pub fn add(self: *Composer, lower: []const u8, factors: u32, color: u8, list: []const u8) void {
         const i = self.added;
         assert(i < self.record_count);
         assert(lower.len == self.geometry.lower_bytes);
         const c = self.record_count;
         const codes_end = header_bytes + c * self.geometry.lower_bytes;
         @memcpy(self.bytes[header_bytes + i * lower.len ..][0..lower.len], lower);
-        std.mem.writeInt(u16, self.bytes[codes_end + 2 * i ..][0..2], factor, .little);
-        self.bytes[codes_end + 2 * c + i] = color;
+        std.mem.writeInt(u32, self.bytes[codes_end + 4 * i ..][0..4], factors, .little);
+        self.bytes[codes_end + 4 * c + i] = color;
         @memcpy(self.bytes[self.at_adjacency..][0..list.len], list);
         self.at_adjacency += @intCast(list.len);
         const end: u16 = @intCast(self.at_adjacency - bytes_needed(self.geometry.lower_bytes, c, 0));
-        std.mem.writeInt(u16, self.bytes[codes_end + 3 * c + 2 * i ..][0..2], end, .little);
+        std.mem.writeInt(u16, self.bytes[codes_end + 5 * c + 2 * i ..][0..2], end, .little);
         self.added += 1;
     }
 

@@ -13,8 +13,8 @@ pub const CodeParams = struct {
     memory_bits: u8,
     record_bits: u8,
 
-    /// The two u16 factors behind every upper code.
-    pub const factor_bytes = 4;
+    /// Two u16 factors and the center of every vector.
+    pub const factor_bytes = 5;
 
     pub fn check(self: CodeParams) void {
         assert(self.dim > 0 and self.dim % base.limits.dim_code_multiple == 0 and self.dim <= base.limits.dim_code_max);
@@ -58,7 +58,8 @@ pub fn packed_bytes(dim: u32, bits: u8) usize {
     return @as(usize, dim) / 8 * bits;
 }
 
-/// What estimating needs to know of one vector beside its code.
+/// What estimating needs to know of one vector beside its code. `o` is what is coded: for codes of an index a vector
+/// less its center.
 pub const Factors = struct {
     /// |o|²
     norm2: f32,
@@ -72,10 +73,14 @@ pub const Factors = struct {
     pub const zero: Factors = .{ .norm2 = 0, .f_full = 0, .f_upper = 0, .tan2_full = 0, .tan2_upper = 0 };
 };
 
+/// What an estimate begins with for a vector that is coded around a center: A = |o|² + |c|² + 2·F·⟨x̄,c⟩, of the whole
+/// code and of its upper bits alone.
+pub const Offsets = struct { full: f32, upper: f32 };
+
 pub const Encoder = struct {
     params: CodeParams,
     kernels: *const dispatch.Kernels,
-    /// |o_i|
+    /// |o_i|, then x̄_i
     magnitudes: []f32,
     /// Candidates for the scale, as multiples of the one that just clips nothing.
     ratios: [ratios_max]f32,
@@ -153,6 +158,21 @@ pub const Encoder = struct {
             .tan2_full = tan2(sums.norm2, sums.dot_full, sums.sum2_full),
             .tan2_upper = tan2(sums.norm2, sums.dot_upper, sums.sum2_upper),
         };
+    }
+
+    /// Of a code and its factors, as `encode` made them of a vector less `center`.
+    pub fn offsets(self: *Encoder, code: []const u16, factors: Factors, center: []const f32, center_norm2: f32) Offsets {
+        const start = factors.norm2 + center_norm2;
+        const full = 2 * factors.f_full * self.toward(code, 0, self.params.center_full(), center);
+        if (self.params.record_bits == 0) return .{ .full = start + full, .upper = start + full };
+        const upper = 2 * factors.f_upper * self.toward(code, @intCast(self.params.record_bits), self.params.center_upper(), center);
+        return .{ .full = start + full, .upper = start + upper };
+    }
+
+    /// ⟨x̄,c⟩
+    fn toward(self: *Encoder, code: []const u16, shift: u4, middle: f32, center: []const f32) f32 {
+        for (self.magnitudes, code) |*x, u| x.* = @as(f32, @floatFromInt(u >> shift)) - middle;
+        return self.kernels.dot(self.magnitudes.ptr, center.ptr, self.params.dim);
     }
 
     pub const magnitude_min: f32 = 1e-18;

@@ -5,6 +5,7 @@ const testing = std.testing;
 const base = @import("base");
 const encode = @import("encode.zig");
 const store = @import("store.zig");
+const Centers = @import("centers.zig").Centers;
 const Rotation = @import("rotation.zig").Rotation;
 const Query = @import("query.zig").Query;
 const BuildCodes = @import("build_codes.zig").BuildCodes;
@@ -15,26 +16,50 @@ const Sample = struct {
     params: encode.CodeParams,
     n: u32,
     rows: []const f32,
+    centers: Centers,
+    center_ids: []u8,
     factors: []encode.Factors,
     code: []u16,
     memory: base.AlignedBytes,
     pairs: []u32,
     lower: []u8,
-    f_full: []u16,
+    records: []u32,
     codes: store.Codes,
 
-    fn init(params: encode.CodeParams, rows: []const f32) !Sample {
+    /// Coded around so many centers; 0 is the origin alone.
+    fn init(params: encode.CodeParams, rows: []const f32, center_count: u32) !Sample {
         const dim = params.dim;
         const n: u32 = @intCast(rows.len / dim);
         var encoder = try encode.Encoder.init(alloc, params);
         defer encoder.deinit(alloc);
         const factors = try alloc.alloc(encode.Factors, n);
         const code = try alloc.alloc(u16, rows.len);
+        const origin = try alloc.alloc(f32, dim);
+        defer alloc.free(origin);
+        @memset(origin, 0);
+        const centers = try Centers.train(alloc, dim, if (center_count == 0) origin else rows, @max(1, center_count));
+        const center_ids = try alloc.alloc(u8, n);
+        const offsets = try alloc.alloc(encode.Offsets, n);
+        defer alloc.free(offsets);
+        const rest = try alloc.alloc(f32, dim);
+        defer alloc.free(rest);
         var low = encode.Factors{ .norm2 = 1e30, .f_full = 1e30, .f_upper = 1e30, .tan2_full = 0, .tan2_upper = 0 };
         var high = encode.Factors.zero;
-        for (factors, 0..) |*f, i| {
-            f.* = encoder.encode(rows[i * dim ..][0..dim], code[i * dim ..][0..dim]);
-            inline for (.{ "norm2", "f_full", "f_upper" }) |name| {
+        var least = std.math.inf(f32);
+        var most = -std.math.inf(f32);
+        var norm2: f64 = 0;
+        var f2: f64 = 0;
+        for (factors, center_ids, offsets, 0..) |*f, *center, *offset, i| {
+            const row = rows[i * dim ..][0..dim];
+            center.* = centers.nearest(row);
+            for (rest, row, centers.at(center.*)) |*x, o, c| x.* = o - c;
+            f.* = encoder.encode(rest, code[i * dim ..][0..dim]);
+            offset.* = encoder.offsets(code[i * dim ..][0..dim], f.*, centers.at(center.*), centers.norms2[center.*]);
+            least = @min(least, @min(offset.full, offset.upper));
+            most = @max(most, @max(offset.full, offset.upper));
+            norm2 += f.norm2;
+            f2 += @as(f64, f.f_upper) * f.f_upper;
+            inline for (.{ "f_full", "f_upper" }) |name| {
                 @field(low, name) = @min(@field(low, name), @field(f, name));
                 @field(high, name) = @max(@field(high, name), @field(f, name));
             }
@@ -45,12 +70,14 @@ const Sample = struct {
             .params = params,
             .n = n,
             .rows = rows,
+            .centers = centers,
+            .center_ids = center_ids,
             .factors = factors,
             .code = code,
             .memory = try .alloc(store.Codes.byte_len(params, n), .{}),
             .pairs = try alloc.alloc(u32, n),
             .lower = try alloc.alloc(u8, n * params.lower_bytes() + base.limits.code_padding),
-            .f_full = try alloc.alloc(u16, n),
+            .records = try alloc.alloc(u32, n),
             .codes = undefined,
         };
         self.codes = .{
@@ -58,29 +85,34 @@ const Sample = struct {
             .n = n,
             .bytes = self.memory.bytes,
             .factors = self.pairs,
-            .norm2 = .of(low.norm2, high.norm2),
+            .center_ids = center_ids,
+            .centers = centers.rows,
+            .offset = .of(least, most),
+            .norm2_per_f2 = if (f2 > 0) @floatCast(norm2 / f2) else 0,
             .f_upper = .of(low.f_upper, high.f_upper),
             .f_full = .of(low.f_full, high.f_full),
             .tan_upper = @sqrt(high.tan2_upper),
             .tan_full = @sqrt(high.tan2_full),
         };
-        for (factors, 0..) |f, i| {
+        for (factors, offsets, 0..) |f, offset, i| {
             const u = code[i * dim ..][0..dim];
             encode.pack(u, @intCast(params.record_bits), params.memory_bits, self.memory.bytes[i * params.upper_bytes() ..]);
-            self.pairs[i] = store.Codes.pair_of(self.codes.norm2.encode(f.norm2), self.codes.f_upper.encode(f.f_upper));
+            self.pairs[i] = store.Codes.pair_of(self.codes.offset.encode(offset.upper), self.codes.f_upper.encode(f.f_upper));
             encode.pack(u, 0, params.record_bits, self.lower[i * params.lower_bytes() ..]);
-            self.f_full[i] = self.codes.f_full.encode(f.f_full);
+            self.records[i] = store.Codes.pair_of(self.codes.offset.encode(offset.full), self.codes.f_full.encode(f.f_full));
         }
         return self;
     }
 
     fn deinit(self: *Sample) void {
+        self.centers.deinit(alloc);
+        alloc.free(self.center_ids);
         alloc.free(self.factors);
         alloc.free(self.code);
         self.memory.free();
         alloc.free(self.pairs);
         alloc.free(self.lower);
-        alloc.free(self.f_full);
+        alloc.free(self.records);
     }
 
     /// The estimate as docs/rabitq.md writes it, in double precision, with the factors as stored.
@@ -90,8 +122,16 @@ const Sample = struct {
         const center: f64 = if (full) self.params.center_full() else self.params.center_upper();
         var inner: f64 = 0;
         for (query, self.code[i * dim ..][0..dim]) |q, u| inner += q * (@as(f64, @floatFromInt(u >> shift)) - center);
-        const f: f64 = if (full and self.params.record_bits > 0) self.codes.f_full.decode(self.f_full[i]) else self.codes.f_upper_of(i);
-        return self.codes.norm2_of(i) + squares(query) - 2 * f * inner;
+        const record = full and self.params.record_bits > 0;
+        const f: f64 = if (record) self.codes.f_full.decode(@intCast(self.records[i] >> 16)) else self.codes.f_upper_of(i);
+        const offset: f64 = if (record) self.codes.offset.decode(@truncate(self.records[i])) else self.codes.offset_of(i);
+        return offset + self.terms(query, i) - 2 * f * inner;
+    }
+
+    fn terms(self: *const Sample, query: []const f32, i: u32) f64 {
+        var toward: f64 = 0;
+        for (query, self.centers.at(self.center_ids[i])) |q, c| toward += @as(f64, q) * c;
+        return squares(query) - 2 * toward;
     }
 };
 
@@ -129,19 +169,20 @@ test "estimates equal their definition: both halves of the code, pages, single r
         const rows = try alloc.alloc(f32, n * dim);
         defer alloc.free(rows);
         fill(&prng, rows, dim);
-        var sample = try Sample.init(.{ .dim = dim, .memory_bits = split[0], .record_bits = split[1] }, rows);
+        var sample = try Sample.init(.{ .dim = dim, .memory_bits = split[0], .record_bits = split[1] }, rows, 5);
         defer sample.deinit();
         const q = try alloc.alloc(f32, dim);
         defer alloc.free(q);
         fill(&prng, q, dim);
         var query = try Query.init(alloc, sample.params);
         defer query.deinit(alloc);
+        query.bind(&sample.codes);
         query.prepare(q);
 
         var page: [n]f32 = undefined;
-        query.estimate_page(&sample.codes, 0, n, sample.lower.ptr, sample.f_full, &page);
+        query.estimate_page(&sample.codes, 0, n, sample.lower.ptr, sample.records, &page);
         var part: [7]f32 = undefined;
-        query.estimate_page(&sample.codes, 60, 7, sample.lower.ptr + 60 * sample.params.lower_bytes(), sample.f_full[60..67], &part);
+        query.estimate_page(&sample.codes, 60, 7, sample.lower.ptr + 60 * sample.params.lower_bytes(), sample.records[60..67], &part);
         try testing.expectEqualSlices(f32, page[60..67], &part);
 
         var ids: [600]u32 = undefined;
@@ -149,21 +190,22 @@ test "estimates equal their definition: both halves of the code, pages, single r
         var near: [600]f32 = undefined;
         query.estimate(&sample.codes, &ids, &near);
         var lower: [600][*]const u8 = undefined;
-        var f_full: [600]u16 = undefined;
-        for (ids, &lower, &f_full) |id, *l, *f| {
+        var factors: [600]u32 = undefined;
+        for (ids, &lower, &factors) |id, *l, *f| {
             l.* = sample.lower.ptr + id * sample.params.lower_bytes();
-            f.* = sample.f_full[id];
+            f.* = sample.records[id];
         }
         var records: [600]f32 = undefined;
-        query.estimate_records(&sample.codes, &ids, &lower, &f_full, &records);
+        query.estimate_records(&sample.codes, &ids, &lower, &factors, &records);
 
         const coarse = try alloc.alloc(f32, dim); // the query as navigation sees it
         defer alloc.free(coarse);
         for (coarse, query.coarse[0..dim]) |*x, c| x.* = query.coarse_step * @as(f32, @floatFromInt(c));
         for (ids, near, records) |id, estimate, record| {
             const norm2: f64 = sample.factors[id].norm2;
-            const scale = norm2 + squares(q);
-            const upper = sample.definition(coarse, id, false) - squares(coarse) + squares(q);
+            const scale = squares(rows[id * dim ..][0..dim]) + squares(q);
+            // Only the code meets the rounded query.
+            const upper = sample.definition(coarse, id, false) - sample.terms(coarse, id) + sample.terms(q, id);
             try testing.expectApproxEqAbs(upper, estimate, 1e-5 * scale);
             // 16 bits of the query: at most half a step a dimension.
             const step_error = 2 * @sqrt(norm2) * query.fine_step * @sqrt(@as(f64, @floatFromInt(dim)));
@@ -187,39 +229,33 @@ test "over many rotations estimates are unbiased, and inside their error bars as
         errdefer std.debug.print("bits {any}\n", .{split});
         var upper = Errors{};
         var full = Errors{};
-        var upper_at = Errors{};
-        var full_at = Errors{};
         for (0..seeds) |seed| {
             var rotation = try Rotation.init(alloc, dim_in, 1000 + seed);
             defer rotation.deinit(alloc);
             for (0..n + 1) |i| rotation.apply(raw[i * dim_in ..][0..dim_in], rotated[i * dim ..][0..dim]);
-            var sample = try Sample.init(.{ .dim = dim, .memory_bits = split[0], .record_bits = split[1] }, rotated[dim..]);
+            var sample = try Sample.init(.{ .dim = dim, .memory_bits = split[0], .record_bits = split[1] }, rotated[dim..], 3);
             defer sample.deinit();
             var query = try Query.init(alloc, sample.params);
             defer query.deinit(alloc);
-            query.prepare(rotated[0..dim]);
             query.bind(&sample.codes);
+            query.prepare(rotated[0..dim]);
             var ids: [n]u32 = undefined;
             for (&ids, 0..) |*id, i| id.* = @intCast(i);
             var near: [n]f32 = undefined;
             query.estimate(&sample.codes, &ids, &near);
             var page: [n]f32 = undefined;
-            query.estimate_page(&sample.codes, 0, n, sample.lower.ptr, sample.f_full, &page);
+            query.estimate_page(&sample.codes, 0, n, sample.lower.ptr, sample.records, &page);
             for (0..n) |i| {
                 const truth: f32 = @floatCast(distance2(raw[0..dim_in], raw[(i + 1) * dim_in ..][0..dim_in]));
                 const norm2 = sample.factors[i].norm2;
-                upper.add((near[i] - truth) / query.sigma_upper(norm2));
-                upper_at.add((near[i] - truth) / query.sigma_upper_at(norm2, truth));
+                upper.add((near[i] - truth) / query.sigma_upper(norm2, truth));
                 // 16-bit factors and query add their own rounding, which only codes of 10 bits and more can see.
-                const floor = 3e-5 * norm2;
-                full.add((page[i] - truth) / (query.sigma_full(norm2) + floor));
-                full_at.add((page[i] - truth) / (query.sigma_full_at(norm2, truth) + floor));
+                const floor = 3e-5 * @as(f32, @floatCast(squares(raw[(i + 1) * dim_in ..][0..dim_in])));
+                full.add((page[i] - truth) / (query.sigma_full(norm2, truth) + floor));
             }
         }
-        try upper.check(false);
-        try full.check(false);
-        try upper_at.check(true);
-        try full_at.check(split[0] + split[1] < 9);
+        try upper.check(true);
+        try full.check(split[0] + split[1] < 8);
     }
 }
 
@@ -255,7 +291,7 @@ test "zero vectors and zero queries give exact distances and no NaN" {
         const dim = 48;
         var rows: [3 * dim]f32 = @splat(0);
         @memset(rows[dim .. 2 * dim], 2);
-        var sample = try Sample.init(.{ .dim = dim, .memory_bits = split[0], .record_bits = split[1] }, &rows);
+        var sample = try Sample.init(.{ .dim = dim, .memory_bits = split[0], .record_bits = split[1] }, &rows, 0);
         defer sample.deinit();
         var query = try Query.init(alloc, sample.params);
         defer query.deinit(alloc);
@@ -266,15 +302,16 @@ test "zero vectors and zero queries give exact distances and no NaN" {
             var near: [3]f32 = undefined;
             query.estimate(&sample.codes, &.{ 0, 1, 2 }, &near);
             var page: [3]f32 = undefined;
-            query.estimate_page(&sample.codes, 0, 3, sample.lower.ptr, sample.f_full, &page);
+            query.estimate_page(&sample.codes, 0, 3, sample.lower.ptr, sample.records, &page);
             for ([_]f32{ 0, 2, 0 }, near, page) |x, a, b| {
                 const truth = dim * (x - value) * (x - value);
                 try testing.expectApproxEqAbs(truth, a, 1e-3 * dim);
                 try testing.expectApproxEqAbs(truth, b, 1e-3 * dim);
             }
-            try testing.expectEqual(0, query.sigma_upper(0));
-            try testing.expect(std.math.isFinite(query.sigma_full_at(0, 1)));
-            try testing.expect(std.math.isFinite(query.sigma_upper_at(sample.factors[1].norm2, 1)));
+            try testing.expectEqual(0, query.sigma_upper(0, 1));
+            try testing.expect(std.math.isFinite(query.sigma_full(0, 1)));
+            try testing.expect(std.math.isFinite(query.sigma_upper(sample.factors[1].norm2, -1)));
+            for (0..3) |i| try testing.expect(std.math.isFinite(sample.codes.norm2_of(@intCast(i))));
         }
     }
 }
@@ -342,7 +379,7 @@ test "the scale search keeps both halves of a code good" {
     // 0.753, 0.362, 0.190, 0.100, 0.051, 0.0255, 0.0128, 0.0064 for 1 to 8 bits.
     const best = [_]f32{ 0.753, 0.362, 0.190, 0.100, 0.051, 0.0255, 0.0128, 0.0064 };
     for (1..9) |bits| {
-        var sample = try Sample.init(.{ .dim = dim, .memory_bits = @intCast(bits), .record_bits = 0 }, rows);
+        var sample = try Sample.init(.{ .dim = dim, .memory_bits = @intCast(bits), .record_bits = 0 }, rows, 0);
         defer sample.deinit();
         errdefer std.debug.print("bits {}: tan {d:.4}\n", .{ bits, sample.codes.tan_upper });
         try testing.expectApproxEqRel(best[bits - 1], sample.codes.tan_upper, 0.05);
@@ -350,7 +387,7 @@ test "the scale search keeps both halves of a code good" {
     // Splitting an 8-bit code: how much worse each half may be than a code of its own.
     for ([_][3]f32{ .{ 2, 1.20, 2.2 }, .{ 3, 1.12, 1.3 }, .{ 4, 1.06, 1.1 }, .{ 5, 1.04, 1.05 }, .{ 6, 1.04, 1.05 } }) |limit| {
         const memory_bits: u8 = @intFromFloat(limit[0]);
-        var sample = try Sample.init(.{ .dim = dim, .memory_bits = memory_bits, .record_bits = 8 - memory_bits }, rows);
+        var sample = try Sample.init(.{ .dim = dim, .memory_bits = memory_bits, .record_bits = 8 - memory_bits }, rows, 0);
         defer sample.deinit();
         errdefer std.debug.print("upper bits {}: tan {d:.4}, whole {d:.4}\n", .{ memory_bits, sample.codes.tan_upper, sample.codes.tan_full });
         try testing.expect(sample.codes.tan_upper < limit[1] * best[memory_bits - 1]);

@@ -7,10 +7,14 @@ pub const dim_code_of = rotation.dim_code_of;
 const encode = @import("encode.zig");
 pub const CodeParams = encode.CodeParams;
 pub const Factors = encode.Factors;
+pub const Offsets = encode.Offsets;
 pub const Encoder = encode.Encoder;
 pub const pack = encode.pack;
 pub const unpack = encode.unpack;
 pub const packed_bytes = encode.packed_bytes;
+
+const centers = @import("centers.zig");
+pub const Centers = centers.Centers;
 
 const store = @import("store.zig");
 pub const Scale16 = store.Scale16;
@@ -26,6 +30,7 @@ pub const kernels = dispatch.kernels;
 test {
     _ = rotation;
     _ = encode;
+    _ = centers;
     _ = store;
     _ = @import("query.zig");
     _ = @import("build_codes.zig");

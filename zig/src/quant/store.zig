@@ -25,18 +25,25 @@ pub const Scale16 = struct {
     }
 };
 
-/// Two arrays: packed upper codes of `params.upper_bytes()` with at least `base.limits.code_padding` bytes behind the
-/// last one, and factors. They lie apart because a code of 4 bits × 128 dimensions is just a cache line then, and the
-/// factors of 16 neighbors share another.
+/// Three arrays: packed upper codes of `params.upper_bytes()` with at least `base.limits.code_padding` bytes behind the
+/// last one, factors, and the numbers of centers. They lie apart because a code of 4 bits × 128 dimensions is just a
+/// cache line then, and the factors of 16 neighbors share another.
 pub const Codes = struct {
     params: CodeParams,
     n: u32,
     bytes: []align(64) const u8,
-    /// A vertex's u16 norm2 and, above it, u16 f_upper: both scaled.
+    /// A vertex's u16 offset and, above it, u16 f_upper: both scaled.
     factors: []const u32,
-    norm2: Scale16,
+    /// What every vertex is coded around.
+    center_ids: []const u8,
+    /// At most `base.limits.centers_max` of `params.dim` each.
+    centers: []const f32,
+    /// Of offsets in memory and in records.
+    offset: Scale16,
     f_upper: Scale16,
     f_full: Scale16,
+    /// |o|²/f_upper², nearly the same for all vertices: how long `o` is, the vector less its center.
+    norm2_per_f2: f32,
     /// Root mean squares of tan(angle between x̄ and o) over the index.
     tan_upper: f32,
     tan_full: f32,
@@ -46,8 +53,9 @@ pub const Codes = struct {
         return params.upper_bytes() * n + base.limits.code_padding;
     }
 
-    pub fn pair_of(norm2: u16, f_upper: u16) u32 {
-        return norm2 | @as(u32, f_upper) << 16;
+    /// Of the upper code in memory, of the whole code in records.
+    pub fn pair_of(offset: u16, f: u16) u32 {
+        return offset | @as(u32, f) << 16;
     }
 
     /// The packed upper code of a vertex.
@@ -56,8 +64,14 @@ pub const Codes = struct {
         return self.bytes.ptr + self.params.upper_bytes() * id;
     }
 
+    pub fn offset_of(self: *const Codes, id: u32) f32 {
+        return self.offset.decode(@truncate(self.factors[id]));
+    }
+
+    /// |o|², about.
     pub fn norm2_of(self: *const Codes, id: u32) f32 {
-        return self.norm2.decode(@truncate(self.factors[id]));
+        const f = self.f_upper_of(id);
+        return f * f * self.norm2_per_f2;
     }
 
     pub fn f_upper_of(self: *const Codes, id: u32) f32 {
@@ -69,6 +83,7 @@ pub const Codes = struct {
         const start = self.code(id);
         const len = self.params.upper_bytes();
         @prefetch(&self.factors[id], .{ .locality = 3 });
+        @prefetch(&self.center_ids[id], .{ .locality = 3 });
         var offset: usize = 0;
         while (offset + 64 < len) : (offset += 64) @prefetch(start + offset, .{ .locality = 3 });
         @prefetch(start + len - 1, .{ .locality = 3 });

@@ -47,7 +47,7 @@ fn score_page(search: *Search, vertex: u32) void {
 fn score_once(search: *Search, vertex: u32, found: record.Record) void {
     if (vertex == search.excluded) return;
     var distance: [1]f32 = undefined;
-    search.query.estimate_records(&search.shared.reader.codes, &.{vertex}, &.{found.lower}, &.{found.factor}, &distance);
+    search.query.estimate_records(&search.shared.reader.codes, &.{vertex}, &.{found.lower}, &.{found.factors}, &distance);
     const passes = if (search.filter) |filter| filter.passes(vertex) else true;
     if (passes) _ = search.results.insert_once(vertex, distance[0]);
     if (!search.scanned and distance[0] < search.list.bound()) search.bring(vertex, distance[0]);
@@ -85,6 +85,6 @@ pub fn keep(search: *Search, cache: *cache_room.Cache, view: *const layout.page.
 
 fn reaches(search: *const Search, vertex: u32, distance: f32, bound: f32) bool {
     const factor = if (search.shared.plan == .links_on_disk) search.parameters.sigma_on_disk else search.parameters.sigma;
-    const sigma = search.query.sigma_upper_at(search.shared.reader.codes.norm2_of(vertex), distance);
+    const sigma = search.query.sigma_upper(search.shared.reader.codes.norm2_of(vertex), distance);
     return distance - factor * sigma <= bound;
 }

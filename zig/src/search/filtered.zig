@@ -311,7 +311,7 @@ pub fn score_passing(search: *Search, view: *const layout.page.View, full: []f32
     for (ids[0..full.len], 0..) |*id, i| id.* = view.first_vertex + @as(u32, @intCast(i));
     search.filter.?.passes_many(ids[0..full.len], passes[0..full.len]);
     var lower: [layout.page.records_max][*]const u8 = undefined;
-    var factors: [layout.page.records_max]u16 = undefined;
+    var factors: [layout.page.records_max]u32 = undefined;
     var places: [layout.page.records_max]usize = undefined;
     var count: u32 = 0;
     for (passes[0..full.len], 0..) |pass, i| {

@@ -84,7 +84,7 @@ fn worth_a_read(search: *const Search, candidate: lists.Candidate) bool {
     const bound = search.results.bound();
     if (candidate.distance <= bound) return true;
     const norm2 = search.shared.reader.codes.norm2_of(candidate.vertex());
-    return candidate.distance - search.parameters.sigma_on_disk * search.query.sigma_upper_at(norm2, candidate.distance) <= bound;
+    return candidate.distance - search.parameters.sigma_on_disk * search.query.sigma_upper(norm2, candidate.distance) <= bound;
 }
 
 /// The nearest candidate of the look-ahead set, which begins at `nearest`, that can be followed without a read.

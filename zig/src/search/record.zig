@@ -1,20 +1,20 @@
-//! A record as the cache keeps it: the factor of the full code, the lower code, the adjacency list, and room to look
+//! A record as the cache keeps it: the factors of the full code, the lower code, the adjacency list, and room to look
 //! past the end of both.
 const std = @import("std");
 const layout = @import("layout");
 
 /// Longer records are not cached; at 128 dimensions a record has 150 bytes.
 pub const bytes_max = 8192;
-const factor_bytes = 2;
+const factor_bytes = 4;
 pub const padding_bytes = layout.adjacency.over_read_bytes;
 
-pub const Record = struct { factor: u16, lower: [*]const u8, list: []const u8 };
+pub const Record = struct { factors: u32, lower: [*]const u8, list: []const u8 };
 
 /// Null when the record is too long.
-pub fn write(out: *[bytes_max]u8, lower: []const u8, factor: u16, list: []const u8) ?[]u8 {
+pub fn write(out: *[bytes_max]u8, lower: []const u8, factors: u32, list: []const u8) ?[]u8 {
     const size = factor_bytes + lower.len + list.len + padding_bytes;
     if (size > out.len) return null;
-    std.mem.writeInt(u16, out[0..factor_bytes], factor, .little);
+    std.mem.writeInt(u32, out[0..factor_bytes], factors, .little);
     @memcpy(out[factor_bytes..][0..lower.len], lower);
     @memcpy(out[factor_bytes + lower.len ..][0..list.len], list);
     @memset(out[factor_bytes + lower.len + list.len ..][0..padding_bytes], 0);
@@ -24,7 +24,7 @@ pub fn write(out: *[bytes_max]u8, lower: []const u8, factor: u16, list: []const 
 /// `bytes` as `write` gave them.
 pub fn read(bytes: []const u8, lower_bytes: usize) Record {
     return .{
-        .factor = std.mem.readInt(u16, bytes[0..factor_bytes], .little),
+        .factors = std.mem.readInt(u32, bytes[0..factor_bytes], .little),
         .lower = bytes.ptr + factor_bytes,
         .list = bytes[factor_bytes + lower_bytes .. bytes.len - padding_bytes],
     };
@@ -39,7 +39,7 @@ test "a record reads back" {
     var out: [bytes_max]u8 = undefined;
     const bytes = write(&out, "abcd", 770, "xyz").?;
     const back = read(bytes, 4);
-    try std.testing.expectEqual(770, back.factor);
+    try std.testing.expectEqual(770, back.factors);
     try std.testing.expectEqualStrings("abcd", back.lower[0..4]);
     try std.testing.expectEqualStrings("xyz", back.list);
     const long: [bytes_max]u8 = @splat(1);

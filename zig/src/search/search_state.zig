@@ -324,7 +324,7 @@ pub const Search = struct {
             std.math.inf(f32);
         for (candidates) |candidate| {
             const vertex = candidate.vertex();
-            const sigma = self.query.sigma_upper_at(reader.codes.norm2_of(vertex), candidate.distance);
+            const sigma = self.query.sigma_upper(reader.codes.norm2_of(vertex), candidate.distance);
             if (candidate.distance - self.parameters.sigma * sigma > reach) continue;
             const page = reader.directory.page_of(vertex);
             if (self.pages.contains(page)) continue;

@@ -35,14 +35,18 @@ pub const Shared = struct {
         errdefer @constCast(&memory).free();
         const factors = try allocator.alloc(u32, count);
         errdefer allocator.free(factors);
-        for (entries, factors, 0..) |vertex, *pair, i| {
+        const center_ids = try allocator.alloc(u8, count);
+        errdefer allocator.free(center_ids);
+        for (entries, factors, center_ids, 0..) |vertex, *pair, *center, i| {
             @memcpy(memory.bytes[i * code_bytes ..][0..code_bytes], reader.codes.code(vertex)[0..code_bytes]);
             pair.* = reader.codes.factors[vertex];
+            center.* = reader.codes.center_ids[vertex];
         }
         var codes = reader.codes;
         codes.n = count;
         codes.bytes = memory.bytes;
         codes.factors = factors;
+        codes.center_ids = center_ids;
         const places = try allocator.alloc(u32, count);
         for (places, 0..) |*place, i| place.* = @intCast(i);
         return .{ .reader = reader, .plan = plan, .entries = entries, .entry_memory = memory, .entry_codes = codes, .entry_places = places };
@@ -50,6 +54,7 @@ pub const Shared = struct {
 
     pub fn deinit(self: *Shared, allocator: std.mem.Allocator) void {
         allocator.free(self.entry_codes.factors);
+        allocator.free(self.entry_codes.center_ids);
         allocator.free(self.entries);
         allocator.free(self.entry_places);
         self.entry_memory.free();

@@ -237,20 +237,22 @@ fn estimate(comptime bits: u32, comptime dim_fixed: ?u32, query: [*]align(64) co
     const dim = dim_fixed orelse dim_given;
     const code_bytes = @as(usize, dim) / 8 * bits;
     const t = terms.*;
-    for (0..@min(ahead, count)) |j| prefetch_code(codes, factors, code_bytes, ids[j]);
+    for (0..@min(ahead, count)) |j| prefetch_code(codes, factors, t.centers, code_bytes, ids[j]);
     var j: usize = 0;
     while (j < count) : (j += 4) {
         var entries: [4][*]const u8 = undefined;
         // The last round repeats its last code instead of having code of its own.
         var pairs: @Vector(4, u32) = undefined;
+        var query_terms: @Vector(4, f32) = undefined;
         inline for (0..4) |k| {
             const id = ids[@min(j + k, count - 1)];
             entries[k] = codes + id * code_bytes;
             pairs[k] = factors[id];
+            query_terms[k] = t.query_terms[t.centers[id]];
         }
-        inline for (0..4) |k| if (j + ahead + k < count) prefetch_code(codes, factors, code_bytes, ids[j + ahead + k]);
+        inline for (0..4) |k| if (j + ahead + k < count) prefetch_code(codes, factors, t.centers, code_bytes, ids[j + ahead + k]);
         const dot = dots(bits, 1, if (dim_fixed) |d| comptime chunks_of(d) else null, .{query}, chunks_of(dim), entries)[0];
-        const distances = convert(dot, pairs, t);
+        const distances = convert(dot, pairs, query_terms, t);
         if (j + 4 <= count) {
             out[j..][0..4].* = distances;
         } else {
@@ -261,19 +263,20 @@ fn estimate(comptime bits: u32, comptime dim_fixed: ?u32, query: [*]align(64) co
     }
 }
 
-inline fn prefetch_code(codes: [*]const u8, factors: [*]const u32, code_bytes: usize, id: u32) void {
+inline fn prefetch_code(codes: [*]const u8, factors: [*]const u32, centers: [*]const u8, code_bytes: usize, id: u32) void {
     prefetch(codes + id * code_bytes, code_bytes);
     @prefetch(&factors[id], .{ .locality = 3 });
+    @prefetch(&centers[id], .{ .locality = 3 });
 }
 
-inline fn convert(dot: @Vector(4, i32), factors: @Vector(4, u32), t: abi.EstimateTerms) @Vector(4, f32) {
+inline fn convert(dot: @Vector(4, i32), factors: @Vector(4, u32), query_terms: @Vector(4, f32), t: abi.EstimateTerms) @Vector(4, f32) {
     const F = @Vector(4, f32);
-    const norm2_code: @Vector(4, i32) = @bitCast(factors & @as(@Vector(4, u32), @splat(0xffff)));
+    const offset_code: @Vector(4, i32) = @bitCast(factors & @as(@Vector(4, u32), @splat(0xffff)));
     const f_code: @Vector(4, i32) = @bitCast(factors >> @splat(16));
-    const norm2 = @as(F, @splat(t.norm2_min)) + @as(F, @splat(t.norm2_step)) * @as(F, @floatFromInt(norm2_code));
+    const offset = @as(F, @splat(t.offset_min)) + @as(F, @splat(t.offset_step)) * @as(F, @floatFromInt(offset_code));
     const f = @as(F, @splat(t.f_min)) + @as(F, @splat(t.f_step)) * @as(F, @floatFromInt(f_code));
     const inner = @as(F, @floatFromInt(dot)) * @as(F, @splat(t.scale)) - @as(F, @splat(t.bias));
-    return norm2 + @as(F, @splat(t.query_norm2)) - f * inner;
+    return offset + query_terms - f * inner;
 }
 
 pub fn pair_gather(plane: [*]align(64) const i8, dim: u32, codes: [*]const u8, factors: [*]const abi.PairFactors, ids: [*]const u32, count: u32, terms: *const abi.PairTerms, out: [*]f32) callconv(.c) void {
