@@ -155,7 +155,9 @@ def test_more_than_an_index_can_reach_is_said(sample: Any, sample_index: Any) ->
     found = sample_index.search(sample.queries[:3], recall=0.99999)
     points = [curve["points"] for curve in table_of(sample_index.path)["curves"] if curve["k"] == 10]
     assert found.expected.recall < 0.99999
-    assert found.expected.list_size in {one[-1]["list_size"] for one in points}
+    # Between two numbers of links the list lies between their longest ones.
+    longest = [one[-1]["list_size"] for one in points]
+    assert min(longest) <= found.expected.list_size <= max(longest)
     shown = str(sample_index.explain(sample.queries[0], recall=0.99999))
     assert f"list_size {found.expected.list_size}" in shown
     assert "expected" in shown

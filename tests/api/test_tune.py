@@ -144,7 +144,7 @@ def test_a_small_budget_puts_links_on_disk(tmp_path: Path) -> None:
 )
 def test_bad_arguments_are_named(given: dict[str, Any], argument: str, tmp_path: Path) -> None:
     with pytest.raises(velo.errors.InvalidArgumentError) as raised:
-        quick(synthetic_vectors(1_000, 16), tmp_path, **given)
+        quick(synthetic_vectors(1_000, 32), tmp_path, **given)
     assert raised.value.argument == argument
     assert list(tmp_path.iterdir()) == []
 
@@ -163,7 +163,7 @@ def test_bad_vectors_are_named(tmp_path: Path, random: np.random.Generator) -> N
         quick(rows, tmp_path)
     assert raised.value.row == bad
     with pytest.raises(velo.VeloError) as missing:
-        quick(synthetic_vectors(1_000, 16), tmp_path / "nowhere")
+        quick(synthetic_vectors(1_000, 32), tmp_path / "nowhere")
     assert "nowhere" in str(missing.value)
 
 
