@@ -196,7 +196,9 @@ class _Table:
         self._threads = threads
         self._memory_bytes = memory_bytes
         self._page_links = page_links
-        vertices = np.flatnonzero(np.isin(order, held.rows))
+        chosen = np.zeros(len(order), bool)
+        chosen[held.rows] = True
+        vertices = np.flatnonzero(chosen[order])
         self._vertices = vertices[np.argsort(order[vertices])].astype(np.uint32)
         self._all = np.arange(len(held.rows))
         # For what resembles what the whole sample has told.
