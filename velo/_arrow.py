@@ -1,7 +1,7 @@
 """Arrow arrays over numpy's memory and back, without pandas.
 
-``pyarrow.array`` and ``numpy.asarray`` of an Arrow array import pandas wherever it is installed, which takes some
-40 MB and a third of a second. Neither a build nor an open index has a use for it.
+``pyarrow.array`` and ``numpy.asarray`` of an Arrow array import pandas wherever it is installed, which takes
+some 40 MB and a third of a second. Neither a build nor an open index has a use for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def arrow_of(values: AnyArray) -> Any:
     """
     together = np.ascontiguousarray(values)
     arrow_type = pa.from_numpy_dtype(together.dtype)
-    return pa.Array.from_buffers(arrow_type, len(together), [None, pa.py_buffer(together)])
+    return pa.Array.from_buffers(arrow_type, len(together), [None, pa.py_buffer(together.data)])
 
 
 def numpy_of(array: Any, dtype: np.dtype[Any] | type[np.generic]) -> AnyArray:
