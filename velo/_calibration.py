@@ -40,6 +40,8 @@ _K_OTHERS: Final = (1, 100)
 #: Links in memory that are measured, besides all that were built.
 _LINKS: Final = (16, 8)
 
+_CODES_FILE: Final = "codes.bin"
+
 _ROWS_MIN: Final = 1000
 _SAMPLE_MAX: Final = 600
 
@@ -48,6 +50,9 @@ _LISTS_ON_DISK_MAX: Final = 760
 
 #: Lists longer than this are searched with a quarter of the sample.
 _LIST_FULL_SAMPLE: Final = 290
+
+#: Queries that all workers have under way: few, for each takes memory beside the budget.
+_IN_FLIGHT: Final = 8
 
 #: Enough for a promise of 0.99, and where nothing more is to be had.
 _RECALL_ENOUGH: Final = 0.995
@@ -150,8 +155,8 @@ def calibrate(
     start, stop : int, optional
         The rows of the source that the index holds.
     memory_bytes : int
-        Budget of the index while it is searched; 0 is none. Where it holds no links, and pages have none,
-        nothing is measured.
+        Budget of the index while it is searched, and of `order`; 0 is none. What it does not hold is not
+        measured: without room for links only links on disk are, and without room for codes nothing is.
     page_links : bool
         As the index was built: with them links on disk are measured, too.
     watch : callable, optional
@@ -194,9 +199,11 @@ class _Table:
         self._order = order
         self._seed = seed
         self._threads = threads
-        self._memory_bytes = memory_bytes
+        self._memory_bytes = max(1, memory_bytes - order.nbytes) if memory_bytes else 0
         self._page_links = page_links
-        vertices = np.flatnonzero(np.isin(order, held.rows))
+        chosen = np.zeros(len(order), bool)
+        chosen[held.rows] = True
+        vertices = np.flatnonzero(chosen[order])
         self._vertices = vertices[np.argsort(order[vertices])].astype(np.uint32)
         self._all = np.arange(len(held.rows))
         # For what resembles what the whole sample has told.
@@ -235,7 +242,8 @@ class _Table:
 
     def _open(self, folder: Path, links: int | None) -> Index:
         """The index with so many links in memory; 0 are links on disk."""
-        tuning = OpenTuning(links_kept=links or None)
+        workers = self._threads or len(os.sched_getaffinity(0))
+        tuning = OpenTuning(links_kept=links or None, queries_in_flight=max(1, _IN_FLIGHT // workers))
         if links == 0 and self._threads == 1:
             # What links on disk find depends on the order in which reads end; one at a time, that is fixed.
             tuning = OpenTuning(queries_in_flight=1, queue_depth=1)
@@ -252,6 +260,9 @@ class _Table:
                 if not self._page_links:
                     raise
                 # Then only links on disk can be measured, within this budget
+        if 0 < self._memory_bytes < (folder / _CODES_FILE).stat().st_size:
+            raise BudgetTooSmallError("the budget does not hold the codes", argument="memory")
+        # Without a budget: what of it codes leave would become a cache.
         return open_index(folder, threads=self._threads, plan="links_on_disk", tuning=tuning)
 
     def _curve(self, index: Index, k: int, like: list[_Seen], longest: int = _LISTS[-1]) -> list[_Seen]:

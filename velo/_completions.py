@@ -6,17 +6,19 @@ whichever loop wakes first reaps all that is finished and hands the results of o
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from velo import _native
 from velo._gate import Gate
 from velo.errors import BusyError, ClosedError, VeloError
+
+if TYPE_CHECKING:
+    import asyncio  # 7 MB that only those need who search with it: they have imported it
 
 __all__ = ["Completions"]
 
@@ -55,6 +57,8 @@ class Completions:
         int
             The status with which the search ended.
         """
+        import asyncio
+
         loop = asyncio.get_running_loop()
         while True:
             with self._gate:
@@ -159,6 +163,8 @@ def _unwatch(loop: asyncio.AbstractEventLoop, fd: int) -> None:
 
 def _run_in(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> bool:
     """Run `action` in the thread of `loop`; False if that loop is closed and will run nothing more."""
+    import asyncio
+
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:

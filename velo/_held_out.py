@@ -15,6 +15,9 @@ __all__ = ["HeldOut", "draw_rows", "exact_neighbors", "rows_of"]
 #: Elements of the matrix of distances computed at once; what is sorted of them takes some 70 bytes each.
 _BLOCK_ELEMENTS = 1 << 18
 
+#: Queries whose hits are counted at once: some 100 bytes a neighbor.
+_HITS_QUERIES = 100
+
 #: Neighbors kept beyond those asked for, so that equals of the last one are known.
 _SLACK = 28
 
@@ -61,12 +64,17 @@ class HeldOut(NamedTuple):
         -------
         ndarray of shape (m,), int64
         """
-        reach = self.distances[:, min(k, self.distances.shape[1]) - 1]
-        near = (self.distances <= reach[:, None]) & (self.neighbors >= 0)
-        # A pair of query and row as one number; those of no row match nothing.
-        offsets = np.arange(len(found))[:, None] << 32
-        correct = np.isin(np.where(found < 0, -1, found + offsets), (self.neighbors + offsets)[near])
-        counts: Int64Array = np.minimum(correct.sum(axis=1), np.minimum(k, (self.neighbors >= 0).sum(axis=1)))
+        counts = np.empty(len(found), np.int64)
+        for first in range(0, len(found), _HITS_QUERIES):
+            some = slice(first, first + _HITS_QUERIES)
+            neighbors, distances = self.neighbors[some], self.distances[some]
+            reach = distances[:, min(k, distances.shape[1]) - 1]
+            near = (distances <= reach[:, None]) & (neighbors >= 0)
+            # A pair of query and row as one number; those of no row match nothing.
+            offsets = np.arange(len(neighbors))[:, None] << 32
+            pairs = np.where(found[some] < 0, -1, found[some] + offsets)
+            correct = np.isin(pairs, (neighbors + offsets)[near])
+            counts[some] = np.minimum(correct.sum(axis=1), np.minimum(k, (neighbors >= 0).sum(axis=1)))
         return counts
 
 
@@ -123,7 +131,10 @@ def exact_neighbors(
             distances = wide @ base.T
             first, last = np.searchsorted(rows, [done, done + len(chunk)])
             distances[np.arange(first, last), rows[first:last] - done] = np.inf
-            best.take(distances, done)
+            # Of the first rows all are near enough: a few at a time, for sorting them takes memory.
+            step = kept if done == 0 else len(chunk)
+            for at in range(0, len(chunk), step):
+                best.take(distances[:, at : at + step], done + at)
             done += len(chunk)
             if watch is not None:
                 watch(done)
@@ -153,7 +164,9 @@ def rows_of(source: Source, rows: Int64Array, start: int, stop: int) -> AnyArray
     few = len(rows) * _ROWS_A_SEEK < stop - start
     if isinstance(source, ArraySource) or (isinstance(source, RawSource) and few):
         for place, row in enumerate(rows):
-            out[place] = next(iter(source.chunks(1, start + int(row), stop)))[0]
+            # To its end, for only then a mapped file's pages leave the resident set.
+            for chunk in source.chunks(1, start + int(row), start + int(row) + 1):
+                out[place] = chunk[0]
         return out
     done = 0
     for chunk in source.chunks(chunk_rows(source.shape[1] * source.dtype.itemsize), start, stop):

@@ -107,7 +107,9 @@ def build(
         Budget of the build itself; no limit without it. Where it does not hold the codes and the graph
         (71 % of n·d·4 bytes at 128 dimensions and `degree` 48), vectors are linked partition by partition:
         up to twice the work, for nearly the same index. Below some 20 bytes a vector it is refused, and
-        the error says what it takes. Buffers that do not grow with the vectors stand beside it.
+        the error says what it takes. `calibrate` measures no more than it has room for. Beside the budget
+        stand at most 64 MiB that do not grow with the vectors, for up to 16 threads and a thousand
+        dimensions, and what ids and metadata take.
     search_memory : int, float or str, optional
         The budget that searches will have: it chooses the bits that are not given, the more in memory the
         fewer reads, as long as links find room beside them.

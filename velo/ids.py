@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from velo._arrow import arrow_of, numpy_of
 from velo.errors import CorruptIndexError, DuplicateIdError, InvalidArgumentError, UnknownIdError
 from velo.types import AnyArray, Int64Array
 
@@ -130,16 +131,16 @@ def write_ids(folder: Path, column: IdColumn | None, rows: AnyArray, first_row: 
         kind = "row"
         numbers = rows.astype(np.int64)
         numbers += first_row
-        placed: Any = pa.array(numbers)
+        placed: Any = arrow_of(numbers)
     elif isinstance(column, np.ndarray):
-        kind, placed = "int64", pa.array(column[rows])
+        kind, placed = "int64", arrow_of(column[rows])
     else:
-        kind, placed = "string", column.take(pa.array(rows))
+        kind, placed = "string", column.take(arrow_of(rows))
         if isinstance(placed, pa.ChunkedArray):
             placed = placed.combine_chunks()
     columns = {"id": placed}
     if column is not None:
-        columns["row"] = pa.array(rows)  # for masks, which go by row
+        columns["row"] = arrow_of(rows)  # for masks, which go by row
     batch = pa.record_batch(columns)
     with open(folder / FILE_NAME, "wb") as file:
         with pa.ipc.new_file(file, batch.schema) as writer:
@@ -169,23 +170,23 @@ class Ids:
                 batch = reader.get_batch(0)
                 column = batch.column("id")
                 rows = batch.column("row") if "row" in batch.schema.names else None
-        except (pa.ArrowException, OSError, KeyError) as error:
+            if len(column) != row_count or column.null_count or (rows is not None and rows.null_count):
+                raise CorruptIndexError(
+                    f"{FILE_NAME} holds {len(column)} ids for {row_count} vectors", file=FILE_NAME
+                )
+            self._numbers: Int64Array | None = None
+            self._strings: Any = None
+            if pa.types.is_int64(column.type):
+                self.kind = "int64"
+                self._numbers = numpy_of(column, np.int64)
+            elif pa.types.is_large_string(column.type):
+                self.kind = "string"
+                self._strings = column
+            else:
+                raise CorruptIndexError(f"{FILE_NAME} holds {column.type}", file=FILE_NAME)
+            self._rows: AnyArray | None = None if rows is None else numpy_of(rows, np.uint32)
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:  # a buffer may be too short
             raise CorruptIndexError(f"{FILE_NAME} cannot be read: {error}", file=FILE_NAME) from error
-        if len(column) != row_count or column.null_count:
-            raise CorruptIndexError(
-                f"{FILE_NAME} holds {len(column)} ids for {row_count} vectors", file=FILE_NAME
-            )
-        self._numbers: Int64Array | None = None
-        self._strings: Any = None
-        if pa.types.is_int64(column.type):
-            self.kind = "int64"
-            self._numbers = np.asarray(column)
-        elif pa.types.is_large_string(column.type):
-            self.kind = "string"
-            self._strings = column
-        else:
-            raise CorruptIndexError(f"{FILE_NAME} holds {column.type}", file=FILE_NAME)
-        self._rows: AnyArray | None = None if rows is None else np.asarray(rows)
         self._order: AnyArray | None = None
 
     def rows(self) -> AnyArray:

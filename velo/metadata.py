@@ -23,7 +23,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from velo import _native
 from velo._filter_columns import FilterColumn, NativeType, describe, encode, restore
@@ -144,6 +143,8 @@ def _look(path: Path) -> tuple[Any, int]:
     """Schema and rows of a file."""
     with _reading(path):
         if path.suffix in _PARQUET:
+            import pyarrow.parquet as pq
+
             with pq.ParquetFile(path) as file:
                 return file.schema_arrow, file.metadata.num_rows
         with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
@@ -160,6 +161,8 @@ def read_table(path: Path) -> Any:
     """
     with _reading(path):
         if path.suffix in _PARQUET:
+            import pyarrow.parquet as pq
+
             with pq.ParquetFile(path) as file:
                 return file.read()
         with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:

@@ -173,6 +173,48 @@ def test_it_stays_within_its_memory(tmp_path: Path) -> None:
     assert grown["apart"] < budget + buffers < grown["whole"], grown
 
 
+WHOLE_PROGRAM = """
+    import sys
+    import numpy as np
+    import velo
+
+    def memory(name):
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(name))
+
+    rows = np.load(sys.argv[1], mmap_mode="r")
+    budget = rows.nbytes // 4
+    base = memory("VmRSS")
+    quick = {"degree": 24, "links_kept": 24, "build_list_size": 24, "threads": 2}
+    velo.build(sys.argv[2], rows, build_memory="25%", memory="25%", **quick).close()
+    peak = memory("VmHWM")
+    with velo.open(sys.argv[2]) as index:
+        assert (index.search(rows[:5], k=1, recall=0.99).ids[:, 0] == range(5)).all()
+    print(peak - base - budget, *[name for name in ("pandas", "pyarrow.parquet") if name in sys.modules])
+    """
+
+
+@pytest.mark.slow
+def test_a_quarter_and_64_mib_are_enough_from_the_first_row_to_the_last_of_calibration(
+    tmp_path: Path,
+) -> None:
+    """Also for what Python brings along."""
+    pytest.importorskip("pandas")  # where it is installed, nothing here needs it
+    np.save(tmp_path / "rows.npy", synthetic_vectors(60_000, 64, seed=5))
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(WHOLE_PROGRAM), tmp_path / "rows.npy", tmp_path / "i"],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert done.returncode == 0, done.stderr
+    beside, *imported = done.stdout.split()
+    assert imported == []
+    assert int(beside) < 64 << 20
+
+
 def test_partitions_without_links_in_pages(tmp_path: Path) -> None:
     rows = synthetic_vectors(N + 200, DIM, seed=6)
     rows, queries = rows[:N], rows[N:]

@@ -188,6 +188,18 @@ def test_one_thread_and_one_seed_give_one_table(tmp_path: Path) -> None:
     assert table_of(tmp_path / "a")["curves"]
 
 
+@pytest.mark.parametrize(("budget", "links"), [(70_000, []), (150_000, [0]), (None, [0, 8, 16, 24])])
+def test_what_the_memory_of_a_build_does_not_hold_is_not_measured(
+    budget: int | None, links: list[int], tmp_path: Path
+) -> None:
+    """36 bytes a vector for codes, 4 for rows, 15 for the fewest links."""
+    rows = synthetic_vectors(3000, 64, seed=4)
+    with velo.build(tmp_path / "i", rows, build_memory=budget, **QUICK) as index:
+        assert index.info()["memory_bytes"]["codes"] > 100_000
+    curves = table_of(tmp_path / "i").get("curves", [])
+    assert sorted({curve["links"] for curve in curves}) == links
+
+
 def test_shards_are_calibrated_each(tmp_path: Path) -> None:
     rows = synthetic_vectors(4000, 24, seed=4)
     velo.build_collection(tmp_path / "c", rows, shards=2, ids=np.arange(4000) * 3, **QUICK)

@@ -104,7 +104,9 @@ def test_both_plans_reach_the_recall(plan: Any, sample: Any, sample_path: Path) 
         assert index.info()["plan"] == plan
         result = index.search(sample.queries[:100], 10, list_size=100)
         assert recall_at_k(result.ids, sample.truth[:100], k=10) >= 0.95
-    assert (result.stats["bytes_read"] > 0).all()
+    # All pages of a query may have been on their way for others.
+    assert (result.stats["reads"] + result.stats["shared_reads"] > 0).all()
+    assert result.stats["bytes_read"].any()
 
 
 def test_switches_of_links_on_disk(sample: Any, sample_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from velo.errors import DimensionMismatchError, DtypeError, FormatError, InvalidArgumentError, NotFiniteError
 from velo.formats.source import FileSource, Source, chunk_rows
@@ -170,6 +169,8 @@ class ParquetSource(_ColumnSource):
     """A list column of a Parquet file."""
 
     def __init__(self, path: PathLike, column: str | None = None) -> None:
+        import pyarrow.parquet as pq  # 9 MB
+
         try:
             with pq.ParquetFile(str(path)) as file:
                 schema, rows = file.schema_arrow, file.metadata.num_rows
@@ -179,6 +180,8 @@ class ParquetSource(_ColumnSource):
 
     def batches(self, rows: int) -> Iterator[ArrowArray]:
         """Yield the column, at most `rows` rows at a time, one row group in memory."""
+        import pyarrow.parquet as pq
+
         with pq.ParquetFile(self.path) as file:
             for batch in file.iter_batches(batch_size=rows, columns=[self.column]):
                 yield batch.column(0)
@@ -236,6 +239,8 @@ def _list_batches(source: Source, column: str) -> Iterator[pa.RecordBatch]:
 
 def write_parquet(path: PathLike, source: Source, column: str = "vector") -> None:
     """Write the vectors as the column `column` of a Parquet file."""
+    import pyarrow.parquet as pq
+
     schema = pa.schema([pa.field(column, pa.list_(pa.from_numpy_dtype(source.dtype), source.shape[1]))])
     with pq.ParquetWriter(str(path), schema) as writer:
         for batch in _list_batches(source, column):

@@ -2,6 +2,8 @@
 //! bit streams and bit sets, the checksum, the CPU level, the clock, and the limits of the format.
 pub const memory = @import("memory.zig");
 pub const AlignedBytes = memory.AlignedBytes;
+pub const allocator = memory.allocator;
+pub const give_back = memory.give_back;
 
 pub const Prng = @import("prng.zig").Prng;
 

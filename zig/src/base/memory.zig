@@ -1,6 +1,7 @@
 //! Memory for codes, pages and slots: aligned for O_DIRECT and for vector loads, on huge pages where asked, given back
 //! to the system on free (the memory promise counts resident bytes, so no allocator may keep them).
 const std = @import("std");
+const builtin = @import("builtin");
 const assert = std.debug.assert;
 const linux = std.os.linux;
 
@@ -58,6 +59,46 @@ pub const AlignedBytes = struct {
     }
 };
 
+/// The C allocator for what is small; what is large is mapped, and unmapped when it is freed. (glibc's own way of doing
+/// that ends with the first large thing freed: from then on it keeps memory of that size for later.)
+pub const allocator: std.mem.Allocator = .{ .ptr = undefined, .vtable = &.{
+    .alloc = &alloc_either,
+    .resize = &resize_either,
+    .remap = &remap_either,
+    .free = &free_either,
+} };
+
+/// From this size on memory is mapped.
+pub const mapped_min = 128 << 10;
+
+fn allocator_for(len: usize) std.mem.Allocator {
+    return if (len < mapped_min) std.heap.c_allocator else std.heap.page_allocator;
+}
+
+fn alloc_either(_: *anyopaque, len: usize, alignment: std.mem.Alignment, address: usize) ?[*]u8 {
+    return allocator_for(len).rawAlloc(len, alignment, address);
+}
+
+fn resize_either(_: *anyopaque, memory: []u8, alignment: std.mem.Alignment, len: usize, address: usize) bool {
+    if ((memory.len < mapped_min) != (len < mapped_min)) return false;
+    return allocator_for(len).rawResize(memory, alignment, len, address);
+}
+
+fn remap_either(_: *anyopaque, memory: []u8, alignment: std.mem.Alignment, len: usize, address: usize) ?[*]u8 {
+    if ((memory.len < mapped_min) != (len < mapped_min)) return null;
+    return allocator_for(len).rawRemap(memory, alignment, len, address);
+}
+
+fn free_either(_: *anyopaque, memory: []u8, alignment: std.mem.Alignment, address: usize) void {
+    allocator_for(memory.len).rawFree(memory, alignment, address);
+}
+
+/// Gives the system what the C allocator keeps of freed memory: an open index, or a caller's arrays, may have left much.
+pub fn give_back() void {
+    if (comptime builtin.target.isGnuLibC()) _ = malloc_trim(0);
+}
+extern "c" fn malloc_trim(pad: usize) c_int;
+
 comptime {
     assert(std.heap.page_size_min <= page_size);
 }
@@ -87,4 +128,28 @@ test "freed memory is unmapped, and a size that cannot be is an error" {
     try std.testing.expectEqual(linux.E.NOMEM, linux.E.init(result));
     try std.testing.expectError(error.OutOfMemory, AlignedBytes.alloc(std.math.maxInt(usize), .{}));
     try std.testing.expectError(error.OutOfMemory, AlignedBytes.alloc(1 << 60, .{ .huge_pages = true }));
+}
+
+test "memory of any size is written, grown, shrunk and freed, and large memory is unmapped" {
+    for ([_]usize{ 1, 4096, mapped_min - 1, mapped_min, mapped_min + 1, 5 << 20 }) |len| {
+        var list: std.ArrayList(u8) = .empty;
+        defer list.deinit(allocator);
+        try list.appendNTimes(allocator, 0x5a, len);
+        for ([_]usize{ len / 2, 3 * len, mapped_min, mapped_min - 1, 1 }) |other| {
+            var bytes = try allocator.dupe(u8, list.items);
+            bytes = try allocator.realloc(bytes, other);
+            defer allocator.free(bytes);
+            const kept = @min(other, len);
+            try std.testing.expect(std.mem.allEqual(u8, bytes[0..kept], 0x5a));
+            @memset(bytes, 0xa5);
+        }
+        const owned = try list.toOwnedSlice(allocator);
+        const start = owned.ptr;
+        allocator.free(owned);
+        give_back();
+        if (len < mapped_min) continue;
+        var resident: [2048]u8 = undefined;
+        const result = linux.syscall3(.mincore, std.mem.alignBackward(usize, @intFromPtr(start), page_size), page_size, @intFromPtr(&resident));
+        try std.testing.expectEqual(linux.E.NOMEM, linux.E.init(result));
+    }
 }

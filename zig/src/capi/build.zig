@@ -1,5 +1,6 @@
 //! velo_build of velo.h.
 const std = @import("std");
+const base = @import("base");
 const index = @import("index");
 const common = @import("common.zig");
 const fail = common.fail;
@@ -155,5 +156,6 @@ export fn velo_build_close(build: ?*Build) i32 {
     if (own.process != common.process()) return common.forked();
     own.builder.close();
     common.allocator.destroy(own);
+    base.give_back();
     return ok;
 }

@@ -1,9 +1,10 @@
 //! What the files of this room share: allocation, arguments, the way from an error to a status.
 const std = @import("std");
+const base = @import("base");
 const index = @import("index");
 const errors = @import("errors.zig");
 
-pub const allocator = std.heap.c_allocator;
+pub const allocator = base.allocator;
 pub const fail = errors.fail;
 pub const Status = errors.Status;
 pub const ok = @intFromEnum(Status.ok);

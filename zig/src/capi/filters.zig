@@ -7,7 +7,7 @@ const Filter = filter_room.Filter;
 const fail = errors.fail;
 
 const common = @import("common.zig");
-const allocator = std.heap.c_allocator;
+const allocator = common.allocator;
 
 /// As velo_column in velo.h.
 pub const Column = extern struct {

@@ -282,6 +282,7 @@ export fn velo_index_close(handle: ?*Index) i32 {
     self.shared.deinit(common.allocator);
     self.reader.deinit();
     common.allocator.destroy(self);
+    base.give_back();
     return ok;
 }
 

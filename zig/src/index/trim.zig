@@ -9,8 +9,9 @@ const adjacency = layout.adjacency;
 /// Below this many links a vertex navigation in memory loses its way; the plan goes to links on disk instead.
 pub const kept_min = layout.links.tier_bounds[0];
 const sample_max = 4096;
-/// So many lists are read before what they took is released: about a megabyte.
+/// So many lists are passed before what they took is released: about a megabyte.
 const release_vertices = 1024 * layout.links.group_size;
+const release_bytes = 1 << 20;
 
 pub const Trimmed = struct { links: Links, memory: base.AlignedBytes, kept: u32 };
 
@@ -44,7 +45,7 @@ pub fn choose(header: *const layout.headers.Links, room: ?u64) ?Choice {
     return null;
 }
 
-/// Called with parts of `links.heap` that have been read and are not needed soon, if ever.
+/// Called with parts of memory that have been read and are not needed soon, if ever.
 pub const Release = *const fn (part: []const u8) void;
 
 /// Keeps at most `wanted` links a vertex, and at most what `room` bytes hold; where that is too little, `needed` says what
@@ -98,13 +99,15 @@ fn trim_to(
     // The gaps of shorter lists are other gaps: train their code on a sample.
     var statistics: adjacency.Codec.Statistics = .{};
     const stride = @max(1, links.n / sample_max);
+    var passed: Passed = .{ .links = links, .first = first, .release = release };
     var vertex: u32 = 0;
     while (vertex < links.n) : (vertex += stride) {
+        passed.at(vertex); // around what is read of a mapped file the system brings more
         var buffer: [adjacency.neighbors_max]u32 = undefined;
         statistics.count(vertex, try first.of(links, vertex, &buffer));
     }
     const codec = adjacency.Codec.train(&statistics);
-    release(links.heap);
+    passed.up_to(links.n);
 
     // Each thread encodes a run of groups into its own heap; then the heaps are laid end to end.
     const groups = layout.links.group_count(links.n);
@@ -146,8 +149,14 @@ fn trim_to(
     const heap = memory[group_bytes + lengths.len ..];
     var at: usize = 0;
     for (parts) |*part| {
-        @memcpy(heap[at..][0..part.heap.items.len], part.heap.items);
-        at += part.heap.items.len;
+        var rest = part.heap.items;
+        while (rest.len > 0) {
+            const piece = rest[0..@min(rest.len, release_bytes)];
+            @memcpy(heap[at..][0..piece.len], piece);
+            release(piece);
+            at += piece.len;
+            rest = rest[piece.len..];
+        }
         part.heap.clearAndFree(std.heap.page_allocator);
     }
     var begin: u64 = 0;
@@ -184,13 +193,9 @@ const Part = struct {
     fn encode(self: *Part) Error!void {
         var buffer: [adjacency.neighbors_max]u32 = undefined;
         var vertex = self.begin;
-        var behind = self.links.groups[self.begin / layout.links.group_size];
+        var passed: Passed = .{ .links = self.links, .first = self.first, .release = self.release, .begin = self.begin };
         while (vertex < self.end) : (vertex += 1) {
-            if (vertex % release_vertices == 0 and vertex > self.begin) {
-                const here = self.links.groups[vertex / layout.links.group_size];
-                self.release(self.links.heap[@intCast(behind)..@intCast(here)]);
-                behind = here;
-            }
+            passed.at(vertex);
             var ids = try self.first.of(self.links, vertex, &buffer);
             while (self.codec.encoded_bytes(vertex, ids) > layout.links.list_bytes_max) ids = ids[0 .. ids.len - 1];
             const out = try self.heap.addManyAsSlice(std.heap.page_allocator, self.codec.encoded_bytes(vertex, ids));
@@ -200,6 +205,28 @@ const Part = struct {
 
     fn deinit(self: *Part) void {
         self.heap.deinit(std.heap.page_allocator);
+    }
+};
+
+/// Releases lists and tiers that have been read.
+const Passed = struct {
+    links: *const Links,
+    first: First,
+    release: Release,
+    /// Vertices before this one are released; the first of a group.
+    begin: u32 = 0,
+
+    fn at(self: *Passed, vertex: u32) void {
+        if (vertex - self.begin >= release_vertices) self.up_to(vertex / layout.links.group_size * layout.links.group_size);
+    }
+
+    fn up_to(self: *Passed, end: u32) void {
+        const groups = self.links.groups;
+        const heap_begin = groups[self.begin / layout.links.group_size];
+        const heap_end = groups[std.math.divCeil(u32, end, layout.links.group_size) catch unreachable];
+        self.release(self.links.heap[@intCast(heap_begin)..@intCast(heap_end)]);
+        self.release(self.first.tiers[@as(usize, self.begin) * self.first.stride .. @as(usize, end) * self.first.stride]);
+        self.begin = end;
     }
 };
 
