@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from velo.errors import ClosedError, ForkedError
 
@@ -42,8 +42,9 @@ class Gate:
 
     def call(self, function: Callable[..., Answer], *arguments: object) -> Answer:
         """Call `function` inside; raises what entering the gate raises."""
+        if os.getpid() != self._process:
+            self._refuse()
         inside = self._inside
-        self._check_process()
         try:
             inside.append(None)  # before the look at `_closed`, which close() sets before it looks here
             if self._closed:
@@ -55,7 +56,8 @@ class Gate:
                 self._wake()
 
     def __enter__(self) -> None:
-        self._check_process()
+        if os.getpid() != self._process:
+            self._refuse()
         self._inside.append(None)
         if self._closed:
             self._leave()
@@ -66,12 +68,11 @@ class Gate:
     ) -> None:
         self._leave()
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise ForkedError(
-                f"{self._what} was opened in process {self._process}, this is its child {os.getpid()}: "
-                "open it again here"
-            )
+    def _refuse(self) -> NoReturn:
+        raise ForkedError(
+            f"{self._what} was opened in process {self._process}, this is its child {os.getpid()}: "
+            "open it again here"
+        )
 
     def _leave(self) -> None:
         self._inside.pop()

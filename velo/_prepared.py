@@ -31,7 +31,7 @@ class Prepared:
     k : int
     """
 
-    __slots__ = ("_spare", "expected", "k", "options")
+    __slots__ = ("_spare", "_spare_max", "expected", "k", "options")
 
     def __init__(self, options: Any, expected: Expectation) -> None:
         self.options = options
@@ -39,6 +39,7 @@ class Prepared:
         self.k = int(options.k)
         # Taken and given back by atomic calls; what an exception keeps from coming back is merely forgotten.
         self._spare: list[Answer] = []
+        self._spare_max = _SPARE_MAX if self.k <= _SPARE_K_MAX else 0
 
     def search_one(self, handle: Any, gate: Gate, ids: Ids, query: AnyArray) -> SearchResult:
         """The answer to one query without a filter: little but the library's own call.
@@ -57,39 +58,39 @@ class Prepared:
         if dtype is None or not query.flags.c_contiguous:
             query = native_queries(query, query.shape[-1])[0].reshape(query.shape)
             dtype = QUERY_DTYPES[query.dtype]
-        answer = self._take()
+        spare = self._spare
+        try:
+            answer = spare.pop()
+        except IndexError:
+            answer = Answer(1, self.k)
+        ffi = _native.ffi
         status = gate.call(
             _native.lib.velo_search,
             handle,
-            _native.pointer("uint8_t", query),
+            ffi.from_buffer(query),
             dtype,
             1,
-            _native.ffi.NULL,
+            ffi.NULL,
             0,
             self.options,
             answer.out,
         )
         if status != 0:
             _native.check(status, "queries")
-        counters = Counters(answer.narrow.copy(), answer.wide.copy())
-        counts = counters.counts
-        vertices, distances = answer.vertices, answer.distances
-        if query.ndim == 1:
-            vertices, distances = vertices[0], distances[0]
-        found = ids.of(vertices, complete=counts.item() == self.k)
-        result = SearchResult(found, distances.copy(), counts, counters, None, self.expected)
-        self._give_back(answer)
+        narrow = answer.narrow.copy()
+        counts = narrow[0]
+        vertices, distances = answer.first if query.ndim == 1 else (answer.vertices, answer.distances)
+        result = SearchResult(
+            ids.of(vertices, counts.item() == self.k),
+            distances.copy(),
+            counts,
+            Counters(narrow, answer.wide.copy()),
+            None,
+            self.expected,
+        )
+        if len(spare) < self._spare_max:
+            spare.append(answer)
         return result
-
-    def _take(self) -> Answer:
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return Answer(1, self.k)
-
-    def _give_back(self, answer: Answer) -> None:
-        if self.k <= _SPARE_K_MAX and len(self._spare) < _SPARE_MAX:
-            self._spare.append(answer)
 
 
 class PreparedOptions:

@@ -80,12 +80,6 @@ class Counters(Mapping[str, AnyArray]):
         self._narrow = narrow
         self._wide = wide
 
-    @property
-    def counts(self) -> AnyArray:
-        """Real entries of each query."""
-        counts: AnyArray = self._narrow[0]
-        return counts
-
     def __getitem__(self, name: str) -> AnyArray:
         wide, place = _PLACES[name]
         row: AnyArray = (self._wide if wide else self._narrow)[place]
@@ -107,7 +101,18 @@ class Answer:
     They must live until the library has answered; it fills all of them, padding included.
     """
 
-    __slots__ = ("_keep", "distances", "error_pages", "k", "narrow", "out", "statuses", "vertices", "wide")
+    __slots__ = (
+        "_keep",
+        "distances",
+        "error_pages",
+        "first",
+        "k",
+        "narrow",
+        "out",
+        "statuses",
+        "vertices",
+        "wide",
+    )
 
     def __init__(self, count: int, k: int) -> None:
         self.k = k
@@ -119,6 +124,8 @@ class Answer:
         self.error_pages = np.full(count, -1, np.int64)
         if count == 0:
             return
+        #: Vertices and distances of the first query.
+        self.first = self.vertices[0], self.distances[0]
         out = self.out = _native.new("velo_search_out")
         pointer = _native.pointer
         narrow = pointer("uint32_t", self.narrow, writable=True)

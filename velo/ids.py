@@ -195,7 +195,7 @@ class Ids:
         assert self._numbers is not None
         return self._numbers - self.first_row
 
-    def of(self, vertices: Int64Array, *, complete: bool = False) -> AnyArray:
+    def of(self, vertices: Int64Array, complete: bool = False) -> AnyArray:
         """The ids of `vertices`, an array of any shape in which -1 stands for none.
 
         Parameters

@@ -267,7 +267,7 @@ class Index(FurtherSearches):
         --------
         >>> ids, distances = index.search(queries, k=10)  # doctest: +SKIP
         """
-        columns = self._columns(return_metadata)
+        columns = None if return_metadata is None else self._columns(return_metadata)
         if group_by is not None:
             prepare = self._rounds(recall, list_size, timeout_s, tuning)
             plan, single = self._group_plan(queries, k, filter, group_by, group_size)
