@@ -79,22 +79,24 @@ def test_threads_get_their_own_answers(sample: Any, sample_index: velo.Index) ->
     assert len(wrong) <= 8
 
 
-@pytest.mark.parametrize("callers", [1, 2, 3, 16])
+@pytest.mark.parametrize("callers", [2, 16])
 def test_callers_of_one_query_each_are_all_answered(sample: Any, sample_path: Path, callers: int) -> None:
     """Workers look for queries before they sleep, and keep ends of calls to themselves while queries wait."""
+    tuning = velo.OpenTuning(queries_in_flight=1, buffered=True)
     answered = [0] * callers
-    with velo.open(sample_path, threads=2) as index:
+    with velo.open(sample_path, threads=2, tuning=tuning) as index:
 
         def work(me: int) -> None:
-            for step in range(600):
-                answered[me] += len(index.search(sample.queries[(me + step) % 200], 5).ids)
+            for step in range(500):
+                answered[me] += len(index.search(sample.queries[(me + step) % 200], 1, list_size=1).ids)
 
-        threads = [threading.Thread(target=work, args=(me,)) for me in range(callers)]
+        threads = [threading.Thread(target=work, args=(me,), daemon=True) for me in range(callers)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
-    assert answered == [3000] * callers
+            thread.join(60)
+            assert not thread.is_alive(), "a caller waits for ever"
+    assert answered == [500] * callers
 
 
 def test_an_interrupted_search_leaves_the_index_usable(sample_path: Path) -> None:
