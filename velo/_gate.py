@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from types import TracebackType
+from typing import NoReturn, TypeVar
 
 from velo.errors import ClosedError, ForkedError
+
+Answer = TypeVar("Answer")
 
 __all__ = ["Gate"]
 
 
 class Gate:
-    """A context manager around every native call with a handle.
+    """Stands around every native call with a handle, as a context manager or by :meth:`call`.
 
     Closing waits for the calls inside, so that no call can hold a handle that was freed. The process is
-    looked at before the lock: in a forked child the lock may stay held for ever by a thread that is no more.
+    looked at first: a forked child's locks may stay held for ever by threads that are no more.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._process = os.getpid()
         self._condition = threading.Condition(threading.Lock())
-        self._inside = 0
+        # One entry a call. Appending and popping are atomic, so that calls meet at no lock.
+        self._inside: list[None] = []
         self._closed = False
 
     @property
@@ -35,23 +40,48 @@ class Gate:
         """True in a child of the process that opened the index."""
         return os.getpid() != self._process
 
-    def __enter__(self) -> None:
+    def call(self, function: Callable[..., Answer], *arguments: object) -> Answer:
+        """Call `function` inside; raises what entering the gate raises."""
         if os.getpid() != self._process:
-            raise ForkedError(
-                f"{self._what} was opened in process {self._process}, this is its child {os.getpid()}: "
-                "open it again here"
-            )
-        with self._condition:
+            self._refuse()
+        inside = self._inside
+        try:
+            inside.append(None)  # before the look at `_closed`, which close() sets before it looks here
             if self._closed:
                 raise ClosedError(f"{self._what} was closed")
-            self._inside += 1
+            return function(*arguments)
+        finally:
+            inside.pop()
+            if self._closed:
+                self._wake()
+
+    def __enter__(self) -> None:
+        if os.getpid() != self._process:
+            self._refuse()
+        self._inside.append(None)
+        if self._closed:
+            self._leave()
+            raise ClosedError(f"{self._what} was closed")
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leave()
+
+    def _refuse(self) -> NoReturn:
+        raise ForkedError(
+            f"{self._what} was opened in process {self._process}, this is its child {os.getpid()}: "
+            "open it again here"
+        )
+
+    def _leave(self) -> None:
+        self._inside.pop()
+        if self._closed:
+            self._wake()
+
+    def _wake(self) -> None:
         with self._condition:
-            self._inside -= 1
-            if self._closed and self._inside == 0:
+            if not self._inside:
                 self._condition.notify_all()
 
     def close(self) -> bool:
@@ -60,5 +90,5 @@ class Gate:
             if self._closed:
                 return False
             self._closed = True
-            self._condition.wait_for(lambda: self._inside == 0)
+            self._condition.wait_for(lambda: not self._inside)
         return True

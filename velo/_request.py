@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from velo.metadata import MetadataStore
 from velo.options import DTYPE_CODES
 from velo.types import AnyArray
 
-__all__ = ["COUNTERS", "Request", "native_queries"]
+__all__ = ["COUNTERS", "QUERY_DTYPES", "Answer", "Counters", "Request", "native_queries"]
 
 PAGES_FILE: Final = "pages.bin"
 
@@ -46,6 +46,13 @@ COUNTERS: Final = (
     "records_used",
     "latency_us",
 )
+#: Each counter's array (True: the wide one) and its row there.
+_PLACES: Final = {
+    name: (name in _WIDE, (_WIDE if name in _WIDE else _NARROW).index(name)) for name in COUNTERS
+}
+
+#: The element types that the library takes as they are, and their codes.
+QUERY_DTYPES: Final[dict[np.dtype[Any], int]] = {np.dtype(name): code for name, code in DTYPE_CODES.items()}
 
 
 def native_queries(queries: Any, dim: int) -> tuple[AnyArray, bool]:
@@ -64,47 +71,51 @@ def native_queries(queries: Any, dim: int) -> tuple[AnyArray, bool]:
     return native.reshape(-1, dim), array.ndim == 1
 
 
-class Request:
-    """Buffers of one call; they must live until the library has answered."""
+class Counters(Mapping[str, AnyArray]):
+    """The counters of some queries by name; rows of two arrays, looked up when they are asked for."""
+
+    __slots__ = ("_narrow", "_wide")
+
+    def __init__(self, narrow: AnyArray, wide: AnyArray) -> None:
+        self._narrow = narrow
+        self._wide = wide
+
+    def __getitem__(self, name: str) -> AnyArray:
+        wide, place = _PLACES[name]
+        row: AnyArray = (self._wide if wide else self._narrow)[place]
+        return row
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COUNTERS)
+
+    def __len__(self) -> int:
+        return len(COUNTERS)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class Answer:
+    """The arrays that the library writes into for some queries, and the struct that points to them.
+
+    They must live until the library has answered; it fills all of them, padding included.
+    """
 
     __slots__ = (
         "_keep",
         "distances",
-        "dtype",
         "error_pages",
-        "expected",
-        "filter_count",
-        "filter_handles",
-        "filters",
+        "first",
         "k",
         "narrow",
-        "options",
         "out",
-        "queries",
-        "query_count",
-        "query_pointer",
-        "single",
         "statuses",
-        "store",
         "vertices",
         "wide",
     )
 
-    def __init__(
-        self, queries: Any, dim: int, k: int, options: Any, filters: Sequence[Any], handles: Any
-    ) -> None:
-        self.queries, self.single = native_queries(queries, dim)
-        #: What a search with these options is expected to be like; the caller's to set.
-        self.expected: Any = None
-        self.dtype = DTYPE_CODES[self.queries.dtype.name]
-        count = self.query_count = len(self.queries)
+    def __init__(self, count: int, k: int) -> None:
         self.k = k
-        self.options = options
-        self.filters = filters
-        self.store: MetadataStore | None = None  # where the hits' metadata comes from
-        self.filter_handles = handles
-        self.filter_count = len(filters)
-        # Whoever answers fills all of these, padding included.
         self.vertices = np.empty((count, k), np.int64)
         self.distances = np.empty((count, k), np.float32)
         self.narrow = np.zeros((len(_NARROW), count), np.uint32)
@@ -113,6 +124,8 @@ class Request:
         self.error_pages = np.full(count, -1, np.int64)
         if count == 0:
             return
+        #: Vertices and distances of the first query.
+        self.first = self.vertices[0], self.distances[0]
         out = self.out = _native.new("velo_search_out")
         pointer = _native.pointer
         narrow = pointer("uint32_t", self.narrow, writable=True)
@@ -121,7 +134,6 @@ class Request:
         pages = pointer("int64_t", self.error_pages, writable=True)
         vertices = pointer("int64_t", self.vertices, writable=True)
         distances = pointer("float", self.distances, writable=True)
-        self.query_pointer = pointer("uint8_t", self.queries.view(np.uint8))
         # A struct's pointer fields do not keep memory alive: the buffers here do.
         self._keep = (narrow, wide, statuses, pages, vertices, distances)
         for position, name in enumerate(_NARROW):
@@ -137,10 +149,43 @@ class Request:
         counts: AnyArray = self.narrow[0]
         return counts
 
-    def stats(self) -> dict[str, AnyArray]:
+    def stats(self) -> Counters:
         """The counters by name, as views."""
-        found = dict(zip(_NARROW, self.narrow, strict=True)) | dict(zip(_WIDE, self.wide, strict=True))
-        return {name: found[name] for name in COUNTERS}
+        return Counters(self.narrow, self.wide)
+
+
+class Request(Answer):
+    """One call: its queries in the library's layout, and room for the answer."""
+
+    __slots__ = (
+        "dtype",
+        "expected",
+        "filter_count",
+        "filter_handles",
+        "filters",
+        "options",
+        "queries",
+        "query_count",
+        "query_pointer",
+        "single",
+        "store",
+    )
+
+    def __init__(
+        self, queries: Any, dim: int, k: int, options: Any, filters: Sequence[Any], handles: Any
+    ) -> None:
+        self.queries, self.single = native_queries(queries, dim)
+        #: What a search with these options is expected to be like; the caller's to set.
+        self.expected: Any = None
+        self.dtype = QUERY_DTYPES[self.queries.dtype]
+        self.query_count = len(self.queries)
+        super().__init__(self.query_count, k)
+        self.options = options
+        self.filters = filters
+        self.store: MetadataStore | None = None  # where the hits' metadata comes from
+        self.filter_handles = handles
+        self.filter_count = len(filters)
+        self.query_pointer = _native.pointer("uint8_t", self.queries) if self.query_count else None
 
     def failure(self, status: int) -> VeloError:
         """The exception for a call that ended with `status`, from what the library wrote for each query."""

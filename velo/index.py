@@ -22,6 +22,7 @@ from velo._filtering import compiler_for, filters_of
 from velo._further import FurtherSearches, check_no_group_size, rows_of
 from velo._gate import Gate
 from velo._metadata_set import change_metadata
+from velo._prepared import PreparedOptions
 from velo._request import Request
 from velo._rounds import drive, drive_async
 from velo.errors import CorruptIndexError, InvalidArgumentError, NotAnIndexError, UnknownColumnError
@@ -34,11 +35,10 @@ from velo.options import (
     OpenTuning,
     SearchTuning,
     code_of,
-    fill_search,
     memory_bytes,
     whole_number,
 )
-from velo.results import Expectation, Explanation, SearchResult
+from velo.results import Explanation, SearchResult
 from velo.types import Float32Array, IoName, Memory, MetricName, PathLike, PlanName
 
 __all__ = ["Index", "open_index", "verify_folder"]
@@ -51,8 +51,6 @@ _DTYPE_NAMES: Final = {0: "float32", 1: "float16", 2: "uint8", 3: "int8"}
 #: The flag of velo_search_options that counts which records were of use.
 _COUNT_USED = 2
 
-#: Prepared option structs kept by an index; a service uses a handful.
-_OPTIONS_KEPT = 64
 #: How often an index is opened again whose metadata another process exchanges meanwhile.
 _OPEN_ATTEMPTS = 4
 
@@ -203,12 +201,13 @@ class Index(FurtherSearches):
         info = self._native_info()
         self.n = int(info.n)
         self.dim = int(info.dim)
+        self._single_shapes = ((self.dim,), (1, self.dim))
         self.metric: MetricName = _METRICS[info.metric]
         self._ids = Ids(folder, self.n, _first_row(folder))
         self._metadata = open_metadata(folder, self.n)
         self._filters = compiler_for(self.n, self._metadata, self._ids)
         self._completions = Completions(handle, self._gate)
-        self._options: dict[tuple[Any, ...], tuple[Any, Expectation]] = {}
+        self._prepared = PreparedOptions(handle, self._gate)
         self._owned = owned = [self._completions, self._filters]
         self._finalizer = weakref.finalize(self, _close_native, self._gate, handle, owned)
 
@@ -268,12 +267,20 @@ class Index(FurtherSearches):
         --------
         >>> ids, distances = index.search(queries, k=10)  # doctest: +SKIP
         """
-        columns = self._columns(return_metadata)
+        columns = None if return_metadata is None else self._columns(return_metadata)
         if group_by is not None:
             prepare = self._rounds(recall, list_size, timeout_s, tuning)
             plan, single = self._group_plan(queries, k, filter, group_by, group_size)
             return self._group_result(drive(plan, lambda one: self._run(prepare(one))), single, columns)
         check_no_group_size(group_size)
+        if (
+            filter is None
+            and columns is None
+            and type(queries) is np.ndarray
+            and queries.shape in self._single_shapes
+        ):
+            prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning)
+            return prepared.search_one(self._handle, self._gate, self._ids, queries)
         request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning)
         return self._result(self._run(request), columns)
 
@@ -322,9 +329,10 @@ class Index(FurtherSearches):
 
     def _run(self, request: Request, argument: str = "queries") -> Request:
         """Let the library answer a request."""
-        with self._gate:
-            if request.query_count:
-                _native.check(_native.lib.velo_search(*self._arguments(request)), argument)
+        if request.query_count == 0:
+            with self._gate:
+                return request
+        _native.check(self._gate.call(_native.lib.velo_search, *self._arguments(request)), argument)
         return request
 
     async def _run_async(self, request: Request) -> Request:
@@ -403,7 +411,7 @@ class Index(FurtherSearches):
         if self._gate.forked or self._gate.closed:
             with self._gate:  # says which
                 pass
-        options, expected = self._search_options(k, recall, list_size, timeout_s, tuning)
+        prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning)
         compiler = self._filters
         compiled = filters_of(filters, compiler)
         handles = _native.ffi.NULL
@@ -412,52 +420,15 @@ class Index(FurtherSearches):
             handles = _native.ffi.new(
                 "velo_filter *[]", [null if one is None else one.handle for one in compiled]
             )
-        request = Request(queries, self.dim, int(options.k), options, compiled, handles)
+        request = Request(queries, self.dim, prepared.k, prepared.options, compiled, handles)
         request.store = compiler.store  # of the same metadata as the filters, whatever is set meanwhile
-        request.expected = expected
+        request.expected = prepared.expected
         if request.filter_count > 1 and request.filter_count != request.query_count:
             raise InvalidArgumentError(
                 f"{request.filter_count} filters were given for {request.query_count} queries",
                 argument="filter",
             )
         return request
-
-    def _search_options(
-        self,
-        k: int,
-        recall: float | None,
-        list_size: int | None,
-        timeout_s: float | None,
-        tuning: SearchTuning | None,
-    ) -> tuple[Any, Expectation]:
-        # The types too: True and 1.0 would be found under 1, and neither is a k.
-        key = (k, type(k), recall, list_size, type(list_size), timeout_s, tuning)
-        try:
-            return self._options[key]
-        except (KeyError, TypeError):
-            pass
-        struct = _native.new("velo_search_options")
-        fill_search(struct, k, recall, list_size, timeout_s, tuning)
-        if len(self._options) >= _OPTIONS_KEPT:
-            self._options.clear()
-        self._options[key] = struct, self._expectation(struct)
-        return self._options[key]
-
-    def _expectation(self, options: Any) -> Expectation:
-        out = _native.new("velo_expectation")
-        with self._gate:
-            _native.check(_native.lib.velo_expect(self._handle, options, out))
-        if not out.calibrated:
-            return Expectation(int(out.list_size))
-        return Expectation(
-            list_size=int(out.list_size),
-            recall=float(out.recall),
-            reads=float(out.reads),
-            rounds=float(out.rounds),
-            estimates=float(out.estimates),
-            expanded=float(out.expanded),
-            records_scored=float(out.records_scored),
-        )
 
     def _columns(self, return_metadata: Sequence[str] | bool | None) -> list[str] | None:
         """The columns to return, checked before the search."""

@@ -58,7 +58,7 @@ class SearchResult:
         Ascending: squared L2, negated inner product, or 1 - cosine; infinity where ids are -1.
     counts : ndarray of shape (nq,), uint32
         How many of each query's k entries are real.
-    stats : dict of str to ndarray of shape (nq,)
+    stats : mapping of str to ndarray of shape (nq,)
         ``reads``, ``rounds`` (dependent read rounds), ``bytes_read``, ``shared_reads`` (pages that the
         read of another query brought, beside ``reads``), ``cache_hits``, ``estimates``
         (distances estimated from codes in memory), ``expanded`` (vertices whose links were followed),

@@ -79,6 +79,63 @@ def test_threads_get_their_own_answers(sample: Any, sample_index: velo.Index) ->
     assert len(wrong) <= 8
 
 
+@pytest.mark.parametrize("callers", [2, 16])
+def test_callers_of_one_query_each_are_all_answered(sample: Any, sample_path: Path, callers: int) -> None:
+    """Workers look for queries before they sleep, and keep ends of calls to themselves while queries wait."""
+    tuning = velo.OpenTuning(queries_in_flight=1, buffered=True)
+    answered = [0] * callers
+    with velo.open(sample_path, threads=2, tuning=tuning) as index:
+
+        def work(me: int) -> None:
+            for step in range(500):
+                answered[me] += len(index.search(sample.queries[(me + step) % 200], 1, list_size=1).ids)
+
+        threads = [threading.Thread(target=work, args=(me,), daemon=True) for me in range(callers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive(), "a caller waits for ever"
+    assert answered == [500] * callers
+
+
+def test_an_interrupted_search_leaves_the_index_usable(sample_path: Path) -> None:
+    code = textwrap.dedent(
+        f"""
+        import os, signal, threading, time
+        import numpy as np
+        import velo
+
+        index = velo.open({str(sample_path)!r}, threads=1)
+        queries = np.random.default_rng(1).random((20, index.dim), np.float32)
+
+        def interrupt():
+            for _ in range(20):
+                time.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGINT)
+            global ended
+            ended = True
+
+        ended, interrupted = False, 0
+        sender = threading.Thread(target=interrupt)
+        sender.start()
+        while not ended:
+            try:
+                while not ended:
+                    index.search(queries[0])
+                    index.search(queries)
+            except KeyboardInterrupt:
+                interrupted += 1
+        sender.join()
+        assert index.search(queries[0]).ids.shape == (10,)
+        index.close()
+        print("interrupted", interrupted > 0)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "interrupted True\n", done.stderr
+
+
 def test_a_forked_child_is_told_and_does_not_hang(sample: Any, sample_index: velo.Index) -> None:
     sample_index.search(sample.queries[0])
     child = os.fork()

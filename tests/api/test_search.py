@@ -231,6 +231,47 @@ def test_counters(small: Any) -> None:
     assert (result.counts == 10).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", ">f4", "uint8", "int8"])
+def test_one_query_is_answered_like_one_of_many(small: Any, dtype: str) -> None:
+    index, _, queries, _ = small
+    queries = np.clip(queries * 10, 0, 100).astype(dtype)
+    together = index.search(queries[:4], 7, list_size=40)
+    alone = [index.search(query, 7, list_size=40) for query in queries[:4]]
+    for row, one in enumerate(alone):  # all kept: none shares its arrays with a later one
+        assert one.ids.shape == one.distances.shape == (7,)
+        assert np.array_equal(one.ids, together.ids[row])
+        assert np.array_equal(one.distances, together.distances[row])
+        assert one.counts.tolist() == [7]
+        assert one.expected == together.expected
+        assert set(one.stats) == COUNTERS
+        for name in ("estimates", "expanded", "rounds", "records_scored"):
+            assert one.stats[name].tolist() == [together.stats[name][row]], name
+    for form in (queries[:1], np.asfortranarray(queries)[0], queries[:1, ::-1][:, ::-1], queries[0].tolist()):
+        found = index.search(form, 7, list_size=40)
+        assert np.array_equal(found.ids.reshape(7), alone[0].ids)
+        assert found.ids.ndim == np.ndim(form)
+
+
+def test_one_query_is_refused_like_many(small: Any) -> None:
+    index, _, queries, _ = small
+    query = queries[0].copy()
+    for wrong, error in (
+        (query[:-1], errors.DimensionMismatchError),
+        (query.astype(np.int64), errors.DtypeError),
+        (query.astype(object), errors.DtypeError),
+        (np.where(np.arange(len(query)) == 3, np.nan, query).astype(np.float32), errors.NotFiniteError),
+    ):
+        with pytest.raises(error) as caught:
+            index.search(wrong, 7)
+        assert caught.value.argument == "queries"
+    with pytest.raises(errors.InvalidArgumentError) as refused:
+        index.search(query, 7, list_size=0)
+    assert refused.value.argument == "list_size"
+    few = index.search(query, 4096)
+    assert (few.ids[few.counts[0] :] == -1).all()
+    assert (few.ids[: few.counts[0]] >= 0).all()
+
+
 # ---- filters
 
 

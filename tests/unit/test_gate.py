@@ -12,14 +12,21 @@ from velo._gate import Gate
 from velo.errors import ClosedError, ForkedError
 
 
-def test_closing_waits_for_those_inside() -> None:
+@pytest.mark.parametrize("by_call", [False, True])
+def test_closing_waits_for_those_inside(by_call: bool) -> None:
     gate = Gate("index")
     inside, leave, closed = threading.Event(), threading.Event(), threading.Event()
 
     def call() -> None:
-        with gate:
-            inside.set()
-            leave.wait(10)
+        if by_call:
+            gate.call(stay)
+        else:
+            with gate:
+                stay()
+
+    def stay() -> None:
+        inside.set()
+        leave.wait(10)
 
     def close() -> None:
         assert gate.close()
@@ -33,6 +40,8 @@ def test_closing_waits_for_those_inside() -> None:
         time.sleep(0.001)
     with pytest.raises(ClosedError, match="index was closed"), gate:
         pass
+    with pytest.raises(ClosedError, match="index was closed"):
+        gate.call(leave.set)
     assert not closed.wait(0.05)
     leave.set()
     assert closed.wait(10)

@@ -75,8 +75,13 @@ pub const Completed = struct {
         self.mutex.lock();
         defer self.mutex.unlock();
         node.following = null;
-        if (self.last) |last| last.following = node else self.first = node;
+        const last = self.last;
         self.last = node;
+        if (last) |before| {
+            before.following = node; // readable already: `pop` reads the descriptor when nothing is left
+            return;
+        }
+        self.first = node;
         // Under the lock, so that the descriptor is not closed between the two.
         const one: u64 = 1;
         _ = std.posix.write(self.event_fd, std.mem.asBytes(&one)) catch {}; // full means readable, which is all it has to be

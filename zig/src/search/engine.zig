@@ -39,6 +39,8 @@ pub const queries_in_flight_max = 256;
 const beam_reads_max = 64;
 /// Slots of the cache that a worker keeps free for what is being read.
 const slots_ahead = 32;
+/// Calls whose end a worker keeps to itself at most, while other queries wait for it.
+const ended_max = 4;
 /// How long a worker with one query looks for its reads before it sleeps.
 const awake_us = 300;
 /// Reads that a query may repeat before it gives up.
@@ -151,6 +153,9 @@ pub fn Engine(comptime Device: type) type {
             /// Moving means: from asking for pages to the first of them, and of the work between two rounds.
             wait_us: f32 = 0,
             work_us: f32 = 0,
+            /// Jobs whose last query has ended here, not told yet.
+            ended: ?*Job = null,
+            ended_count: u32 = 0,
             thread: std.Thread = undefined,
             processor: u32 = 0,
 
@@ -251,6 +256,7 @@ pub fn Engine(comptime Device: type) type {
                     // One query at a time enters between two turns, so that workers share what waits evenly.
                     if (self.has_room()) {
                         const nothing_live = self.idle.len == self.slots.len;
+                        if (nothing_live) self.tell(); // before a wait for what those who are told may ask next
                         if (self.engine.queue.take(nothing_live)) |task| {
                             self.begin(task);
                         } else if (nothing_live) return; // closed and empty
@@ -266,6 +272,8 @@ pub fn Engine(comptime Device: type) type {
                     if (nothing_to_do) if (self.engine.shared.cache) |cache| {
                         _ = cache.sweep(slots_ahead);
                     };
+                    // To wake a caller costs both processors: where queries wait anyway, several are woken one after the other.
+                    if (nothing_to_do or self.ended_count >= ended_max or !self.engine.queue.waiting.load(.acquire)) self.tell();
                     const done_count = if (nothing_to_do) self.wait() else self.device.poll(self.done, .none);
                     for (self.done[0..done_count]) |read| self.arrive(read);
                     self.feed_starved();
@@ -273,7 +281,8 @@ pub fn Engine(comptime Device: type) type {
             }
 
             /// Until a read is done, or there is something else to do. A query that is alone is waited for awake at first,
-            /// unless the drive is known to be slow: to sleep and to be woken takes longer than a fast drive does.
+            /// unless the drive is known to be slow: to sleep and to be woken takes longer than a fast drive does. Whoever
+            /// else wants the processor, a caller above all, gets it meanwhile.
             fn wait(self: *Worker) usize {
                 const alone = self.slots.len - self.idle.len == 1 and self.device.in_flight() > 0;
                 if (Device.kind == .uring and alone and self.wait_us < awake_us) {
@@ -282,7 +291,7 @@ pub fn Engine(comptime Device: type) type {
                         const count = self.device.poll(self.done, .none);
                         if (count > 0) return count;
                         if (self.engine.queue.waiting.load(.acquire)) return 0;
-                        std.atomic.spinLoopHint();
+                        std.Thread.yield() catch {};
                     }
                 }
                 return self.device.poll(self.done, .one);
@@ -525,7 +534,19 @@ pub fn Engine(comptime Device: type) type {
                 for (slot.search.held_pages()) |held| self.put_back(held.buffer);
                 slot.search.held_count = 0;
                 self.idle.push(number);
-                job.finish_query(slot.outcome, slot.page);
+                if (!job.finish_query(slot.outcome, slot.page)) return;
+                job.following = self.ended;
+                self.ended = job;
+                self.ended_count += 1;
+            }
+
+            /// Wakes those whose calls have ended. Called before every wait, and at least every few calls.
+            fn tell(self: *Worker) void {
+                while (self.ended) |job| {
+                    self.ended = job.following; // the job may be gone once it was told
+                    job.on_done(job);
+                }
+                self.ended_count = 0;
             }
         };
 

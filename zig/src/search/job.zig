@@ -1,8 +1,13 @@
 //! A call of search as the workers see it, and the queue between callers and workers.
 const std = @import("std");
+const base = @import("base");
 const filter_room = @import("filter");
 const index = @import("index");
 const Parameters = @import("parameters.zig").Parameters;
+
+/// How long a worker that has run out of queries looks for another before it sleeps: a caller that is alone comes back
+/// sooner than a sleeper wakes up.
+const look_us = 50;
 
 /// What becomes of a query; capi maps each to a velo_status.
 pub const Outcome = enum(u8) { ok, corrupt, io, timeout, closed, canceled };
@@ -69,10 +74,11 @@ pub const Job = struct {
         return @enumFromInt(self.failure.load(.acquire));
     }
 
-    pub fn finish_query(self: *Job, query_outcome: Outcome, page: i64) void {
+    /// True when it was the last: the job is to be told then.
+    pub fn finish_query(self: *Job, query_outcome: Outcome, page: i64) bool {
         if (query_outcome != .ok and self.failure.cmpxchgStrong(0, @intFromEnum(query_outcome), .acq_rel, .acquire) == null)
             self.failure_page.store(page, .release);
-        if (self.remaining.fetchSub(1, .acq_rel) == 1) self.on_done(self);
+        return self.remaining.fetchSub(1, .acq_rel) == 1;
     }
 };
 
@@ -85,6 +91,8 @@ pub const Queue = struct {
     first: ?*Job = null,
     last: ?*Job = null,
     sleeping: u32 = 0,
+    /// Awake and looking for a query: one that comes alone needs no signal.
+    looking: u32 = 0,
     closed: bool = false,
     /// A hint that `take` would find something, read without the lock.
     waiting: std.atomic.Value(bool) = .init(false),
@@ -100,9 +108,8 @@ pub const Queue = struct {
         if (self.last) |last| last.following = job else self.first = job;
         self.last = job;
         self.waiting.store(true, .release);
-        if (self.sleeping > 0) {
-            if (job.count == 1) self.condition.signal() else self.condition.broadcast();
-        }
+        if (self.sleeping == 0) return true;
+        if (job.count > 1) self.condition.broadcast() else if (self.looking == 0) self.condition.signal();
         return true;
     }
 
@@ -111,6 +118,7 @@ pub const Queue = struct {
         if (!wait and !self.waiting.load(.acquire)) return null;
         self.mutex.lock();
         defer self.mutex.unlock();
+        var looked = false;
         while (true) {
             if (self.first) |job| {
                 const query = job.next;
@@ -122,12 +130,35 @@ pub const Queue = struct {
                         self.waiting.store(false, .release);
                     }
                 }
+                // Whoever came while this one looked for work woke nobody.
+                if (looked and self.first != null and self.sleeping > 0) self.condition.signal();
                 return .{ .job = job, .query = query };
             }
             if (!wait or self.closed) return null;
+            if (!looked) {
+                looked = true;
+                self.looking += 1;
+                self.mutex.unlock();
+                self.look();
+                self.mutex.lock();
+                self.looking -= 1;
+                continue;
+            }
             self.sleeping += 1;
             self.condition.wait(&self.mutex);
             self.sleeping -= 1;
+        }
+    }
+
+    /// Awake, but giving way to whoever wants the processor.
+    fn look(self: *const Queue) void {
+        const begin_us = base.nowMicros();
+        while (base.nowMicros() - begin_us < look_us) {
+            for (0..32) |_| {
+                if (self.waiting.load(.acquire)) return;
+                std.atomic.spinLoopHint();
+            }
+            std.Thread.yield() catch {};
         }
     }
 
@@ -139,3 +170,36 @@ pub const Queue = struct {
         self.condition.broadcast();
     }
 };
+
+test "takers that look and takers that sleep miss no job" {
+    const Calls = struct {
+        queue: Queue = .{},
+        taken: std.atomic.Value(u32) = .init(0),
+
+        fn on_done(_: *Job) void {}
+
+        fn take_all(self: *@This()) void {
+            while (self.queue.take(true)) |_| _ = self.taken.fetchAdd(1, .acq_rel);
+        }
+    };
+    var calls: Calls = .{};
+    var takers: [3]std.Thread = undefined;
+    for (&takers) |*taker| taker.* = try std.Thread.spawn(.{}, Calls.take_all, .{&calls});
+    const out: Out = .{};
+    var jobs: [3]Job = undefined;
+    var pushed: u32 = 0;
+    for (0..600) |turn| {
+        // One job, or several before the first is taken; at once, while takers look, or after they went to sleep.
+        const count = 1 + turn % jobs.len;
+        for (jobs[0..count]) |*job| {
+            job.* = .{ .queries = &.{}, .query_bytes = 0, .dtype = .u8, .count = 1, .filters = &.{}, .parameters = undefined, .out = &out, .on_done = Calls.on_done };
+            try std.testing.expect(calls.queue.push(job));
+        }
+        pushed += @intCast(count);
+        while (calls.taken.load(.acquire) < pushed) std.Thread.yield() catch {};
+        std.Thread.sleep((turn % 4) * look_us * 500);
+    }
+    calls.queue.close();
+    for (takers) |taker| taker.join();
+    try std.testing.expectEqual(pushed, calls.taken.load(.acquire));
+}
