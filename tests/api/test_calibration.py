@@ -132,7 +132,8 @@ def test_the_sample_reaches_each_recall_in_every_plan(sample: Any, tmp_path: Pat
             for recall in (0.80, 0.90, 0.95, 0.97, 0.99):
                 found = index.search(sample.queries, recall=recall)
                 # 200 queries: the mean deviates by 0.005 at 0.95, by 0.002 at 0.99.
-                assert recall_at_k(found.ids, sample.truth[:, :10]) > recall - 0.1 * (1 - recall), plan
+                least = recall - 0.1 * (1 - recall) - 0.003
+                assert recall_at_k(found.ids, sample.truth[:, :10]) > least, plan
                 assert found.expected is not None
                 # Between two numbers of links it is interpolated another way than the list is.
                 assert found.expected.recall > recall - 0.2 * (1 - recall)
