@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +37,24 @@ def random(record_property) -> np.random.Generator:
     record_property("seed", seed)
     print(f"VELO_TEST_SEED={seed}")
     return np.random.default_rng(seed)
+
+
+@pytest.fixture(scope="session")
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A program in a fresh interpreter that finds this velo."""
+
+    def run(program: str, *arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            **options,
+        )
+
+    return run
 
 
 @dataclass(frozen=True)

@@ -329,7 +329,7 @@ def test_overwriting_keeps_the_old_index_until_the_new_one_is_complete(tmp_path:
     assert os.listdir(tmp_path) == ["i"]
 
 
-def test_a_read_only_folder(tmp_path: Path) -> None:
+def test_a_read_only_folder(tmp_path: Path, run_python: Any) -> None:
     """In a child that is not root, whom permission bits do not bind."""
     program = """
         import os, sys
@@ -359,24 +359,11 @@ def test_a_read_only_folder(tmp_path: Path) -> None:
     assert os.listdir(folder) == []
 
 
-def run_python(program: str, *arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A program in a fresh interpreter that finds this velo."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        **options,
-    )
-
-
 # ---- no space, no memory
 
 
 @pytest.mark.parametrize("limit", [4096, 100_000, 400_000])
-def test_no_space_left(limit: int, tmp_path: Path) -> None:
+def test_no_space_left(limit: int, tmp_path: Path, run_python: Any) -> None:
     """A limit of file sizes fails writes wherever they are, as a full disk does."""
     program = """
         import resource, signal, sys
@@ -534,7 +521,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_is_streamed_and_not_held(tmp_path: Path) -> None:
+def test_a_file_is_streamed_and_not_held(tmp_path: Path, run_python: Any) -> None:
     """The peak of a build grows by what its graph and codes take, not by the vectors."""
     rows, dim = 8_000, 4_096  # 131 MB as float32
     with open(tmp_path / "v.fbin", "wb") as file:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -154,19 +151,12 @@ PROGRAM = """
 
 
 @pytest.mark.slow
-def test_it_stays_within_its_memory(tmp_path: Path) -> None:
+def test_it_stays_within_its_memory(tmp_path: Path, run_python: Any) -> None:
     """What partitions take, and some buffers; one piece takes more."""
     budget = 3_000_000
     grown = {}
     for name, limit in {"whole": 0, "apart": budget}.items():
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(PROGRAM), tmp_path / name, str(limit)],
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
+        done = run_python(PROGRAM, tmp_path / name, limit)
         assert done.returncode == 0, done.stderr
         grown[name] = int(done.stdout)
     buffers = 12 << 20
@@ -196,19 +186,11 @@ WHOLE_PROGRAM = """
 
 @pytest.mark.slow
 def test_a_quarter_and_64_mib_are_enough_from_the_first_row_to_the_last_of_calibration(
-    tmp_path: Path,
+    tmp_path: Path, run_python: Any
 ) -> None:
-    """Also for what Python brings along."""
-    pytest.importorskip("pandas")  # where it is installed, nothing here needs it
+    """Also for what Python brings along; pandas is not, even where it is installed."""
     np.save(tmp_path / "rows.npy", synthetic_vectors(60_000, 64, seed=5))
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(WHOLE_PROGRAM), tmp_path / "rows.npy", tmp_path / "i"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
+    done = run_python(WHOLE_PROGRAM, tmp_path / "rows.npy", tmp_path / "i")
     assert done.returncode == 0, done.stderr
     beside, *imported = done.stdout.split()
     assert imported == []

@@ -236,7 +236,7 @@ def test_dropped_indexes_are_closed(sample: Any, sample_path: Path) -> None:
     assert workers() <= before[1] + 1
 
 
-def test_memory_stays_below_the_budget(sample_path: Path) -> None:
+def test_memory_stays_below_the_budget(sample_path: Path, run_python: Any) -> None:
     """Resident growth of an open index at work: its budget and 64 MiB at most."""
     program = """
         import sys
@@ -254,13 +254,6 @@ def test_memory_stays_below_the_budget(sample_path: Path) -> None:
                 index.search(queries, 10, filter={"price": {"$lt": 0.5}})
             print(resident() - before - index.info()["memory_budget_bytes"])
         """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), str(sample_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
+    done = run_python(program, sample_path)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 64 << 20
