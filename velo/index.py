@@ -16,18 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from velo import _native
-from velo._completions import Completions
-from velo._filter_plan import filter_plan_of
-from velo._filtering import compiler_for, filters_of
-from velo._further import FurtherSearches, check_no_group_size, rows_of
-from velo._gate import Gate
-from velo._metadata_set import change_metadata
-from velo._prepared import PreparedOptions
-from velo._request import Request
-from velo._rounds import drive, drive_async
 from velo.errors import CorruptIndexError, InvalidArgumentError, NotAnIndexError, UnknownColumnError
-from velo.ids import Ids
-from velo.metadata import open_metadata
+from velo.filters.arguments import filters_of
+from velo.folder.exchange import change_metadata
+from velo.folder.ids import Ids
+from velo.folder.metadata import open_metadata
 from velo.options import (
     IO_CODES,
     METRIC_CODES,
@@ -39,6 +32,14 @@ from velo.options import (
     whole_number,
 )
 from velo.results import Explanation, SearchResult
+from velo.search.compiler import compiler_for
+from velo.search.completions import Completions
+from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
+from velo.search.filter_costs import filter_plan_of
+from velo.search.gate import Gate
+from velo.search.prepared import PreparedOptions
+from velo.search.request import Request
+from velo.search.script import drive, drive_async
 from velo.types import Float32Array, IoName, Memory, MetricName, PathLike, PlanName
 
 __all__ = ["Index", "open_index", "verify_folder"]
