@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -16,10 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from velo import _native
-from velo.errors import CorruptIndexError, InvalidArgumentError, NotAnIndexError, UnknownColumnError
+from velo.errors import (
+    CorruptIndexError,
+    InvalidArgumentError,
+    NotAnIndexError,
+    UnknownColumnError,
+    VeloError,
+)
 from velo.filters.arguments import filters_of
 from velo.folder.exchange import change_metadata
 from velo.folder.ids import Ids
+from velo.folder.manifest import manifest_bytes, read_manifest
 from velo.folder.metadata import open_metadata
 from velo.options import (
     IO_CODES,
@@ -114,39 +120,23 @@ def open_index(
 
 def _open_native(folder: Path, struct: Any, out: Any) -> None:
     for attempt in range(_OPEN_ATTEMPTS):
-        before = _manifest_bytes(folder)
+        before = manifest_bytes(folder)
         try:
             _native.check(_native.lib.velo_index_open(bytes(folder), struct, out), "path")
             return
         except CorruptIndexError:
             # Another process may just have set other metadata and removed the files that this manifest named.
-            if attempt + 1 == _OPEN_ATTEMPTS or _manifest_bytes(folder) == before:
+            if attempt + 1 == _OPEN_ATTEMPTS or manifest_bytes(folder) == before:
                 raise
-
-
-def _manifest_bytes(folder: Path) -> bytes:
-    try:
-        return (folder / "manifest.json").read_bytes()
-    except OSError:
-        return b""
 
 
 def _shape_in_manifest(folder: Path) -> tuple[int, int]:
     """(n, d) for a budget given as a share; made up where the library will say what is wrong anyway."""
     try:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-        return int(manifest["n"]), int(manifest["dim"])
-    except (OSError, ValueError, KeyError, TypeError):
+        manifest = read_manifest(folder)
+    except VeloError:
         return 1 << 20, 1 << 10  # large enough that no share of it is nothing
-
-
-def _first_row(folder: Path) -> int:
-    """The row of the whole input at which this index begins, where it is a shard."""
-    try:
-        user = json.loads((folder / "manifest.json").read_bytes()).get("user") or {}
-        return int(user.get("first_row", 0))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise CorruptIndexError("manifest.json cannot be read", file="manifest.json") from error
+    return manifest.row_count, manifest.dim
 
 
 def verify_folder(path: PathLike) -> int:
@@ -204,7 +194,7 @@ class Index(FurtherSearches):
         self.dim = int(info.dim)
         self._single_shapes = ((self.dim,), (1, self.dim))
         self.metric: MetricName = _METRICS[info.metric]
-        self._ids = Ids(folder, self.n, _first_row(folder))
+        self._ids = Ids(folder, self.n, read_manifest(folder).first_row)
         self._metadata = open_metadata(folder, self.n)
         self._filters = compiler_for(self.n, self._metadata, self._ids)
         self._completions = Completions(handle, self._gate)

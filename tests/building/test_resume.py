@@ -32,7 +32,7 @@ PROGRAM = """
     from velo.options import BuildOptions
     from velo.testing import synthetic_vectors
 
-    module = sys.modules["velo.build"]  # the package shows the function of that name
+    module = sys.modules["velo.building.build"]
     module._POLL_SECONDS = 0.0005
     folder, threads, turns = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
     module.chunk_rows = lambda row_bytes: 250  # many chunks: many places to be killed in
@@ -313,7 +313,7 @@ LEAVE = """
     from velo.formats.files import as_source
     from velo.options import BuildOptions
     from velo.testing import synthetic_vectors
-    module = sys.modules["velo.build"]  # the package shows the function of that name
+    module = sys.modules["velo.building.build"]
     module._POLL_SECONDS = 0.0005
     cut = json.loads(sys.argv[2])
     def watch(stage, done, total):

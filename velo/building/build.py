@@ -21,6 +21,7 @@ from velo.errors import (
     VeloError,
 )
 from velo.folder.ids import FILE_NAME, IdColumn, given_ids, write_ids
+from velo.folder.manifest import MANIFEST_FILE, read_manifest
 from velo.folder.metadata import (
     COLUMNS_FILE,
     POSTINGS_FILE,
@@ -29,7 +30,7 @@ from velo.folder.metadata import (
     given_metadata,
     write_metadata,
 )
-from velo.folder.replace import MANIFEST_FILE, index_to_fill, os_failure
+from velo.folder.replace import folder_to_fill, os_failure
 from velo.formats.files import as_source
 from velo.formats.source import Source, chunk_rows, native_dtype
 from velo.index import Index, open_index
@@ -239,7 +240,7 @@ def build_shard(
     column = None if ids is None else given_ids(ids, stop - start)
     table = None if metadata is None else given_metadata(metadata, stop - start)
     target = Path(path)
-    with index_to_fill(target, overwrite) as folder:
+    with folder_to_fill(target, overwrite, MANIFEST_FILE) as folder:
         limit_bytes = memory_bytes(build_memory, stop - start, dim)
         existed = folder.exists()
         work = _Build(folder, source, dtype, start, stop, options, limit_bytes, restart=not resume)
@@ -275,8 +276,8 @@ def build_shard(
 
 def _remove_index(folder: Path, and_folder: bool) -> None:
     """Take an index away again, its manifest first, so that it is none from then on."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        names = [file["name"] for file in json.loads((folder / MANIFEST_FILE).read_bytes())["files"]]
+    with contextlib.suppress(OSError, VeloError):
+        names = read_manifest(folder).files
         for name in (MANIFEST_FILE, *names):
             (folder / name).unlink(missing_ok=True)
         if and_folder:

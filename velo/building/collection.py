@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from velo.building.build import Watch, build_shard, overall
 from velo.errors import IndexExistsError, InvalidArgumentError, VeloError
 from velo.folder.ids import given_ids
 from velo.folder.metadata import given_metadata
-from velo.folder.replace import folder_to_fill, os_failure
+from velo.folder.replace import durable_file, folder_to_fill, os_failure, sync_folder
 from velo.formats.files import as_source
 from velo.options import BuildOptions, whole_number
 from velo.types import Memory, PathLike, ProgressCallback
@@ -215,22 +214,12 @@ def _remove_shards(folder: Path) -> None:
 def _abandon(folder: Path, made: bool) -> None:
     _remove_shards(folder)
     (folder / _MARKER).unlink(missing_ok=True)
-    (folder / f"{COLLECTION_FILE}.new").unlink(missing_ok=True)
     if made:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_last(folder: Path, document: dict[str, Any]) -> None:
-    fresh = folder / f"{COLLECTION_FILE}.new"
-    with open(fresh, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, folder / COLLECTION_FILE)
+    with durable_file(folder / COLLECTION_FILE) as file:
+        file.write(f"{json.dumps(document, indent=2)}\n".encode())
     (folder / _MARKER).unlink(missing_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_folder(folder)

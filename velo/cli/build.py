@@ -12,6 +12,7 @@ from velo.building.build import Watch, build_shard
 from velo.building.collection import COLLECTION_FILE, build_shards
 from velo.cli.output import console, emit_json, facts, size_text, watching
 from velo.errors import UnknownColumnError
+from velo.folder.manifest import read_manifest
 from velo.folder.metadata import given_metadata
 from velo.formats import open_vectors
 from velo.options import BuildOptions
@@ -101,12 +102,12 @@ def _tell_resumed(stage: str, done: int, total: int) -> None:
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    manifest = json.loads((folder / "manifest.json").read_bytes())
+    manifest = read_manifest(folder)
     return {
-        "n": manifest["n"],
-        "dim": manifest["dim"],
-        "metric": manifest["metric"],
-        "bits": f"{manifest['memory_bits']} + {manifest['record_bits']}",
-        "page_count": manifest["page_count"],
+        "n": manifest.row_count,
+        "dim": manifest.dim,
+        "metric": manifest.metric,
+        "bits": f"{manifest.memory_bits} + {manifest.record_bits}",
+        "page_count": manifest.page_count,
         "disk_bytes": sum(entry.stat().st_size for entry in folder.iterdir() if entry.is_file()),
     }

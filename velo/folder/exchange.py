@@ -21,7 +21,6 @@ import pyarrow as pa
 from velo import _native
 from velo.errors import (
     BusyError,
-    CorruptIndexError,
     DeviceError,
     DuplicateIdError,
     InvalidArgumentError,
@@ -32,6 +31,7 @@ from velo.errors import (
     VeloError,
 )
 from velo.folder.ids import Ids
+from velo.folder.manifest import read_manifest
 from velo.folder.metadata import (
     MetadataStore,
     encoded_columns,
@@ -46,7 +46,6 @@ from velo.types import AnyArray, Int64Array
 
 __all__ = ["change_metadata", "find_index"]
 
-_MANIFEST: Final = "manifest.json"
 _PREFIX: Final = "columns."
 
 
@@ -57,13 +56,8 @@ def find_index(folder: Path) -> tuple[int, Ids]:
     ------
     NotAnIndexError, CorruptIndexError
     """
-    manifest = _manifest(folder)
-    try:
-        row_count = int(manifest["n"])
-        first_row = int((manifest.get("user") or {}).get("first_row", 0))
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise CorruptIndexError(f"{_MANIFEST} cannot be read", file=_MANIFEST) from error
-    return row_count, Ids(folder, row_count, first_row)
+    manifest = read_manifest(folder)
+    return manifest.row_count, Ids(folder, manifest.row_count, manifest.first_row)
 
 
 def change_metadata(
@@ -123,16 +117,6 @@ def change_metadata(
             # Whatever happened, the manifest says which files count.
             with contextlib.suppress(VeloError, OSError):
                 _remove_all_but(folder, generation_in(folder))
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest: dict[str, Any] = json.loads((folder / _MANIFEST).read_bytes())
-        return manifest
-    except FileNotFoundError as error:
-        raise NotAnIndexError(f"{folder} is no index: it has no {_MANIFEST}", argument="path") from error
-    except (OSError, ValueError) as error:
-        raise CorruptIndexError(f"{_MANIFEST} cannot be read: {error}", file=_MANIFEST) from error
 
 
 @contextlib.contextmanager
@@ -214,8 +198,7 @@ def _joined(before: MetadataStore, arrays: list[Any], schema: Any, overwrite: bo
 
 
 def _recommit(folder: Path, names: list[str], generation: int) -> None:
-    user = _manifest(folder).get("user") or {}
-    user["metadata"] = {"generation": generation}
+    user = read_manifest(folder).user | {"metadata": {"generation": generation}}
     kept = [_native.ffi.new("char[]", os.fsencode(name)) for name in names]
     pointers = _native.ffi.new("char *[]", kept)
     _native.check(

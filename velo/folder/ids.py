@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from velo.errors import CorruptIndexError, DuplicateIdError, InvalidArgumentError, UnknownIdError
 from velo.folder.arrays import arrow_of, numpy_of
+from velo.folder.replace import durable_file
 from velo.types import AnyArray, Int64Array
 
 __all__ = ["FILE_NAME", "Ids", "given_ids", "write_ids"]
@@ -142,11 +142,8 @@ def write_ids(folder: Path, column: IdColumn | None, rows: AnyArray, first_row: 
     if column is not None:
         columns["row"] = arrow_of(rows)  # for masks, which go by row
     batch = pa.record_batch(columns)
-    with open(folder / FILE_NAME, "wb") as file:
-        with pa.ipc.new_file(file, batch.schema) as writer:
-            writer.write_batch(batch)
-        file.flush()
-        os.fsync(file.fileno())
+    with durable_file(folder / FILE_NAME) as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
     return kind
 
 

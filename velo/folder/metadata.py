@@ -25,9 +25,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo import _native
-from velo.errors import CorruptIndexError, InvalidArgumentError, UnknownColumnError, VeloError
+from velo.errors import (
+    CorruptIndexError,
+    InvalidArgumentError,
+    NotAnIndexError,
+    UnknownColumnError,
+    VeloError,
+)
 from velo.filters.columns import FilterColumn, NativeType, describe, encode, restore
 from velo.filters.native import NativeColumns
+from velo.folder.manifest import read_manifest
+from velo.folder.replace import durable_file
 from velo.types import AnyArray, PathLike
 
 __all__ = [
@@ -243,11 +251,11 @@ def write_batch(folder: PathLike, arrays: list[Any], given: Any, generation: int
     statistics = {"version": 1, "row_count": batch.num_rows, "columns": _statistics(described, batch)}
     folder = Path(folder)
     columns_file, statistics_file, postings_file = file_names(generation)
-    with _written(folder / columns_file) as file, pa.ipc.new_file(file, batch.schema) as writer:
+    with durable_file(folder / columns_file) as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)
-    with _written(folder / statistics_file) as file:
+    with durable_file(folder / statistics_file) as file:
         file.write(json.dumps(statistics, ensure_ascii=False, indent=1).encode())
-    with _written(folder / postings_file) as file:
+    with durable_file(folder / postings_file) as file:
         _native_columns(described, batch).write_postings(Path(file.name), generation)
     return [columns_file, statistics_file, postings_file]
 
@@ -284,22 +292,6 @@ def _add(handle: Any, column: FilterColumn, stored: Any) -> None:
     if buffer is not None:
         struct.values = _native.ffi.cast("void *", buffer.address)
     _native.check(_native.lib.velo_columns_add(handle, struct), "metadata")
-
-
-@contextlib.contextmanager
-def _written(path: Path) -> Any:
-    """A file that takes its name once it is complete and on the device."""
-    beside = path.with_name(f"{path.name}.part")
-    try:
-        with open(beside, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise
 
 
 def _statistics(described: Sequence[FilterColumn], batch: Any) -> list[dict[str, Any]]:
@@ -387,14 +379,10 @@ def generation_in(folder: Path) -> int:
         The manifest cannot be read, or names no columns of the generation that it has.
     """
     try:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-        names = {entry["name"] for entry in manifest["files"]}
-        generation = int(((manifest.get("user") or {}).get("metadata") or {}).get("generation", 1))
-    except FileNotFoundError:
+        manifest = read_manifest(folder)
+    except NotAnIndexError:
         return int((folder / COLUMNS_FILE).exists())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptIndexError("manifest.json cannot be read", file="manifest.json") from error
-    return generation if file_names(generation)[0] in names else 0
+    return manifest.generation if file_names(manifest.generation)[0] in manifest.files else 0
 
 
 def open_metadata(folder: PathLike, row_count: int) -> MetadataStore | None:

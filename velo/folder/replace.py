@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any
 
 from velo.errors import (
     IndexExistsError,
@@ -20,19 +20,25 @@ from velo.errors import (
     VeloError,
 )
 
-__all__ = ["MANIFEST_FILE", "folder_to_fill", "index_to_fill", "os_failure"]
-
-MANIFEST_FILE: Final = "manifest.json"
+__all__ = ["durable_file", "folder_to_fill", "os_failure", "sync_folder"]
 
 
 @contextlib.contextmanager
-def index_to_fill(target: Path, overwrite: bool) -> Iterator[Path]:
-    """Where to build an index: `target`, or a folder beside it that takes its place when it is complete.
+def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator[Path]:
+    """Where to build: `target`, or a folder beside it that takes the place of what is complete there.
 
     That folder is always the same one, so that a killed build is found again; a lock on it keeps two builds
     apart until one of them has put it into its place.
+
+    Parameters
+    ----------
+    target : Path
+    overwrite : bool
+        Without it, and where nothing complete stands at `target`, that is the folder to fill.
+    written_last : str
+        The file that makes a folder complete.
     """
-    if not (overwrite and (target / MANIFEST_FILE).is_file()):
+    if not (overwrite and (target / written_last).is_file()):
         yield target
         return
     fresh = target.parent / f".{target.name}.building"
@@ -43,26 +49,15 @@ def index_to_fill(target: Path, overwrite: bool) -> Iterator[Path]:
         raise os_failure(error, str(fresh)) from error
     try:
         _lock(handle, fresh)
-        if (fresh / MANIFEST_FILE).is_file():  # killed when it was complete: of which vectors, nobody knows
-            for entry in fresh.iterdir():
-                entry.unlink()
+        if (fresh / written_last).is_file():  # killed when it was complete: of which vectors, nobody knows
+            _empty(fresh)
         try:
             yield fresh
         except BaseException:
             with contextlib.suppress(OSError):
                 fresh.rmdir()
             raise
-        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
-        try:
-            # An index that is open keeps its files until it closes, whatever their folder is called.
-            os.rename(target, beside / "old")
-            try:
-                os.rename(fresh, target)
-            except OSError:
-                os.rename(beside / "old", target)
-                raise
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+        _swap(fresh, target)
     except OSError as error:
         raise error if isinstance(error, VeloError) else os_failure(error, str(fresh)) from error
     finally:
@@ -80,28 +75,53 @@ def _lock(handle: int, folder: Path) -> None:
     raise IndexExistsError(f"another build is at work in {folder}", argument="path")
 
 
-@contextlib.contextmanager
-def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator[Path]:
-    """Where to build: `target`, or a folder beside it that takes the place of what is complete there."""
-    if not (overwrite and (target / written_last).is_file()):
-        yield target
-        return
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _swap(fresh: Path, target: Path) -> None:
+    """Put a complete folder in the place of another, which is removed, and sync the folder of both."""
+    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
     try:
-        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.building-", dir=target.parent))
-    except OSError as error:
-        raise os_failure(error, str(target.parent)) from error
-    try:
-        fresh = beside / "new"
-        yield fresh
-        # An index that is open keeps its files: they stay until it closes, whatever their folder is called.
+        # An index that is open keeps its files until it closes, whatever their folder is called.
         os.rename(target, beside / "old")
         try:
             os.rename(fresh, target)
         except OSError:
             os.rename(beside / "old", target)
             raise
+        sync_folder(target.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def durable_file(path: Path) -> Iterator[Any]:
+    """A file that takes its name once it is complete and on the device."""
+    beside = path.with_name(f"{path.name}.part")
+    try:
+        with open(beside, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def os_failure(error: OSError, file: str) -> VeloError:
