@@ -261,8 +261,8 @@ class Index(FurtherSearches):
         columns = None if return_metadata is None else self._columns(return_metadata)
         if group_by is not None:
             prepare = self._rounds(recall, list_size, timeout_s, tuning)
-            plan, single = self._group_plan(queries, k, filter, group_by, group_size)
-            return self._group_result(drive(plan, lambda one: self._run(prepare(one))), single, columns)
+            script, single = self._group_script(queries, k, filter, group_by, group_size)
+            return self._group_result(drive(script, lambda one: self._run(prepare(one))), single, columns)
         check_no_group_size(group_size)
         if (
             filter is None
@@ -298,8 +298,8 @@ class Index(FurtherSearches):
         columns = self._columns(return_metadata)
         if group_by is not None:
             prepare = self._rounds(recall, list_size, timeout_s, tuning)
-            plan, single = self._group_plan(queries, k, filter, group_by, group_size)
-            found = await drive_async(plan, lambda one: self._run_async(prepare(one)))
+            script, single = self._group_script(queries, k, filter, group_by, group_size)
+            found = await drive_async(script, lambda one: self._run_async(prepare(one)))
             return self._group_result(found, single, columns)
         check_no_group_size(group_size)
         request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning)

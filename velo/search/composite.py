@@ -16,10 +16,10 @@ from velo.folder.ids import Ids
 from velo.folder.metadata import MetadataStore
 from velo.options import SearchTuning
 from velo.results import GroupedResult, RangeResult
-from velo.search.groups import Groups, check_groups, plan_groups
-from velo.search.ranges import LIMIT_DEFAULT, Ranges, check_radius, plan_range
+from velo.search.groups import Groups, check_groups, group_script
+from velo.search.ranges import LIMIT_DEFAULT, Ranges, check_radius, range_script
 from velo.search.request import Request, native_queries
-from velo.search.script import Plan, Round, deadline_of, drive, drive_async, left_s
+from velo.search.script import Round, Script, deadline_of, drive, drive_async, left_s
 from velo.types import AnyArray
 
 __all__ = ["FurtherSearches", "check_no_group_size", "rows_of"]
@@ -83,8 +83,8 @@ class FurtherSearches:
         """
         columns = self._columns(return_metadata)
         prepare = self._rounds(recall, list_size, timeout_s, tuning)
-        plan = self._range_plan(queries, radius, limit, filter)
-        return self._range_result(drive(plan, lambda one: self._run(prepare(one))), columns)
+        script = self._range_script(queries, radius, limit, filter)
+        return self._range_result(drive(script, lambda one: self._run(prepare(one))), columns)
 
     async def range_search_async(
         self,
@@ -102,8 +102,10 @@ class FurtherSearches:
         """As :meth:`range_search`, without blocking the event loop."""
         columns = self._columns(return_metadata)
         prepare = self._rounds(recall, list_size, timeout_s, tuning)
-        plan = self._range_plan(queries, radius, limit, filter)
-        return self._range_result(await drive_async(plan, lambda one: self._run_async(prepare(one))), columns)
+        script = self._range_script(queries, radius, limit, filter)
+        return self._range_result(
+            await drive_async(script, lambda one: self._run_async(prepare(one))), columns
+        )
 
     # ---- how
 
@@ -114,7 +116,7 @@ class FurtherSearches:
         timeout_s: float | None,
         tuning: SearchTuning | None,
     ) -> Callable[[Round], Request]:
-        """Makes the searches of a plan into requests; together they have one timeout."""
+        """Makes the searches of a script into requests; together they have one timeout."""
         deadline = deadline_of(timeout_s)
 
         def prepare(one: Round) -> Request:
@@ -123,10 +125,10 @@ class FurtherSearches:
 
         return prepare
 
-    def _range_plan(self, queries: Any, radius: float, limit: int, filters: Any) -> Plan[Ranges]:
+    def _range_script(self, queries: Any, radius: float, limit: int, filters: Any) -> Script[Ranges]:
         distance, most = check_radius(radius, limit)
         native, _ = native_queries(queries, self.dim)
-        return plan_range(native, distance, most, self.n, trees_of(filters, len(native), self._filters))
+        return range_script(native, distance, most, self.n, trees_of(filters, len(native), self._filters))
 
     def _range_result(self, found: Ranges, columns: list[str] | None) -> RangeResult:
         counts = [len(part) for part in found.vertices]
@@ -140,10 +142,10 @@ class FurtherSearches:
             metadata=None if columns is None else rows_of(self._metadata, vertices, columns),
         )
 
-    def _group_plan(
+    def _group_script(
         self, queries: Any, k: int, filters: Any, group_by: str, group_size: int
-    ) -> tuple[Plan[Groups], bool]:
-        """The plan of a search by groups, and whether its query came alone."""
+    ) -> tuple[Script[Groups], bool]:
+        """The script of a search by groups, and whether its query came alone."""
         known = {} if self._metadata is None else self._metadata.filter_columns
         column = check_groups(group_by, group_size, k, known)
         native, single = native_queries(queries, self.dim)
@@ -157,7 +159,7 @@ class FurtherSearches:
         def column_of(vertices: AnyArray) -> Any:
             return store.rows(vertices, [group_by]).column(0).combine_chunks()
 
-        return plan_groups(native, k, group_size, column, trees, restrict, column_of), single
+        return group_script(native, k, group_size, column, trees, restrict, column_of), single
 
     def _group_result(self, found: Groups, single: bool, columns: list[str] | None) -> GroupedResult:
         ids = self._ids.of(found.vertices)

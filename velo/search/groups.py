@@ -20,10 +20,10 @@ from velo.filters.columns import FilterColumn
 from velo.filters.tree import And, Compare, Expr, IsIn, IsNull, Not
 from velo.options import whole_number
 from velo.search.request import Request
-from velo.search.script import Plan, Round, Totals, blocks
+from velo.search.script import Round, Script, Totals, blocks
 from velo.types import AnyArray
 
-__all__ = ["ROUNDS_MAX", "Groups", "check_groups", "plan_groups"]
+__all__ = ["ROUNDS_MAX", "Groups", "check_groups", "group_script"]
 
 #: Searches for groups that a query may take; each brings at least one new group, where there is one.
 ROUNDS_MAX: Final = 16
@@ -43,7 +43,7 @@ class _Group:
 
 @dataclass(slots=True, eq=False)
 class Groups:
-    """What a plan found.
+    """What a script found.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ def _values_of(column: Any) -> list[Any]:
     return values
 
 
-def plan_groups(
+def group_script(
     queries: AnyArray,
     k: int,
     group_size: int,
@@ -110,8 +110,8 @@ def plan_groups(
     filters: Sequence[Any],
     restrict: Callable[[Any, Expr], Any],
     column_of: Callable[[AnyArray], Any],
-) -> Plan[Groups]:
-    """The plan of a search by groups.
+) -> Script[Groups]:
+    """The script of a search by groups.
 
     Parameters
     ----------

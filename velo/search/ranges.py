@@ -12,10 +12,10 @@ import numpy as np
 
 from velo.errors import InvalidArgumentError
 from velo.options import whole_number
-from velo.search.script import Plan, Round, Totals, blocks
+from velo.search.script import Round, Script, Totals, blocks
 from velo.types import AnyArray
 
-__all__ = ["LIMIT_DEFAULT", "Ranges", "check_radius", "plan_range"]
+__all__ = ["LIMIT_DEFAULT", "Ranges", "check_radius", "range_script"]
 
 #: Hits of a query at most, where the caller names no limit.
 LIMIT_DEFAULT: Final = 10_000
@@ -26,7 +26,7 @@ _GROWTH: Final = 4
 
 @dataclass(slots=True, eq=False)
 class Ranges:
-    """What a plan found: for each query vertices and distances, and whether the limit cut it short."""
+    """What a script found: for each query vertices and distances, and whether the limit cut it short."""
 
     vertices: list[AnyArray]
     distances: list[AnyArray]
@@ -41,10 +41,10 @@ def check_radius(radius: Any, limit: Any) -> tuple[float, int]:
     return float(radius), whole_number(limit, "limit", 1, _LIMIT_MAX)
 
 
-def plan_range(
+def range_script(
     queries: AnyArray, radius: float, limit: int, row_count: int, filters: Sequence[Any]
-) -> Plan[Ranges]:
-    """The plan of a search by radius.
+) -> Script[Ranges]:
+    """The script of a search by radius.
 
     Parameters
     ----------

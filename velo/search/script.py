@@ -1,6 +1,6 @@
 """Answers that take several searches, written once for callers that block and for those that wait.
 
-A plan is a generator: it yields what to search for, is sent what was found, and returns its answer.
+A script is a generator: it yields what to search for, is sent what was found, and returns its answer.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from velo.types import AnyArray
 
 __all__ = [
     "HITS_AT_ONCE",
-    "Plan",
     "Round",
+    "Script",
     "Totals",
     "blocks",
     "deadline_of",
@@ -28,7 +28,7 @@ __all__ = [
     "left_s",
 ]
 
-#: Hits that one search of a plan may bring, over all its queries: bounds what a plan holds at once.
+#: Hits that one search of a script may bring, over all its queries: bounds what a script holds at once.
 HITS_AT_ONCE: Final = 1 << 22
 
 Answer = TypeVar("Answer")
@@ -36,33 +36,33 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """One search of a plan: native queries, k, and a compiled filter (or None) for each."""
+    """One search of a script: native queries, k, and a compiled filter (or None) for each."""
 
     queries: AnyArray
     k: int
     filters: Sequence[Any]
 
 
-Plan: TypeAlias = Generator[Round, Request, Answer]
+Script: TypeAlias = Generator[Round, Request, Answer]
 
 
-def drive(plan: Plan[Answer], search: Callable[[Round], Request]) -> Answer:
-    """Run a plan, blocking."""
+def drive(script: Script[Answer], search: Callable[[Round], Request]) -> Answer:
+    """Run a script, blocking."""
     try:
-        step = next(plan)
+        step = next(script)
         while True:
-            step = plan.send(search(step))
+            step = script.send(search(step))
     except StopIteration as ended:
         answer: Answer = ended.value
         return answer
 
 
-async def drive_async(plan: Plan[Answer], search: Callable[[Round], Awaitable[Request]]) -> Answer:
-    """Run a plan, awaiting its searches."""
+async def drive_async(script: Script[Answer], search: Callable[[Round], Awaitable[Request]]) -> Answer:
+    """Run a script, awaiting its searches."""
     try:
-        step = next(plan)
+        step = next(script)
         while True:
-            step = plan.send(await search(step))
+            step = script.send(await search(step))
     except StopIteration as ended:
         answer: Answer = ended.value
         return answer
@@ -77,7 +77,7 @@ def blocks(rows: Sequence[int], k: int) -> Generator[Sequence[int], None, None]:
 
 @dataclass(slots=True, eq=False)
 class Totals:
-    """The counters of all searches of a plan, summed for each query."""
+    """The counters of all searches of a script, summed for each query."""
 
     count: int
     stats: dict[str, AnyArray] = field(init=False)
@@ -92,7 +92,7 @@ class Totals:
 
 
 def deadline_of(timeout_s: Any) -> float | None:
-    """When the last of a plan's searches must have ended."""
+    """When the last of a script's searches must have ended."""
     if timeout_s is None or isinstance(timeout_s, str) or not timeout_s > 0:
         return None
     return time.monotonic() + float(timeout_s)
