@@ -31,6 +31,7 @@ __all__ = [
     "NotFiniteError",
     "OutOfMemoryError",
     "PermissionDeniedError",
+    "ReadOnlyError",
     "SearchTimeoutError",
     "UnknownColumnError",
     "UnknownIdError",
@@ -154,6 +155,10 @@ class PermissionDeniedError(VeloError, PermissionError):
     """The file system refuses access, or is mounted read-only."""
 
 
+class ReadOnlyError(VeloError, RuntimeError):
+    """The index was opened to read, and was asked to write."""
+
+
 class IndexExistsError(VeloError, FileExistsError):
     """The folder for a new index already holds something."""
 
@@ -195,7 +200,7 @@ class FilterTypeError(FilterError, TypeError):
 
 
 class BusyError(VeloError, RuntimeError):
-    """Too many searches wait already; try again shortly."""
+    """Too many searches wait already, or another process writes to the index; try again shortly."""
 
 
 class UnsupportedError(VeloError, RuntimeError):

@@ -31,6 +31,7 @@ from velo.errors import (
     VeloError,
 )
 from velo.folder.ids import Ids
+from velo.folder.live import refuse_live
 from velo.folder.manifest import read_manifest
 from velo.folder.metadata import (
     MetadataStore,
@@ -56,6 +57,7 @@ def find_index(folder: Path) -> tuple[int, Ids]:
     ------
     NotAnIndexError, CorruptIndexError
     """
+    refuse_live(folder, "its metadata cannot be exchanged")
     manifest = read_manifest(folder)
     return manifest.row_count, Ids(folder, manifest.row_count, manifest.first_row)
 
@@ -94,8 +96,11 @@ def change_metadata(
     UnknownColumnError, UnknownIdError, DuplicateIdError
         Of `ids_column`.
     BusyError
-        Another process is changing the metadata of this index.
+        Another process is changing the metadata of this index, or writes to it.
+    UnsupportedError
+        Rows of the index were deleted.
     """
+    refuse_live(folder, "its metadata cannot be exchanged")
     with _locked(folder):
         table, rows = _placed(source, row_count, ids, ids_column)
         arrays, schema = encoded_columns(table, rows), table.schema

@@ -15,7 +15,7 @@ from velo.folder.arrays import arrow_of, numpy_of
 from velo.folder.replace import durable_file
 from velo.types import AnyArray, Int64Array
 
-__all__ = ["FILE_NAME", "Ids", "given_ids", "write_ids"]
+__all__ = ["FILE_NAME", "IdColumn", "Ids", "checked_ids", "given_ids", "write_ids"]
 
 FILE_NAME = "ids.arrow"
 
@@ -47,6 +47,18 @@ def given_ids(ids: Any, row_count: int) -> IdColumn:
             row=row,
         )
     return column
+
+
+def checked_ids(ids: Any) -> IdColumn:
+    """Ids to look for: all whole numbers or all strings, any of them any number of times.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    if not isinstance(ids, np.ndarray | pa.Array | pa.ChunkedArray) and len(ids) == 0:
+        return np.zeros(0, np.int64)
+    return _column(ids)
 
 
 def _column(ids: Any) -> IdColumn:
@@ -186,6 +198,22 @@ class Ids:
             raise CorruptIndexError(f"{FILE_NAME} cannot be read: {error}", file=FILE_NAME) from error
         self._order: AnyArray | None = None
 
+    @property
+    def column(self) -> IdColumn:
+        """The id of each vertex."""
+        return self._strings if self._numbers is None else self._numbers
+
+    def check_kind(self, column: IdColumn, argument: str) -> None:
+        """Refuse ids of another kind than this index has; none at all are of any kind.
+
+        Raises
+        ------
+        InvalidArgumentError
+        """
+        if len(column) and isinstance(column, np.ndarray) != (self._numbers is not None):
+            wanted = "whole numbers" if self._numbers is not None else "strings"
+            raise InvalidArgumentError(f"{argument}: the ids of this index are {wanted}", argument=argument)
+
     def rows(self) -> AnyArray:
         """The row of the input, counted from the first of this index, that each vertex holds."""
         if self._rows is not None:
@@ -252,9 +280,7 @@ class Ids:
         if len(ids) == 0:
             return np.zeros(0, np.int64)
         column = _column(ids)
-        if isinstance(column, np.ndarray) != (self._numbers is not None):
-            wanted = "whole numbers" if self._numbers is not None else "strings"
-            raise InvalidArgumentError(f"{argument}: the ids of this index are {wanted}", argument=argument)
+        self.check_kind(column, argument)
         if isinstance(column, np.ndarray):
             return self._find_numbers(column)
         positions = pc.index_in(self._strings, value_set=column)

@@ -258,14 +258,15 @@ pub fn Live(comptime Store: type) type {
             self.mutex.lock();
             defer self.mutex.unlock();
             for (self.parts.items) |part| std.debug.assert(part.ids != null);
-            self.begun = true;
-            if (!self.is_live) return;
-            if (!self.options.writable) {
+            if (self.is_live and !self.options.writable) {
+                self.begun = true;
+                errdefer self.begun = false;
                 _ = try self.look(true, diagnostic);
-                return;
+            } else if (self.is_live) {
+                const end = try self.replay_all(diagnostic);
+                try checkpoints.take_over(self, end, diagnostic);
             }
-            const end = try self.replay_all(diagnostic);
-            try checkpoints.take_over(self, end, diagnostic);
+            self.begun = true;
         }
 
         // ---- what a part's files hold ----
@@ -407,7 +408,10 @@ pub fn Live(comptime Store: type) type {
         fn look_once(self: *Self, generation: ?u64, diagnostic: *Diagnostic) Error!void {
             const was_live = self.is_live;
             errdefer self.generation = 0; // the next look begins from the start
-            try self.read_root(diagnostic);
+            self.read_root(diagnostic) catch |err| return switch (err) {
+                error.NotAnIndex => replaced(diagnostic), // and its files are gone
+                else => err,
+            };
             if (!self.is_live) return;
             if (was_live and generation == self.generation) {
                 _ = try self.replay(false, diagnostic);
