@@ -42,18 +42,18 @@ def test_kills(tmp_path: Path, random: np.random.Generator, durability: str) -> 
     acknowledged: set[int] = set()
     kills = int(os.environ.get("VELO_TEST_KILLS", "12"))
     for turn in range(kills):
-        child = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-c", CHILD, str(path), str(turn), durability],
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)},
-        )
-        assert child.stdout is not None
-        assert child.stdout.readline().startswith("open"), "it opens after every kill"
-        time.sleep(float(random.uniform(0, 0.06)))
-        child.send_signal(signal.SIGKILL)
-        told = child.stdout.read().splitlines()
-        child.wait()
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline().startswith("open"), "it opens after every kill"
+            told = [child.stdout.readline() for _ in range(int(random.integers(0, 40)))]
+            time.sleep(float(random.uniform(0, 0.004)))
+            child.send_signal(signal.SIGKILL)
+            told += child.stdout.readlines()
         pending: set[int] = set()
         for line in told:
             word, *ids = line.split()
