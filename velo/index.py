@@ -223,6 +223,8 @@ class Index(FurtherSearches, LiveVerbs):
     metric : {"l2", "ip", "cosine"}
     """
 
+    _gate: Gate
+
     def __init__(
         self, folder: Path, handle: Any, reopen: partial[Index], live: LiveData | None = None
     ) -> None:
@@ -647,7 +649,7 @@ class Index(FurtherSearches, LiveVerbs):
         Returns
         -------
         dict
-            Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), ``disk_bytes`` (by
+            Among others ``n`` (deleted rows among them: ``live`` tells), ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), ``disk_bytes`` (by
             file), ``column_bytes`` (mapped from the file as far as filters touch them) and ``device``.
         """
         info = self._native_info()
@@ -659,6 +661,9 @@ class Index(FurtherSearches, LiveVerbs):
             "workers": int(info.memory_workers_bytes),
             "filters": self._filters.memory_bytes,
         }
+        if self._live is not None:
+            with self._gate:
+                memory["live"] = self._live.memory_bytes
         return {
             "path": str(self.path),
             "uuid": _native.text(info.uuid),

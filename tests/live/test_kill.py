@@ -40,7 +40,7 @@ def test_kills(tmp_path: Path, random: np.random.Generator, durability: str) -> 
     vectors = np.random.default_rng(1).normal(size=(N, 8)).astype(np.float32)
     velo.build(path, vectors, threads=1, calibrate=False).close()
     acknowledged: set[int] = set()
-    kills = int(os.environ.get("VELO_TEST_KILLS", "12"))
+    kills = int(os.environ.get("VELO_TEST_KILLS", "6"))
     for turn in range(kills):
         with subprocess.Popen(
             [sys.executable, "-c", CHILD, str(path), str(turn), durability],

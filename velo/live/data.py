@@ -189,6 +189,14 @@ class LiveData:
         _native.check(_native.lib.velo_live_info_get(self._handle, info))
         return info
 
+    @property
+    def memory_bytes(self) -> int:
+        """What tombstones and the view of them take, outside the budget: n/8 bytes each."""
+        rows = int(self.info().rows)
+        view = self._view
+        sets = 1 if self.durability is None else 2
+        return sets * ((rows + 63) // 64 * 8) + (0 if view is None else view.memory_bytes)
+
     def close(self) -> None:
         """Give the handle back; a writer syncs."""
         handle, self._handle = self._handle, _native.ffi.NULL

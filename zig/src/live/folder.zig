@@ -623,7 +623,12 @@ pub fn Live(comptime Store: type) type {
         pub fn finish(self: *Self, diagnostic: *Diagnostic) Error!void {
             self.mutex.lock();
             defer self.mutex.unlock();
-            if (!self.options.writable or !self.begun or !self.is_live or self.poisoned) return;
+            if (!self.options.writable or !self.begun or !self.is_live) return;
+            if (self.poisoned) {
+                // Whoever waited for a sync was told.
+                if (self.options.durability == .sync or self.synced_sequence >= self.sequence) return;
+                return self.check_writable(diagnostic);
+            }
             try self.wait_until_synced(self.sequence, diagnostic);
             if (self.last_is_promise or self.position.offset == log_file.header_bytes) return;
             var record: [log_file.record_header_bytes]u8 align(8) = @splat(0);

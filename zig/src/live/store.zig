@@ -19,7 +19,10 @@ pub const FolderStore = struct {
     }
 
     pub fn deinit(self: *FolderStore) void {
-        if (self.lock) |file| file.close();
+        if (self.lock) |file| {
+            file.unlock(); // a forked child may hold the descriptor, and with it the lock, for long
+            file.close();
+        }
         self.dir.close();
     }
 

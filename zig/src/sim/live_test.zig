@@ -234,6 +234,7 @@ const Run = struct {
             try self.life();
             if (self.store.crashed) {
                 try self.store.restart();
+                try check_files(&self.store, self.wrote); // also before anybody mends anything
                 self.store.crash_at = self.store.changes + self.prng.below(150);
             } else self.store.kill();
         }
