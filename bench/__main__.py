@@ -1,4 +1,4 @@
-"""``python -m bench``: report, ladder, cache, layout, sweep, filters, store, score, data, machine."""
+"""``python -m bench``: report, ladder, cache, layout, sweep, filters, hard, store, score, data, machine."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from bench import (
     datasets,
     filter_report,
     filter_store,
+    hard,
     ladder,
     lines,
     machine,
@@ -99,6 +100,15 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--ladder", action="store_true", help="late, early, gate, gate and planner instead")
     sub.add_argument("--lists", nargs="+", type=int, help="list sizes of the curves")
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure only these; others as before")
+
+    sub = commands.add_parser("hard", help="sets with varied norms, outliers, copies: recall asked and got")
+    sub.add_argument("--data", type=Path, required=True, help="folder of the sets, a folder each")
+    sub.add_argument("--work", type=Path, default=Path(".bench"), help="indexes, environments, raw answers")
+    sub.add_argument("--out", type=Path, default=Path("docs/results"))
+    sub.add_argument("--name", default="hard", help="name of the rows: another one keeps a state beside it")
+    sub.add_argument("--sets", nargs="+", metavar="NAME", help="only these")
+    sub.add_argument("--no-peers", action="store_true", help="velo alone")
+    sub.add_argument("--threads", type=int, default=2)
 
     sub = commands.add_parser("store", help="the metadata store: writing it, checking and resolving filters")
     sub.add_argument("--rows", type=int, default=1_000_000)
@@ -217,6 +227,19 @@ def run_steps(arguments: argparse.Namespace) -> None:
     show(arguments.out, name)
 
 
+def run_hard(arguments: argparse.Namespace) -> None:
+    data = arguments.data.resolve()
+    run = hard.Run(
+        data=data,
+        work=arguments.work.resolve(),
+        out=arguments.out.resolve(),
+        name=arguments.name,
+        threads=arguments.threads,
+        peers=() if arguments.no_peers else hard.PEERS,
+    )
+    hard.run_sets(run, hard.chosen_names(data, arguments.sets))
+
+
 def query_count(folder: Path) -> int:
     """Half of a set's queries, so that as many are left to fill caches; at most 5,000, and 2,000 of them for
     sets that are searched in minutes.
@@ -241,6 +264,8 @@ def main() -> None:
                 run_steps(arguments)
             case "filters":
                 run_filters(arguments)
+            case "hard":
+                run_hard(arguments)
             case "score":
                 dataset = datasets.load(
                     arguments.data.resolve(), limit=arguments.limit, query_count=arguments.queries

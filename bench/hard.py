@@ -1,0 +1,158 @@
+"""``bench hard``: sets that differ from SIFT and from sentence embeddings where it hurts.
+
+A set is a folder with base.npy, query.npy, truth.npz and set.json. velo is built for 20 % and asked for
+recalls, then for lists; peers stand beside it. Rows are kept by set and system, so a part can be measured
+again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import velo
+from bench import datasets, hard_report, machine, sweep
+from bench.datasets import DataError, Dataset
+from bench.peers import install
+from velo._native.loader import library_path
+
+Row = dict[str, Any]
+
+BUDGET = "20%"
+ASKED = (0.8, 0.9, 0.95, 0.98, 0.99)
+#: Lists that ask for what the index can find at all.
+LISTS = (1000, 4096)
+PEER_LISTS = (40, 200, 1000)
+PEERS = ("hnswlib", "numpy")
+#: Queries that are asked one at a time: enough to see that they are answered.
+SINGLE = 20
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where things lie, and what is measured."""
+
+    data: Path
+    work: Path
+    out: Path
+    name: str
+    threads: int
+    peers: Sequence[str]
+
+
+def set_names(data: Path) -> list[str]:
+    """Sets in ``data``, large ones last: the first rows of a table come soon."""
+    found = {}
+    for file in data.glob("*/set.json"):
+        info = json.loads(file.read_text())
+        found[file.parent.name] = (info["n"] * info["dim"] > 4_000_000, file.parent.name)
+    if not found:
+        raise DataError(f"{data} holds no folder with a set.json")
+    return sorted(found, key=found.__getitem__)
+
+
+def chosen_names(data: Path, wanted: Sequence[str] | None) -> list[str]:
+    """All sets, or those named."""
+    known = set_names(data)
+    for name in wanted or ():
+        if name not in known:
+            raise DataError(f"{data} holds no set {name!r}; there are {', '.join(known)}")
+    return list(wanted or known)
+
+
+def can_be_exact() -> bool:
+    """Whether this velo scores from stored vectors when it is told to."""
+    return "exact" in inspect.signature(velo.Index.search).parameters
+
+
+def velo_jobs(dataset: Dataset) -> list[sweep.Job]:
+    """velo by recall and by list; with stored vectors as well, where searches can use them."""
+    build: dict[str, Any] = {"search_memory": BUDGET}
+    if dataset.metric != "l2":
+        build["metric"] = dataset.metric
+    # A cache would meet the same queries twice.
+    fixed = {"memory": BUDGET, "io": "auto", "plan": "auto", "open_tuning": {"cache_share": 0.0}}
+    asked: list[dict[str, Any]] = [{"recall": recall} for recall in ASKED]
+    lists: list[dict[str, Any]] = [{"list_size": size} for size in LISTS]
+    jobs = [sweep.Job("velo", "velo", build, [point | fixed for point in asked + lists])]
+    if can_be_exact():
+        points = [point | fixed | {"exact": True} for point in [{"recall": 0.95}, *lists]]
+        jobs.append(sweep.Job("velo", "velo exact", build | {"store_vectors": True}, points))
+    return jobs
+
+
+def peer_jobs(dataset: Dataset, peers: Sequence[str]) -> list[sweep.Job]:
+    jobs = []
+    for name in peers:
+        job = sweep.peer_job(name, dataset, PEER_LISTS, 0.2)
+        if dataset.metric == "ip":
+            job.build["metric"] = "ip"
+        jobs.append(job)
+    return jobs
+
+
+def library_digest() -> str:
+    """Of all that a build depends on: the library and the package around it."""
+    package = Path(velo.__file__).parent
+    files = [library_path(), *sorted(package.rglob("*.py"))]
+    total = hashlib.sha256()
+    for file in files:
+        total.update(file.read_bytes())
+    return total.hexdigest()[:12]
+
+
+def drop_older(job: sweep.Job, dataset: Dataset, work: Path) -> None:
+    """Remove velo's index if another version of velo built it: these tables are about builds, too."""
+    folder = sweep.index_folder(job, dataset, work)
+    mark, own = folder.with_name(folder.name + ".built_by"), library_digest()
+    if not mark.exists() or mark.read_text() != own:
+        shutil.rmtree(folder, ignore_errors=True)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.write_text(own)
+
+
+def measured(run: Run, dataset: Dataset, job: sweep.Job) -> list[Row]:
+    """Scored rows of one job; one row that says why, where it failed."""
+    folder = run.work / "runs" / f"hard-{dataset.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if job.system == "velo":
+        drop_older(job, dataset, run.work)
+    try:
+        sweep.run_job(job, dataset, run.work, folder / "00", threads=run.threads, single_count=SINGLE)
+        rows = sweep.score_run(dataset, folder)
+    except install.PeerMissing as missing:
+        return [failure(dataset, job, str(missing))]
+    except (RuntimeError, subprocess.TimeoutExpired) as failed:
+        print(f"hard: {failed}", file=sys.stderr, flush=True)
+        return [failure(dataset, job, str(failed).splitlines()[-1])]
+    return [row | {"metric": dataset.metric, "dtype": str(dataset.base.dtype)} for row in rows]
+
+
+def failure(dataset: Dataset, job: sweep.Job, why: str) -> Row:
+    return {"dataset": dataset.name, "system": job.system, "label": job.label, "error": why}
+
+
+def run_sets(run: Run, names: Sequence[str]) -> list[Row]:
+    """Measure the sets and keep their rows beside those of the others, after each set."""
+    file = run.out / f"{run.name}.jsonl"
+    rows = hard_report.load_rows(file)
+    head = {"machine": machine.describe(run.work), "version": velo.__version__, "budget": BUDGET}
+    for name in names:
+        dataset = datasets.load(run.data / name)
+        jobs = velo_jobs(dataset) + peer_jobs(dataset, run.peers)
+        for job in jobs:
+            print(f"hard: {name}: {job.label}", file=sys.stderr, flush=True)
+            fresh = measured(run, dataset, job)
+            rows = hard_report.replaced(rows, fresh)
+            hard_report.keep_rows(file, head, rows)
+        for line in hard_report.brief([row for row in rows if row["dataset"] == name]):
+            print(line, flush=True)
+    return rows
