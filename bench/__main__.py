@@ -14,6 +14,7 @@ from bench import (
     filter_report,
     filter_store,
     hard,
+    hard_filters,
     ladder,
     lines,
     machine,
@@ -108,6 +109,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--name", default="hard", help="name of the rows: another one keeps a state beside it")
     sub.add_argument("--sets", nargs="+", metavar="NAME", help="only these")
     sub.add_argument("--no-peers", action="store_true", help="velo alone")
+    sub.add_argument("--filters", action="store_true", help="recall under filters instead")
     sub.add_argument("--threads", type=int, default=2)
 
     sub = commands.add_parser("store", help="the metadata store: writing it, checking and resolving filters")
@@ -237,7 +239,13 @@ def run_hard(arguments: argparse.Namespace) -> None:
         threads=arguments.threads,
         peers=() if arguments.no_peers else hard.PEERS,
     )
-    hard.run_sets(run, hard.chosen_names(data, arguments.sets))
+    if arguments.filters:
+        made = [name for name in arguments.sets or hard_filters.MADE if name in hard_filters.MADE]
+        others = [name for name in arguments.sets or () if name not in hard_filters.MADE]
+        known = hard.chosen_names(data, others) if others or not arguments.sets else []
+        hard_filters.run(run, [*made, *known])
+    else:
+        hard.run_sets(run, hard.chosen_names(data, arguments.sets))
 
 
 def query_count(folder: Path) -> int:

@@ -74,11 +74,15 @@ def can_be_exact() -> bool:
     return "exact" in inspect.signature(velo.Index.search).parameters
 
 
+def build_options(dataset: Dataset) -> dict[str, Any]:
+    """What a user would say: the memory that searches will have, and the metric."""
+    metric = {} if dataset.metric == "l2" else {"metric": dataset.metric}
+    return {"search_memory": BUDGET, **metric}
+
+
 def velo_jobs(dataset: Dataset) -> list[sweep.Job]:
     """velo by recall and by list; with stored vectors as well, where searches can use them."""
-    build: dict[str, Any] = {"search_memory": BUDGET}
-    if dataset.metric != "l2":
-        build["metric"] = dataset.metric
+    build = build_options(dataset)
     # A cache would meet the same queries twice.
     fixed = {"memory": BUDGET, "io": "auto", "plan": "auto", "open_tuning": {"cache_share": 0.0}}
     asked: list[dict[str, Any]] = [{"recall": recall} for recall in ASKED]

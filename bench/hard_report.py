@@ -50,3 +50,25 @@ def brief(rows: Iterable[Row]) -> list[str]:
             + f" QPS {row['qps']:,.0f}"
         )
     return lines
+
+
+def filters_name(name: str) -> str:
+    """Of the file of filters beside the file of recalls: ``hard-before`` → ``hard-filters-before``."""
+    first, _, rest = name.partition("-")
+    return f"{first}-filters" + (f"-{rest}" if rest else "")
+
+
+def brief_filters(rows: Iterable[Row]) -> list[str]:
+    """A line a filter."""
+    lines = []
+    for row in rows:
+        if "error" in row:
+            lines.append(f"{row['dataset']:<18} {row['label']:<16} {row['error']}")
+            continue
+        expected = "" if row["expected"] is None else f" expected {row['expected']:.3f}"
+        lines.append(
+            f"{row['dataset']:<18} {row['label']:<16} got {row['recall']:.4f}{expected} "
+            f"list {row['list_size']} reads {row['reads']:.1f} rounds {row['rounds']:.2f} "
+            f"matches {row['matches']:,.0f} {row['plans']}"
+        )
+    return lines
