@@ -53,7 +53,7 @@ def widest(vectors: NDArray[np.float32], random: np.random.Generator) -> NDArray
     """About the direction in which the rows differ most."""
     some = vectors[:: max(1, len(vectors) // CUT_SAMPLE)]
     centered = some - some.mean(axis=0)
-    direction = random.standard_normal(vectors.shape[1], np.float32)
+    direction: NDArray[np.float32] = random.standard_normal((vectors.shape[1],), np.float32)
     for _ in range(CUT_ROUNDS):
         further: NDArray[np.float32] = centered.T @ (centered @ direction)
         length = float(np.linalg.norm(further))
