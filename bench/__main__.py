@@ -15,6 +15,7 @@ from bench import (
     filter_store,
     hard,
     hard_filters,
+    hard_tables,
     ladder,
     lines,
     machine,
@@ -106,7 +107,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--data", type=Path, required=True, help="folder of the sets, a folder each")
     sub.add_argument("--work", type=Path, default=Path(".bench"), help="indexes, environments, raw answers")
     sub.add_argument("--out", type=Path, default=Path("docs/results"))
-    sub.add_argument("--name", default="hard", help="name of the rows: another one keeps a state beside it")
+    sub.add_argument("--name", default="hard", help="name of rows and report")
+    sub.add_argument("--before", default="hard-before", help="name of the rows that stand beside them")
     sub.add_argument("--sets", nargs="+", metavar="NAME", help="only these")
     sub.add_argument("--no-peers", action="store_true", help="velo alone")
     sub.add_argument("--filters", action="store_true", help="recall under filters instead")
@@ -246,6 +248,7 @@ def run_hard(arguments: argparse.Namespace) -> None:
         hard_filters.run(run, [*made, *known])
     else:
         hard.run_sets(run, hard.chosen_names(data, arguments.sets))
+    print(hard_tables.write(run.out, run.name, arguments.before).read_text())
 
 
 def query_count(folder: Path) -> int:

@@ -15,9 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import velo
 from bench import datasets, hard_report, machine, sweep
@@ -34,7 +36,9 @@ LISTS = (1000, 4096)
 PEER_LISTS = (40, 200, 1000)
 PEERS = ("hnswlib", "numpy")
 #: Queries that are asked one at a time: enough to see that they are answered.
-SINGLE = 20
+SINGLE = 10
+#: Queries asked before the clock starts. There is no cache to fill, so they are repeats.
+WARM_UP = 50
 
 
 @dataclass(frozen=True)
@@ -129,15 +133,34 @@ def measured(run: Run, dataset: Dataset, job: sweep.Job) -> list[Row]:
     folder = run.work / "runs" / f"hard-{dataset.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if job.system == "velo":
         drop_older(job, dataset, run.work)
+    asked = replace(dataset, queries=np.concatenate([dataset.queries, dataset.queries[-WARM_UP:]]))
+    points = [point | {"warm_up_count": WARM_UP} for point in job.points]
     try:
-        sweep.run_job(job, dataset, run.work, folder / "00", threads=run.threads, single_count=SINGLE)
+        sweep.run_job(
+            replace(job, points=points),
+            asked,
+            run.work,
+            folder / "00",
+            threads=run.threads,
+            single_count=SINGLE,
+        )
         rows = sweep.score_run(dataset, folder)
     except install.PeerMissing as missing:
         return [failure(dataset, job, str(missing))]
     except (RuntimeError, subprocess.TimeoutExpired) as failed:
         print(f"hard: {failed}", file=sys.stderr, flush=True)
         return [failure(dataset, job, str(failed).splitlines()[-1])]
-    return [row | {"metric": dataset.metric, "dtype": str(dataset.base.dtype)} for row in rows]
+    return [asked_of(row) | {"metric": dataset.metric, "dtype": str(dataset.base.dtype)} for row in rows]
+
+
+def asked_of(row: Row) -> Row:
+    """``row`` with what was asked apart from what it led to: ``asked``, and the list in ``list_size``."""
+    asked = {name: row[name] for name in ("recall", "list_size") if row.get(name)}
+    used = (row["facts"].get("expected") or {}).get("list_size", 0)
+    left = {
+        name: value for name, value in row.items() if name not in ("recall", "open_tuning", "warm_up_count")
+    }
+    return left | {"asked": asked, "list_size": row.get("list_size", used)}
 
 
 def failure(dataset: Dataset, job: sweep.Job, why: str) -> Row:

@@ -41,11 +41,10 @@ def brief(rows: Iterable[Row]) -> list[str]:
             lines.append(f"{row['dataset']:<18} {row['label']:<14} {row['error']}")
             continue
         expected = (row["facts"].get("expected") or {}).get("recall")
-        asked = f"recall {row['recall']:g}" if row.get("recall") else f"list {row['list_size']}"
-        used = (row["facts"].get("expected") or {}).get("list_size") or row["list_size"]
+        asked = " ".join(f"{name.partition('_')[0]} {value:g}" for name, value in row["asked"].items())
         lines.append(
             f"{row['dataset']:<18} {row['label']:<14} {asked:<12} got {row[RECALL]:.4f}"
-            + (f" expected {expected:.3f} list {used}" if expected is not None else "")
+            + (f" expected {expected:.3f} list {row['list_size']}" if expected is not None else "")
             + (f" reads {row['reads']:.1f} rounds {row['rounds']:.2f}" if "reads" in row else "")
             + f" QPS {row['qps']:,.0f}"
         )
