@@ -104,8 +104,8 @@ def intro(file: Path) -> list[str]:
         'velo is built with `search_memory="20%"`, opened in as much, without a cache, and asked for a '
         "recall of the ten nearest. What is as near as the tenth counts as found; truth is float64. "
         "*Expected* is what the build promised. *Reads* are those of the device: on sets this small queries "
-        "share many of them, and each counts once. Each system ran in a process of its own; QPS is one batch on two threads of a "
-        "machine that had other work, a hint at most. Recall below "
+        "share many of them, and each counts once. Each system ran in a process of its own; QPS is one batch "
+        "on two threads of a machine that had other work, a hint at most. Recall below "
         f"{ENOUGH:g} is bold.",
     ]
 
