@@ -111,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--before", default="hard-before", help="name of the rows that stand beside them")
     sub.add_argument("--sets", nargs="+", metavar="NAME", help="only these")
     sub.add_argument("--no-peers", action="store_true", help="velo alone")
+    sub.add_argument("--no-velo", action="store_true", help="peers alone")
     sub.add_argument("--filters", action="store_true", help="recall under filters instead")
     sub.add_argument("--threads", type=int, default=2)
 
@@ -240,6 +241,7 @@ def run_hard(arguments: argparse.Namespace) -> None:
         name=arguments.name,
         threads=arguments.threads,
         peers=() if arguments.no_peers else hard.PEERS,
+        velo=not arguments.no_velo,
     )
     if arguments.filters:
         made = [name for name in arguments.sets or hard_filters.MADE if name in hard_filters.MADE]

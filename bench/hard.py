@@ -51,6 +51,7 @@ class Run:
     name: str
     threads: int
     peers: Sequence[str]
+    velo: bool = True
 
 
 def set_names(data: Path) -> list[str]:
@@ -133,7 +134,9 @@ def measured(run: Run, dataset: Dataset, job: sweep.Job) -> list[Row]:
     folder = run.work / "runs" / f"hard-{dataset.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if job.system == "velo":
         drop_older(job, dataset, run.work)
-    asked = replace(dataset, queries=np.concatenate([dataset.queries, dataset.queries[-WARM_UP:]]))
+    count = len(dataset.queries)
+    repeats = dataset.queries[-WARM_UP:] if count >= 4 * WARM_UP else dataset.queries[:0]
+    asked = replace(dataset, queries=np.concatenate([dataset.queries, repeats]))
     points = [point | {"warm_up_count": WARM_UP} for point in job.points]
     try:
         sweep.run_job(
@@ -168,18 +171,19 @@ def failure(dataset: Dataset, job: sweep.Job, why: str) -> Row:
 
 
 def run_sets(run: Run, names: Sequence[str]) -> list[Row]:
-    """Measure the sets and keep their rows beside those of the others, after each set."""
-    file = run.out / f"{run.name}.jsonl"
-    rows = hard_report.load_rows(file)
+    """Measure the sets and keep their rows beside those of the others; peers' in a file of their own."""
     head = {"machine": machine.describe(run.work), "version": velo.__version__, "budget": BUDGET}
+    kept: list[Row] = []
     for name in names:
         dataset = datasets.load(run.data / name)
-        jobs = velo_jobs(dataset) + peer_jobs(dataset, run.peers)
-        for job in jobs:
+        mine = velo_jobs(dataset) if run.velo else []
+        for job in [*mine, *peer_jobs(dataset, run.peers)]:
             print(f"hard: {name}: {job.label}", file=sys.stderr, flush=True)
             fresh = measured(run, dataset, job)
-            rows = hard_report.replaced(rows, fresh)
-            hard_report.keep_rows(file, head, rows)
-        for line in hard_report.brief([row for row in rows if row["dataset"] == name]):
-            print(line, flush=True)
-    return rows
+            own = run.name if job.system == "velo" else hard_report.peers_name(run.name)
+            file = run.out / f"{own}.jsonl"
+            hard_report.keep_rows(file, head, hard_report.replaced(hard_report.load_rows(file), fresh))
+            kept += fresh
+            for line in hard_report.brief(fresh):
+                print(line, flush=True)
+    return kept

@@ -57,6 +57,11 @@ def filters_name(name: str) -> str:
     return f"{first}-filters" + (f"-{rest}" if rest else "")
 
 
+def peers_name(name: str) -> str:
+    """Of the file of peers, which stand beside every state of velo: ``hard-before`` → ``hard-peers``."""
+    return name.partition("-")[0] + "-peers"
+
+
 def brief_filters(rows: Iterable[Row]) -> list[str]:
     """A line a filter."""
     lines = []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench import curves, hard_report, lines, plots, report
+from bench import curves, hard_report, plots, report
 from bench.curves import RECALL
 from bench.lines import Line
 
@@ -24,18 +24,19 @@ SAME_ROWS = (("normal-ip", "normal"), ("lognormal1-ip", "lognormal1"))
 
 @dataclass(frozen=True)
 class State:
-    """What one version of velo was measured to do; peers stand beside either.
+    """What one version of velo was measured to do, and the peers, which stand beside each.
 
     Attributes
     ----------
     title : str
         ``before`` or ``after``; empty where there is only one.
-    rows, filters : list of dict
+    rows, filters, peers : list of dict
     """
 
     title: str
     rows: list[Row]
     filters: list[Row]
+    peers: list[Row]
 
     def row(self, dataset: str, label: str, **setting: float) -> Row | None:
         """The row of a set, a system and what it was told; None where it was not measured."""
@@ -49,7 +50,7 @@ class State:
         """All rows of a set and a system."""
         return [
             row
-            for row in self.rows
+            for row in (*self.rows, *self.peers)
             if row["dataset"] == dataset and row["label"] == label and "error" not in row
         ]
 
@@ -64,18 +65,18 @@ class State:
 def write(out: Path, name: str, before: str) -> Path:
     """Render ``out/name.md`` and its picture from the rows kept there, beside those kept under ``before``."""
     states = states_of(out, name, before)
-    table = target_lines(states[-1])
-    text = [f"# {name}", "", *intro(out / f"{name}.jsonl"), ""]
-    if states[-1].rows:
-        text += [*lines.table(table), ""] if table else []
-        text += asked_table(states) + curve_table(states) + list_table(states) + peer_table(states)
-    if states[-1].filters:
-        text += filter_tables(states)
-    text += notes(states)
-    if plots.available() and states[-1].rows:
-        got = {state.title: got_by_set(state) for state in states}
+    files = [out / f"{one}.jsonl" for one in (name, before)]
+    text = [f"# {name}", "", *intro(next((file for file in files if file.exists()), None)), ""]
+    text += target_table(states)
+    got = {state.title: found for state in states if (found := got_by_set(state))}
+    if plots.available() and got:
         plots.asked_and_got(got, out / f"{name}.png", title="recall@10 asked and got, a line a set")
         text += [f"![recall asked and got]({name}.png)", ""]
+    if set_names(states):
+        text += asked_table(states) + curve_table(states) + list_table(states) + peer_table(states)
+    if any(state.filters for state in states):
+        text += filter_tables(states)
+    text += notes(states)
     path = out / f"{name}.md"
     path.write_text("\n".join(text).rstrip() + "\n")
     return path
@@ -84,18 +85,18 @@ def write(out: Path, name: str, before: str) -> Path:
 def states_of(out: Path, name: str, before: str) -> list[State]:
     def state(title: str, file: str) -> State:
         filters = hard_report.filters_name(file)
-        rows = (hard_report.load_rows(out / f"{one}.jsonl") for one in (file, filters))
-        return State(title, *rows)
+        peers = hard_report.peers_name(file)
+        return State(title, *(hard_report.load_rows(out / f"{one}.jsonl") for one in (file, filters, peers)))
 
     now = state("", name)
     then = state("before", before)
     if name == before or not (then.rows or then.filters):
         return [now]
-    return [then, State("after", now.rows, now.filters)]
+    return [then, replace(now, title="after")] if now.rows or now.filters else [then]
 
 
-def intro(file: Path) -> list[str]:
-    head = json.loads(file.read_text().splitlines()[0])["head"] if file.exists() else None
+def intro(file: Path | None) -> list[str]:
+    head = json.loads(file.read_text().splitlines()[0])["head"] if file else None
     machine = f" {report.machine_line(head['machine'])}" if head else ""
     return [
         "Sets on which lengths vary, neighbors crowd, or queries are unlike rows (examples of what the "
@@ -220,9 +221,7 @@ def list_table(states: Sequence[State]) -> list[str]:
 
 
 def peer_table(states: Sequence[State]) -> list[str]:
-    """Peers do not change: their rows are taken from whichever state has them."""
-    rows = [row for state in reversed(states) for row in state.rows if row["system"] != VELO]
-    rows = [row for row in rows if "error" not in row]
+    rows = [row for row in states[-1].peers if "error" not in row]
     if not rows:
         return []
     last = states[-1]
@@ -266,16 +265,16 @@ def percent(label: str) -> str:
 
 def filter_tables(states: Sequence[State]) -> list[str]:
     """A table for each kind of label, sets by shares; then the sets that have filters of their own."""
-    labels = list(dict.fromkeys(row["label"] for state in states for row in state.filters))
-    kinds = list(dict.fromkeys(label.split()[0] for label in labels if is_share(label)))
     found = {
         (state.title, row["dataset"], row["label"]): row
         for state in states
         for row in state.filters
         if "error" not in row
     }
-    own = {row["dataset"] for state in states for row in state.filters if not is_share(row["label"])}
-    names = sorted({row["dataset"] for state in states for row in state.filters} - own)
+    labels = list(dict.fromkeys(label for _, _, label in found))
+    kinds = list(dict.fromkeys(label.split()[0] for label in labels if is_share(label)))
+    own = {dataset for _, dataset, label in found if not is_share(label)}
+    names = sorted({dataset for _, dataset, label in found} - own)
     text = ["## Under filters, `recall=0.95`", ""]
     for state in states:
         got = {
@@ -339,7 +338,7 @@ def notes(states: Sequence[State]) -> list[str]:
     failed = [
         f"- {state.head(row['dataset'] + ', ' + row['label'])}: {row['error']}"
         for state in states
-        for row in (*state.rows, *state.filters)
+        for row in (*state.rows, *state.filters, *(state.peers if state is states[-1] else ()))
         if "error" in row
     ]
     return ["## Not measured", "", *failed, ""] if failed else []
@@ -355,6 +354,23 @@ def got_by_set(state: State) -> Mapping[str, list[tuple[float, float]]]:
 
 
 # ---- targets ----
+
+
+def target_table(states: Sequence[State]) -> list[str]:
+    """Lines of all states side by side; verdict and note are the last one's."""
+    columns = [target_lines(state) for state in states]
+    rows = [
+        [
+            one[-1].what,
+            one[-1].target,
+            *(NONE if line.value is None else line.measured for line in one),
+            one[-1].verdict,
+            one[-1].note,
+        ]
+        for one in zip(*columns, strict=True)
+    ]
+    titles = [state.title or "measured" for state in states]
+    return [*report.table(["what", "target", *titles, "", "how"], rows), ""]
 
 
 def target_lines(state: State) -> list[Line]:
