@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import datasets, hard, hard_filters, hard_labels, hard_report, hard_tables, plots
+from bench.commands import hard, hard_filters, hard_labels, hard_rows, hard_tables
+from bench.harness import datasets, plots, runs
 
 SEED = 20261122
 METRICS = ("l2", "ip", "cosine")
@@ -214,17 +215,17 @@ def filtered(dataset: str, label: str, got: float) -> dict[str, Any]:
 
 def test_fresh_rows_replace_those_of_their_set_and_system(tmp_path: Path) -> None:
     old = [row("a", 0.1), row("a", 0.2, recall=0.9), row("a", 0.3, label="velo exact"), row("b", 0.4)]
-    rows = hard_report.replaced(old, [row("a", 0.9)])
+    rows = hard_rows.replaced(old, [row("a", 0.9)])
     assert [(one["dataset"], one["recall_at_10"]) for one in rows] == [("a", 0.3), ("b", 0.4), ("a", 0.9)]
     file = tmp_path / "new" / "hard.jsonl"
-    hard_report.keep_rows(file, {"version": "0"}, rows)
-    assert hard_report.load_rows(file) == rows
-    assert hard_report.load_rows(tmp_path / "none.jsonl") == []
-    assert [hard_report.filters_name(name) for name in ("hard", "hard-before")] == [
+    hard_rows.keep_rows(file, {"version": "0"}, rows)
+    assert hard_rows.load_rows(file) == rows
+    assert hard_rows.load_rows(tmp_path / "none.jsonl") == []
+    assert [hard_rows.filters_name(name) for name in ("hard", "hard-before")] == [
         "hard-filters",
         "hard-filters-before",
     ]
-    assert [hard_report.peers_name(name) for name in ("hard", "hard-before")] == ["hard-peers"] * 2
+    assert [hard_rows.peers_name(name) for name in ("hard", "hard-before")] == ["hard-peers"] * 2
 
 
 def table_cells(text: str, heading: str, first: str) -> list[str]:
@@ -246,7 +247,7 @@ def test_before_stands_beside_after(tmp_path: Path) -> None:
         "hard-filters": [{"dataset": "tight", "label": "filters", "error": "stopped after 5 s"}],
     }
     for name, rows in kept.items():
-        hard_report.keep_rows(tmp_path / f"{name}.jsonl", head, rows)
+        hard_rows.keep_rows(tmp_path / f"{name}.jsonl", head, rows)
     text = hard_tables.write(tmp_path, "hard", "hard-before").read_text()
     assert table_cells(text, "## `recall=0.95`", "tight")[1:3] == ["**0.860**", "0.951"]
     assert table_cells(text, "## `recall=0.95`", "tight")[7:9] == ["7.0", "9.0"]
@@ -265,10 +266,10 @@ def test_before_stands_beside_after(tmp_path: Path) -> None:
 
 
 def test_one_state_has_one_column(tmp_path: Path) -> None:
-    hard_report.keep_rows(tmp_path / "hard.jsonl", {}, [])
+    hard_rows.keep_rows(tmp_path / "hard.jsonl", {}, [])
     (tmp_path / "hard.jsonl").unlink()
     machine = {"cpu": "c", "cores": 2, "memory_gib": 1, "kernel": "k", "device": "d", "python": "3"}
-    hard_report.keep_rows(tmp_path / "hard.jsonl", {"machine": machine}, [row("tight", 0.96)])
+    hard_rows.keep_rows(tmp_path / "hard.jsonl", {"machine": machine}, [row("tight", 0.96)])
     text = hard_tables.write(tmp_path, "hard", "hard-before").read_text()
     assert "| set | recall | expected | list | reads | rounds | QPS |" in text
     assert "before" not in text
@@ -303,7 +304,7 @@ def test_a_small_set_goes_all_the_way(tmp_path: Path) -> None:
     ]
     assert all(one["query_count"] == 30 and one["reads"] > 0 and one["list_size"] >= 10 for one in plain)
     hard_filters.run(run, ["made"])
-    found = hard_report.load_rows(tmp_path / "out" / "hard-filters.jsonl")
+    found = hard_rows.load_rows(tmp_path / "out" / "hard-filters.jsonl")
     assert len(found) == len(hard_labels.SHARES) * len(hard_filters.KINDS)
     assert {one["matches"] for one in found} == {1000, 200, 40, 20, 2}
     assert all(0 <= one["recall"] <= 1 for one in found)
@@ -316,7 +317,7 @@ def test_an_index_of_another_library_is_built_again(tmp_path: Path) -> None:
     dataset = made("l2")
     job = hard.velo_jobs(dataset)[0]
     hard.drop_older(job, dataset, tmp_path)
-    folder = hard.sweep.index_folder(job, dataset, tmp_path)
+    folder = runs.index_folder(job, dataset, tmp_path)
     folder.mkdir()
     hard.drop_older(job, dataset, tmp_path)
     assert folder.exists()
