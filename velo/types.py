@@ -13,6 +13,7 @@ __all__ = [
     "AnyArray",
     "DurabilityName",
     "Float32Array",
+    "Float64Array",
     "Int64Array",
     "IoName",
     "Memory",
@@ -26,6 +27,7 @@ __all__ = [
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
+Float64Array: TypeAlias = npt.NDArray[np.float64]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 PathLike: TypeAlias = str | os.PathLike[str]
