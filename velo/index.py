@@ -649,8 +649,9 @@ class Index(FurtherSearches, LiveVerbs):
         Returns
         -------
         dict
-            Among others ``n`` (deleted rows among them: ``live`` tells), ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), ``disk_bytes`` (by
-            file), ``column_bytes`` (mapped from the file as far as filters touch them) and ``device``.
+            Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), ``disk_bytes`` (by
+            file), ``column_bytes`` (mapped from the file as far as filters touch them), ``device`` and
+            ``live``: what was changed since it was built, None where nothing was.
         """
         info = self._native_info()
         memory = {

@@ -362,6 +362,10 @@ def test_delete(tmp_path: Path) -> None:
     assert document("info", index)["live"]["dead"] == 104
     assert "104 rows" in run("info", index).stdout
     assert document("verify", index)["sound"]
+    assert document("metadata", "show", index)["columns"][0]["name"] == "number"
+    pq.write_table(table, tmp_path / "table.parquet")
+    refused = run("metadata", "set", index, tmp_path / "table.parquet")
+    assert "cannot be exchanged" in refused.stderr
     for wrong in ((), ("--ids", "1", "--filter", "number = 1"), ("--ids", "x"), ("--ids", "@/nowhere")):
         refused = run("delete", index, *wrong)
         assert refused.returncode == 1, refused.stdout

@@ -31,7 +31,7 @@ from velo.errors import (
     VeloError,
 )
 from velo.folder.ids import Ids
-from velo.folder.live import refuse_live
+from velo.folder.live import data_folder, refuse_live
 from velo.folder.manifest import read_manifest
 from velo.folder.metadata import (
     MetadataStore,
@@ -57,9 +57,9 @@ def find_index(folder: Path) -> tuple[int, Ids]:
     ------
     NotAnIndexError, CorruptIndexError
     """
-    refuse_live(folder, "its metadata cannot be exchanged")
-    manifest = read_manifest(folder)
-    return manifest.row_count, Ids(folder, manifest.row_count, manifest.first_row)
+    data = data_folder(folder)
+    manifest = read_manifest(data)
+    return manifest.row_count, Ids(data, manifest.row_count, manifest.first_row)
 
 
 def change_metadata(

@@ -233,3 +233,24 @@ test "a promise keeps the sequence, and a log cut below it is damaged" {
     list.items[header_bytes + 20] ^= 1;
     try std.testing.expectError(error.Damaged, (try records_in(list.items)).end);
 }
+
+test "a record follows the one it was written behind, and no other of the same place, length and sequence" {
+    const allocator = std.testing.allocator;
+    const header: Header = .{ .uuid = @splat(3), .salt = 77, .first_sequence = 1 };
+    var written: std.ArrayList(u8) = .empty;
+    defer written.deinit(allocator);
+    try written.appendSlice(allocator, &header.encode());
+    var position: Position = .begin(&header);
+    try append(&written, .delete, "12345678", 0, &position);
+    try append(&written, .delete, "abcdefgh", 0, &position);
+    try std.testing.expectEqual(2, (try records_in(written.items)).count);
+    // The first was not what the device kept: a call that failed had written another one there.
+    var other: std.ArrayList(u8) = .empty;
+    defer other.deinit(allocator);
+    position = .begin(&header);
+    try append(&other, .delete, "87654321", 0, &position);
+    @memcpy(written.items[header_bytes..][0..other.items.len], other.items);
+    const found = try records_in(written.items);
+    try std.testing.expectEqual(1, found.count);
+    try std.testing.expectEqual(End.torn, found.end);
+}
