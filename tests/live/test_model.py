@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -163,7 +164,7 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=int(os.environ.get("VELO_TEST_EXAMPLES", "40")),
     stateful_step_count=50,
     deadline=None,
     print_blob=True,

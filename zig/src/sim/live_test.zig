@@ -183,7 +183,9 @@ const Run = struct {
             if (self.store.crashed) return;
             if (!live.poisoned) try std.testing.expectEqual(self.model.now(), try dead_of(self.allocator, &live));
         }
-        if (self.prng.boolean()) live.finish(&diagnostic) catch |err| try self.may_fail(err);
+        if (self.prng.boolean()) {
+            if (live.finish(&diagnostic)) self.model.durable = self.model.sequence else |err| try self.may_fail(err);
+        }
         if (!self.store.crashed and self.prng.below(3) == 0) self.store.crashed = true; // the power goes
     }
 
