@@ -78,13 +78,7 @@ pub const Reader = struct {
     }
 
     pub fn open(allocator: std.mem.Allocator, path: []const u8, options: Options, diagnostic: *Diagnostic) Error!Reader {
-        var dir = std.fs.cwd().openDir(path, .{}) catch |err| {
-            diagnostic.say("{s} is no index: {t}", .{ path, err });
-            return switch (err) {
-                error.AccessDenied, error.PermissionDenied => error.Permission,
-                else => error.NotAnIndex,
-            };
-        };
+        var dir = std.fs.cwd().openDir(path, .{}) catch |err| return open_folder_error(path, err, diagnostic);
         errdefer dir.close();
         var parsed = try read_manifest(allocator, dir, path, diagnostic);
         errdefer parsed.deinit();
@@ -114,7 +108,7 @@ pub const Reader = struct {
             header.memory_bits < 1 or header.memory_bits > 8 or header.record_bits > 8 or
             header.metric != @intFromEnum(metric) or header.entry_vertex >= header.n or
             header.center_count < 1 or header.center_count > base.limits.centers_max or
-            header.file_bytes() != codes_file.bytes) return bad_file(diagnostic, file_codes);
+            header.file_bytes() != codes_file.bytes or !header.finite()) return bad_file(diagnostic, file_codes);
         const mean = try allocator.alloc(f32, header.dim_work);
         errdefer allocator.free(mean);
         @memcpy(mean, std.mem.bytesAsSlice(f32, codes_memory.bytes[@sizeOf(layout.headers.Codes)..][0 .. header.dim_work * 4]));
@@ -135,6 +129,7 @@ pub const Reader = struct {
             .tan_full = header.tan_full,
         };
         if (std.mem.max(u8, codes.center_ids) >= header.center_count) return bad_file(diagnostic, file_codes);
+        if (!all_finite(mean) or !all_finite(codes.centers)) return bad_file(diagnostic, file_codes);
 
         // ---- pages ----
         const pages_header = try read_pages_header(dir, m, &header, diagnostic);
@@ -217,6 +212,7 @@ pub const Reader = struct {
         if (file.bytes < @sizeOf(layout.headers.Links)) return bad_file(diagnostic, file_links);
         const header = std.mem.bytesToValue(layout.headers.Links, memory[0..@sizeOf(layout.headers.Links)]);
         if (!std.mem.eql(u8, &header.magic, layout.headers.Links.magic_expected) or header.n != self.header.n or
+            header.links_built != m.links_built or header.links_built > layout.adjacency.neighbors_max or
             header.heap_bytes > file.bytes or header.file_bytes() != file.bytes) return bad_file(diagnostic, file_links);
         const groups = layout.links.group_count(self.n());
         var at: usize = @sizeOf(layout.headers.Links);
@@ -280,7 +276,8 @@ pub const Reader = struct {
         defer file.close();
         var header: layout.headers.Links = undefined;
         const len = file.readAll(std.mem.asBytes(&header)) catch |err| return diagnostics.file_error(diagnostic, file_links, "read", err);
-        if (len != @sizeOf(layout.headers.Links) or header.n != self.header.n) return bad_file(diagnostic, file_links);
+        if (len != @sizeOf(layout.headers.Links) or header.n != self.header.n or header.links_built != self.manifest().links_built or
+            header.links_built > layout.adjacency.neighbors_max) return bad_file(diagnostic, file_links);
         const choice = trim.choose(&header, if (memory_bytes == 0) null else memory_bytes - resident);
         if (choice == null and !self.manifest().page_links) return self.links_needed(diagnostic);
         return choice;
@@ -360,6 +357,17 @@ pub const Reader = struct {
     }
 };
 
+/// Only a folder that is not there is no index; where the system refuses to open it nothing is known of what is there.
+pub fn open_folder_error(path: []const u8, err: anyerror, diagnostic: *Diagnostic) Error {
+    switch (err) {
+        error.FileNotFound, error.NotDir, error.BadPathName, error.InvalidUtf8, error.NameTooLong => {
+            diagnostic.say("{s} is no index: {t}", .{ path, err });
+            return error.NotAnIndex;
+        },
+        else => return diagnostics.file_error(diagnostic, path, "open", err),
+    }
+}
+
 pub fn read_manifest(allocator: std.mem.Allocator, dir: std.fs.Dir, path: []const u8, diagnostic: *Diagnostic) Error!layout.manifest.Parsed {
     const text = dir.readFileAlloc(allocator, layout.manifest.file_name, layout.manifest.bytes_max) catch |err| switch (err) {
         error.FileNotFound => {
@@ -401,6 +409,11 @@ fn read_pages_header(dir: std.fs.Dir, m: *const layout.manifest.Manifest, codes:
         header.lower_bytes != codes.dim_code * codes.record_bits / 8) return bad_file(diagnostic, file_pages);
     if ((@as(u64, header.page_count) + 1) * header.page_size != m.file(file_pages).?.bytes) return bad_file(diagnostic, file_pages);
     return header;
+}
+
+fn all_finite(values: []const f32) bool {
+    for (values) |value| if (!std.math.isFinite(value)) return false;
+    return true;
 }
 
 fn load(allocator: std.mem.Allocator, dir: std.fs.Dir, file: layout.manifest.File, buffer: []u8, diagnostic: *Diagnostic) Error!void {

@@ -73,7 +73,7 @@ pub const View = struct {
         if (read_u32(bytes, 16) != geometry.salt) return error.WrongIndex;
         if (read_u32(bytes, 8) != expected.page_index) return error.WrongPage;
         const count: u32 = read_u16(bytes, 20);
-        if (count != expected.record_count or read_u32(bytes, 12) != expected.first_vertex) return error.BadRecordCount;
+        if (count > records_max or count != expected.record_count or read_u32(bytes, 12) != expected.first_vertex) return error.BadRecordCount;
         const start = bytes_needed(geometry.lower_bytes, count, 0);
         if (start > bytes.len or read_u16(bytes, 22) != start) return error.BadRecordCount;
         var at: u32 = header_bytes;
@@ -214,4 +214,20 @@ test "a page of another place or index is named as such" {
     var other = geometry;
     other.salt = 2;
     try std.testing.expectError(error.WrongIndex, View.parse(&bytes, other, right));
+}
+
+test "a page of more than the most records is refused, whatever the directory says" {
+    const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = 0, .salt = 1 };
+    for ([_]u32{ records_max, records_max + 1, 581 }) |count| {
+        var bytes: [4096]u8 = @splat(0);
+        std.mem.writeInt(u32, bytes[16..20], geometry.salt, .little);
+        std.mem.writeInt(u16, bytes[20..22], @intCast(count), .little);
+        std.mem.writeInt(u16, bytes[22..24], @intCast(bytes_needed(0, count, 0)), .little);
+        std.mem.writeInt(u64, bytes[0..8], base.checksum(bytes[8..]), .little);
+        const parsed = View.parse(&bytes, geometry, .{ .page_index = 0, .first_vertex = 0, .record_count = count });
+        if (count == records_max)
+            try std.testing.expectEqual(count, (try parsed).record_count)
+        else
+            try std.testing.expectError(error.BadRecordCount, parsed);
+    }
 }
