@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from velo import _native
+from velo._manifest import MANIFEST_FILE, first_row_in, read_manifest
 from velo.errors import (
     BusyError,
     CorruptIndexError,
@@ -45,7 +46,6 @@ from velo.types import AnyArray, Int64Array
 
 __all__ = ["change_metadata", "find_index"]
 
-_MANIFEST: Final = "manifest.json"
 _PREFIX: Final = "columns."
 
 
@@ -56,13 +56,11 @@ def find_index(folder: Path) -> tuple[int, Ids]:
     ------
     NotAnIndexError, CorruptIndexError
     """
-    manifest = _manifest(folder)
-    try:
-        row_count = int(manifest["n"])
-        first_row = int((manifest.get("user") or {}).get("first_row", 0))
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise CorruptIndexError(f"{_MANIFEST} cannot be read", file=_MANIFEST) from error
-    return row_count, Ids(folder, row_count, first_row)
+    manifest = read_manifest(folder)
+    row_count = manifest.get("n")
+    if type(row_count) is not int or not 0 < row_count <= 2**31:
+        raise CorruptIndexError(f"{MANIFEST_FILE} says nothing sensible of n", file=MANIFEST_FILE)
+    return row_count, Ids(folder, row_count, first_row_in(manifest))
 
 
 def change_metadata(
@@ -124,16 +122,6 @@ def change_metadata(
             # Whatever happened, the manifest says which files count.
             with contextlib.suppress(VeloError, OSError):
                 _remove_all_but(folder, generation_in(folder))
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest: dict[str, Any] = json.loads((folder / _MANIFEST).read_bytes())
-        return manifest
-    except FileNotFoundError as error:
-        raise NotAnIndexError(f"{folder} is no index: it has no {_MANIFEST}", argument="path") from error
-    except (OSError, ValueError) as error:
-        raise CorruptIndexError(f"{_MANIFEST} cannot be read: {error}", file=_MANIFEST) from error
 
 
 @contextlib.contextmanager
@@ -215,7 +203,7 @@ def _joined(before: MetadataStore, arrays: list[Any], schema: Any, overwrite: bo
 
 
 def _recommit(folder: Path, names: list[str], generation: int) -> None:
-    user = _manifest(folder).get("user") or {}
+    user = read_manifest(folder).get("user") or {}
     user["metadata"] = {"generation": generation}
     kept = [_native.ffi.new("char[]", os.fsencode(name)) for name in names]
     pointers = _native.ffi.new("char *[]", kept)

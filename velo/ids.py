@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo._arrow import arrow_of, numpy_of
+from velo._stored import check_permutation, damage, mapped_batch
 from velo.errors import CorruptIndexError, DuplicateIdError, InvalidArgumentError, UnknownIdError
 from velo.types import AnyArray, Int64Array
 
@@ -160,16 +161,10 @@ class Ids:
 
     def __init__(self, folder: Path, row_count: int, first_row: int = 0) -> None:
         self.first_row = first_row
-        try:
-            with pa.memory_map(str(folder / FILE_NAME)) as mapped:
-                reader = pa.ipc.open_file(mapped)
-                if reader.num_record_batches != 1:
-                    raise CorruptIndexError(
-                        f"{FILE_NAME} holds {reader.num_record_batches} batches, not one", file=FILE_NAME
-                    )
-                batch = reader.get_batch(0)
-                column = batch.column("id")
-                rows = batch.column("row") if "row" in batch.schema.names else None
+        batch = mapped_batch(folder / FILE_NAME)
+        with damage(FILE_NAME):
+            column = batch.column("id")
+            rows = batch.column("row") if "row" in batch.schema.names else None
             if len(column) != row_count or column.null_count or (rows is not None and rows.null_count):
                 raise CorruptIndexError(
                     f"{FILE_NAME} holds {len(column)} ids for {row_count} vectors", file=FILE_NAME
@@ -184,17 +179,26 @@ class Ids:
                 self._strings = column
             else:
                 raise CorruptIndexError(f"{FILE_NAME} holds {column.type}", file=FILE_NAME)
-            self._rows: AnyArray | None = None if rows is None else numpy_of(rows, np.uint32)
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:  # a buffer may be too short
-            raise CorruptIndexError(f"{FILE_NAME} cannot be read: {error}", file=FILE_NAME) from error
+            self._rows: AnyArray | None = None
+            if rows is not None:
+                if not pa.types.is_uint32(rows.type):
+                    raise CorruptIndexError(f"{FILE_NAME} holds rows of {rows.type}", file=FILE_NAME)
+                self._rows = numpy_of(rows, np.uint32)
+            elif self._numbers is None:
+                raise CorruptIndexError(f"{FILE_NAME} has no rows", file=FILE_NAME)
+        self._rows_checked = False
         self._order: AnyArray | None = None
 
     def rows(self) -> AnyArray:
         """The row of the input, counted from the first of this index, that each vertex holds."""
-        if self._rows is not None:
-            return self._rows
-        assert self._numbers is not None
-        return self._numbers - self.first_row
+        rows = self._rows
+        if rows is None:
+            assert self._numbers is not None
+            rows = self._numbers - self.first_row
+        if not self._rows_checked:  # masks and metadata are put into their order by it
+            check_permutation(rows, FILE_NAME)
+            self._rows_checked = True
+        return rows
 
     def of(self, vertices: Int64Array, complete: bool = False) -> AnyArray:
         """The ids of `vertices`, an array of any shape in which -1 stands for none.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -21,11 +20,18 @@ from velo._filter_plan import filter_plan_of
 from velo._filtering import compiler_for, filters_of
 from velo._further import FurtherSearches, check_no_group_size, rows_of
 from velo._gate import Gate
+from velo._manifest import first_row_in, read_manifest
 from velo._metadata_set import change_metadata
 from velo._prepared import PreparedOptions
 from velo._request import Request
 from velo._rounds import drive, drive_async
-from velo.errors import CorruptIndexError, InvalidArgumentError, NotAnIndexError, UnknownColumnError
+from velo.errors import (
+    CorruptIndexError,
+    InvalidArgumentError,
+    NotAnIndexError,
+    UnknownColumnError,
+    VeloError,
+)
 from velo.ids import Ids
 from velo.metadata import open_metadata
 from velo.options import (
@@ -133,19 +139,11 @@ def _manifest_bytes(folder: Path) -> bytes:
 def _shape_in_manifest(folder: Path) -> tuple[int, int]:
     """(n, d) for a budget given as a share; made up where the library will say what is wrong anyway."""
     try:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-        return int(manifest["n"]), int(manifest["dim"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 1 << 20, 1 << 10  # large enough that no share of it is nothing
-
-
-def _first_row(folder: Path) -> int:
-    """The row of the whole input at which this index begins, where it is a shard."""
-    try:
-        user = json.loads((folder / "manifest.json").read_bytes()).get("user") or {}
-        return int(user.get("first_row", 0))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise CorruptIndexError("manifest.json cannot be read", file="manifest.json") from error
+        manifest = read_manifest(folder)
+        n, dim = int(manifest["n"]), int(manifest["dim"])
+    except (VeloError, KeyError, TypeError, ValueError, OverflowError):
+        n = dim = 0
+    return (n, dim) if 0 < n < 2**31 and 0 < dim < 2**16 else (1 << 20, 1 << 10)  # no share of it is nothing
 
 
 def verify_folder(path: PathLike) -> int:
@@ -203,7 +201,7 @@ class Index(FurtherSearches):
         self.dim = int(info.dim)
         self._single_shapes = ((self.dim,), (1, self.dim))
         self.metric: MetricName = _METRICS[info.metric]
-        self._ids = Ids(folder, self.n, _first_row(folder))
+        self._ids = Ids(folder, self.n, first_row_in(read_manifest(folder)))
         self._metadata = open_metadata(folder, self.n)
         self._filters = compiler_for(self.n, self._metadata, self._ids)
         self._completions = Completions(handle, self._gate)
