@@ -1,7 +1,7 @@
 """Arrow files of an index: mapped, and held to what a search relies on before it does.
 
 The checksum of a file says that it is what was written, not that who wrote it meant well. Arrow's own buffers
-are checked here once, whole: offsets that leave their buffer end a process, and text that is none ends a search.
+are checked here once, whole: offsets that leave their buffer end a process, text that is none ends a search.
 """
 
 from __future__ import annotations

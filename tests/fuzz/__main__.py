@@ -1,7 +1,7 @@
-"""``python -m tests.fuzz --count 5000``: change fields of indexes, mend the sums, use them in a child process.
+"""``python -m tests.fuzz --count 5000``: change fields of indexes, mend the sums, use them in a child.
 
-A finding is a signal, a hang, an error that is none of velo's, or an answer that cannot be: it is printed with
-the seed that repeats it (``--only SEED``), and the command ends with 1.
+A finding is a signal, a hang, an error that is none of velo's, or an answer that cannot be: it is printed
+with the seed that repeats it (``--only SEED``), and the command ends with 1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What stands where in the files of an index: the one table that the fuzzer knows of docs/FORMAT.md.
 
-Each file is a run of entries, one after another: (kind, name) is one number, (kind, name, count) an array whose
-count follows from the numbers before it, and an ``align`` skips to the next multiple. Where a format changes,
-change it here.
+Each file is a run of entries, one after another: (kind, name) is one number, (kind, name, count) an array
+whose count follows from the numbers before it, and an ``align`` skips to the next multiple. Where a format
+changes, change it here.
 """
 
 from __future__ import annotations
