@@ -52,25 +52,17 @@ CODES: Final = (
     ("u32", "entry_vertex"),
     ("u64", "n"),
     ("u32", "dim_in"),
-    ("u32", "dim_work"),
     ("u32", "dim_code"),
     ("i32", "metric"),
     ("u32", "memory_bits"),
     ("u32", "record_bits"),
+    ("u32", "center_count"),
     ("u64", "rotation_seed"),
-    ("f32", "offset_min"),
-    ("f32", "offset_step"),
-    ("f32", "factor_upper_min"),
-    ("f32", "factor_upper_step"),
-    ("f32", "factor_full_min"),
-    ("f32", "factor_full_step"),
     ("f32", "tan_upper"),
     ("f32", "tan_full"),
-    ("f32", "norm_max"),
-    ("u32", "center_count"),
     ("f32", "norm2_per_f2"),
-    ("u32", "reserved", lambda h: 7),
-    ("f32", "mean", lambda h: h["dim_work"]),
+    ("u32", "reserved", lambda h: 15),
+    ("f32", "mean", lambda h: h["dim_in"]),
     ("f32", "centers", lambda h: h["dim_code"] * h["center_count"]),
     ("align", 64),
     ("u8", "codes", lambda h: h["n"] * h["dim_code"] * h["memory_bits"] // 8),
@@ -114,7 +106,7 @@ PAGES: Final = (
     ("u8", "code_lengths", lambda h: 27 * 33),
 )
 
-#: A data page; ``lower_bytes`` is of the header, and what is left of the page are lists.
+#: A data page; ``lower_bytes`` and ``longest`` are of the header, and what is left of the page are lists.
 PAGE: Final = (
     ("u64", "checksum"),
     ("u32", "number"),
@@ -123,9 +115,10 @@ PAGE: Final = (
     ("u16", "records"),
     ("u16", "lists_at"),
     ("u8", "lower", lambda h: h["records"] * h["lower_bytes"]),
-    ("u16", "factors", lambda h: 2 * h["records"]),
+    ("f32", "offsets", lambda h: h["records"]),
+    ("u16", "ratios", lambda h: h["records"]),
     ("u8", "colors", lambda h: h["records"]),
-    ("u16", "list_ends", lambda h: h["records"]),
+    ("u16", "list_ends", lambda h: h["records"] if h["longest"] else 0),
 )
 
 POSTINGS: Final = (
@@ -193,7 +186,8 @@ def fields_of(name: str, data: bytes) -> Iterator[Field]:
         size = numbers["page_size"]
         for page in range(numbers["page_count"]):
             begin = (page + 1) * size
-            own, _, end = walk(PAGE, data, begin, {"lower_bytes": numbers["lower_bytes"]})
+            known = {name: numbers[name] for name in ("lower_bytes", "longest")}
+            own, _, end = walk(PAGE, data, begin, known)
             yield from own
             if end < begin + size:
                 yield Field("lists", "u8", end, begin + size - end)

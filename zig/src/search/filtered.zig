@@ -18,6 +18,8 @@ const filter_plan = @import("filter_plan.zig");
 const parameters_file = @import("parameters.zig");
 const state = @import("search_state.zig");
 const layout = @import("layout");
+const quant = @import("quant");
+const cached = @import("cached.zig");
 const Search = state.Search;
 const FilterPlan = parameters_file.FilterPlan;
 
@@ -311,7 +313,7 @@ pub fn score_passing(search: *Search, view: *const layout.page.View, full: []f32
     for (ids[0..full.len], 0..) |*id, i| id.* = view.first_vertex + @as(u32, @intCast(i));
     search.filter.?.passes_many(ids[0..full.len], passes[0..full.len]);
     var lower: [layout.page.records_max][*]const u8 = undefined;
-    var factors: [layout.page.records_max]u32 = undefined;
+    var factors: [layout.page.records_max]quant.RecordFactors = undefined;
     var places: [layout.page.records_max]usize = undefined;
     var count: u32 = 0;
     for (passes[0..full.len], 0..) |pass, i| {
@@ -319,7 +321,7 @@ pub fn score_passing(search: *Search, view: *const layout.page.View, full: []f32
         if (!pass) continue;
         ids[count] = view.first_vertex + @as(u32, @intCast(i));
         lower[count] = view.lower + i * lower_bytes;
-        factors[count] = view.factors[i];
+        factors[count] = cached.factors_of(view, i);
         places[count] = i;
         count += 1;
     }
