@@ -7,19 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from bench import (
-    caches,
-    core_report,
-    datasets,
-    filter_report,
-    filter_store,
-    ladder,
-    lines,
-    machine,
-    report,
-    sections,
-    sweep,
-)
+from bench.commands import cache_and_layout, filters, ladder, report, store, sweep
+from bench.harness import datasets, lines, machine, runs, sections, tables
 from bench.peers import install
 
 BUDGET_HELP = "share of n·d·4 bytes, with bits in memory and in the record after a colon: 20%%, 10%%:2+6"
@@ -116,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
 def run_sweep(arguments: argparse.Namespace) -> None:
     dataset = datasets.load(arguments.data.resolve(), limit=arguments.limit, query_count=arguments.queries)
     jobs = [
-        sweep.velo_job(
+        runs.velo_job(
             dataset,
             budget,
             arguments.lists,
@@ -126,9 +115,9 @@ def run_sweep(arguments: argparse.Namespace) -> None:
         )
         for budget in arguments.budgets
     ]
-    share = sweep.share_of(arguments.peer_code_share)
+    share = runs.share_of(arguments.peer_code_share)
     names = [] if arguments.peers == "none" else arguments.peers.split(",")
-    jobs += [sweep.peer_job(name, dataset, arguments.peer_lists, share) for name in names]
+    jobs += [runs.peer_job(name, dataset, arguments.peer_lists, share) for name in names]
     rows = sweep.run(
         dataset,
         jobs,
@@ -164,7 +153,7 @@ def run_filters(arguments: argparse.Namespace) -> None:
             "peers": [] if arguments.peers == "none" else arguments.peers.split(","),
         },
     )
-    table = filter_report.run(context, arguments.out, name, arguments.only)
+    table = filters.run(context, arguments.out, name, arguments.only)
     show(arguments.out, name)
     if table:
         print(lines.tally(table))
@@ -190,7 +179,7 @@ def run_report(arguments: argparse.Namespace) -> None:
             "text": str(arguments.text.resolve()) if arguments.text else None,
         },
     )
-    table = core_report.run(context, arguments.out, name, arguments.only)
+    table = report.run(context, arguments.out, name, arguments.only)
     show(arguments.out, name)
     print(lines.tally(table))
 
@@ -211,9 +200,9 @@ def run_steps(arguments: argparse.Namespace) -> None:
         case "ladder":
             ladder.run(context, arguments.out, name, arguments.only)
         case "cache":
-            caches.run_cache(context, arguments.out, name, arguments.only)
+            cache_and_layout.run_cache(context, arguments.out, name, arguments.only)
         case _:
-            caches.run_layout(context, arguments.out, name, arguments.only)
+            cache_and_layout.run_layout(context, arguments.out, name, arguments.only)
     show(arguments.out, name)
 
 
@@ -247,13 +236,13 @@ def main() -> None:
                 )
                 sweep.finish(dataset, arguments.run, arguments.out, arguments.name)
             case "store":
-                filter_store.run(arguments.rows, arguments.distinct)
+                store.run(arguments.rows, arguments.distinct)
             case "data":
                 print(datasets.find(arguments.set, arguments.maker))
             case "machine":
                 host = machine.describe(Path.cwd(), arguments.probe)
                 print(json.dumps(host, indent=1))
-                print(report.machine_line(host))
+                print(tables.machine_line(host))
     except (datasets.DataError, install.PeerMissing) as error:
         sys.exit(f"bench: {error}")
 
