@@ -20,6 +20,9 @@ __all__ = ["FILE_NAME", "Ids", "given_ids", "write_ids"]
 
 FILE_NAME = "ids.arrow"
 
+#: What answers hold in the place of a hit that there is not.
+NO_ID = -1
+
 #: A checked column of ids: int64, or an Arrow array of large strings (``Any`` to the stubs of pyarrow).
 IdColumn: TypeAlias = Int64Array | Any
 
@@ -39,6 +42,13 @@ def given_ids(ids: Any, row_count: int) -> IdColumn:
     column = _column(ids)
     if len(column) != row_count:
         raise InvalidArgumentError(f"{len(column)} ids were given for {row_count} vectors", argument="ids")
+    if isinstance(column, np.ndarray) and len(column) and bool((column == NO_ID).any()):
+        row = int(np.flatnonzero(column == NO_ID)[0])
+        raise InvalidArgumentError(
+            f"ids: row {row} has the id {NO_ID}, which in answers means that there is no hit",
+            argument="ids",
+            row=row,
+        )
     twice = _first_duplicate(column)
     if twice is not None:
         row, first = twice
@@ -56,7 +66,7 @@ def _column(ids: Any) -> IdColumn:
     if not isinstance(ids, pa.Array | pa.ChunkedArray):
         try:
             ids = pa.array(ids)
-        except (pa.ArrowException, TypeError) as error:
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"ids must be whole numbers or strings: {error}", argument="ids"
             ) from error
@@ -253,6 +263,8 @@ class Ids:
 
     def find(self, ids: Any, argument: str = "ids") -> Int64Array:
         """The vertex of each id, -1 where no vector has it."""
+        if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
+            raise InvalidArgumentError(f"{argument} must be a list of ids, not {ids!r}", argument=argument)
         if len(ids) == 0:
             return np.zeros(0, np.int64)
         column = _column(ids)

@@ -139,7 +139,7 @@ def _table_of(source: Any) -> Any:
             return pa.Table.from_pandas(source, preserve_index=False)
         if hasattr(source, "__arrow_c_stream__"):  # polars, duckdb
             return pa.table(source)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         message = f"metadata cannot be read as a table: {error}"
         raise InvalidArgumentError(message, argument="metadata") from error
     kind = type(source).__name__

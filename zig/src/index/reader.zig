@@ -177,7 +177,8 @@ pub const Reader = struct {
         }
         if (options.links != .on_disk) self.load_links(options, resident, diagnostic) catch |err| {
             // Too little memory for links is not too little for an index whose links may stay on disk.
-            if (err != error.BudgetTooSmall or options.links == .in_memory or !m.page_links) return err;
+            const none = err == error.Unsupported or err == error.BudgetTooSmall;
+            if (!none or options.links == .in_memory or !m.page_links) return err;
         };
         errdefer self.free_links();
         if (m.file(file_vectors)) |file| {
@@ -233,6 +234,12 @@ pub const Reader = struct {
         links.verify() catch return bad_file(diagnostic, file_links);
 
         const built = header.links_built;
+        if (built == 0) {
+            // Navigation would stay where it begins.
+            diagnostic.argument = "plan";
+            diagnostic.say("this index was built without links for memory (links_kept=0): they can only stay on disk", .{});
+            return error.Unsupported;
+        }
         const room: ?u64 = if (options.memory_bytes == 0) null else options.memory_bytes - resident;
         const wanted = @min(built, options.links_kept orelse built);
         const resident_bytes: usize = @intCast(header.resident_bytes());
