@@ -589,7 +589,8 @@ class Index(FurtherSearches):
         dict
             Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), of them
             ``memory_within_budget_bytes`` (what a budget bounds: codes, links, cache, page directory) and
-            ``memory_beside_budget_bytes`` (what does not grow with it: workers, filters), ``disk_bytes`` (by file), ``column_bytes`` (mapped from the file as far as filters touch them) and ``device``.
+            ``memory_beside_budget_bytes`` (workers and filters), ``disk_bytes`` (by file), ``column_bytes``
+            (mapped from the file as far as filters touch them) and ``device``.
         """
         info = self._native_info()
         memory = {

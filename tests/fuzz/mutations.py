@@ -102,7 +102,7 @@ def number(draw: random.Random, kind: str, before: float, related: tuple[int, ..
                 float("-inf"),
                 0.0,
                 -before,
-                before * 1e6,
+                max(-3e38, min(before * 1e6, 3e38)),
                 3e38,
                 -3e38,
                 1e-45,

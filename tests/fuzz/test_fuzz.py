@@ -164,7 +164,7 @@ def test_rows_that_are_no_permutation_are_refused_before_masks_go_by_them(
         {"first_row": 10**30},
         {"first_row": -1},
         {"first_row": "0"},
-        [],
+        [1],
         {"metadata": 5},
         {"metadata": {"generation": 0}},
     ],
