@@ -221,6 +221,9 @@ typedef struct velo_search_options {
     const uint32_t *excluded_vertices; /* NULL, or query_count vertices (UINT32_MAX: none) that are taken as absent, so that
                                     * a row of the index can be a query (for calibration; without a filter). Alive until the
                                     * search has ended */
+    int32_t exact;                 /* 1: the last candidates are scored from the stored vectors (VELO_UNSUPPORTED without
+                                    * them): distances in float64, rounded to float, and the order that they make */
+    uint32_t reserved;
 } velo_search_options;
 
 /* One entry a query; any pointer may be NULL when not wanted. ids and distances hold query_count * k entries, rows
@@ -229,10 +232,11 @@ typedef struct velo_search_out {
     uint32_t struct_size;
     uint32_t reserved;
     int64_t *vertices;             /* (query_count, k), ascending distance */
-    float *distances;              /* (query_count, k): squared L2, negated inner product, 1 - cosine */
+    float *distances;              /* (query_count, k): squared L2, negated inner product, 1 - cosine; estimates from codes
+                                    * unless `exact` was asked for */
     uint32_t *counts;
     int32_t *statuses;             /* velo_status of each query */
-    int64_t *error_pages;          /* page of pages.bin at fault, or -1 */
+    int64_t *error_pages;          /* page at fault, or -1 */
     uint32_t *reads;               /* device reads that it caused */
     uint32_t *rounds;              /* dependent read rounds */
     uint64_t *bytes_read;
@@ -244,6 +248,7 @@ typedef struct velo_search_out {
     uint32_t *records_scored;      /* records of read pages scored with their full code */
     uint32_t *records_used;        /* of them, those that ended in the list or the results */
     uint32_t *shared_reads;        /* pages that another query's read brought; they are not among `reads` */
+    int32_t *error_files;          /* whose page it is: 0 pages.bin, 1 vectors.bin */
 } velo_search_out;
 
 /* Blocking. `queries` are query_count rows of dim elements, contiguous. filters: NULL, or filter_count handles with
