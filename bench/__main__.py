@@ -1,4 +1,4 @@
-"""``python -m bench``: report, ladder, cache, layout, sweep, filters, store, score, data, machine."""
+"""``python -m bench``: report, ladder, cache, layout, sweep, filters, hard, store, score, data, machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import json
 import sys
 from pathlib import Path
 
-from bench.commands import cache_and_layout, filters, ladder, report, store, sweep
+from bench.commands import (
+    cache_and_layout,
+    filters,
+    hard,
+    hard_filters,
+    hard_tables,
+    ladder,
+    report,
+    store,
+    sweep,
+)
 from bench.harness import datasets, lines, machine, runs, sections, tables
 from bench.peers import install
 
@@ -88,6 +98,19 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--ladder", action="store_true", help="late, early, gate, gate and planner instead")
     sub.add_argument("--lists", nargs="+", type=int, help="list sizes of the curves")
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure only these; others as before")
+
+    sub = commands.add_parser("hard", help="sets with varied norms, outliers, copies: recall asked and got")
+    sub.add_argument("--data", type=Path, required=True, help="folder of the sets, a folder each")
+    sub.add_argument("--work", type=Path, default=Path(".bench"), help="indexes, environments, raw answers")
+    sub.add_argument("--out", type=Path, default=Path("docs/results"))
+    sub.add_argument("--name", default="hard", help="name of rows and report")
+    sub.add_argument("--before", default="hard-before", help="name of the rows that stand beside them")
+    sub.add_argument("--sets", nargs="+", metavar="NAME", help="only these")
+    sub.add_argument("--no-peers", action="store_true", help="velo alone")
+    sub.add_argument("--no-velo", action="store_true", help="peers alone")
+    sub.add_argument("--filters", action="store_true", help="recall under filters instead")
+    sub.add_argument("--tables", action="store_true", help="measure nothing: the report from what is kept")
+    sub.add_argument("--threads", type=int, default=2)
 
     sub = commands.add_parser("store", help="the metadata store: writing it, checking and resolving filters")
     sub.add_argument("--rows", type=int, default=1_000_000)
@@ -206,6 +229,28 @@ def run_steps(arguments: argparse.Namespace) -> None:
     show(arguments.out, name)
 
 
+def run_hard(arguments: argparse.Namespace) -> None:
+    data = arguments.data.resolve()
+    run = hard.Run(
+        data=data,
+        work=arguments.work.resolve(),
+        out=arguments.out.resolve(),
+        name=arguments.name,
+        threads=arguments.threads,
+        peers=() if arguments.no_peers else hard.PEERS,
+        velo=not arguments.no_velo,
+    )
+    wanted = arguments.sets
+    if arguments.filters and not arguments.tables:
+        made = [name for name in wanted or hard_filters.MADE if name in hard_filters.MADE]
+        brought = [name for name in wanted or () if name not in hard_filters.MADE]
+        names = hard.chosen_names(data, brought) if brought or not wanted else []
+        hard_filters.run(run, [*made, *names])
+    elif not arguments.tables:
+        hard.run_sets(run, hard.chosen_names(data, wanted))
+    print(hard_tables.write(run.out, run.name, arguments.before).read_text())
+
+
 def query_count(folder: Path) -> int:
     """Half of a set's queries, so that as many are left to fill caches; at most 5,000, and 2,000 of them for
     sets that are searched in minutes.
@@ -235,6 +280,8 @@ def main() -> None:
                     arguments.data.resolve(), limit=arguments.limit, query_count=arguments.queries
                 )
                 sweep.finish(dataset, arguments.run, arguments.out, arguments.name)
+            case "hard":
+                run_hard(arguments)
             case "store":
                 store.run(arguments.rows, arguments.distinct)
             case "data":

@@ -278,7 +278,7 @@ def score(dataset: Dataset, case: Case, ids: NDArray[np.int64]) -> float:
     """Mean recall against the true matches, over the queries that have any."""
     counts = (case.truth_ids >= 0).sum(axis=1)
     exact = datasets.exact_distances(dataset.base, case.queries, case.truth_ids, dataset.metric)
-    bound = np.where(np.isinf(exact), -1, exact).max(axis=1)
+    bound = np.where(np.isinf(exact), -np.inf, exact).max(axis=1)
     some = counts > 0
     shares = datasets.recall_within(dataset, case.queries[some], ids[some], bound[some], counts[some])
     return float(shares.mean())

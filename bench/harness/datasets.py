@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +16,14 @@ from numpy.typing import NDArray
 from velo.formats import read_truth
 
 Vectors = NDArray[np.uint8] | NDArray[np.float16] | NDArray[np.float32]
+Real = TypeVar("Real", np.float32, np.float64)
 
 K = 10
 BLOCK_ROWS = 50_000
 #: Relative slack when two distances are compared, for sets whose distances are rounded.
 DISTANCE_SLACK = 1e-5
+#: The same for sets whose truth was found in float64.
+EXACT_SLACK = 1e-9
 
 
 class DataError(Exception):
@@ -37,6 +42,7 @@ class Dataset:
     truth_ids: NDArray[np.int64]
     #: Parquet file of the base vectors' columns, where the set has them.
     labels: Path | None = None
+    slack: float = DISTANCE_SLACK
 
     @property
     def n(self) -> int:
@@ -60,6 +66,7 @@ def read_u8bin(path: Path) -> NDArray[np.uint8]:
 
 def load(folder: Path, *, limit: int | None = None, query_count: int | None = None) -> Dataset:
     """Open the set in ``folder``; with ``limit`` its first rows only, with truth of their own."""
+    slack = DISTANCE_SLACK
     if (folder / "base.u8bin").exists():
         base: Vectors = read_u8bin(folder / "base.u8bin")
         queries: Vectors = np.asarray(read_u8bin(folder / "query.u8bin"))
@@ -76,9 +83,16 @@ def load(folder: Path, *, limit: int | None = None, query_count: int | None = No
         with np.load(folder / "truth.npz") as arrays:
             truth = arrays["all_ids"].astype(np.int64)
         metric = "cosine"
+    elif (folder / "set.json").exists():
+        base = np.load(folder / "base.npy", mmap_mode="r")
+        queries = np.load(folder / "query.npy")
+        with np.load(folder / "truth.npz") as arrays:
+            truth = arrays["ids"].astype(np.int64)
+        metric = json.loads((folder / "set.json").read_text())["metric"]
+        slack = EXACT_SLACK
     else:
         raise DataError(
-            f"{folder} holds no set that is known here: no base.u8bin, sample.u8bin or base.f16.npy"
+            f"{folder} holds no set that is known here: no base.u8bin, sample.u8bin, base.f16.npy or set.json"
         )
     if query_count is not None:
         queries, truth = queries[:query_count], truth[:query_count]
@@ -87,7 +101,7 @@ def load(folder: Path, *, limit: int | None = None, query_count: int | None = No
         truth = nearest(base, queries, K, metric)
     columns = (folder / name for name in ("labels.parquet", "sample_labels.parquet", "meta.parquet"))
     labels = next((path for path in columns if path.exists()), None)
-    return Dataset(folder.name, folder, metric, base, queries, truth[:, :K], labels)
+    return Dataset(folder.name, folder, metric, base, queries, truth[:, :K], labels, slack)
 
 
 def nearest(base: Vectors, queries: Vectors, k: int, metric: str) -> NDArray[np.int64]:
@@ -98,7 +112,9 @@ def nearest(base: Vectors, queries: Vectors, k: int, metric: str) -> NDArray[np.
     distances = np.empty((len(queries), 0), dtype=np.float32)
     for start in range(0, len(base), BLOCK_ROWS):
         rows = for_peers(base[start : start + BLOCK_ROWS], metric).astype(np.float32)
-        block = np.einsum("ij,ij->i", rows, rows)[None, :] - 2 * (wanted @ rows.T)
+        block = -2 * (wanted @ rows.T)
+        if metric != "ip":
+            block += np.einsum("ij,ij->i", rows, rows)[None, :]
         near = np.argpartition(block, min(keep, len(rows)) - 1, axis=1)[:, :keep]
         found = np.concatenate([found, near + start], axis=1)
         distances = np.concatenate([distances, np.take_along_axis(block, near, axis=1)], axis=1)
@@ -115,26 +131,33 @@ def nearest(base: Vectors, queries: Vectors, k: int, metric: str) -> NDArray[np.
 def exact_distances(
     base: Vectors, queries: Vectors, ids: NDArray[np.int64], metric: str
 ) -> NDArray[np.float64]:
-    """Squared L2 in float64 (of normalised vectors for cosine) of each query to each of its ids; id -1 is
-    infinitely far.
+    """Squared L2 in float64 (of normalised vectors for cosine), or the inner product's negative, of each
+    query to each of its ids; id -1 is infinitely far.
     """
     out = np.empty(ids.shape, dtype=np.float64)
     for start in range(0, len(ids), 500):
         part = slice(start, start + 500)
-        rows = for_peers(base[np.maximum(ids[part], 0)], metric).astype(np.float64)
-        wanted = for_peers(queries[part], metric).astype(np.float64)
-        out[part] = ((rows - wanted[:, None, :]) ** 2).sum(axis=2)
+        rows = base[np.maximum(ids[part], 0)].astype(np.float64)
+        wanted = queries[part].astype(np.float64)[:, None, :]
+        if metric == "ip":
+            out[part] = -(rows * wanted).sum(axis=2)
+            continue
+        if metric == "cosine":
+            rows, wanted = unit(rows), unit(wanted)
+        out[part] = ((rows - wanted) ** 2).sum(axis=2)
     out[ids < 0] = np.inf
     return out
 
 
 def for_peers(vectors: Vectors, metric: str) -> Vectors:
-    """The same neighbors under plain L2: cosine's vectors normalised, L2's as they are."""
-    if metric == "l2":
-        return vectors
-    wide = vectors.astype(np.float32)
-    unit: NDArray[np.float32] = wide / np.linalg.norm(wide, axis=-1, keepdims=True)
-    return unit
+    """What a system without cosine is given: cosine's vectors normalised, others as they are."""
+    return unit(vectors.astype(np.float32)) if metric == "cosine" else vectors
+
+
+def unit(vectors: NDArray[Real]) -> NDArray[Real]:
+    """Each row over its length; a row of zeros stays as it is."""
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return (vectors / np.where(norms > 0, norms, 1)).astype(vectors.dtype, copy=False)
 
 
 def recall(dataset: Dataset, ids: NDArray[np.int64], k: int = K) -> NDArray[np.float64]:
@@ -157,7 +180,8 @@ def recall_within(
     distances = exact_distances(dataset.base, queries, ids, dataset.metric)
     ordered = np.sort(ids, axis=1)
     repeats = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).sum(axis=1)
-    hits = (distances <= bound[:, None] * (1 + DISTANCE_SLACK)).sum(axis=1) - repeats
+    reach = bound + dataset.slack * np.abs(bound)
+    hits = (distances <= reach[:, None]).sum(axis=1) - repeats
     shares: NDArray[np.float64] = np.minimum(hits, true_counts) / true_counts
     return shares
 

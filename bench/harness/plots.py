@@ -159,6 +159,73 @@ def bars(
     save(drawn, axes, path, title=title, x="", y=y)
 
 
+def asked_and_got(
+    states: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], path: Path, *, title: str
+) -> None:
+    """A panel a state, a line a set through its (asked, got); those that fall short bear their names."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    drawn, panels = plt.subplots(
+        1,
+        len(states),
+        figsize=(5.4 * len(states), 5.4),
+        dpi=130,
+        layout="constrained",
+        sharey=True,
+        squeeze=False,
+    )
+    for axes, (state, sets) in zip(panels[0], states.items(), strict=True):
+        asked = sorted({point[0] for points in sets.values() for point in points})
+        places = {recall: place for place, recall in enumerate(asked)}
+        axes.set_axisbelow(True)
+        axes.grid(True, color="#e7e5e4", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.plot(range(len(asked)), asked, color="#111111", linestyle="--", linewidth=1.2, label="as asked")
+        names = []
+        for name, points in sets.items():
+            known = [point for point in points if point[0] <= 0.95]
+            short = any(got < recall - 0.005 for recall, got in known)
+            color = "#c2410c" if short else "#0b5cad"
+            axes.plot(
+                [places[recall] for recall, _ in points],
+                [got for _, got in points],
+                color=color,
+                marker="o",
+                markersize=2.5,
+                linewidth=1.0,
+                alpha=0.85,
+            )
+            if short:
+                names.append((points[-1][1], name))
+        for at, (_, name) in zip(apart([value for value, _ in sorted(names)]), sorted(names), strict=True):
+            axes.annotate(name, (len(asked) - 0.95, at), fontsize=7, color="#c2410c", va="center")
+        axes.set_xticks(range(len(asked)), [f"{recall:g}" for recall in asked])
+        axes.set_xlim(-0.2, len(asked) + 0.4)
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel("recall asked")
+        axes.set_title(" · ".join(filter(None, (title, state))), fontsize=10, loc="left")
+        axes.legend(frameon=False, fontsize=8, loc="lower left")
+    panels[0][0].set_ylabel("recall got")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn.savefig(path)
+    plt.close(drawn)
+
+
+def apart(values: Sequence[float], gap: float = 0.024) -> list[float]:
+    """Ascending places near ``values``, also ascending, at least ``gap`` from one another and below 1."""
+    places: list[float] = []
+    for value in values:
+        places.append(max(value, places[-1] + gap) if places else value)
+    top = 1.0
+    for number in reversed(range(len(places))):
+        places[number] = min(places[number], top)
+        top = places[number] - gap
+    return places
+
+
 def lines(
     series: Mapping[str, Sequence[tuple[float, float]]],
     path: Path,

@@ -22,11 +22,11 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo.building.held_out import HeldOut, draw_rows, exact_neighbors
+from velo.building.held_out import HeldOut, draw_distinct, exact_neighbors
 from velo.errors import BudgetTooSmallError
 from velo.formats.source import Source
 from velo.index import Index, open_index
-from velo.options import OpenTuning
+from velo.options import FILTER_PLANS, OpenTuning
 from velo.search.request import Request
 from velo.types import AnyArray
 
@@ -50,6 +50,10 @@ _LISTS_ON_DISK_MAX: Final = 760
 
 #: Lists longer than this are searched with a quarter of the sample.
 _LIST_FULL_SAMPLE: Final = 290
+
+#: Standard deviations within which a scan reads when it is measured: what it misses then, codes cannot tell.
+_SCAN_SIGMA: Final = 3.1
+_SCAN_LIST: Final = 512
 
 #: Queries that all workers have under way: few, for each takes memory beside the budget.
 _IN_FLIGHT: Final = 8
@@ -91,7 +95,9 @@ class _Seen:
     rows: AnyArray
 
 
-def excluding(index: Index, queries: AnyArray, k: int, list_size: int, vertices: AnyArray) -> Request:
+def excluding(
+    index: Index, queries: AnyArray, k: int, list_size: int, vertices: AnyArray, scan: bool = False
+) -> Request:
     """Search for rows of the index, each taken as absent for its own search.
 
     Parameters
@@ -101,6 +107,8 @@ def excluding(index: Index, queries: AnyArray, k: int, list_size: int, vertices:
     k, list_size : int
     vertices : ndarray of shape (m,), uint32
         The vertex of each query.
+    scan : bool
+        Look at the codes of all rows, and read all that may be among the nearest.
 
     Returns
     -------
@@ -109,6 +117,8 @@ def excluding(index: Index, queries: AnyArray, k: int, list_size: int, vertices:
     """
     options = _native.new("velo_search_options")
     options.k, options.list_size = k, list_size
+    if scan:
+        options.filter_plan, options.sigma = FILTER_PLANS["scan"], _SCAN_SIGMA
     left_out = _native.pointer("uint32_t", np.ascontiguousarray(vertices, np.uint32))
     options.excluded_vertices = left_out  # alive as long as left_out is
     request = Request(queries, index.dim, k, options, [], _native.ffi.NULL)
@@ -165,7 +175,7 @@ def calibrate(
     n = len(order)
     tell = watch or (lambda _done: None)
     tell(0)
-    rows = draw_rows(n, sample_size(n), seed)
+    rows = draw_distinct(source, sample_size(n), seed, start, stop)
     k_most = min(max(_K_OTHERS), n // 10)
     if len(rows) and k_most >= K_MEASURED:
         held = exact_neighbors(source, rows, k_most, metric, start, stop, lambda done: tell(done // 2))
@@ -176,7 +186,7 @@ def calibrate(
                 curves = table.curves(folder, other_k, lambda share: tell(n // 2 + int(n // 2 * share)))
             except BudgetTooSmallError:
                 curves = []
-            document = json.dumps({"queries": len(held.rows), "curves": curves})
+            document = json.dumps({"queries": len(held.rows), "curves": curves, "scan": table.scan})
             text = _native.ffi.new("char[]", document.encode())
             if curves:
                 _native.check(_native.lib.velo_calibration_store(os.fsencode(folder), text), "path")
@@ -201,6 +211,8 @@ class _Table:
         self._threads = threads
         self._memory_bytes = max(1, memory_bytes - order.nbytes) if memory_bytes else 0
         self._page_links = page_links
+        #: What a look at all codes finds, where the graph does not find enough.
+        self.scan: dict[str, float | int] | None = None
         chosen = np.zeros(len(order), bool)
         chosen[held.rows] = True
         vertices = np.flatnonzero(chosen[order])
@@ -221,6 +233,10 @@ class _Table:
             if most:
                 widest = self._curve(index, K_MEASURED, [])
                 found.append((K_MEASURED, most, widest))
+                if max(one.point.recall for one in widest) < _RECALL_ENOUGH:
+                    self.scan = self._search(
+                        index, K_MEASURED, _SCAN_LIST, self._part, scan=True
+                    ).point.to_dict()
                 tell(1 / steps)
                 for number, k in enumerate(other_k):
                     found.append((k, most, self._curve(index, k, [])))
@@ -293,9 +309,9 @@ class _Table:
                 break
         return seen
 
-    def _search(self, index: Index, k: int, list_size: int, rows: AnyArray) -> _Seen:
+    def _search(self, index: Index, k: int, list_size: int, rows: AnyArray, scan: bool = False) -> _Seen:
         held = self._held.part(rows)
-        answered = excluding(index, held.queries, k, list_size, self._vertices[rows])
+        answered = excluding(index, held.queries, k, list_size, self._vertices[rows], scan)
         vertices = answered.vertices
         found_rows = np.where(vertices < 0, -1, self._order[np.maximum(vertices, 0)].astype(np.int64))
         found = held.hits(found_rows, k) / np.maximum(1, np.minimum(k, (held.neighbors >= 0).sum(axis=1)))

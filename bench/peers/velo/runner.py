@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,20 @@ FACTS = (
     "links_kept",
     "records_per_page",
     "adjacency_bits_per_edge",
+    "memory_bits",
+    "record_bits",
+    "stores_vectors",
 )
+#: What of a setting goes to the search as it is.
+ASKED = ("list_size", "recall", "exact")
 
 
 class Velo(System):
     home = "disk"
     index: velo.Index | None = None
     opened: dict[str, Any] | None = None
-    list_size = 0
-    tuning = velo.SearchTuning()
+    asked: dict[str, Any]
+    expected: velo.Expectation | None = None
 
     def version(self) -> str:
         return velo.__version__
@@ -61,12 +67,12 @@ class Velo(System):
                 gc.collect()
             self.index = velo.open(self.path, threads=self.threads, **asked)
             self.opened = asked
-        self.list_size = point["list_size"]
-        self.tuning = velo.SearchTuning(sigma=point.get("sigma"), **point.get("search_tuning", {}))
+        self.asked = {name: point[name] for name in ASKED if name in point}
+        self.asked["tuning"] = velo.SearchTuning(sigma=point.get("sigma"), **point.get("search_tuning", {}))
 
     def search_batch(self, queries: np.ndarray) -> Any:
         assert self.index is not None
-        return self.index.search(queries, self.k, list_size=self.list_size, tuning=self.tuning)
+        return self.index.search(queries, self.k, **self.asked)
 
     def search_one(self, query: np.ndarray) -> Any:
         return self.search_batch(query)
@@ -75,6 +81,7 @@ class Velo(System):
         return np.asarray(answer.ids, dtype=np.int64)
 
     def counters(self, answer: Any) -> dict[str, np.ndarray]:
+        self.expected = answer.expected
         # The latency array of the protocol is taken from outside; the engine's own goes by another name.
         return {
             ("engine_latency_us" if k == "latency_us" else k): np.asarray(v) for k, v in answer.stats.items()
@@ -83,7 +90,8 @@ class Velo(System):
     def facts(self) -> dict[str, Any]:
         assert self.index is not None
         info = self.index.info()
-        return {name: info[name] for name in FACTS}
+        expected = None if self.expected is None else asdict(self.expected)
+        return {**{name: info[name] for name in FACTS}, "expected": expected}
 
 
 if __name__ == "__main__":

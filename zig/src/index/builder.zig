@@ -68,6 +68,8 @@ pub const Builder = struct {
     scanned: u64 = 0,
     /// Of the rows that are not far from all others; zero for inner products, which depend on the origin.
     mean: []f32,
+    /// |q|² from which on a query lies outside the rows. Angles have no outside.
+    remote_norm2: f32 = std.math.floatMax(f32),
     rotation: quant.Rotation,
     /// Rows that lie evenly over the input, `params.dim` elements each, from which the centers are made.
     sample: []f32,
@@ -225,6 +227,7 @@ pub const Builder = struct {
             @memcpy(own.row, drawn[0..self.options.dim]);
             self.to_code_space(own.row, drawn);
         }
+        if (self.options.metric == .l2) self.remote_norm2 = try robust.remote_norm2(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         try robust.pull_in(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         self.centers = try quant.Centers.train(self.allocator, dim, self.sample[0 .. self.sampled * dim], quant.Centers.count_for(self.options.n));
         self.allocator.free(self.sample);
@@ -491,6 +494,7 @@ pub const Builder = struct {
                 .tan_full = 0,
                 .center_count = self.centers.?.count(),
                 .norm2_per_f2 = 0,
+                .remote_norm2 = self.remote_norm2,
             },
             .mean = self.mean,
             .centers = &self.centers.?,

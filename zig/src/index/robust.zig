@@ -40,6 +40,20 @@ pub fn mean(allocator: std.mem.Allocator, sample: []const f32, stride: usize, ou
     for (out, sums) |*value, sum| value.* = @floatCast(sum / near);
 }
 
+/// The square of a length that hardly any row has, of rows around their mean: longer ones lie outside.
+pub fn remote_norm2(allocator: std.mem.Allocator, sample: []const f32, dim: usize) error{OutOfMemory}!f32 {
+    const count = sample.len / dim;
+    const lengths2 = try allocator.alloc(f32, count);
+    defer allocator.free(lengths2);
+    for (lengths2, 0..) |*length2, row| length2.* = quant.kernels().sum_squares(sample.ptr + row * dim, @intCast(dim));
+    std.mem.sortUnstable(f32, lengths2, {}, std.sort.asc(f32));
+    const longest = lengths2[count - 1 - count / 1000];
+    return if (longest > 0) @min(outside * outside * longest, std.math.floatMax(f32)) else std.math.floatMax(f32);
+}
+
+/// A query this many times as long as nearly all rows lies outside.
+const outside = 1.5;
+
 /// Pulls rows that are far from the origin in to where they no longer draw centers away from all others.
 pub fn pull_in(allocator: std.mem.Allocator, sample: []f32, dim: usize) error{OutOfMemory}!void {
     const count = sample.len / dim;

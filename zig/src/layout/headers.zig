@@ -26,7 +26,8 @@ pub const Codes = extern struct {
     tan_upper: f32,
     tan_full: f32,
     norm2_per_f2: f32, // |o|²/F_upper², the mean over all vectors
-    reserved: [15]u32 = @splat(0),
+    remote_norm2: f32, // a query of a larger |q|² lies outside the rows
+    reserved: [14]u32 = @splat(0),
 
     pub const magic_expected = "VELOCODE";
     /// Kernels may look that far past the last entry.

@@ -231,7 +231,13 @@ pub const Search = struct {
         self.chosen = null;
         self.from_cache.reset();
         self.counters = .{};
-        if (filter != null) filtered.begin(self) else self.enter();
+        if (filter != null) filtered.begin(self) else if (parameters.scan or self.is_remote()) filtered.scan(self) else self.enter();
+    }
+
+    /// A query outside the rows has its nearest at the rim, all about as far: a graph of rows does not lead there, and no
+    /// calibration knows such queries. Who names a list gets that list.
+    pub fn is_remote(self: *const Search) bool {
+        return self.parameters.recall > 0 and self.query.norm2 > self.shared.reader.header.remote_norm2;
     }
 
     /// The best of the entry points and the medoid.
