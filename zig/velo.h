@@ -222,7 +222,8 @@ typedef struct velo_search_options {
                                     * a row of the index can be a query (for calibration; without a filter). Alive until the
                                     * search has ended */
     int32_t exact;                 /* 1: the last candidates are scored from the stored vectors (VELO_UNSUPPORTED without
-                                    * them): distances in float64, rounded to float, and the order that they make */
+                                    * them): distances in float64, rounded to float, and the order that they make; 0: by
+                                    * plan; -1: never */
     uint32_t reserved;
 } velo_search_options;
 
@@ -295,6 +296,18 @@ int32_t velo_event_fd(velo_index *index, int32_t *fd_out);
 
 /* The stored vectors (VELO_UNSUPPORTED without them), as float32, in the space of the input. */
 int32_t velo_get_vectors(velo_index *index, const uint32_t *vertices, uint64_t count, float *vectors_out);
+
+/* Storing the vectors of an index that was built without them: open, then every row of the build once and in its order,
+ * then commit. `dim` and `dtype` are those of the rows, and of the index. `order` holds the row of each vertex, `count` of them (velo_build_order). The index is whole all the while:
+ * without the file until commit has renamed a manifest that names it, with all of it from then on. An index that is open
+ * goes on with what it has read. A folder that stores its vectors already is VELO_INVALID_ARGUMENT. One thread at a time. */
+typedef struct velo_vectors velo_vectors;
+int32_t velo_vectors_open(const char *path, uint32_t dim, int32_t dtype, const uint32_t *order, uint64_t count,
+                          velo_vectors **vectors_out);
+int32_t velo_vectors_add(velo_vectors *vectors, const void *rows, uint64_t row_count, uint64_t row_stride);
+int32_t velo_vectors_commit(velo_vectors *vectors);
+/* Always call it. Without a commit nothing is left of what was added. */
+int32_t velo_vectors_close(velo_vectors *vectors);
 
 /* Read every file whole and check every checksum, page and link. *pages_checked_out may be NULL. Needs no open index. */
 int32_t velo_verify(const char *path, uint64_t *pages_checked_out);

@@ -204,7 +204,7 @@ test "vectors stored in a finished index are those that its build would have sto
     const manifest_before = try file_sum(other.path, layout.manifest.file_name);
     const bytes: [*]const u8 = @ptrCast(rows.ptr);
     { // ended early: nothing is left of it
-        var store = try vectors.Store.open(testing.allocator, other.path, &order, &diagnostic);
+        var store = try vectors.Store.open(testing.allocator, other.path, 16, .f32, &order, &diagnostic);
         defer store.close();
         try store.add(bytes, 299, 64, &diagnostic);
         try testing.expectError(error.InvalidArgument, store.commit(&diagnostic));
@@ -216,7 +216,7 @@ test "vectors stored in a finished index are those that its build would have sto
     try testing.expectError(error.FileNotFound, file_sum(other.path, reader.file_vectors ++ ".tmp"));
 
     {
-        var store = try vectors.Store.open(testing.allocator, other.path, &order, &diagnostic);
+        var store = try vectors.Store.open(testing.allocator, other.path, 16, .f32, &order, &diagnostic);
         defer store.close();
         try store.add(bytes, 100, 64, &diagnostic);
         try store.add(bytes + 100 * 64, 200, 64, &diagnostic);
@@ -234,10 +234,10 @@ test "vectors stored in a finished index are those that its build would have sto
         try opened.get_vectors(&.{@intCast(vertex)}, &found, &diagnostic);
         try testing.expectEqualSlices(f32, rows[row * 16 ..][0..16], &found);
     }
-    try testing.expectError(error.InvalidArgument, vectors.Store.open(testing.allocator, other.path, &order, &diagnostic));
+    try testing.expectError(error.InvalidArgument, vectors.Store.open(testing.allocator, other.path, 16, .f32, &order, &diagnostic));
 }
 
-test "an order that is none is refused" {
+test "an order that is none, and rows of another shape, are refused" {
     var place: Place = undefined;
     try place.init();
     defer place.tmp.cleanup();
@@ -251,7 +251,10 @@ test "an order that is none is refused" {
     var beyond = order;
     beyond[7] = 300;
     for ([_][]const u32{ order[0..299], &twice, &beyond }) |bad| {
-        try testing.expectError(error.InvalidArgument, vectors.Store.open(testing.allocator, place.path, bad, &diagnostic));
+        try testing.expectError(error.InvalidArgument, vectors.Store.open(testing.allocator, place.path, 16, .f32, bad, &diagnostic));
         try testing.expectEqualStrings("order", diagnostic.argument);
     }
+    try testing.expectError(error.InvalidArgument, vectors.Store.open(testing.allocator, place.path, 15, .f32, &order, &diagnostic));
+    try testing.expectError(error.InvalidArgument, vectors.Store.open(testing.allocator, place.path, 16, .f16, &order, &diagnostic));
+    try testing.expectEqualStrings("vectors", diagnostic.argument);
 }

@@ -123,7 +123,7 @@ pub const Store = struct {
     committed: bool = false,
 
     /// `order` holds the row of every vertex.
-    pub fn open(allocator: std.mem.Allocator, path: []const u8, order: []const u32, diagnostic: *Diagnostic) Error!Store {
+    pub fn open(allocator: std.mem.Allocator, path: []const u8, dim: u32, dtype: reader.Dtype, order: []const u32, diagnostic: *Diagnostic) Error!Store {
         var dir = std.fs.cwd().openDir(path, .{ .iterate = true }) catch |err| {
             diagnostic.say("{s} is no index: {t}", .{ path, err });
             return error.NotAnIndex;
@@ -137,11 +137,15 @@ pub const Store = struct {
             diagnostic.say("{s} stores its vectors already", .{path});
             return error.InvalidArgument;
         }
-        const dtype = std.meta.stringToEnum(reader.Dtype, m.dtype) orelse return reader.bad_manifest(diagnostic, "dtype");
+        if (dim != m.dim or !std.mem.eql(u8, @tagName(dtype), m.dtype)) {
+            diagnostic.argument = "vectors";
+            diagnostic.say("the rows are {d} of {t}, those of the index {d} of {s}", .{ dim, dtype, m.dim, m.dtype });
+            return error.InvalidArgument;
+        }
         if (m.dim == 0 or m.dim > base.limits.dim_max) return reader.bad_manifest(diagnostic, "dim");
         const vertices = try vertices_of(allocator, order, m.n, diagnostic);
         errdefer allocator.free(vertices);
-        const geometry = Geometry.of(m.dim * dtype.bytes(), try salt_of(dir, diagnostic));
+        const geometry = Geometry.of(dim * dtype.bytes(), try salt_of(dir, diagnostic));
         const file = dir.createFile(temporary, .{ .truncate = true, .read = true }) catch |err|
             return diagnostics.file_error(diagnostic, temporary, "create", err);
         errdefer {
