@@ -20,6 +20,7 @@ from velo.errors import (
     PermissionDeniedError,
     VeloError,
 )
+from velo.folder.leftovers import MARKER, building_folder, old_prefix, settle
 from velo.folder.live import is_live
 
 __all__ = ["durable_file", "folder_to_fill", "os_failure", "sync_folder"]
@@ -40,6 +41,7 @@ def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator
     written_last : str
         The file that makes a folder complete.
     """
+    settle(target)
     there = (target / written_last).is_file() or is_live(target)
     if there and not overwrite and is_live(target):
         raise IndexExistsError(
@@ -48,7 +50,7 @@ def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator
     if not (overwrite and there):
         yield target
         return
-    fresh = target.parent / f".{target.name}.building"
+    fresh = building_folder(target)
     try:
         fresh.mkdir(exist_ok=True)
         handle = os.open(fresh, os.O_RDONLY)
@@ -56,8 +58,13 @@ def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator
         raise os_failure(error, str(fresh)) from error
     try:
         _lock(handle, fresh)
-        if (fresh / written_last).is_file():  # killed when it was complete: of which vectors, nobody knows
-            _empty(fresh)
+        if (fresh / written_last).is_file():  # killed when it was complete
+            if (
+                fresh / MARKER
+            ).is_file():  # whoever builds knows of which vectors, as long as its work is there
+                (fresh / written_last).unlink()
+            else:
+                _empty(fresh)
         try:
             yield fresh
         except BaseException:
@@ -103,7 +110,7 @@ def _swap(fresh: Path, target: Path) -> None:
 
 
 def _swap_locked(fresh: Path, target: Path) -> None:
-    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
+    beside = Path(tempfile.mkdtemp(prefix=old_prefix(target), dir=target.parent))
     try:
         # An index that is open keeps its files until it closes, whatever their folder is called.
         os.rename(target, beside / "old")
