@@ -682,9 +682,9 @@ class Index(FurtherSearches, LiveVerbs):
         dict
             Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), of them
             ``memory_within_budget_bytes`` (what a budget bounds: codes, links, cache, page directory) and
-            ``memory_beside_budget_bytes`` (workers, filters and tombstones), ``disk_bytes`` (by file), ``column_bytes``
-            (mapped from the file as far as filters touch them), ``device`` and ``live``: what was changed since
-            it was built, None where nothing was.
+            ``memory_beside_budget_bytes`` (workers, filters and tombstones), ``disk_bytes`` (by file),
+            ``column_bytes`` (mapped from the file as far as filters touch them), ``device``, and ``live``:
+            what was changed since it was built, None where nothing was.
         """
         info = self._native_info()
         memory = {

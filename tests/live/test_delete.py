@@ -289,12 +289,12 @@ def test_no_page_is_read_for_a_dead_row(folder: Path, vectors: np.ndarray, plan:
     with velo.open(folder, writable=True) as index:
         pages = index.info()["page_count"]
         placed = index._ids.column  # in the order in which pages hold them
-        assert index.search(vectors[0], 300, tuning=tuning).stats["reads"][0] > 0.9 * pages
+        assert index.search(vectors[0], 300, tuning=tuning, exact=False).stats["reads"][0] > 0.9 * pages
         index.delete(placed[: N // 2])
         live = np.sort(placed[N // 2 :])
         hits = []
         for query in vectors[:30]:
-            found = index.search(query, 300, tuning=tuning)
+            found = index.search(query, 300, tuning=tuning, exact=False)
             assert found.stats["reads"][0] <= 0.6 * pages
             hits.append(len(set(found.ids.tolist()) & set(exact(vectors, query, live, 300))) / 300)
         assert np.mean(hits) >= 0.95
