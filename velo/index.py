@@ -29,7 +29,7 @@ from velo.errors import (
 from velo.filters.arguments import filters_of
 from velo.folder.exchange import change_metadata
 from velo.folder.ids import Ids
-from velo.folder.live import is_live
+from velo.folder.live import data_folder, is_live
 from velo.folder.manifest import MANIFEST_FILE, manifest_bytes, read_manifest
 from velo.folder.metadata import open_metadata
 from velo.live.data import LiveData, View
@@ -201,9 +201,10 @@ def verify_folder(path: PathLike) -> int:
     folder = folder_path(path)
     _native.check(_native.lib.velo_verify(bytes(folder), pages), "path")
     # What the library has no eyes for: that ids and metadata are what searches rely on.
-    manifest = read_manifest(folder)
-    Ids(folder, manifest.row_count, manifest.first_row).rows()
-    store = open_metadata(folder, manifest.row_count)
+    data = data_folder(folder)
+    manifest = read_manifest(data)
+    Ids(data, manifest.row_count, manifest.first_row).rows()
+    store = open_metadata(data, manifest.row_count)
     if store is not None:
         _ = store.native_columns, store.statistics
     return int(pages[0])
