@@ -14,7 +14,7 @@ every error is a :class:`VeloError` (:mod:`velo.errors`).
 
 from velo.building.build import build
 from velo.building.collection import build_collection
-from velo.errors import VeloError
+from velo.errors import RecallWarning, VeloError
 from velo.filters import col
 from velo.index import Index
 from velo.index import open_index as open  # noqa: A004
@@ -34,6 +34,7 @@ __all__ = [
     "OpenTuning",
     "Proposal",
     "RangeResult",
+    "RecallWarning",
     "SearchResult",
     "SearchTuning",
     "TunedCandidate",

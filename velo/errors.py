@@ -32,6 +32,7 @@ __all__ = [
     "OutOfMemoryError",
     "PermissionDeniedError",
     "ReadOnlyError",
+    "RecallWarning",
     "SearchTimeoutError",
     "UnknownColumnError",
     "UnknownIdError",
@@ -217,6 +218,10 @@ class NativeLibraryError(VeloError, ImportError):
 
 class MissingDependencyError(VeloError, ImportError):
     """An optional package that this call needs is not installed."""
+
+
+class RecallWarning(UserWarning):
+    """A build cannot hold a recall that searches are likely to ask for; the text says what would."""
 
 
 #: The one table from a ``velo_status`` of ``velo.h`` to the exception that it becomes (VELO_OK: none).

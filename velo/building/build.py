@@ -266,6 +266,7 @@ def build_shard(
                     stop=stop,
                     memory_bytes=limit_bytes,
                     page_links=bool(options.page_links),
+                    vectors=options.store_vectors,
                     watch=lambda done: _tell(watch, "calibrate", done, stop - start),
                 )
         except KeyboardInterrupt:

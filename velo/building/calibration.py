@@ -13,7 +13,9 @@ lists of 48 on, by 0.01 at the shortest ones. The library takes a margin for tha
 from __future__ import annotations
 
 import json
+import logging
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,7 +25,9 @@ import numpy as np
 
 from velo import _native
 from velo.building.held_out import HeldOut, draw_distinct, exact_neighbors
-from velo.errors import BudgetTooSmallError, UnsupportedError
+from velo.building.vectors import store_vectors
+from velo.errors import BudgetTooSmallError, RecallWarning, UnsupportedError
+from velo.folder.manifest import read_manifest
 from velo.formats.source import Source
 from velo.index import Index, open_index
 from velo.options import FILTER_PLANS, OpenTuning
@@ -31,6 +35,10 @@ from velo.search.request import Request
 from velo.types import AnyArray
 
 __all__ = ["K_MEASURED", "Point", "calibrate", "excluding", "sample_size"]
+
+_LOG: Final = logging.getLogger("velo")
+
+VECTORS_FILE: Final = "vectors.bin"
 
 #: The k for which each number of links is measured (also in zig/src/search/calibration.zig).
 K_MEASURED: Final = 10
@@ -60,6 +68,8 @@ _IN_FLIGHT: Final = 8
 
 #: Enough for a promise of 0.99, and where nothing more is to be had.
 _RECALL_ENOUGH: Final = 0.995
+#: Where codes find less than this, vectors are stored.
+_RECALL_WANTED: Final = 0.99
 _GAIN_MIN: Final = 0.0008
 
 
@@ -96,7 +106,13 @@ class _Seen:
 
 
 def excluding(
-    index: Index, queries: AnyArray, k: int, list_size: int, vertices: AnyArray, scan: bool = False
+    index: Index,
+    queries: AnyArray,
+    k: int,
+    list_size: int,
+    vertices: AnyArray,
+    scan: bool = False,
+    exact: bool = False,
 ) -> Request:
     """Search for rows of the index, each taken as absent for its own search.
 
@@ -109,6 +125,8 @@ def excluding(
         The vertex of each query.
     scan : bool
         Look at the codes of all rows, and read all that may be among the nearest.
+    exact : bool
+        Score what is found last from the stored vectors.
 
     Returns
     -------
@@ -117,6 +135,7 @@ def excluding(
     """
     options = _native.new("velo_search_options")
     options.k, options.list_size = k, list_size
+    options.exact = int(exact)
     if scan:
         options.filter_plan, options.sigma = FILTER_PLANS["scan"], _SCAN_SIGMA
     left_out = _native.pointer("uint32_t", np.ascontiguousarray(vertices, np.uint32))
@@ -149,6 +168,7 @@ def calibrate(
     stop: int | None = None,
     memory_bytes: int = 0,
     page_links: bool = True,
+    vectors: bool | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> None:
     """Measure the table behind ``recall`` for a finished index and put it into its manifest.
@@ -169,8 +189,16 @@ def calibrate(
         measured: without room for links only links on disk are, and without room for codes nothing is.
     page_links : bool
         As the index was built: with them links on disk are measured, too.
+    vectors : bool, optional
+        Whether the index stores its vectors. None: where codes alone do not find enough, they are stored.
+        Then, as where they are stored already, searches are exact when they are measured.
     watch : callable, optional
         Called with a number of rows, rising to n; what it raises ends the measurement.
+
+    Warns
+    -----
+    RecallWarning
+        Codes do not find enough, and the vectors shall not be stored.
     """
     n = len(order)
     tell = watch or (lambda _done: None)
@@ -179,18 +207,38 @@ def calibrate(
     k_most = min(max(_K_OTHERS), n // 10)
     if len(rows) and k_most >= K_MEASURED:
         held = exact_neighbors(source, rows, k_most, metric, start, stop, lambda done: tell(done // 2))
-        if len(held.rows) >= len(rows) // 2:
+        if len(held.rows) >= max(1, len(rows) // 2):
             table = _Table(held, order, seed, threads, memory_bytes, page_links)
             other_k = [k for k in _K_OTHERS if k <= k_most]
             try:
-                curves = table.curves(folder, other_k, lambda share: tell(n // 2 + int(n // 2 * share)))
+                curves = table.curves(folder, other_k, lambda share: tell(n // 2 + int(n // 4 * share)))
+                if curves and table.reached < _RECALL_WANTED:
+                    if vectors is False:
+                        warnings.warn(_too_little(table.reached), RecallWarning, stacklevel=2)
+                    else:
+                        if VECTORS_FILE not in read_manifest(folder).files:
+                            _LOG.info("%s; so the vectors are stored, too", _too_little(table.reached))
+                            store_vectors(folder, source, order, start, start + n)
+                        table.exact = True
+                        curves = table.curves(
+                            folder, other_k, lambda share: tell(3 * n // 4 + int(n // 4 * share))
+                        )
             except BudgetTooSmallError:
                 curves = []
-            document = json.dumps({"queries": len(held.rows), "curves": curves, "scan": table.scan})
+            document = json.dumps(
+                {"queries": len(held.rows), "exact": table.exact, "curves": curves, "scan": table.scan}
+            )
             text = _native.ffi.new("char[]", document.encode())
             if curves:
                 _native.check(_native.lib.velo_calibration_store(os.fsencode(folder), text), "path")
     tell(n)
+
+
+def _too_little(reached: float) -> str:
+    return (
+        f"with these vectors codes reach a recall of {reached:.3f} at most; store_vectors=True, or more bits "
+        "(record_bits, memory_bits, search_memory), reach more"
+    )
 
 
 class _Table:
@@ -213,6 +261,10 @@ class _Table:
         self._page_links = page_links
         #: What a look at all codes finds, where the graph does not find enough.
         self.scan: dict[str, float | int] | None = None
+        #: Searches are exact.
+        self.exact = False
+        #: The highest recall that was seen for `K_MEASURED` neighbors.
+        self.reached = 0.0
         chosen = np.zeros(len(order), bool)
         chosen[held.rows] = True
         vertices = np.flatnonzero(chosen[order])
@@ -233,10 +285,11 @@ class _Table:
             if most:
                 widest = self._curve(index, K_MEASURED, [])
                 found.append((K_MEASURED, most, widest))
-                if max(one.point.recall for one in widest) < _RECALL_ENOUGH:
-                    self.scan = self._search(
-                        index, K_MEASURED, _SCAN_LIST, self._part, scan=True
-                    ).point.to_dict()
+                self.reached = max(one.point.recall for one in widest)
+                if self.reached < _RECALL_ENOUGH:
+                    scanned = self._search(index, K_MEASURED, _SCAN_LIST, self._part, scan=True).point
+                    self.scan = scanned.to_dict()
+                    self.reached = max(self.reached, scanned.recall)
                 tell(1 / steps)
                 for number, k in enumerate(other_k):
                     found.append((k, most, self._curve(index, k, [])))
@@ -311,7 +364,7 @@ class _Table:
 
     def _search(self, index: Index, k: int, list_size: int, rows: AnyArray, scan: bool = False) -> _Seen:
         held = self._held.part(rows)
-        answered = excluding(index, held.queries, k, list_size, self._vertices[rows], scan)
+        answered = excluding(index, held.queries, k, list_size, self._vertices[rows], scan, self.exact)
         vertices = answered.vertices
         found_rows = np.where(vertices < 0, -1, self._order[np.maximum(vertices, 0)].astype(np.int64))
         found = held.hits(found_rows, k) / np.maximum(1, np.minimum(k, (held.neighbors >= 0).sum(axis=1)))

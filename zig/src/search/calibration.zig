@@ -57,6 +57,16 @@ pub const Calibration = struct {
         return reached < like and promised(scanned) > reached + scan_gain_min;
     }
 
+    /// Whether a recall needs distances from the stored vectors: where the build found that codes do not tell enough, or
+    /// where more is asked for than codes give.
+    pub fn wants_exact(self: Calibration, k: u32, recall: f32) bool {
+        const around = self.curves_around() orelse return false;
+        if (self.table.?.exact) return true;
+        const reached = @max(promised_at(around.low, limits.list_size_max), promised_at(around.high, limits.list_size_max));
+        const scanned = if (self.table.?.scan) |point| promised(point) else 0;
+        return @max(reached, scanned) < self.recall_like(k, recall);
+    }
+
     /// A scan takes more time than any list.
     const scan_gain_min = 0.004;
 

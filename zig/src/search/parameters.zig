@@ -90,7 +90,7 @@ pub fn resolve(asked: Asked, calibration: Calibration) Parameters {
         .burst_max = if (asked.burst_max == 0) burst_max else @min(asked.burst_max, burst_max),
         .beam_width = if (asked.beam_width == 0) beam_width_default else @min(asked.beam_width, beam_width_max),
         .filter_plan = asked.filter_plan,
-        .exact = asked.exact orelse false,
+        .exact = asked.exact orelse (by_recall and calibration.wants_exact(asked.k, asked.recall)),
         .flags = asked.flags,
         .strict_order = asked.strict_order,
         .prefetch = asked.prefetch,
