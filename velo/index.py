@@ -34,6 +34,7 @@ from velo.options import (
     OpenTuning,
     SearchTuning,
     code_of,
+    folder_path,
     memory_bytes,
     whole_number,
 )
@@ -54,6 +55,9 @@ _METRICS: Final[dict[int, MetricName]] = {code: name for name, code in METRIC_CO
 _PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
 _IO_NAMES: Final = {code: name for name, code in IO_CODES.items()}
 _DTYPE_NAMES: Final = {0: "float32", 1: "float16", 2: "uint8", 3: "int8"}
+
+#: The parts of its memory that an index's budget bounds.
+BUDGETED: Final = ("codes", "links", "cache", "pages")
 
 #: The flag of velo_search_options that counts which records were of use.
 _COUNT_USED = 2
@@ -96,7 +100,7 @@ def open_index(
     ------
     NotAnIndexError, CorruptIndexError, UnsupportedVersionError, BudgetTooSmallError, DeviceError
     """
-    folder = Path(path)
+    folder = folder_path(path)
     if (folder / "collection.json").is_file():
         raise NotAnIndexError(
             f"{folder} is a collection of shards: open one of them, or serve all with velo_serving",
@@ -136,7 +140,7 @@ def _shape_in_manifest(folder: Path) -> tuple[int, int]:
         manifest = read_manifest(folder)
     except VeloError:
         return 1 << 20, 1 << 10  # large enough that no share of it is nothing
-    return manifest.row_count, manifest.dim
+    return min(max(1, manifest.row_count), 2**31), min(max(1, manifest.dim), 2**16)
 
 
 def verify_folder(path: PathLike) -> int:
@@ -157,7 +161,14 @@ def verify_folder(path: PathLike) -> int:
         Naming file and page.
     """
     pages = _native.ffi.new("uint64_t *")
-    _native.check(_native.lib.velo_verify(bytes(Path(path)), pages), "path")
+    folder = folder_path(path)
+    _native.check(_native.lib.velo_verify(bytes(folder), pages), "path")
+    # What the library has no eyes for: that ids and metadata are what searches rely on.
+    manifest = read_manifest(folder)
+    Ids(folder, manifest.row_count, manifest.first_row).rows()
+    store = open_metadata(folder, manifest.row_count)
+    if store is not None:
+        _ = store.native_columns, store.statistics
     return int(pages[0])
 
 
@@ -441,7 +452,14 @@ class Index(FurtherSearches):
         known = [] if self._metadata is None else list(self._metadata.column_names)
         if return_metadata is True:
             return known
-        wanted = [return_metadata] if isinstance(return_metadata, str) else list(return_metadata)
+        if isinstance(return_metadata, str):
+            return_metadata = [return_metadata]
+        if not isinstance(return_metadata, Sequence):
+            raise InvalidArgumentError(
+                f"return_metadata is True or a list of columns, not {return_metadata!r}",
+                argument="return_metadata",
+            )
+        wanted = list(return_metadata)
         for name in wanted:
             if name not in known:
                 raise UnknownColumnError(
@@ -582,8 +600,10 @@ class Index(FurtherSearches):
         Returns
         -------
         dict
-            Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), ``disk_bytes`` (by
-            file), ``column_bytes`` (mapped from the file as far as filters touch them) and ``device``.
+            Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), of them
+            ``memory_within_budget_bytes`` (what a budget bounds: codes, links, cache, page directory) and
+            ``memory_beside_budget_bytes`` (workers and filters), ``disk_bytes`` (by file), ``column_bytes``
+            (mapped from the file as far as filters touch them) and ``device``.
         """
         info = self._native_info()
         memory = {
@@ -621,6 +641,8 @@ class Index(FurtherSearches):
             "stores_vectors": bool(info.stores_vectors),
             "memory_bytes": memory,
             "memory_bytes_total": sum(memory.values()),
+            "memory_within_budget_bytes": sum(memory[part] for part in BUDGETED),
+            "memory_beside_budget_bytes": sum(memory.values()) - sum(memory[part] for part in BUDGETED),
             "memory_budget_bytes": int(info.memory_budget_bytes) or None,
             "disk_bytes": {
                 entry.name: entry.stat().st_size for entry in sorted(self.path.iterdir()) if entry.is_file()

@@ -142,7 +142,11 @@ int32_t velo_build_order(velo_build *build, uint32_t *rows_out);
  * before (ids.arrow, columns.arrow, …): their sizes and checksums enter the manifest. `extra_json` is one JSON object
  * kept verbatim under "user" in the manifest, or NULL. */
 int32_t velo_build_commit(velo_build *build, const char *const *extra_files, uint32_t extra_count, const char *extra_json);
-/* Always call it. Without a commit the work files are removed (and the folder, if the build made it). */
+/* What was done stays when the build is closed, for a later one of the same rows and options, as after a kill. No other
+ * call of this build may be running. */
+int32_t velo_build_keep(velo_build *build);
+/* Always call it. Work files are removed, and without a commit all of the index (and the folder, if the build made it).
+ * Until then a build that is killed after its commit can be taken over, too. */
 int32_t velo_build_close(velo_build *build);
 
 /* ---- an open index ---- */

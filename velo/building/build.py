@@ -16,6 +16,7 @@ from velo import _native
 from velo.building.calibration import calibrate as calibrate_index
 from velo.errors import (
     CancelledError,
+    DeviceError,
     DimensionMismatchError,
     EmptyError,
     VeloError,
@@ -34,7 +35,7 @@ from velo.folder.replace import folder_to_fill, os_failure
 from velo.formats.files import as_source
 from velo.formats.source import Source, chunk_rows, native_dtype, native_layout
 from velo.index import Index, open_index
-from velo.options import DTYPE_CODES, BuildOptions, memory_bytes
+from velo.options import DTYPE_CODES, BuildOptions, folder_path, memory_bytes
 from velo.types import AnyArray, Memory, MetricName, PathLike, ProgressCallback
 
 __all__ = ["STAGES", "Resumed", "Watch", "build", "build_shard", "overall"]
@@ -67,7 +68,7 @@ def build(
     degree: int = 48,
     build_list_size: int = 100,
     alpha: float = 1.2,
-    links_kept: int = 32,
+    links_kept: int | None = None,
     page_links: bool | None = None,
     threads: int | None = None,
     seed: int = 0,
@@ -80,8 +81,8 @@ def build(
     """Build an index in a folder and open it.
 
     Vectors are read twice and never copied whole, so files and memmaps may be larger than memory. A build
-    that fails or is cancelled leaves nothing. One that was killed leaves a folder that does not open; the
-    same call goes on where it was.
+    that fails or is cancelled leaves nothing. One that was interrupted (Ctrl-C) or killed leaves its work;
+    the same call goes on where it was.
 
     Parameters
     ----------
@@ -116,8 +117,9 @@ def build(
         Candidates kept while a vertex is linked; more builds slower and searches better.
     alpha : float
         Pruning: above 1 keeps longer links.
-    links_kept : int
-        Links of a vertex that an open index may keep in memory.
+    links_kept : int, optional
+        Links of a vertex that an open index may keep in memory; 32, or `degree` where that is less. With 0 an
+        index is always opened with its links on disk.
     page_links : bool, optional
         Whether pages hold the links of their records as well, which an index needs that is opened in less
         memory than links take. Without them a page holds more records: an index of 128 dimensions is a
@@ -136,10 +138,10 @@ def build(
     overwrite : bool
         Replace an index at `path` once the new one is complete.
     resume : bool
-        Where a killed build of the same vectors and options left its work, go on from there: the state of a
-        long stage is saved every half minute. The vectors are read and compared first. Work of other vectors
-        or options is removed, as all is without `resume`. With ``threads=1`` the index is the same, byte for
-        byte, as if the build had never been killed.
+        Where a killed or interrupted build of the same vectors and options left its work, go on from there:
+        the state of a long stage is saved every half minute. The vectors are read and compared first. Work of
+        other vectors or options is removed, as all is without `resume`. With ``threads=1`` the index is the
+        same, byte for byte, as if the build had never been killed.
     progress : callable, optional
         Called with (done, total) now and then from this thread; returning False cancels.
 
@@ -242,22 +244,17 @@ def build_shard(
     dtype = native_dtype(source.dtype)
     column = None if ids is None else given_ids(ids, stop - start)
     table = None if metadata is None else given_metadata(metadata, stop - start)
-    target = Path(path)
+    target = folder_path(path)
     with folder_to_fill(target, overwrite, MANIFEST_FILE) as folder:
         limit_bytes = memory_bytes(build_memory, stop - start, dim)
         existed = folder.exists()
         work = _Build(folder, source, dtype, start, stop, options, limit_bytes, restart=not resume)
+        removed = False
         try:
             work.stream(watch, resumed)
             work.run(watch)
             order = work.commit(column, table, watch)
-        except BaseException:
-            work.remove_extra_files()
-            raise
-        finally:
-            work.close()
-        if options.calibrate:
-            try:
+            if options.calibrate:
                 calibrate_index(
                     folder,
                     source,
@@ -271,20 +268,22 @@ def build_shard(
                     page_links=bool(options.page_links),
                     watch=lambda done: _tell(watch, "calibrate", done, stop - start),
                 )
-            except BaseException:
-                _remove_index(folder, not existed)
-                raise
+        except KeyboardInterrupt:
+            work.keep()
+            raise KeyboardInterrupt(
+                f"the work of this build stays in {folder}; the same call goes on from there"
+            ) from None
+        except BaseException:
+            removed = work.committed
+            work.remove()
+            raise
+        finally:
+            # Only now does the library take its marker away: killed before, the same call finishes the index.
+            work.close()
+            if removed and not existed:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
         _tell(watch, "calibrate", stop - start, stop - start)
-
-
-def _remove_index(folder: Path, and_folder: bool) -> None:
-    """Take an index away again, its manifest first, so that it is none from then on."""
-    with contextlib.suppress(OSError, VeloError):
-        names = read_manifest(folder).files
-        for name in (MANIFEST_FILE, *names):
-            (folder / name).unlink(missing_ok=True)
-        if and_folder:
-            folder.rmdir()
 
 
 class _Build:
@@ -317,6 +316,8 @@ class _Build:
         out = _native.ffi.new("velo_build **")
         _native.check(_native.lib.velo_build_open(os.fsencode(folder), struct, out), "path")
         self._handle = out[0]
+        #: Whether the manifest is there.
+        self.committed = False
 
     def stream(self, watch: Watch | None, resumed: Resumed | None = None) -> None:
         """Both passes over the vectors; the second as far as a killed build had not come."""
@@ -355,8 +356,13 @@ class _Build:
             finally:
                 ended.set()
 
-        worker = threading.Thread(target=work, name="velo-build")
-        worker.start()
+        try:
+            threading.Thread(target=work, name="velo-build").start()
+        except RuntimeError as error:
+            raise DeviceError(
+                "the system gave no thread for the build (limits of processes, ulimit -u, and of address "
+                "space, ulimit -v)"
+            ) from error
         progress = _native.new("velo_build_progress")
         stages = list(STAGES)
         try:
@@ -393,8 +399,24 @@ class _Build:
         pointers = _native.ffi.new("char *[]", names)
         user = _native.ffi.new("char[]", json.dumps({"ids": kind, "first_row": self._start}).encode())
         _native.check(_native.lib.velo_build_commit(self._handle, pointers, len(names), user))
+        self.committed = True
         _tell(watch, "commit", self._rows, self._rows)
         return rows
+
+    def keep(self) -> None:
+        """Let what was done stay for the next build of the same vectors and options."""
+        with contextlib.suppress(VeloError):  # what cannot be saved is done again
+            _native.check(_native.lib.velo_build_keep(self._handle), "path")
+
+    def remove(self) -> None:
+        """Take away what the library does not remove: an index that is complete, and files written here."""
+        if self.committed:
+            with contextlib.suppress(OSError, VeloError):
+                # The manifest first, so that it is no index from then on.
+                for name in (MANIFEST_FILE, *read_manifest(self._folder).files):
+                    (self._folder / name).unlink(missing_ok=True)
+        elif not (self._folder / MANIFEST_FILE).exists():  # else that of an index which is not this build's
+            self.remove_extra_files()
 
     def remove_extra_files(self) -> None:
         """Remove what is written here beside the library's own files, so that it can remove the folder."""

@@ -86,7 +86,10 @@ def build(
     degree: Annotated[int, typer.Option(help="Links of a vertex.")] = 48,
     build_list_size: Annotated[int, typer.Option(help="Candidates kept while a vertex is linked.")] = 100,
     alpha: Annotated[float, typer.Option(help="Pruning; above 1 keeps longer links.")] = 1.2,
-    links_kept: Annotated[int, typer.Option(help="Links a vertex that can be kept in memory.")] = 32,
+    links_kept: Annotated[
+        int | None,
+        typer.Option(help="Links a vertex that can be kept in memory; 32, or the degree if that is less."),
+    ] = None,
     page_links: Annotated[
         bool | None,
         typer.Option(
@@ -298,11 +301,20 @@ def tune(
 
 @app.command()
 @reported
-def verify(index: IndexPath, as_json: AsJson = False) -> None:
+def verify(
+    index: IndexPath,
+    clean: Annotated[
+        bool,
+        typer.Option(
+            "--clean", help="First remove what killed builds and exchanges left there and beside it."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Read every file of an index whole and check every checksum, page and link."""
     from velo.cli import inspection
 
-    inspection.verify(index, as_json=as_json)
+    inspection.verify(index, clean=clean, as_json=as_json)
 
 
 metadata_app = typer.Typer(

@@ -21,6 +21,7 @@ export fn velo_cpu_level() [*:0]const u8 {
 }
 
 test {
+    _ = @import("common.zig");
     _ = @import("errors.zig");
     _ = @import("filters.zig");
     _ = @import("tickets.zig");

@@ -182,10 +182,13 @@ fn open(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
         self.reader.deinit();
         return common.out_of_memory();
     };
-    self.completed = tickets.Completed.init() catch {
+    self.completed = tickets.Completed.init() catch |err| {
         self.shared.deinit(common.allocator);
         self.reader.deinit();
-        return fail(.out_of_memory, .{}, "the system gave no eventfd", .{});
+        return switch (err) {
+            error.SystemResources => common.out_of_memory(),
+            else => fail(.io, .{}, "the system gave no eventfd: {s}", .{index.diagnostic.reason(err)}),
+        };
     };
     self.process = common.process();
     self.calls = .init(0);
@@ -224,7 +227,7 @@ fn start(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
     defer common.allocator.free(pages_path);
     const direct = o.buffered == 0;
     const pages = io.open_pages(pages_path, direct) catch |err|
-        return fail(.io, .{ .file = index.reader.file_pages }, "cannot open {s}: {t}", .{ index.reader.file_pages, err });
+        return fail(.io, .{ .file = index.reader.file_pages }, "cannot open {s}: {s}", .{ index.reader.file_pages, index.diagnostic.reason(err) });
     self.pages_fd = pages.fd;
     self.vectors_fd = null;
     if (self.reader.vectors != null) {
@@ -285,7 +288,10 @@ fn start_engine(self: *Index, o: OpenOptions, pages: io.Pages, direct: bool, opt
 }
 
 fn engine_failed(err: anyerror) i32 {
-    return fail(.out_of_memory, .{}, "cannot start the search workers: {t}", .{err});
+    return switch (err) {
+        error.ThreadFailed => fail(.io, .{}, "cannot start the search workers: the system gave no thread (limits of processes, ulimit -u, and of address space, ulimit -v)", .{}),
+        else => fail(.out_of_memory, .{}, "cannot start the search workers: {t}", .{err}),
+    };
 }
 
 export fn velo_index_close(handle: ?*Index) i32 {

@@ -502,7 +502,7 @@ pub fn Engine(comptime Device: type) type {
                     .record_count = reader.directory.record_count(page),
                 }) catch |err| return switch (err) {
                     error.BadChecksum, error.WrongPage, error.WrongIndex => .{ .damaged = .corrupt },
-                    error.BadRecordCount, error.BadAdjacency => .broken,
+                    error.BadRecordCount, error.BadAdjacency, error.BadFactors => .broken,
                 };
                 return .{ .view = view };
             }
