@@ -223,6 +223,7 @@ class Index(FurtherSearches):
         filter: Any = None,  # noqa: A002
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         return_metadata: Sequence[str] | bool | None = None,
         group_by: str | None = None,
         group_size: int = 1,
@@ -247,6 +248,14 @@ class Index(FurtherSearches):
             taken, and ``expected`` of the result says what that finds.
         list_size : int, optional
             Candidates kept while searching, instead of a choice by `recall`.
+        exact : bool, optional
+            Whether the distances of the answers, and so their order, come from the vectors themselves; the
+            index must store them (:func:`velo.build`). They are then computed in float64 and rounded to
+            float32 once: a vector of the index is at 0 from itself in ``l2`` and ``cosine``. Whatever may
+            belong to the k nearest within the error of its code is read for that, mostly in one more round
+            of reads, which ``stats`` counts. Without it a distance is an estimate from a code: with 10 bits
+            a dimension about 3e-4 from the true one, one in a hundred 1.5e-3, and more where distances are
+            small beside the vectors' lengths, so that some percent of near neighbors change places.
         return_metadata : list of str or True, optional
             Columns to return with the hits.
         group_by : str, optional
@@ -262,7 +271,8 @@ class Index(FurtherSearches):
         Returns
         -------
         SearchResult
-            ``ids`` and ``distances`` of shape (nq, k); ``stats`` with one entry a query. With `group_by` a
+            ``ids`` and ``distances`` of shape (nq, k): squared L2, negated inner product, 1 - cosine, less is
+            nearer (see `exact`); ``stats`` with one entry a query. With `group_by` a
             :class:`GroupedResult`, of shape (nq, k, group_size).
 
         Examples
@@ -271,7 +281,7 @@ class Index(FurtherSearches):
         """
         columns = None if return_metadata is None else self._columns(return_metadata)
         if group_by is not None:
-            prepare = self._rounds(recall, list_size, timeout_s, tuning)
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
             script, single = self._group_script(queries, k, filter, group_by, group_size)
             return self._group_result(drive(script, lambda one: self._run(prepare(one))), single, columns)
         check_no_group_size(group_size)
@@ -281,9 +291,9 @@ class Index(FurtherSearches):
             and type(queries) is np.ndarray
             and queries.shape in self._single_shapes
         ):
-            prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning)
+            prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
             return prepared.search_one(self._handle, self._gate, self._ids, queries)
-        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning)
+        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
         return self._result(self._run(request), columns)
 
     async def search_async(
@@ -294,6 +304,7 @@ class Index(FurtherSearches):
         filter: Any = None,  # noqa: A002
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         return_metadata: Sequence[str] | bool | None = None,
         group_by: str | None = None,
         group_size: int = 1,
@@ -308,12 +319,12 @@ class Index(FurtherSearches):
         """
         columns = self._columns(return_metadata)
         if group_by is not None:
-            prepare = self._rounds(recall, list_size, timeout_s, tuning)
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
             script, single = self._group_script(queries, k, filter, group_by, group_size)
             found = await drive_async(script, lambda one: self._run_async(prepare(one)))
             return self._group_result(found, single, columns)
         check_no_group_size(group_size)
-        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning)
+        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
         return self._result(await self._run_async(request), columns)
 
     def _arguments(self, request: Request) -> Any:
@@ -358,6 +369,7 @@ class Index(FurtherSearches):
         filter: Any = None,  # noqa: A002
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         tuning: SearchTuning | None = None,
     ) -> Explanation:
         """Run one query and tell how it was answered: plan, hops, reads, bytes, time.
@@ -365,7 +377,7 @@ class Index(FurtherSearches):
         Parameters
         ----------
         query : array-like of shape (dim,)
-        k, filter, recall, list_size, tuning :
+        k, filter, recall, list_size, exact, tuning :
             As for :meth:`search`.
 
         Returns
@@ -375,7 +387,7 @@ class Index(FurtherSearches):
         """
         started = time.perf_counter()
         counted = replace(tuning or SearchTuning(), flags=(tuning.flags if tuning else 0) | _COUNT_USED)
-        request = self._request(query, k, filter, recall, list_size, None, counted)
+        request = self._request(query, k, filter, recall, list_size, None, counted, exact)
         if request.query_count != 1:
             raise InvalidArgumentError("explain takes a single query", argument="query")
         with self._gate:
@@ -409,11 +421,12 @@ class Index(FurtherSearches):
         list_size: int | None,
         timeout_s: float | None,
         tuning: SearchTuning | None,
+        exact: bool | None,
     ) -> Request:
         if self._gate.forked or self._gate.closed:
             with self._gate:  # says which
                 pass
-        prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning)
+        prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
         compiler = self._filters
         compiled = filters_of(filters, compiler)
         handles = _native.ffi.NULL

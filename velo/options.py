@@ -266,7 +266,8 @@ class BuildOptions:
     page_links: bool | None = None
     threads: int | None = None
     seed: int = 0
-    store_vectors: bool = False
+    #: None: only where the build finds that codes alone do not reach a recall.
+    store_vectors: bool | None = None
     affinity_percent: int = 5
     #: Seconds at least between two times that the state of a long stage is saved, for a build that is killed.
     checkpoint_s: float = 30.0
@@ -344,7 +345,7 @@ class BuildOptions:
         struct.no_page_links = int(not self.page_links)
         struct.threads = self.threads or 0
         struct.seed = self.seed
-        struct.store_vectors = int(self.store_vectors)
+        struct.store_vectors = int(bool(self.store_vectors))
         struct.affinity_percent = self.affinity_percent
         struct.checkpoint_ms = int(self.checkpoint_s * 1000)
 
@@ -477,6 +478,7 @@ def fill_search(
     list_size: Any,
     timeout_s: Any,
     tuning: SearchTuning | None,
+    exact: Any = None,
 ) -> None:
     """Check what a search was asked for and write it into a ``velo_search_options``."""
     struct.k = whole_number(k, "k", 1, 1 << 24)
@@ -495,5 +497,9 @@ def fill_search(
             )
         # No search lasts an hour; the bound keeps infinity and its like out of the integer.
         struct.timeout_us = max(1, int(min(float(timeout_s), 3600.0) * 1e6))
+    if exact is not None:
+        if not isinstance(exact, bool):
+            raise InvalidArgumentError(f"exact must be True, False or None, not {exact!r}", argument="exact")
+        struct.exact = 1 if exact else -1
     if tuning is not None:
         tuning.fill(struct)

@@ -56,7 +56,7 @@ def build_collection(
     page_links: bool | None = None,
     threads: int | None = None,
     seed: int = 0,
-    store_vectors: bool = False,
+    store_vectors: bool | None = None,
     calibrate: bool = True,
     overwrite: bool = False,
     progress: ProgressCallback | None = None,

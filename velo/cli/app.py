@@ -101,8 +101,12 @@ def build(
     threads: Threads = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     store_vectors: Annotated[
-        bool, typer.Option("--store-vectors", help="Keep the vectors themselves.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--store-vectors/--no-store-vectors",
+            help="Keep the vectors themselves, for exact distances; else only where codes miss a recall.",
+        ),
+    ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate/--no-calibrate", help="Measure which list each recall takes.")
     ] = True,
@@ -176,6 +180,10 @@ def search(
     truth: Annotated[Path | None, typer.Option(help="Exact neighbors, to measure recall.")] = None,
     recall: Annotated[float | None, typer.Option(help="Recall to aim for, between 0 and 1.")] = None,
     list_size: Annotated[int | None, typer.Option(help="Candidates kept while searching.")] = None,
+    exact: Annotated[
+        bool | None,
+        typer.Option("--exact/--estimated", help="Distances from stored vectors, or from codes alone."),
+    ] = None,
     first: Annotated[int | None, typer.Option(min=1, help="Only so many queries.")] = None,
     column: Annotated[str | None, typer.Option(help="Column or data set of the queries.")] = None,
     memory: MemoryText = None,
@@ -208,6 +216,7 @@ def search(
         truth=truth,
         recall=recall,
         list_size=list_size,
+        exact=exact,
         first=first,
         column=column,
         memory=memory,

@@ -8,6 +8,7 @@ const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
 const space = @import("space.zig");
 const trim = @import("trim.zig");
+const Vectors = @import("vectors.zig").Vectors;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 
@@ -68,7 +69,7 @@ pub const Reader = struct {
     links: ?layout.links.Links = null,
     links_memory: base.AlignedBytes = .empty,
     links_kept: u32 = 0,
-    vectors: ?std.fs.File = null,
+    vectors: ?Vectors = null,
 
     pub fn manifest(self: *const Reader) *const layout.manifest.Manifest {
         return &self.parsed.value;
@@ -183,13 +184,13 @@ pub const Reader = struct {
         errdefer self.free_links();
         if (m.file(file_vectors)) |file| {
             try check_size(dir, file, diagnostic);
-            self.vectors = dir.openFile(file_vectors, .{}) catch |err| return files.open_error(diagnostic, file_vectors, err);
+            self.vectors = try Vectors.open(dir, m, header.dim_in * dtype.bytes(), pages_header.salt, diagnostic);
         }
         return self;
     }
 
     pub fn deinit(self: *Reader) void {
-        if (self.vectors) |file| file.close();
+        if (self.vectors) |*vectors| vectors.close();
         self.free_links();
         self.directory.deinit(self.allocator);
         self.rotation.deinit(self.allocator);
@@ -345,25 +346,17 @@ pub const Reader = struct {
 
     /// Stored vectors of these vertices as float32 (count × dim), in the space of the input.
     pub fn get_vectors(self: *const Reader, vertices: []const u32, out: []f32, diagnostic: *Diagnostic) Error!void {
-        const file = self.vectors orelse {
+        const vectors = self.vectors orelse {
             diagnostic.say("this index stores no vectors; build it with store_vectors=True", .{});
             return error.Unsupported;
         };
-        const dim = self.header.dim_in;
-        const row_bytes = dim * self.dtype.bytes();
-        const row = try self.allocator.alloc(u8, row_bytes);
-        defer self.allocator.free(row);
-        for (vertices, 0..) |vertex, i| {
-            if (vertex >= self.n()) {
-                diagnostic.argument = "vertices";
-                diagnostic.say("vertex {d} is not below {d}", .{ vertex, self.n() });
-                return error.InvalidArgument;
-            }
-            const len = file.preadAll(row, @as(u64, vertex) * row_bytes) catch |err|
-                return diagnostics.file_error(diagnostic, file_vectors, "read", err);
-            if (len != row_bytes) return bad_file(diagnostic, file_vectors);
-            space.convert(self.dtype, row, out[i * dim ..][0..dim]);
+        for (vertices) |vertex| {
+            if (vertex < self.n()) continue;
+            diagnostic.argument = "vertices";
+            diagnostic.say("vertex {d} is not below {d}", .{ vertex, self.n() });
+            return error.InvalidArgument;
         }
+        try vectors.read(self.allocator, self.dtype, vertices, out, diagnostic);
     }
 };
 
@@ -449,12 +442,12 @@ fn check_size(dir: std.fs.Dir, file: layout.manifest.File, diagnostic: *Diagnost
     }
 }
 
-fn bad_manifest(diagnostic: *Diagnostic, what: []const u8) Error {
+pub fn bad_manifest(diagnostic: *Diagnostic, what: []const u8) Error {
     diagnostic.in_file(layout.manifest.file_name, "the manifest says nothing sensible of {s}", .{what});
     return error.Corrupt;
 }
 
-fn bad_file(diagnostic: *Diagnostic, name: []const u8) Error {
+pub fn bad_file(diagnostic: *Diagnostic, name: []const u8) Error {
     diagnostic.in_file(name, "{s} is damaged: its header or tables contradict the manifest", .{name});
     return error.Corrupt;
 }

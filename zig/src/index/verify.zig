@@ -21,6 +21,14 @@ pub fn verify(allocator: std.mem.Allocator, path: []const u8, pages_checked: *u6
         };
     };
     try check_pages(allocator, &opened, pages_checked, diagnostic);
+    if (opened.vectors) |*vectors| {
+        const page = try allocator.alloc(u8, vectors.geometry.page_size);
+        defer allocator.free(page);
+        for (0..@intCast(vectors.geometry.page_count(n))) |i| {
+            try vectors.read_page(@intCast(i), page, diagnostic);
+            pages_checked.* += 1;
+        }
+    }
     for ([_][]const u8{ reader.file_pages, reader.file_vectors }) |name| {
         if (opened.manifest().file(name)) |file| try reader.check_file(allocator, opened.dir, file, diagnostic);
     }
