@@ -14,9 +14,10 @@ const rooms = [_]Room{
     .{ .name = "filter", .imports = &.{"base"} },
     .{ .name = "graph", .imports = &.{ "base", "layout", "quant" } },
     .{ .name = "index", .imports = &.{ "base", "layout", "quant", "graph" } },
+    .{ .name = "live", .imports = &.{ "base", "layout", "index" } },
     .{ .name = "search", .imports = &.{ "base", "layout", "quant", "io", "cache", "filter", "graph", "index" } },
-    .{ .name = "sim", .imports = &.{ "base", "layout", "quant", "io", "cache", "filter", "graph", "index", "search" } },
-    .{ .name = "capi", .imports = &.{ "base", "io", "filter", "index", "search" } },
+    .{ .name = "sim", .imports = &.{ "base", "layout", "quant", "io", "cache", "filter", "graph", "index", "live", "search" } },
+    .{ .name = "capi", .imports = &.{ "base", "io", "filter", "index", "live", "search" } },
 };
 
 /// One object of the same kernels per CPU level, chosen once at load (zig/src/base/cpu.zig).
@@ -184,7 +185,7 @@ pub fn build(b: *std.Build) void {
     builder.sanitize_thread = true;
     const tsan_all = b.step("tsan", "Run the rooms in which threads meet under ThreadSanitizer");
     const tsan_map = builder.modules();
-    for ([_][]const u8{ "io", "cache", "filter", "graph", "search", "sim" }) |name|
+    for ([_][]const u8{ "io", "cache", "filter", "graph", "live", "search", "sim" }) |name|
         add_test(b, tsan_all, b.fmt("tsan-{s}", .{name}), name, tsan_map.get(name).?, filters, true);
 }
 

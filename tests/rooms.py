@@ -39,10 +39,12 @@ ROOMS = (
         "search",
         "velo.errors velo.types velo.options velo.results velo._native velo.formats velo.filters velo.folder",
     ),
+    _room("velo", "live", "velo.errors velo.types velo.results velo._native velo.filters velo.folder"),
     _room(
         "velo",
         "index",
-        "velo.errors velo.types velo.options velo.results velo._native velo.filters velo.folder velo.search",
+        "velo.errors velo.types velo.options velo.results velo._native velo.filters velo.folder velo.search "
+        "velo.live",
     ),
     _room(
         "velo",

@@ -22,7 +22,7 @@ from velo.index import verify_folder as verify
 from velo.options import OpenTuning, SearchTuning
 from velo.planning.budgets import plans
 from velo.planning.tune import Proposal, TunedCandidate, tune
-from velo.results import Expectation, Explanation, GroupedResult, RangeResult, SearchResult
+from velo.results import Expectation, Explanation, GroupedResult, RangeResult, SearchResult, Written
 
 __version__ = "0.1.0"
 
@@ -39,6 +39,7 @@ __all__ = [
     "SearchTuning",
     "TunedCandidate",
     "VeloError",
+    "Written",
     "__version__",
     "build",
     "build_collection",

@@ -31,6 +31,7 @@ __all__ = [
     "NotFiniteError",
     "OutOfMemoryError",
     "PermissionDeniedError",
+    "ReadOnlyError",
     "RecallWarning",
     "SearchTimeoutError",
     "UnknownColumnError",
@@ -155,6 +156,10 @@ class PermissionDeniedError(VeloError, PermissionError):
     """The file system refuses access, or is mounted read-only."""
 
 
+class ReadOnlyError(VeloError, RuntimeError):
+    """The index was opened to read, and was asked to write."""
+
+
 class IndexExistsError(VeloError, FileExistsError):
     """The folder for a new index already holds something."""
 
@@ -196,7 +201,7 @@ class FilterTypeError(FilterError, TypeError):
 
 
 class BusyError(VeloError, RuntimeError):
-    """Too many searches wait already; try again shortly."""
+    """Too many searches wait already, or another process writes to the index; try again shortly."""
 
 
 class UnsupportedError(VeloError, RuntimeError):

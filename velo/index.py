@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -20,13 +22,18 @@ from velo.errors import (
     InvalidArgumentError,
     NotAnIndexError,
     UnknownColumnError,
+    UnknownIdError,
+    UnsupportedError,
     VeloError,
 )
 from velo.filters.arguments import filters_of
 from velo.folder.exchange import change_metadata
 from velo.folder.ids import Ids
-from velo.folder.manifest import manifest_bytes, read_manifest
+from velo.folder.live import data_folder, is_live
+from velo.folder.manifest import MANIFEST_FILE, manifest_bytes, read_manifest
 from velo.folder.metadata import open_metadata
+from velo.live.data import LiveData, View
+from velo.live.verbs import LiveVerbs
 from velo.options import (
     IO_CODES,
     METRIC_CODES,
@@ -47,7 +54,7 @@ from velo.search.gate import Gate
 from velo.search.prepared import PreparedOptions
 from velo.search.request import Request
 from velo.search.script import drive, drive_async
-from velo.types import Float32Array, IoName, Memory, MetricName, PathLike, PlanName
+from velo.types import DurabilityName, Float32Array, IoName, Memory, MetricName, PathLike, PlanName
 
 __all__ = ["Index", "open_index", "verify_folder"]
 
@@ -74,6 +81,8 @@ def open_index(
     io: IoName = "auto",
     plan: PlanName = "auto",
     tuning: OpenTuning | None = None,
+    writable: bool = False,
+    durability: DurabilityName = "sync",
 ) -> Index:
     """Open an index that :func:`velo.build` made.
 
@@ -91,6 +100,11 @@ def open_index(
     plan : {"auto", "links_in_memory", "links_on_disk"}
     tuning : OpenTuning, optional
         What the plan would choose otherwise.
+    writable : bool
+        Open it as the one process that may change it (:meth:`Index.delete`); others may read it meanwhile.
+    durability : {"sync", "interval", "process"}
+        When a change is on the device: before its call returns; 100 ms later; when the system gets to it, or
+        at :meth:`Index.flush` and :meth:`Index.close`. In all three a process that is killed loses nothing.
 
     Returns
     -------
@@ -99,6 +113,8 @@ def open_index(
     Raises
     ------
     NotAnIndexError, CorruptIndexError, UnsupportedVersionError, BudgetTooSmallError, DeviceError
+    BusyError
+        With `writable`: another process, or another index of this one, writes to it.
     """
     folder = folder_path(path)
     if (folder / "collection.json").is_file():
@@ -110,16 +126,37 @@ def open_index(
     struct.io = code_of(IO_CODES, io, "io")
     struct.plan = code_of(PLAN_CODES, plan, "plan")
     struct.threads = 0 if threads is None else whole_number(threads, "threads", 1, 4096)
-    struct.memory_bytes = memory_bytes(memory, *_shape_in_manifest(folder))
     (tuning or OpenTuning()).fill(struct)
-    out = _native.ffi.new("velo_index **")
-    _open_native(folder, struct, out)
-    reopen = partial(open_index, str(folder), memory=memory, threads=threads, io=io, plan=plan, tuning=tuning)
+    live = _live_of(folder, durability if writable else None)
     try:
-        return Index(folder, out[0], reopen)
+        data = folder if live is None else live.part
+        struct.memory_bytes = memory_bytes(memory, *_shape_in_manifest(data))
+        out = _native.ffi.new("velo_index **")
+        _open_native(data, struct, out)
+        reopen = partial(
+            open_index, str(folder), memory=memory, threads=threads, io=io, plan=plan, tuning=tuning
+        )
+        try:
+            return Index(folder, out[0], reopen, live)
+        except BaseException:
+            _native.lib.velo_index_close(out[0])
+            raise
     except BaseException:
-        _native.lib.velo_index_close(out[0])
+        if live is not None:
+            live.close()
         raise
+
+
+def _live_of(folder: Path, durability: DurabilityName | None) -> LiveData | None:
+    """The changes of an index, where there are any or may be."""
+    if durability is None and not is_live(folder) and (folder / MANIFEST_FILE).is_file():
+        return None
+    try:
+        return LiveData(folder, durability)
+    except NotAnIndexError:
+        if durability is not None:
+            raise
+        return None  # the library says what is wrong with what is there
 
 
 def _open_native(folder: Path, struct: Any, out: Any) -> None:
@@ -164,9 +201,10 @@ def verify_folder(path: PathLike) -> int:
     folder = folder_path(path)
     _native.check(_native.lib.velo_verify(bytes(folder), pages), "path")
     # What the library has no eyes for: that ids and metadata are what searches rely on.
-    manifest = read_manifest(folder)
-    Ids(folder, manifest.row_count, manifest.first_row).rows()
-    store = open_metadata(folder, manifest.row_count)
+    data = data_folder(folder)
+    manifest = read_manifest(data)
+    Ids(data, manifest.row_count, manifest.first_row).rows()
+    store = open_metadata(data, manifest.row_count)
     if store is not None:
         _ = store.native_columns, store.statistics
     return int(pages[0])
@@ -177,11 +215,12 @@ def _close_native(gate: Gate, handle: Any, owned: list[Any]) -> None:
     if gate.forked or not gate.close():
         return
     _native.lib.velo_index_close(handle)
-    for thing in owned:
-        thing.close()
+    with contextlib.ExitStack() as stack:  # all are closed, whichever fails
+        for thing in owned:
+            stack.callback(thing.close)
 
 
-class Index(FurtherSearches):
+class Index(FurtherSearches, LiveVerbs):
     """An open index; :func:`velo.open` and :func:`velo.build` make it, ``with`` or :meth:`close` ends it.
 
     All methods may be called from several threads at once. An index belongs to the process that opened it:
@@ -192,10 +231,15 @@ class Index(FurtherSearches):
     ----------
     path : pathlib.Path
     n, dim : int
+        Rows, deleted ones among them: ``len(index)`` is how many live.
     metric : {"l2", "ip", "cosine"}
     """
 
-    def __init__(self, folder: Path, handle: Any, reopen: partial[Index]) -> None:
+    _gate: Gate
+
+    def __init__(
+        self, folder: Path, handle: Any, reopen: partial[Index], live: LiveData | None = None
+    ) -> None:
         self.path = folder
         self._handle = handle
         self._reopen = reopen
@@ -205,13 +249,32 @@ class Index(FurtherSearches):
         self.dim = int(info.dim)
         self._single_shapes = ((self.dim,), (1, self.dim))
         self.metric: MetricName = _METRICS[info.metric]
-        self._ids = Ids(folder, self.n, read_manifest(folder).first_row)
-        self._metadata = open_metadata(folder, self.n)
+        data = folder if live is None else live.part
+        self._ids = Ids(data, self.n, read_manifest(data).first_row)
+        self._metadata = open_metadata(data, self.n)
         self._filters = compiler_for(self.n, self._metadata, self._ids)
         self._completions = Completions(handle, self._gate)
         self._prepared = PreparedOptions(handle, self._gate)
+        self._live: LiveData | None = None
+        self._refreshing = threading.Lock()
         self._owned = owned = [self._completions, self._filters]
+        if live is not None:
+            live.begin(self._ids)
+            self._own(live)
         self._finalizer = weakref.finalize(self, _close_native, self._gate, handle, owned)
+
+    def _own(self, live: LiveData) -> None:
+        """Changes that are closed with the index."""
+        self._owned.append(live)
+        self._live = live
+
+    def _view(self) -> View | None:
+        """The rows that live now; None where all do."""
+        if self._live is None:
+            return None
+        with self._gate:
+            view = self._live.view()
+        return None if view.rows is None else view
 
     # ---- search ----
 
@@ -292,7 +355,9 @@ class Index(FurtherSearches):
             and queries.shape in self._single_shapes
         ):
             prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
-            return prepared.search_one(self._handle, self._gate, self._ids, queries)
+            view = self._view()
+            rows = None if view is None else view.rows
+            return prepared.search_one(self._handle, self._gate, self._ids, queries, rows)
         request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
         return self._result(self._run(request), columns)
 
@@ -422,6 +487,7 @@ class Index(FurtherSearches):
         timeout_s: float | None,
         tuning: SearchTuning | None,
         exact: bool | None,
+        view: View | None = None,
     ) -> Request:
         if self._gate.forked or self._gate.closed:
             with self._gate:  # says which
@@ -429,6 +495,9 @@ class Index(FurtherSearches):
         prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
         compiler = self._filters
         compiled = filters_of(filters, compiler)
+        view = self._view() if view is None else view
+        if view is not None:
+            compiled = view.applied(compiled)
         handles = _native.ffi.NULL
         if compiled:
             null = _native.ffi.NULL
@@ -541,6 +610,11 @@ class Index(FurtherSearches):
 
     def _change_metadata(self, table: Any, **how: Any) -> None:
         with self._gate:
+            if self._live is not None:
+                raise UnsupportedError(
+                    f"{self.path} is open to write, or has rows that were deleted: "
+                    "its metadata cannot be exchanged"
+                )
             change_metadata(self.path, table, self.n, self._ids, **how)
             before = self._filters
             self._metadata = open_metadata(self.path, self.n)
@@ -570,6 +644,13 @@ class Index(FurtherSearches):
         """
         single = isinstance(ids, str | int | np.integer)
         vertices = self._ids.vertices([ids] if single else ids).astype(np.uint32)
+        view = self._view()
+        if view is not None and view.rows is not None:
+            dead = np.flatnonzero(~view.rows.check(vertices))
+            if len(dead):
+                raise UnknownIdError(
+                    "no vector has this id any more: it was deleted", argument="ids", row=int(dead[0])
+                )
         vectors = np.empty((len(vertices), self.dim), np.float32)
         with self._gate:
             _native.check(
@@ -602,8 +683,9 @@ class Index(FurtherSearches):
         dict
             Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), of them
             ``memory_within_budget_bytes`` (what a budget bounds: codes, links, cache, page directory) and
-            ``memory_beside_budget_bytes`` (workers and filters), ``disk_bytes`` (by file), ``column_bytes``
-            (mapped from the file as far as filters touch them) and ``device``.
+            ``memory_beside_budget_bytes`` (workers, filters and tombstones), ``disk_bytes`` (by file),
+            ``column_bytes`` (mapped from the file as far as filters touch them), ``device``, and ``live``:
+            what was changed since it was built, None where nothing was.
         """
         info = self._native_info()
         memory = {
@@ -614,6 +696,9 @@ class Index(FurtherSearches):
             "workers": int(info.memory_workers_bytes),
             "filters": self._filters.memory_bytes,
         }
+        if self._live is not None:
+            with self._gate:
+                memory["live"] = self._live.memory_bytes
         return {
             "path": str(self.path),
             "uuid": _native.text(info.uuid),
@@ -644,10 +729,26 @@ class Index(FurtherSearches):
             "memory_within_budget_bytes": sum(memory[part] for part in BUDGETED),
             "memory_beside_budget_bytes": sum(memory.values()) - sum(memory[part] for part in BUDGETED),
             "memory_budget_bytes": int(info.memory_budget_bytes) or None,
-            "disk_bytes": {
-                entry.name: entry.stat().st_size for entry in sorted(self.path.iterdir()) if entry.is_file()
-            },
+            "disk_bytes": _disk_bytes(self.path),
+            "live": self._live_info(),
             "device": device_dict(info.device),
+        }
+
+    def _live_info(self) -> dict[str, Any] | None:
+        live = self._live
+        if live is None:
+            return None
+        with self._gate:
+            info = live.info()
+        part = {"path": live.part.name, "n": int(info.rows), "dead": int(info.dead_rows)}
+        return {
+            "writable": bool(info.is_writable),
+            "durability": live.durability,
+            "sequence": int(info.sequence),
+            "dead": int(info.dead_rows),
+            "parts": [part],
+            "log_bytes": int(info.log_bytes),
+            "log_durable_bytes": int(info.log_synced_bytes),
         }
 
     def close(self) -> None:
@@ -671,7 +772,12 @@ class Index(FurtherSearches):
         self.close()
 
     def __len__(self) -> int:
-        return self.n
+        """Rows that live."""
+        live = self._live
+        if live is None:
+            return self.n
+        with self._gate:
+            return self.n - int(live.info().dead_rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self._reopen,)
@@ -683,6 +789,11 @@ class Index(FurtherSearches):
 
 def _reopened(reopen: partial[Index]) -> Index:
     return reopen()
+
+
+def _disk_bytes(folder: Path) -> dict[str, int]:
+    files = (entry for entry in sorted(folder.rglob("*")) if entry.is_file())
+    return {str(entry.relative_to(folder)): entry.stat().st_size for entry in files}
 
 
 def device_dict(device: Any) -> Mapping[str, Any]:

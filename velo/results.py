@@ -20,7 +20,31 @@ __all__ = [
     "GroupedResult",
     "RangeResult",
     "SearchResult",
+    "Written",
 ]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of a write.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that it changed.
+    missing : int
+        Ids that no row had.
+    sequence : int
+        The number of this change, or of the one before where there was nothing to do.
+    durable : bool
+        It is on the device: not even a power cut takes it back. False where ``durability`` is not ``"sync"``
+        and no sync came by yet.
+    """
+
+    rows: int
+    missing: int
+    sequence: int
+    durable: bool
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 __all__ = [
     "AnyArray",
+    "DurabilityName",
     "Float32Array",
     "Float64Array",
     "Int64Array",
@@ -34,6 +35,7 @@ PathLike: TypeAlias = str | os.PathLike[str]
 MetricName: TypeAlias = Literal["l2", "ip", "cosine"]
 IoName: TypeAlias = Literal["auto", "uring", "threads"]
 PlanName: TypeAlias = Literal["auto", "links_in_memory", "links_on_disk"]
+DurabilityName: TypeAlias = Literal["sync", "interval", "process"]
 
 #: A budget: bytes (int), a share of n·d·4 bytes (float, or "15%"), or a size ("2GiB").
 Memory: TypeAlias = int | float | str

@@ -407,6 +407,8 @@ int32_t velo_columns_close(velo_columns *columns);
 int32_t velo_filter_compile(velo_columns *columns, const uint8_t *program, uint64_t program_size, velo_filter **filter_out);
 /* bits: ceil(row_count / 8) bytes, bit v = vertex v passes; copied. */
 int32_t velo_filter_mask(const uint8_t *bits, uint64_t row_count, velo_filter **filter_out);
+/* What passes `filter` and is in `rows`, a mask (velo_filter_mask, velo_live_rows). Both must outlive it. */
+int32_t velo_filter_restrict(velo_filter *filter, const velo_filter *rows, velo_filter **filter_out);
 /* *count_out = rows that pass, exact; matches_out, when not NULL, gets ceil(row_count / 8) bytes of bits. */
 int32_t velo_filter_count(const velo_filter *filter, uint64_t *count_out, uint8_t *matches_out);
 /* Finds all matches now, from postings where that is less work than a look at every row; searches then ask one bit. */
@@ -428,5 +430,76 @@ int32_t velo_filter_info_get(velo_filter *filter, velo_filter_info *info_out);
  * is VELO_INVALID_ARGUMENT. */
 int32_t velo_filter_check(const velo_filter *filter, const uint32_t *vertices, uint64_t vertex_count, uint8_t *passes_out);
 int32_t velo_filter_close(velo_filter *filter);
+
+/* ---- live data: rows of an index are deleted while it answers (docs/FORMAT.md, "Live data") ---- */
+
+typedef struct velo_live velo_live;
+
+typedef enum velo_durability {
+    VELO_DURABILITY_SYNC = 0,      /* a write returns once it is on the device; one sync serves all that wait */
+    VELO_DURABILITY_INTERVAL = 1,  /* it is there 100 ms later */
+    VELO_DURABILITY_PROCESS = 2    /* when the system gets to it; a killed process loses nothing, a power cut may */
+} velo_durability;
+
+typedef struct velo_live_options {
+    uint32_t struct_size;
+    int32_t writable;              /* 1: as the one writer; VELO_BUSY where there is another */
+    int32_t durability;            /* velo_durability */
+    uint32_t reserved;
+    uint64_t checkpoint_bytes;     /* a longer log is folded into tombstones; 0 = 4 MiB, or n / 16 where that is more */
+} velo_live_options;
+
+/* Ids as Arrow has them: int64, or strings (string i is bytes[offsets[i]..offsets[i + 1]]). */
+typedef struct velo_ids {
+    uint32_t struct_size;
+    int32_t is_string;
+    uint64_t count;
+    const int64_t *numbers;
+    const int64_t *offsets;        /* count + 1 entries */
+    const uint8_t *bytes;
+    uint64_t bytes_size;
+} velo_ids;
+
+typedef struct velo_live_done {
+    uint32_t struct_size;
+    int32_t durable;               /* 1: on the device */
+    uint64_t rows;                 /* that were there and are gone */
+    uint64_t sequence;             /* of this change; of the one before where nothing was to be done */
+} velo_live_done;
+
+typedef struct velo_live_info {
+    uint32_t struct_size;
+    int32_t is_live;               /* 0: an index as velo_build_commit left it; its first change makes it live */
+    int32_t is_writable;
+    uint32_t part_count;
+    uint64_t generation;           /* of live.json */
+    uint64_t sequence;             /* of the last change seen */
+    uint64_t rows;                 /* dead ones among them */
+    uint64_t dead_rows;
+    uint64_t log_bytes;
+    uint64_t log_synced_bytes;
+} velo_live_info;
+
+/* Three calls open it, since ids are in the caller's files: open, attach the ids of each part in the order of its vertices
+ * (borrowed until close), begin, which reads tombstones and log. Of a path that is no live index there is one part, "". */
+int32_t velo_live_open(const char *path, const velo_live_options *options, velo_live **live_out);
+/* The folder of a part inside the index, NUL-terminated; 65 bytes hold any. */
+int32_t velo_live_part(velo_live *live, uint32_t part, char *path_out, uint64_t capacity);
+int32_t velo_live_attach(velo_live *live, uint32_t part, const velo_ids *ids);
+int32_t velo_live_begin(velo_live *live);
+/* The rows with these ids are gone when it returns, all or, where it fails, none; ids that no row has are left out. After
+ * a failed sync every further write is VELO_IO, until the index is opened again. */
+int32_t velo_live_delete(velo_live *live, const velo_ids *ids, velo_live_done *done_out);
+int32_t velo_live_delete_vertices(velo_live *live, uint32_t part, const uint32_t *vertices, uint64_t vertex_count,
+                                  velo_live_done *done_out);
+/* A reader's look at what the writer, another process, did since. VELO_UNSUPPORTED: the folder holds another index now. */
+int32_t velo_live_refresh(velo_live *live, int32_t *changed_out);
+/* The rows of a part that are not dead, as they are now: a filter of its own. NULL where none is dead. */
+int32_t velo_live_rows(velo_live *live, uint32_t part, velo_filter **filter_out);
+/* All changes so far are on the device when it returns. */
+int32_t velo_live_sync(velo_live *live);
+int32_t velo_live_info_get(velo_live *live, velo_live_info *info_out);
+/* A writer syncs. The handle is gone, whatever the status. No call may be inside. */
+int32_t velo_live_close(velo_live *live);
 
 #endif

@@ -24,7 +24,7 @@ from velo.cli.app import app
 from velo.formats import write_truth, write_vectors
 from velo.testing import brute_force, synthetic_metadata, synthetic_vectors
 
-COMMANDS = ("build", "search", "info", "tune", "verify", "doctor", "demo", "serve")
+COMMANDS = ("build", "search", "info", "tune", "delete", "verify", "doctor", "demo", "serve")
 QUICK = ("--degree", "16", "--links-kept", "16", "--build-list-size", "40", "--threads", "1")
 
 
@@ -342,3 +342,33 @@ def test_demo() -> None:
     assert "recall@10" in shown.stdout
     assert any(arrow in shown.stdout for arrow in "→↗↑↖←↙↓↘")
     assert "no filter" in shown.stdout
+
+
+def test_delete(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(5).normal(size=(300, 8)).astype(np.float32)
+    index = tmp_path / "a.velo"
+    table = pa.table({"number": np.arange(300) % 3})
+    velo.build(index, vectors, metadata=table, threads=1, calibrate=False).close()
+    assert document("delete", index, "--ids", "1, 2,900") == {
+        "path": str(index),
+        "deleted": 2,
+        "missing": 1,
+        "rows": 298,
+        "sequence": 1,
+    }
+    done = run("delete", index, "--filter", "number = 0")
+    assert "100 rows deleted; 198 are left" in done.stdout
+    assert run("delete", index, "--filter", '{"number": 0}').stdout.count(" 0 rows deleted") == 1
+    (tmp_path / "ids.txt").write_text("4\n5\n")
+    assert document("delete", index, "--ids", f"@{tmp_path / 'ids.txt'}")["deleted"] == 2
+    assert document("info", index)["live"]["dead"] == 104
+    assert "104 rows" in run("info", index).stdout
+    assert document("verify", index)["sound"]
+    assert document("metadata", "show", index)["columns"][0]["name"] == "number"
+    pq.write_table(table, tmp_path / "table.parquet")
+    refused = run("metadata", "set", index, tmp_path / "table.parquet")
+    assert "cannot be exchanged" in refused.stderr
+    for wrong in ((), ("--ids", "1", "--filter", "number = 1"), ("--ids", "x"), ("--ids", "@/nowhere")):
+        refused = run("delete", index, *wrong)
+        assert refused.returncode == 1, refused.stdout
+        assert refused.stderr.count("\n") == 1

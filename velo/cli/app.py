@@ -301,6 +301,24 @@ def tune(
 
 @app.command()
 @reported
+def delete(
+    index: IndexPath,
+    ids: Annotated[
+        str | None, typer.Option(help="Ids apart by commas, or @FILE with one a line.", metavar="IDS")
+    ] = None,
+    condition: Annotated[
+        str | None, typer.Option("--filter", help="All rows that pass: SQL, or JSON of a filter dict.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete rows of an index by id, or all that pass a filter; others may search it meanwhile."""
+    from velo.cli.delete import run
+
+    run(index, ids=ids, condition=condition, as_json=as_json)
+
+
+@app.command()
+@reported
 def verify(
     index: IndexPath,
     clean: Annotated[

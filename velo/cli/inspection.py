@@ -69,6 +69,7 @@ def _print_info(one: dict[str, Any]) -> None:
                 f"{one['links_kept']} of {one['links_built']} links a vertex in memory",
                 "device": f"{device['name']}, {direct}: {device['reason']}",
                 "workers": f"{one['threads']} threads, {one['queries_in_flight']} queries in flight each",
+                **({"deleted": f"{one['live']['dead']:,} rows"} if one["live"] else {}),
                 "vectors.bin": "stored" if one["stores_vectors"] else "not stored",
                 "uuid": one["uuid"],
             },

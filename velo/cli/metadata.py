@@ -10,6 +10,7 @@ from velo.building.collection import COLLECTION_FILE
 from velo.cli.output import console, emit_json, size_text, table
 from velo.errors import InvalidArgumentError
 from velo.folder.exchange import change_metadata, find_index
+from velo.folder.live import data_folder
 from velo.folder.metadata import MetadataStore, file_names, given_metadata, open_metadata, read_table
 
 __all__ = ["set_table", "show"]
@@ -67,7 +68,7 @@ def show(path: Path, *, as_json: bool) -> None:
     found: list[dict[str, Any]] = []
     for folder in _folders(path):
         rows, _ = find_index(folder)
-        store = open_metadata(folder, rows)
+        store = open_metadata(data_folder(folder), rows)
         columns = [] if store is None else list(store.statistics.values())
         found.append(
             {

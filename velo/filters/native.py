@@ -74,6 +74,12 @@ class NativeFilter:
             self._count = int(found[0])
         return self._count
 
+    def within(self, rows: NativeFilter) -> NativeFilter:
+        """The filter that passes what this one does and is in `rows`, a mask."""
+        out = _native.ffi.new("velo_filter **")
+        _native.check(_native.lib.velo_filter_restrict(self.handle, rows.handle, out), "filter")
+        return NativeFilter(out[0], self.row_count, (self, rows))
+
     def _info(self) -> Any:
         info = _native.new("velo_filter_info")
         _native.check(_native.lib.velo_filter_info_get(self.handle, info), "filter")

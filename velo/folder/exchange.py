@@ -31,6 +31,7 @@ from velo.errors import (
     VeloError,
 )
 from velo.folder.ids import Ids
+from velo.folder.live import data_folder, refuse_live
 from velo.folder.manifest import read_manifest
 from velo.folder.metadata import (
     MetadataStore,
@@ -56,8 +57,9 @@ def find_index(folder: Path) -> tuple[int, Ids]:
     ------
     NotAnIndexError, CorruptIndexError
     """
-    manifest = read_manifest(folder)
-    return manifest.row_count, Ids(folder, manifest.row_count, manifest.first_row)
+    data = data_folder(folder)
+    manifest = read_manifest(data)
+    return manifest.row_count, Ids(data, manifest.row_count, manifest.first_row)
 
 
 def change_metadata(
@@ -94,8 +96,11 @@ def change_metadata(
     UnknownColumnError, UnknownIdError, DuplicateIdError
         Of `ids_column`.
     BusyError
-        Another process is changing the metadata of this index.
+        Another process is changing the metadata of this index, or writes to it.
+    UnsupportedError
+        Rows of the index were deleted.
     """
+    refuse_live(folder, "its metadata cannot be exchanged")
     with locked(folder):
         table, rows = _placed(source, row_count, ids, ids_column)
         arrays, schema = encoded_columns(table, rows), table.schema

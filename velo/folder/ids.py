@@ -16,7 +16,7 @@ from velo.folder.replace import durable_file
 from velo.folder.stored import check_permutation, damage, mapped_batch
 from velo.types import AnyArray, Int64Array
 
-__all__ = ["FILE_NAME", "Ids", "given_ids", "write_ids"]
+__all__ = ["FILE_NAME", "IdColumn", "Ids", "checked_ids", "given_ids", "write_ids"]
 
 FILE_NAME = "ids.arrow"
 
@@ -58,6 +58,18 @@ def given_ids(ids: Any, row_count: int) -> IdColumn:
             row=row,
         )
     return column
+
+
+def checked_ids(ids: Any) -> IdColumn:
+    """Ids to look for: all whole numbers or all strings, any of them any number of times.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    if not isinstance(ids, np.ndarray | pa.Array | pa.ChunkedArray) and len(ids) == 0:
+        return np.zeros(0, np.int64)
+    return _column(ids)
 
 
 def _column(ids: Any) -> IdColumn:
@@ -196,6 +208,22 @@ class Ids:
         self._rows_checked = False
         self._order: AnyArray | None = None
 
+    @property
+    def column(self) -> IdColumn:
+        """The id of each vertex."""
+        return self._strings if self._numbers is None else self._numbers
+
+    def check_kind(self, column: IdColumn, argument: str) -> None:
+        """Refuse ids of another kind than this index has; none at all are of any kind.
+
+        Raises
+        ------
+        InvalidArgumentError
+        """
+        if len(column) and isinstance(column, np.ndarray) != (self._numbers is not None):
+            wanted = "whole numbers" if self._numbers is not None else "strings"
+            raise InvalidArgumentError(f"{argument}: the ids of this index are {wanted}", argument=argument)
+
     def rows(self) -> AnyArray:
         """The row of the input, counted from the first of this index, that each vertex holds."""
         rows = self._rows
@@ -268,9 +296,7 @@ class Ids:
         if len(ids) == 0:
             return np.zeros(0, np.int64)
         column = _column(ids)
-        if isinstance(column, np.ndarray) != (self._numbers is not None):
-            wanted = "whole numbers" if self._numbers is not None else "strings"
-            raise InvalidArgumentError(f"{argument}: the ids of this index are {wanted}", argument=argument)
+        self.check_kind(column, argument)
         if isinstance(column, np.ndarray):
             return self._find_numbers(column)
         positions = pc.index_in(self._strings, value_set=column)

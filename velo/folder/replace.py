@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from velo.errors import (
+    BusyError,
     IndexExistsError,
     InvalidArgumentError,
     NoSpaceError,
@@ -20,6 +21,7 @@ from velo.errors import (
     VeloError,
 )
 from velo.folder.leftovers import MARKER, building_folder, old_prefix, settle
+from velo.folder.live import is_live
 
 __all__ = ["durable_file", "folder_to_fill", "os_failure", "sync_folder"]
 
@@ -40,7 +42,12 @@ def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator
         The file that makes a folder complete.
     """
     settle(target)
-    if not (overwrite and (target / written_last).is_file()):
+    there = (target / written_last).is_file() or is_live(target)
+    if there and not overwrite and is_live(target):
+        raise IndexExistsError(
+            f"{target} already holds an index; pass overwrite to replace it", argument="path"
+        )
+    if not (overwrite and there):
         yield target
         return
     fresh = building_folder(target)
@@ -92,6 +99,17 @@ def _empty(folder: Path) -> None:
 
 def _swap(fresh: Path, target: Path) -> None:
     """Put a complete folder in the place of another, which is removed, and sync the folder of both."""
+    writing = os.open(target, os.O_RDONLY)
+    try:
+        fcntl.flock(writing, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _swap_locked(fresh, target)
+    except BlockingIOError as error:
+        raise BusyError(f"another process writes to {target}: it is not replaced") from error
+    finally:
+        os.close(writing)
+
+
+def _swap_locked(fresh: Path, target: Path) -> None:
     beside = Path(tempfile.mkdtemp(prefix=old_prefix(target), dir=target.parent))
     try:
         # An index that is open keeps its files until it closes, whatever their folder is called.

@@ -33,6 +33,7 @@ class FurtherSearches:
     _ids: Ids
     _metadata: MetadataStore | None
     _filters: FilterCompiler
+    _view: Callable[[], Any]
     _request: Callable[..., Request]
     _run: Callable[[Request], Request]
     _run_async: Callable[[Request], Awaitable[Request]]
@@ -121,11 +122,12 @@ class FurtherSearches:
     ) -> Callable[[Round], Request]:
         """Makes the searches of a script into requests; together they have one timeout."""
         deadline = deadline_of(timeout_s)
+        view = self._view()  # one for all of them
 
         def prepare(one: Round) -> Request:
             left = left_s(timeout_s, deadline)
             return self._request(
-                one.queries, one.k, list(one.filters), recall, list_size, left, tuning, exact
+                one.queries, one.k, list(one.filters), recall, list_size, left, tuning, exact, view
             )
 
         return prepare

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from velo import _native
+from velo.filters.native import NativeFilter
 from velo.folder.ids import Ids
 from velo.options import SearchTuning, fill_search
 from velo.results import Expectation, SearchResult
@@ -41,7 +42,9 @@ class Prepared:
         self._spare: list[Answer] = []
         self._spare_max = _SPARE_MAX if self.k <= _SPARE_K_MAX else 0
 
-    def search_one(self, handle: Any, gate: Gate, ids: Ids, query: AnyArray) -> SearchResult:
+    def search_one(
+        self, handle: Any, gate: Gate, ids: Ids, query: AnyArray, rows: NativeFilter | None = None
+    ) -> SearchResult:
         """The answer to one query without a filter: little but the library's own call.
 
         Where many threads ask one query each, they share the interpreter's lock, and the processors with the
@@ -53,6 +56,8 @@ class Prepared:
         gate, ids :
             The index's.
         query : ndarray of shape (dim,) or (1, dim)
+        rows : NativeFilter, optional
+            Those that live, where some are dead.
         """
         dtype = QUERY_DTYPES.get(query.dtype)
         if dtype is None or not query.flags.c_contiguous:
@@ -70,8 +75,8 @@ class Prepared:
             ffi.from_buffer(query),
             dtype,
             1,
-            ffi.NULL,
-            0,
+            ffi.NULL if rows is None else [rows.handle],
+            0 if rows is None else 1,
             self.options,
             answer.out,
         )

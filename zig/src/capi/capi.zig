@@ -10,6 +10,7 @@ comptime {
     _ = @import("calibration.zig");
     _ = @import("filter_plan.zig");
     _ = @import("device.zig");
+    _ = @import("live.zig");
 }
 
 export fn velo_version() [*:0]const u8 {
@@ -25,4 +26,5 @@ test {
     _ = @import("errors.zig");
     _ = @import("filters.zig");
     _ = @import("tickets.zig");
+    _ = @import("live.zig");
 }

@@ -153,6 +153,17 @@ export fn velo_filter_mask(bits: ?[*]const u8, row_count: u64, filter_out: ?*?*F
     return 0;
 }
 
+export fn velo_filter_restrict(filter: ?*Filter, rows: ?*const Filter, filter_out: ?*?*Filter) i32 {
+    const inner = filter orelse return null_argument("filter");
+    const live = rows orelse return null_argument("rows");
+    const out = filter_out orelse return null_argument("filter_out");
+    out.* = Filter.restrict(allocator, inner, live) catch |err| return switch (err) {
+        error.InvalidArgument => fail(.invalid_argument, .{ .argument = "rows" }, "rows is no mask, or one of {d} rows where the filter is about {d}", .{ live.row_count, inner.row_count }),
+        error.OutOfMemory => out_of_memory(),
+    };
+    return 0;
+}
+
 export fn velo_filter_count(filter: ?*const Filter, count_out: ?*u64, matches_out: ?[*]u8) i32 {
     const one = filter orelse return null_argument("filter");
     const out = count_out orelse return null_argument("count_out");

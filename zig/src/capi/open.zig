@@ -8,6 +8,7 @@ const filter_room = @import("filter");
 const build_options = @import("build_options");
 const common = @import("common.zig");
 const device = @import("device.zig");
+const live = @import("live.zig");
 const tickets = @import("tickets.zig");
 const fail = common.fail;
 const ok = common.ok;
@@ -672,7 +673,7 @@ export fn velo_verify(path: ?[*:0]const u8, pages_checked_out: ?*u64) i32 {
     const folder = path orelse return common.null_argument("path");
     var diagnostic: index.Diagnostic = .{};
     var pages: u64 = 0;
-    index.verify(common.allocator, std.mem.span(folder), &pages, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
+    live.verify(common.allocator, std.mem.span(folder), &pages, &diagnostic) catch |err| return live.fail_live(err, &diagnostic);
     if (pages_checked_out) |out| out.* = pages;
     return ok;
 }

@@ -22,4 +22,5 @@ test {
     _ = program;
     _ = @import("posting.zig");
     _ = @import("postings_test.zig");
+    _ = @import("restrict_test.zig");
 }

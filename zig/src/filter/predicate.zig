@@ -37,6 +37,8 @@ pub const Filter = struct {
     root: *const Node,
     steps: []const Step,
     entry: Exit,
+    /// What passes another filter and is in a set of rows; then there is no tree.
+    within: ?Within = null,
     /// Rows that pass, as `estimate` says.
     expected: estimates.Estimate,
     /// All passing vertices as bits, once somebody asked for them; a mask has them from the start.
@@ -86,6 +88,18 @@ pub const Filter = struct {
         return self;
     }
 
+    /// What passes `inner` and `rows`, a mask: a filter over data of which some rows are dead. Both must outlive it. Nothing
+    /// is copied before somebody asks for all matches.
+    pub fn restrict(alloc: std.mem.Allocator, inner: *Filter, rows: *const Filter) error{ InvalidArgument, OutOfMemory }!*Filter {
+        const words = rows.bits.load(.acquire) orelse return error.InvalidArgument;
+        if (rows.row_count != inner.row_count) return error.InvalidArgument;
+        const self = try create(alloc, inner.row_count);
+        self.within = .{ .inner = inner, .words = words };
+        const count_ = inner.expected.count * rows.estimate();
+        self.expected = .{ .count = count_, .is_exact = count_ == 0 };
+        return self;
+    }
+
     fn create(alloc: std.mem.Allocator, row_count: u64) error{OutOfMemory}!*Filter {
         const self = try alloc.create(Filter);
         self.* = .{
@@ -116,6 +130,7 @@ pub const Filter = struct {
     pub fn passes(self: *const Filter, vertex: u32) bool {
         assert(vertex < self.row_count);
         if (self.bits.load(.acquire)) |words| return (words[vertex / 64] >> @intCast(vertex % 64)) & 1 == 1;
+        if (self.within) |within| return within.has(vertex) and within.inner.passes(vertex);
         var at = self.entry;
         while (at < exit_fail) {
             const step = &self.steps[at];
@@ -129,6 +144,11 @@ pub const Filter = struct {
     pub fn passes_many(self: *const Filter, vertices: []const u32, out: []bool) void {
         assert(vertices.len == out.len);
         const words = self.bits.load(.acquire);
+        if (words == null) if (self.within) |within| {
+            within.inner.passes_many(vertices, out);
+            for (vertices, out) |vertex, *o| o.* = o.* and within.has(vertex);
+            return;
+        };
         var first: usize = 0;
         while (first < vertices.len) : (first += 64) {
             const some = vertices[first..@min(first + 64, vertices.len)];
@@ -180,6 +200,7 @@ pub const Filter = struct {
     /// ten nanoseconds, of a resolved one about one: whoever will ask often resolves first where this is little.
     pub fn resolve_cost_ns(self: *const Filter) f64 {
         if (self.is_resolved()) return 0;
+        if (self.within) |within| return within.inner.resolve_cost_ns() + @as(f64, @floatFromInt(words_for(self.row_count)));
         return resolving.cost_ns(self.root, self.row_count);
     }
 
@@ -205,7 +226,7 @@ pub const Filter = struct {
     /// With the lock held.
     fn found_set(self: *Filter) error{OutOfMemory}!Set {
         if (self.set) |set| return set;
-        const set = try resolving.resolve(self.alloc, self.root, self.row_count);
+        const set = if (self.within) |within| try within.found(self.alloc) else try resolving.resolve(self.alloc, self.root, self.row_count);
         self.set = set;
         if (set == .bits) self.bits.store(set.bits.ptr, .release);
         self.has_set.store(true, .release);
@@ -249,8 +270,41 @@ pub const Filter = struct {
     }
 
     fn word_at(self: *const Filter, i: usize) u64 {
+        if (self.within) |within| return within.words[i] & within.inner.matching_word(i);
         const some = Neighbors.of(i, @intCast(self.row_count));
         return evaluate(self.root, some, column_room.low_bits(some.count));
+    }
+};
+
+const Within = struct {
+    inner: *Filter,
+    /// Of a mask: a bit a row.
+    words: [*]const u64,
+
+    inline fn has(self: *const Within, vertex: u32) bool {
+        return (self.words[vertex / 64] >> @intCast(vertex % 64)) & 1 == 1;
+    }
+
+    fn found(self: *const Within, alloc: std.mem.Allocator) error{OutOfMemory}!Set {
+        var all = try self.inner.matches();
+        switch (all) {
+            .list => |list| {
+                var kept: usize = 0;
+                for (list.rows) |row| kept += @intFromBool(self.has(row));
+                const rows = try alloc.alloc(u32, kept);
+                kept = 0;
+                while (all.next()) |row| if (self.has(row)) {
+                    rows[kept] = row;
+                    kept += 1;
+                };
+                return .{ .list = rows };
+            },
+            .bits => {
+                const words = try alloc.alloc(u64, words_for(self.inner.row_count));
+                for (words, 0..) |*word, i| word.* = self.words[i] & self.inner.matching_word(i);
+                return .{ .bits = words };
+            },
+        }
     }
 };
 

@@ -4,6 +4,7 @@ pub const SimulatedDevice = @import("device.zig").SimulatedDevice;
 pub const Device = SimulatedDevice;
 pub const faults = @import("faults.zig");
 pub const Fault = faults.Fault;
+pub const SimulatedStore = @import("store.zig").SimulatedStore;
 
 test {
     _ = @import("device.zig");
@@ -11,4 +12,6 @@ test {
     _ = @import("device_test.zig");
     _ = @import("search_test.zig");
     _ = @import("fault_test.zig");
+    _ = @import("store.zig");
+    _ = @import("live_test.zig");
 }

@@ -1,0 +1,74 @@
+"""A process that writes is killed at random moments; what it was told to be done is there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import velo
+
+N = 3_000
+
+#: Deletes ids in a seeded order, some at once, and tells its parent, the ledger, what was acknowledged.
+CHILD = """
+import sys
+import numpy as np
+import velo
+
+path, seed, durability = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+random = np.random.default_rng(seed)
+with velo.open(path, writable=True, durability=durability, threads=1) as index:
+    print("open", index.info()["live"]["sequence"], flush=True)
+    while len(index):
+        ids = random.integers(0, {n}, int(random.integers(1, 9))).tolist()
+        print("asked", *ids, flush=True)
+        index.delete(ids)
+        print("done", flush=True)
+""".replace("{n}", str(N))
+
+
+@pytest.mark.parametrize("durability", ["sync", "interval", "process"])
+def test_kills(tmp_path: Path, random: np.random.Generator, durability: str) -> None:
+    path = tmp_path / "a.velo"
+    vectors = np.random.default_rng(1).normal(size=(N, 8)).astype(np.float32)
+    velo.build(path, vectors, threads=1, calibrate=False).close()
+    acknowledged: set[int] = set()
+    kills = int(os.environ.get("VELO_TEST_KILLS", "6"))
+    for turn in range(kills):
+        with subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(path), str(turn), durability],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)},
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline().startswith("open"), "it opens after every kill"
+            told = [child.stdout.readline() for _ in range(int(random.integers(0, 40)))]
+            time.sleep(float(random.uniform(0, 0.004)))
+            child.send_signal(signal.SIGKILL)
+            told += child.stdout.readlines()
+        pending: set[int] = set()
+        for line in told:
+            word, *ids = line.split()
+            if word == "asked":
+                pending = set(map(int, ids))
+            elif word == "done":
+                acknowledged |= pending
+                pending = set()
+        with velo.open(path, threads=1) as index:
+            found = index.search(vectors[:1], N, list_size=4096)
+            live = set(found.ids[0, : int(found.counts[0])].tolist())
+            dead = set(range(N)) - live
+            assert acknowledged <= dead, "an acknowledged delete was lost"
+            # The call under way is there wholly or not at all.
+            assert dead - acknowledged in (set(), pending - acknowledged)
+            acknowledged = dead
+    assert velo.verify(path) > 0
+    assert acknowledged

@@ -1,0 +1,173 @@
+"""An index under random verbs against a dict and plain arithmetic."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import velo
+from velo import errors
+
+N, DIM = 160, 8
+VECTORS = np.random.default_rng(11).normal(size=(N, DIM)).astype(np.float32)
+IDS = np.random.default_rng(12).permutation(10 * N)[:N].astype(np.int64)
+NUMBERS = np.arange(N) % 8
+
+_built: Path | None = None
+
+
+def built() -> Path:
+    """The index that every run begins with a copy of."""
+    global _built
+    if _built is None:
+        _built = Path(tempfile.mkdtemp(prefix="velo-model-")) / "model.velo"
+        velo.build(
+            _built,
+            VECTORS,
+            ids=IDS,
+            metadata=pa.table({"number": NUMBERS}),
+            threads=1,
+            calibrate=False,
+            store_vectors=True,
+        ).close()
+    return _built
+
+
+some_ids = st.lists(st.one_of(st.sampled_from(IDS.tolist()), st.integers(-5, 10 * N)), max_size=25)
+
+
+class Machine(RuleBasedStateMachine):
+    """A writer, a reader that refreshes, and what both must say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="velo-model-"))
+        self.live = set(IDS.tolist())
+        self.seen = set(self.live)
+        self.sequence = 0
+        self.writer: Any = None
+        self.reader: Any = None
+
+    @initialize(durability=st.sampled_from(["sync", "interval", "process"]))
+    def start(self, durability: Any) -> None:
+        shutil.copytree(built(), self.folder / "model.velo")
+        self.open(durability)
+        self.reader = velo.open(self.folder / "model.velo", threads=1)
+
+    def open(self, durability: Any) -> None:
+        self.writer = velo.open(self.folder / "model.velo", writable=True, durability=durability, threads=1)
+
+    def teardown(self) -> None:
+        for index in (self.writer, self.reader):
+            if index is not None:
+                index.close()
+        shutil.rmtree(self.folder)
+
+    def written(self, done: velo.Written, gone: set[int], missing: int) -> None:
+        self.sequence += bool(gone)
+        assert (done.rows, done.missing, done.sequence) == (len(gone), missing, self.sequence)
+        self.live -= gone
+
+    @rule(ids=some_ids)
+    def delete(self, ids: list[int]) -> None:
+        gone = set(ids) & self.live
+        self.written(self.writer.delete(ids), gone, len(set(ids)) - len(gone))
+
+    @rule(number=st.integers(0, 9), ids=some_ids)
+    def delete_by_filter(self, number: int, ids: list[int]) -> None:
+        gone = {int(IDS[row]) for row in range(N) if NUMBERS[row] == number} & self.live & set(ids)
+        condition = velo.col("number") == number
+        vertices = self.writer._filters.compile(condition).matches()  # what is given: a mask over rows
+        assert vertices.sum() == (number == NUMBERS).sum()
+        mask = (number == NUMBERS) & np.isin(IDS, ids)
+        self.written(self.writer.delete(filter=mask), gone, 0)
+
+    @rule(number=st.integers(0, 40))
+    def delete_by_condition(self, number: int) -> None:
+        gone = {int(IDS[row]) for row in range(N) if NUMBERS[row] == number} & self.live
+        self.written(self.writer.delete(filter=velo.col("number") == number), gone, 0)
+
+    @rule(durability=st.sampled_from(["sync", "interval", "process"]))
+    def reopen(self, durability: Any) -> None:
+        self.writer.close()
+        self.open(durability)
+
+    @rule()
+    def flush(self) -> None:
+        self.writer.flush()
+
+    @rule()
+    def refresh(self) -> None:
+        assert self.reader.refresh() == (self.seen != self.live)
+        self.seen = set(self.live)
+
+    @rule()
+    def reopen_reader(self) -> None:
+        self.reader.close()
+        self.reader = velo.open(self.folder / "model.velo", threads=1)
+        self.seen = set(self.live)
+
+    @rule()
+    def verify(self) -> None:
+        assert velo.verify(self.folder / "model.velo") > 0
+
+    @rule(row=st.integers(0, N - 1))
+    def vectors(self, row: int) -> None:
+        if int(IDS[row]) in self.live:
+            assert self.writer.get_vectors([IDS[row]]).tolist() == VECTORS[[row]].tolist()
+            return
+        try:
+            self.writer.get_vectors([IDS[row]])
+        except errors.UnknownIdError:
+            return
+        raise AssertionError("a deleted row has a vector")
+
+    @rule(row=st.integers(0, N - 1), number=st.integers(0, 9), least=st.booleans())
+    def search_with_a_filter(self, row: int, number: int, least: bool) -> None:
+        condition = velo.col("number") >= number if least else velo.col("number") == number
+        passing = number <= NUMBERS if least else number == NUMBERS
+        self.check(self.writer, self.live & set(IDS[passing].tolist()), VECTORS[row], filter=condition)
+        self.check(self.reader, self.seen & set(IDS[passing].tolist()), VECTORS[row], filter=condition)
+
+    @rule(row=st.integers(0, N - 1), among=some_ids)
+    def search_among(self, row: int, among: list[int]) -> None:
+        self.check(self.writer, self.live & set(among), VECTORS[row], filter=np.array(among, np.int64))
+
+    @precondition(lambda self: self.writer is not None)
+    @invariant()
+    def agree(self) -> None:
+        assert len(self.writer) == len(self.live)
+        assert len(self.reader) == len(self.seen)
+        self.check(self.writer, self.live, VECTORS[3])
+        self.check(self.reader, self.seen, VECTORS[3])
+
+    @staticmethod
+    def check(index: Any, expected: set[int], query: np.ndarray, **how: Any) -> None:
+        found = index.search(query, N, list_size=512, **how)
+        count = int(found.counts[0])
+        assert set(found.ids[:count].tolist()) == expected
+        assert (found.ids[count:] == -1).all()
+        if count:  # the nearest, by plain arithmetic, as far as codes tell distances apart
+            rows = np.flatnonzero(np.isin(IDS, found.ids[:count]))
+            exact = ((VECTORS[rows] - query) ** 2).sum(axis=1)
+            first = ((VECTORS[found.ids[0] == IDS][0] - query) ** 2).sum()
+            assert first <= exact.min() + 0.05 * exact.max()
+
+
+Machine.TestCase.settings = settings(
+    max_examples=int(os.environ.get("VELO_TEST_EXAMPLES", "40")),
+    stateful_step_count=50,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+TestModel = Machine.TestCase

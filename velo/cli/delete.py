@@ -1,0 +1,69 @@
+"""``velo delete``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from velo.cli.output import console, emit_json
+from velo.errors import FilterError, InvalidArgumentError
+from velo.filters import from_sql
+from velo.index import open_index
+
+__all__ = ["run"]
+
+
+def run(path: Path, *, ids: str | None, condition: str | None, as_json: bool) -> None:
+    """Delete rows by id or by filter, and say how many."""
+    if (ids is None) == (condition is None):
+        raise InvalidArgumentError("delete takes --ids or --filter, and one of them", argument="ids")
+    with open_index(path, writable=True, threads=1) as index:
+        if ids is None:
+            done = index.delete(filter=_filter_of(condition or ""))
+        else:
+            done = index.delete(_ids_of(ids, index.info()["ids"]))
+        left = len(index)
+    if as_json:
+        emit_json(
+            {
+                "path": str(path),
+                "deleted": done.rows,
+                "missing": done.missing,
+                "rows": left,
+                "sequence": done.sequence,
+            }
+        )
+        return
+    missing = f", {done.missing:,} ids that no row has" if done.missing else ""
+    console().print(f"{path}: {done.rows:,} rows deleted{missing}; {left:,} are left")
+
+
+def _ids_of(text: str, kind: str) -> list[Any]:
+    """Ids apart by commas or lines; ``@FILE`` reads them from a file."""
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidArgumentError(f"{text[1:]} cannot be read: {error}", argument="ids") from error
+        parts = text.splitlines()
+    else:
+        parts = text.split(",")
+    names = [part.strip() for part in parts if part.strip()]
+    if kind == "string":
+        return names
+    try:
+        return [int(name) for name in names]
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"the ids of this index are whole numbers: {error}", argument="ids"
+        ) from error
+
+
+def _filter_of(text: str) -> Any:
+    if not text.lstrip().startswith("{"):
+        return from_sql(text)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise FilterError(f"--filter is not JSON: {error}", argument="filter") from error

@@ -1,0 +1,1 @@
+"""Rows that go while an index answers: the handle, what a search sees of it, the verbs of an index."""

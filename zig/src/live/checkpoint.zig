@@ -1,0 +1,181 @@
+//! Folding the log into files that a new root names: tombstones of every part, and a log that begins behind them.
+//!
+//! The order is what matters. New files and their names are on the device before a root names them; the root takes the old
+//! one's place by one rename; the old files go only once that rename is on the device. Where the rename, or the sync behind
+//! it, fails, nobody knows which root the device has: the writer is poisoned.
+const std = @import("std");
+const adopting = @import("adopt.zig");
+const dead_file = @import("dead.zig");
+const diagnostics = @import("diagnostic.zig");
+const log_file = @import("log.zig");
+const root_file = @import("root.zig");
+const Diagnostic = diagnostics.Diagnostic;
+const Error = diagnostics.Error;
+const file_error = diagnostics.file_error;
+
+const least_bytes = 4 << 20;
+const temporary = root_file.file_name ++ ".tmp";
+
+/// With the lock held.
+pub fn make(live: anytype, diagnostic: *Diagnostic) Error!void {
+    while (live.syncing) live.changed.wait(&live.mutex);
+    if (live.poisoned) return live.check_writable(diagnostic);
+    if (live.is_live and live.log != null and live.position.offset == log_file.header_bytes) return; // nothing to fold
+    const store = live.store;
+    var arena = std.heap.ArenaAllocator.init(live.allocator);
+    defer arena.deinit();
+    const scratch = arena.allocator();
+
+    const parts = try scratch.alloc(root_file.Part, live.parts.items.len);
+    const counts = try scratch.alloc(u64, parts.len);
+    var made: std.ArrayList([]const u8) = .empty;
+    var old: std.ArrayList([]const u8) = .empty;
+    errdefer if (!live.poisoned) {
+        for (made.items) |name| diagnostics.discard(store, name);
+    };
+    var next_file = live.next_file;
+    for (live.parts.items, parts, counts) |*part, *named, *count| {
+        count.* = part.gone.count();
+        named.* = .{ .path = part.path, .uuid = part.uuid, .n = part.n, .dead = part.file };
+        if (count.* == part.file_count) continue;
+        const name = try numbered(scratch, &next_file, "dead", "bin");
+        try made.append(scratch, name);
+        const bytes = try dead_file.encode(scratch, part.uuid, &part.gone);
+        try diagnostics.write_file(store, name, bytes, diagnostic);
+        if (part.file) |before| try old.append(scratch, try scratch.dupe(u8, before));
+        named.dead = name;
+    }
+    const log_name = try numbered(live.allocator, &next_file, "log", "velolog");
+    errdefer live.allocator.free(log_name);
+    try made.append(scratch, try scratch.dupe(u8, log_name));
+    var header: log_file.Header = .{ .uuid = undefined, .salt = live.prng.next(), .first_sequence = live.sequence + 1 };
+    _ = std.fmt.hexToBytes(&header.uuid, &live.uuid) catch return diagnostics.damaged(diagnostic, root_file.file_name, "has a damaged uuid", .{});
+    try diagnostics.write_file(store, log_name, &header.encode(), diagnostic);
+    const log = store.open_file(log_name, .read_write) catch |err| return file_error(diagnostic, log_name, "open", err);
+    errdefer store.close(log);
+    try diagnostics.sync_folder(store, ".", diagnostic);
+
+    const root: root_file.Root = .{
+        .uuid = &live.uuid,
+        .generation = live.generation + 1,
+        .dim = live.dim,
+        .metric = live.metric,
+        .sequence = live.sequence,
+        .next_row = live.next_row,
+        .next_file = next_file,
+        .parts = parts,
+        .first_log = log_name,
+    };
+    // What is to be kept is copied before the rename: from there on nothing may fail for want of memory.
+    const kept = try scratch.alloc(?[]const u8, parts.len);
+    @memset(kept, null);
+    errdefer for (kept) |name| if (name) |one| live.allocator.free(one);
+    for (parts, kept) |part, *name| name.* = if (part.dead) |file| try live.allocator.dupe(u8, file) else null;
+    try made.append(scratch, temporary);
+    try diagnostics.write_file(store, temporary, try root_file.write(scratch, &root), diagnostic);
+    store.rename(temporary, root_file.file_name) catch |err| {
+        live.poisoned = true;
+        return file_error(diagnostic, root_file.file_name, "replace", err);
+    };
+    diagnostics.sync_folder(store, ".", diagnostic) catch |err| {
+        live.poisoned = true;
+        return err;
+    };
+
+    if (live.log) |file| store.close(file);
+    if (live.log_name) |name| {
+        try_append(scratch, &old, name);
+        live.allocator.free(name);
+    }
+    for (live.parts.items, kept, counts) |*part, name, count| {
+        if (part.file) |before| live.allocator.free(before);
+        part.file = name;
+        part.file_count = count;
+    }
+    live.log_name = log_name;
+    live.log = log;
+    live.log_header = header;
+    live.position = .begin(&header);
+    live.last_is_promise = false;
+    live.generation = root.generation;
+    live.next_file = next_file;
+    live.root_sequence = live.sequence;
+    live.synced_sequence = live.sequence;
+    live.synced_offset = log_file.header_bytes;
+    live.show_synced();
+    live.checkpoint_at = if (live.options.checkpoint_bytes > 0) live.options.checkpoint_bytes else checkpoint_bytes(live);
+    live.changed.broadcast();
+    for (old.items) |name| diagnostics.discard(store, name);
+}
+
+fn try_append(scratch: std.mem.Allocator, names: *std.ArrayList([]const u8), name: []const u8) void {
+    const copy = scratch.dupe(u8, name) catch return; // then it is litter
+    names.append(scratch, copy) catch {};
+}
+
+fn checkpoint_bytes(live: anytype) u64 {
+    var rows: u64 = 0;
+    for (live.parts.items) |part| rows += part.n;
+    return @max(least_bytes, rows / 16);
+}
+
+fn numbered(allocator: std.mem.Allocator, next_file: *u64, comptime stem: []const u8, comptime suffix: []const u8) error{OutOfMemory}![]u8 {
+    const name = try std.fmt.allocPrint(allocator, stem ++ "-{x:0>16}." ++ suffix, .{next_file.*});
+    next_file.* += 1;
+    return name;
+}
+
+/// What a writer finds becomes its own: a torn end is put aside, what the log holds is written anew, since a device may
+/// have lost what its cache still shows, and litter goes.
+pub fn take_over(live: anytype, end: log_file.End, diagnostic: *Diagnostic) Error!void {
+    if (end == .torn) try put_aside(live, diagnostic);
+    if (live.position.offset > log_file.header_bytes or end == .torn) {
+        try make(live, diagnostic);
+    } else {
+        live.log = live.store.open_file(live.log_name.?, .read_write) catch |err| return file_error(diagnostic, live.log_name.?, "open", err);
+        live.synced_offset = live.position.offset;
+        live.synced_sequence = live.sequence;
+        live.checkpoint_at = if (live.options.checkpoint_bytes > 0) live.options.checkpoint_bytes else checkpoint_bytes(live);
+    }
+    try adopting.remove_old_names(live, diagnostic);
+    try remove_litter(live, diagnostic);
+}
+
+fn put_aside(live: anytype, diagnostic: *Diagnostic) Error!void {
+    const store = live.store;
+    const bytes = try diagnostics.read_file(live.allocator, store, live.log_name.?, std.math.maxInt(u63), diagnostic) orelse
+        return diagnostics.damaged(diagnostic, live.log_name.?, "is missing", .{});
+    defer live.allocator.free(bytes);
+    var buffer: [80]u8 = undefined;
+    const name = std.fmt.bufPrint(&buffer, "{s}.torn", .{live.log_name.?}) catch unreachable; // root.zig limits it
+    try diagnostics.write_file(store, name, bytes[@intCast(live.position.offset)..], diagnostic);
+    try diagnostics.sync_folder(store, ".", diagnostic);
+}
+
+/// Files of ours that no root names: a checkpoint or an adoption was killed. Of torn ends the newest is kept.
+fn remove_litter(live: anytype, diagnostic: *Diagnostic) Error!void {
+    const store = live.store;
+    var arena = std.heap.ArenaAllocator.init(live.allocator);
+    defer arena.deinit();
+    const names = store.list(arena.allocator()) catch |err| return file_error(diagnostic, ".", "list", err);
+    var newest: []const u8 = "";
+    for (names) |name| {
+        if (std.mem.endsWith(u8, name, ".torn") and std.mem.order(u8, name, newest) == .gt) newest = name;
+    }
+    for (names) |name| {
+        if (is_named(live, name) or std.mem.eql(u8, name, newest)) continue;
+        if (std.mem.startsWith(u8, name, "part-")) {
+            store.remove_folder(name) catch {};
+        } else if (std.mem.eql(u8, name, temporary) or std.mem.startsWith(u8, name, "dead-") or std.mem.startsWith(u8, name, "log-"))
+            diagnostics.discard(store, name);
+    }
+}
+
+fn is_named(live: anytype, name: []const u8) bool {
+    if (std.mem.eql(u8, name, live.log_name.?)) return true;
+    for (live.parts.items) |part| {
+        if (std.mem.eql(u8, name, part.path)) return true;
+        if (part.file) |file| if (std.mem.eql(u8, name, file)) return true;
+    }
+    return false;
+}

@@ -1,0 +1,53 @@
+//! Failures of this room, and small file jobs that every part of it does the same way.
+const std = @import("std");
+const index = @import("index");
+
+pub const Diagnostic = index.Diagnostic;
+/// Busy: another writer is at work.
+pub const Error = index.Error || error{Busy};
+
+pub const file_error = index.diagnostic.file_error;
+
+pub fn damaged(diagnostic: *Diagnostic, name: []const u8, comptime why: []const u8, args: anytype) Error {
+    diagnostic.in_file(name, "{s} " ++ why, .{name} ++ args);
+    return error.Corrupt;
+}
+
+pub fn newer(diagnostic: *Diagnostic, name: []const u8) Error {
+    diagnostic.in_file(name, "{s} was written by a newer velo", .{name});
+    return error.UnsupportedVersion;
+}
+
+/// A whole file in memory that is the caller's; null where there is none.
+pub fn read_file(allocator: std.mem.Allocator, store: anytype, name: []const u8, bytes_max: u64, diagnostic: *Diagnostic) Error!?[]u8 {
+    const file = store.open_file(name, .read_only) catch |err| switch (@as(anyerror, err)) {
+        error.FileNotFound => return null,
+        else => return file_error(diagnostic, name, "open", err),
+    };
+    defer store.close(file);
+    // What is appended meanwhile is left for the next look, so that of all records only the last may be half there.
+    const length = store.size(file) catch |err| return file_error(diagnostic, name, "stat", err);
+    if (length > bytes_max) return damaged(diagnostic, name, "has {d} bytes", .{length});
+    const bytes = try allocator.alloc(u8, @intCast(length));
+    errdefer allocator.free(bytes);
+    const read = store.read(file, bytes, 0) catch |err| return file_error(diagnostic, name, "read", err);
+    if (read != bytes.len) return damaged(diagnostic, name, "ended while it was read", .{});
+    return bytes;
+}
+
+/// A new file with these bytes, synced; its name is not, before the folder is.
+pub fn write_file(store: anytype, name: []const u8, bytes: []const u8, diagnostic: *Diagnostic) Error!void {
+    const file = store.create(name) catch |err| return file_error(diagnostic, name, "create", err);
+    defer store.close(file);
+    store.write(file, bytes, 0) catch |err| return file_error(diagnostic, name, "write", err);
+    store.sync(file) catch |err| return file_error(diagnostic, name, "sync", err);
+}
+
+pub fn sync_folder(store: anytype, name: []const u8, diagnostic: *Diagnostic) Error!void {
+    store.sync_folder(name) catch |err| return file_error(diagnostic, name, "sync", err);
+}
+
+/// Takes away what nothing refers to any more. If that fails it is litter, which the next writer takes away.
+pub fn discard(store: anytype, name: []const u8) void {
+    store.remove(name) catch {};
+}

@@ -1,0 +1,34 @@
+//! The live room: data that is written while it is searched. A folder's root names parts (ordinary indexes, none of whose
+//! files changes), the tombstones of each, and a log; see docs/FORMAT.md.
+const store = @import("store.zig");
+const folder = @import("folder.zig");
+const diagnostics = @import("diagnostic.zig");
+
+pub const FolderStore = store.FolderStore;
+pub const Live = folder.Live;
+pub const Options = folder.Options;
+pub const Durability = folder.Durability;
+pub const Done = folder.Done;
+pub const Info = folder.Info;
+pub const Diagnostic = diagnostics.Diagnostic;
+pub const Error = diagnostics.Error;
+pub const find = @import("find.zig");
+pub const Ids = find.Ids;
+pub const root = @import("root.zig");
+pub const log = @import("log.zig");
+pub const verify = @import("verify.zig").verify;
+
+test {
+    _ = store;
+    _ = folder;
+    _ = diagnostics;
+    _ = find;
+    _ = root;
+    _ = log;
+    _ = @import("adopt.zig");
+    _ = @import("checkpoint.zig");
+    _ = @import("dead.zig");
+    _ = @import("payload.zig");
+    _ = @import("verify.zig");
+    _ = @import("tests.zig");
+}

@@ -1,0 +1,147 @@
+//! live.json: the root of live data. It names the parts, their tombstones and the log; its presence makes a folder live.
+//! Written last, by rename after a sync. Its last member is the xxh3-64 of every byte before it, as in manifest.json.
+const std = @import("std");
+const base = @import("base");
+const layout = @import("layout");
+
+pub const file_name = "live.json";
+pub const bytes_max = 16 << 20;
+const format = "velo-live";
+const version = 1;
+const checksum_key = ",\n  \"checksum\": \"";
+
+/// What a reader has to understand to answer rightly, and what a writer has to in order to write. An unknown name refuses.
+pub const known = [_][]const u8{"tombstones"};
+
+/// An index of the ordinary format in a folder of its own. None of its files ever changes.
+pub const Part = struct {
+    path: []const u8,
+    uuid: []const u8,
+    n: u64,
+    /// Parts of one frame share rotation, mean, centers and scales.
+    frame: u32 = 0,
+    /// The file of its tombstones; none: none of its rows is dead.
+    dead: ?[]const u8 = null,
+};
+
+/// Field names are the keys of the JSON object.
+pub const Root = struct {
+    format: []const u8 = format,
+    version: u32 = version,
+    readers_understand: []const []const u8 = &known,
+    writers_understand: []const []const u8 = &known,
+    uuid: []const u8,
+    generation: u64,
+    dim: u32,
+    metric: []const u8,
+    /// The last change that the files named here hold; the log begins behind it.
+    sequence: u64,
+    /// The number of the next row whose id is its number: never given twice.
+    next_row: u64,
+    /// In the name of the next file.
+    next_file: u64,
+    parts: []const Part,
+    first_log: []const u8,
+};
+
+pub const ParseError = error{ BadRoot, NewerVersion, OutOfMemory };
+
+pub fn write(allocator: std.mem.Allocator, root: *const Root) error{OutOfMemory}![]u8 {
+    var out: std.Io.Writer.Allocating = .init(allocator);
+    defer out.deinit();
+    std.json.Stringify.value(root.*, .{ .whitespace = .indent_2, .emit_null_optional_fields = false }, &out.writer) catch return error.OutOfMemory;
+    const text = out.written()[0 .. out.written().len - 2]; // without "\n}"
+    const sum = layout.manifest.checksum_text(base.checksum(text));
+    return std.fmt.allocPrint(allocator, "{s}" ++ checksum_key ++ "{s}\"\n}}\n", .{ text, &sum });
+}
+
+/// All memory is `arena`'s.
+pub fn parse(arena: std.mem.Allocator, text: []const u8) ParseError!Root {
+    const options: std.json.ParseOptions = .{ .ignore_unknown_fields = true, .allocate = .alloc_always };
+    const at = std.mem.lastIndexOf(u8, text, checksum_key) orelse return error.BadRoot;
+    const sum = layout.manifest.checksum_text(base.checksum(text[0..at]));
+    if (!std.mem.eql(u8, text[at + checksum_key.len ..], sum ++ "\"\n}\n")) return error.BadRoot;
+    // What has to be understood comes first: another version may differ in everything else.
+    const Asked = struct { format: []const u8, version: u64, readers_understand: []const []const u8, writers_understand: []const []const u8 };
+    const asked = std.json.parseFromSliceLeaky(Asked, arena, text, options) catch |err| return refuse(err);
+    if (!std.mem.eql(u8, asked.format, format)) return error.BadRoot;
+    if (asked.version != version) return error.NewerVersion;
+    if (!all_known(asked.readers_understand)) return error.NewerVersion;
+    const root = std.json.parseFromSliceLeaky(Root, arena, text, options) catch |err| return refuse(err);
+    if (root.generation == 0 or root.parts.len == 0) return error.BadRoot;
+    for (root.parts) |part| {
+        if (!is_plain(part.path) or part.n > base.limits.vertices_max) return error.BadRoot;
+        if (part.dead) |name| if (!is_plain(name)) return error.BadRoot;
+    }
+    if (!is_plain(root.first_log)) return error.BadRoot;
+    return root;
+}
+
+/// Whether this velo may write to it, too.
+pub fn is_writable(root: *const Root) bool {
+    return all_known(root.writers_understand);
+}
+
+fn all_known(names: []const []const u8) bool {
+    for (names) |name| {
+        for (known) |ours| {
+            if (std.mem.eql(u8, name, ours)) break;
+        } else return false;
+    }
+    return true;
+}
+
+/// A name inside the folder: an index that came from elsewhere leads nowhere else.
+fn is_plain(name: []const u8) bool {
+    return name.len > 0 and name.len <= 64 and name[0] != '.' and std.mem.indexOfAny(u8, name, "/\\\x00") == null;
+}
+
+fn refuse(err: anytype) ParseError {
+    return if (err == error.OutOfMemory) error.OutOfMemory else error.BadRoot;
+}
+
+fn example() Root {
+    return .{
+        .uuid = "00112233445566778899aabbccddeeff",
+        .generation = 3,
+        .dim = 4,
+        .metric = "l2",
+        .sequence = 7,
+        .next_row = 100,
+        .next_file = 9,
+        .parts = &.{.{ .path = "part-0000000000000001", .uuid = "u", .n = 100, .dead = "dead-0000000000000008.bin" }},
+        .first_log = "log-0000000000000002.velolog",
+    };
+}
+
+test "a root survives a round trip, and no flipped bit does" {
+    var arena = std.heap.ArenaAllocator.init(std.testing.allocator);
+    defer arena.deinit();
+    const text = try write(arena.allocator(), &example());
+    const back = try parse(arena.allocator(), text);
+    try std.testing.expectEqual(7, back.sequence);
+    try std.testing.expectEqualStrings("dead-0000000000000008.bin", back.parts[0].dead.?);
+    try std.testing.expect(is_writable(&back));
+    for (0..text.len * 8) |bit| {
+        text[bit / 8] ^= @as(u8, 1) << @intCast(bit % 8);
+        defer text[bit / 8] ^= @as(u8, 1) << @intCast(bit % 8);
+        try std.testing.expectError(error.BadRoot, parse(arena.allocator(), text));
+    }
+}
+
+test "what this velo does not understand is refused, apart for readers and for writers" {
+    var arena = std.heap.ArenaAllocator.init(std.testing.allocator);
+    defer arena.deinit();
+    var root = example();
+    root.writers_understand = &.{ "tombstones", "patches" };
+    const for_writers = try parse(arena.allocator(), try write(arena.allocator(), &root));
+    try std.testing.expect(!is_writable(&for_writers));
+    root.readers_understand = &.{"patches"};
+    try std.testing.expectError(error.NewerVersion, parse(arena.allocator(), try write(arena.allocator(), &root)));
+    root = example();
+    root.version = 2;
+    try std.testing.expectError(error.NewerVersion, parse(arena.allocator(), try write(arena.allocator(), &root)));
+    root = example();
+    root.first_log = "../elsewhere";
+    try std.testing.expectError(error.BadRoot, parse(arena.allocator(), try write(arena.allocator(), &root)));
+}

@@ -1,0 +1,146 @@
+//! What live data asks of a file system, and the real one. `Live` takes the store as a type, so that a simulated one
+//! (zig/src/sim/store.zig) can lose, tear and refuse whatever a crash or a full disk may.
+//!
+//! The contract: names are paths inside one folder. What was written to a file survives a crash only once `sync` of that
+//! file returned; that a name exists, is gone or stands for another file only once `sync_folder` of its folder did.
+//! Before that any part of it may survive. After a `sync` that failed nothing is known of what it was to save.
+const std = @import("std");
+
+pub const FolderStore = struct {
+    dir: std.fs.Dir,
+    /// Held by the one process that writes.
+    lock: ?std.fs.File = null,
+
+    pub const File = std.fs.File;
+    pub const Map = []align(std.heap.page_size_min) const u8;
+
+    pub fn open(path: []const u8) !FolderStore {
+        return .{ .dir = try std.fs.cwd().openDir(path, .{ .iterate = true }) };
+    }
+
+    pub fn deinit(self: *FolderStore) void {
+        if (self.lock) |file| {
+            file.unlock(); // a forked child may hold the descriptor, and with it the lock, for long
+            file.close();
+        }
+        self.dir.close();
+    }
+
+    /// False where another process, or another handle of this one, holds it. The lock ends with its process.
+    pub fn lock_for_writing(self: *FolderStore) !bool {
+        const file = File{ .handle = try std.posix.openat(self.dir.fd, ".", .{ .ACCMODE = .RDONLY, .DIRECTORY = true, .CLOEXEC = true }, 0) };
+        errdefer file.close();
+        if (!try file.tryLock(.exclusive)) {
+            file.close();
+            return false;
+        }
+        self.lock = file;
+        return true;
+    }
+
+    /// A new, empty file, in the place of one of that name.
+    pub fn create(self: *FolderStore, name: []const u8) !File {
+        return self.dir.createFile(name, .{ .truncate = true, .read = true });
+    }
+
+    pub fn open_file(self: *FolderStore, name: []const u8, mode: std.fs.File.OpenMode) !File {
+        return self.dir.openFile(name, .{ .mode = mode });
+    }
+
+    pub fn close(_: *FolderStore, file: File) void {
+        file.close();
+    }
+
+    pub fn size(_: *FolderStore, file: File) !u64 {
+        return file.getEndPos();
+    }
+
+    /// Fills the buffer as far as the file goes.
+    pub fn read(_: *FolderStore, file: File, buffer: []u8, offset: u64) !usize {
+        return file.preadAll(buffer, offset);
+    }
+
+    pub fn write(_: *FolderStore, file: File, bytes: []const u8, offset: u64) !void {
+        return file.pwriteAll(bytes, offset);
+    }
+
+    pub fn sync(_: *FolderStore, file: File) !void {
+        return std.posix.fdatasync(file.handle);
+    }
+
+    pub fn truncate(_: *FolderStore, file: File, length: u64) !void {
+        return file.setEndPos(length);
+    }
+
+    pub fn rename(self: *FolderStore, from: []const u8, to: []const u8) !void {
+        return self.dir.rename(from, to);
+    }
+
+    /// A second name for the same file.
+    pub fn link(self: *FolderStore, from: []const u8, to: []const u8) !void {
+        return std.posix.linkat(self.dir.fd, from, self.dir.fd, to, 0);
+    }
+
+    pub fn remove(self: *FolderStore, name: []const u8) !void {
+        return self.dir.deleteFile(name);
+    }
+
+    pub fn make_folder(self: *FolderStore, name: []const u8) !void {
+        return self.dir.makeDir(name);
+    }
+
+    /// A folder of the index with all it holds.
+    pub fn remove_folder(self: *FolderStore, name: []const u8) !void {
+        return self.dir.deleteTree(name);
+    }
+
+    /// "." or a folder in it.
+    pub fn sync_folder(self: *FolderStore, name: []const u8) !void {
+        const fd = try std.posix.openat(self.dir.fd, name, .{ .ACCMODE = .RDONLY, .DIRECTORY = true, .CLOEXEC = true }, 0);
+        defer std.posix.close(fd);
+        return std.posix.fsync(fd);
+    }
+
+    pub fn exists(self: *FolderStore, name: []const u8) !bool {
+        self.dir.access(name, .{}) catch |err| switch (err) {
+            error.FileNotFound => return false,
+            else => return err,
+        };
+        return true;
+    }
+
+    /// Names in the folder itself, folders among them; all memory is `arena`'s.
+    pub fn list(self: *FolderStore, arena: std.mem.Allocator) ![]const []const u8 {
+        var names: std.ArrayList([]const u8) = .empty;
+        var iterator = self.dir.iterate();
+        while (try iterator.next()) |entry| try names.append(arena, try arena.dupe(u8, entry.name));
+        return names.items;
+    }
+
+    /// The whole file, mapped: what is never read takes no memory.
+    pub fn map(self: *FolderStore, name: []const u8) !Map {
+        const file = try self.dir.openFile(name, .{});
+        defer file.close();
+        const length: usize = @intCast(try file.getEndPos());
+        if (length == 0) return error.EndOfStream;
+        return std.posix.mmap(null, length, std.posix.PROT.READ, .{ .TYPE = .SHARED }, file.handle, 0);
+    }
+
+    pub fn unmap(_: *FolderStore, bytes: Map) void {
+        std.posix.munmap(bytes);
+    }
+};
+
+test "one handle writes at a time" {
+    var tmp = std.testing.tmpDir(.{ .iterate = true });
+    defer tmp.cleanup();
+    const path = try tmp.dir.realpathAlloc(std.testing.allocator, ".");
+    defer std.testing.allocator.free(path);
+    var first = try FolderStore.open(path);
+    var second = try FolderStore.open(path);
+    defer second.deinit();
+    try std.testing.expect(try first.lock_for_writing());
+    try std.testing.expect(!try second.lock_for_writing());
+    first.deinit();
+    try std.testing.expect(try second.lock_for_writing());
+}

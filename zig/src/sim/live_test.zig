@@ -1,0 +1,308 @@
+//! Live data against a crash at any change, a full disk and syncs that fail: what was acknowledged as durable is there,
+//! all else wholly or not at all, and what was written is never what nobody wrote.
+const std = @import("std");
+const builtin = @import("builtin");
+const base = @import("base");
+const layout = @import("layout");
+const live_room = @import("live");
+const SimulatedStore = @import("store.zig").SimulatedStore;
+const BitSet = base.BitSet;
+const Live = live_room.Live(SimulatedStore);
+
+fn run_count() u64 {
+    const default: u64 = if (builtin.sanitize_thread) 100 else 12_000;
+    const text = std.posix.getenv("VELO_LIVE_RUNS") orelse return default;
+    return std.fmt.parseInt(u64, text, 10) catch default;
+}
+
+const rows = 96;
+
+/// What may be there: for each sequence the dead sets that a call asked for, since of two calls that failed either may
+/// have left its record.
+const Model = struct {
+    const State = [(rows + 63) / 64]u64;
+
+    allocator: std.mem.Allocator,
+    states: std.ArrayList(std.ArrayList(State)) = .empty,
+    /// Acknowledged as durable.
+    durable: u64 = 0,
+    /// Acknowledged, or read when it was opened.
+    sequence: u64 = 0,
+
+    fn init(allocator: std.mem.Allocator) !Model {
+        var self: Model = .{ .allocator = allocator };
+        try self.add(0, @splat(0));
+        return self;
+    }
+
+    fn deinit(self: *Model) void {
+        for (self.states.items) |*one| one.deinit(self.allocator);
+        self.states.deinit(self.allocator);
+    }
+
+    fn add(self: *Model, sequence: u64, state: State) !void {
+        while (self.states.items.len <= sequence) try self.states.append(self.allocator, .empty);
+        try self.states.items[@intCast(sequence)].append(self.allocator, state);
+    }
+
+    /// The last one: what is there as long as nothing crashes.
+    fn now(self: *const Model) State {
+        return self.states.items[@intCast(self.sequence)].getLast();
+    }
+
+    /// This is what was found: other futures are gone.
+    fn settle(self: *Model, sequence: u64, state: State) !void {
+        self.sequence = sequence;
+        while (self.states.items.len > sequence + 1) {
+            var last = self.states.pop().?;
+            last.deinit(self.allocator);
+        }
+        self.states.items[@intCast(sequence)].clearRetainingCapacity();
+        try self.add(sequence, state);
+    }
+
+    fn check(self: *const Model, live: *Live) !State {
+        const state = try dead_of(self.allocator, live);
+        const sequence = live.sequence;
+        if (sequence < self.durable) return error.AcknowledgedLost;
+        if (sequence >= self.states.items.len) return error.NeverWritten;
+        for (self.states.items[@intCast(sequence)].items) |one| if (std.mem.eql(u64, &one, &state)) return state;
+        return error.HalfThere;
+    }
+};
+
+fn dead_of(allocator: std.mem.Allocator, live: *Live) !Model.State {
+    var set = try BitSet.init(allocator, rows);
+    defer set.deinit(allocator);
+    _ = live.copy_dead(0, &set);
+    var state: Model.State = undefined;
+    @memcpy(&state, set.words);
+    return state;
+}
+
+const numbers = blk: {
+    var ids: [rows]i64 = undefined;
+    for (&ids, 0..) |*id, i| id.* = 7 * @as(i64, @intCast(i)) - 20;
+    break :blk ids;
+};
+
+fn make_index(allocator: std.mem.Allocator, store: *SimulatedStore) !void {
+    const manifest: layout.manifest.Manifest = .{
+        .format_version = layout.format_version,
+        .uuid = "00000000-1111-2222-3333-444444444444",
+        .n = rows,
+        .dim = 3,
+        .metric = "l2",
+        .dtype = "f32",
+        .memory_bits = 4,
+        .record_bits = 4,
+        .degree = 48,
+        .build_list_size = 100,
+        .alpha = 1.2,
+        .seed = 0,
+        .links_built = 32,
+        .page_size = 4096,
+        .page_count = 1,
+        .edges = 4,
+        .adjacency_bits = 40,
+        .stores_vectors = false,
+        .files = &.{ .{ .name = "codes.bin", .bytes = 5, .checksum = "00" }, .{ .name = "pages.bin", .bytes = 5, .checksum = "00" } },
+        .user = .null,
+    };
+    const text = try layout.manifest.write(allocator, &manifest);
+    defer allocator.free(text);
+    for ([_][]const u8{ "codes.bin", "pages.bin", "manifest.json" }) |name| {
+        const file = try store.create(name);
+        try store.write(file, if (name[0] == 'm') text else name[0..5], 0);
+        try store.sync(file);
+    }
+    try store.sync_folder(".");
+}
+
+/// An ordinary index lies where the root says, or where it always lay, and never at both places once a write was
+/// acknowledged.
+fn check_files(store: *SimulatedStore, acknowledged: bool) !void {
+    const is_live = store.names.contains(live_room.root.file_name);
+    if (acknowledged and !is_live) return error.RootLost;
+    if (acknowledged and store.names.contains("manifest.json")) return error.OlderVeloFindsIt;
+    const part = "part-0000000000000001/";
+    for ([_][]const u8{ "codes.bin", "pages.bin", "manifest.json" }) |name| {
+        var buffer: [64]u8 = undefined;
+        const path = if (is_live) try std.fmt.bufPrint(&buffer, part ++ "{s}", .{name}) else name;
+        const node = store.names.get(path) orelse return error.FileLost;
+        if (name[0] != 'm' and !std.mem.eql(u8, name[0..5], store.nodes.items[node].current.items)) return error.FileChanged;
+    }
+}
+
+fn attached(live: *Live, diagnostic: *live_room.Diagnostic) !void {
+    try live.attach(0, .{ .numbers = &numbers }, diagnostic);
+    try live.begin(diagnostic);
+}
+
+const Run = struct {
+    allocator: std.mem.Allocator,
+    store: SimulatedStore,
+    prng: base.Prng,
+    model: Model,
+    wrote: bool = false,
+
+    /// One writer's life: from opening to whatever ends it.
+    fn life(self: *Run) !void {
+        var diagnostic: live_room.Diagnostic = .{};
+        const durability: live_room.Durability = @enumFromInt(self.prng.below(3));
+        var live = Live.open(self.allocator, &self.store, .{
+            .writable = true,
+            .durability = durability,
+            .checkpoint_bytes = 64 + self.prng.below(1500),
+            .seed = self.prng.next(),
+        }, &diagnostic) catch |err| return self.may_fail(err);
+        defer live.deinit();
+        attached(&live, &diagnostic) catch |err| return self.may_fail(err);
+        // What was found is on the device now, whatever it was before.
+        const found = try self.model.check(&live);
+        try self.model.settle(live.sequence, found);
+        self.model.durable = live.sequence;
+        try check_files(&self.store, self.wrote);
+        var reader: ?Live = null;
+        defer if (reader) |*one| one.deinit();
+        for (0..self.prng.below(30)) |_| {
+            switch (self.prng.below(16)) {
+                0 => live.checkpoint(&diagnostic) catch |err| try self.may_fail(err),
+                1 => if (live.sync(&diagnostic)) {
+                    self.model.durable = self.model.sequence;
+                } else |err| try self.may_fail(err),
+                2 => {
+                    if (reader) |*one| one.deinit();
+                    reader = null;
+                    reader = Live.open(self.allocator, &self.store, .{}, &diagnostic) catch |err| return self.may_fail(err);
+                    attached(&reader.?, &diagnostic) catch |err| return self.may_fail(err);
+                    _ = try self.model.check(&reader.?);
+                },
+                3, 4 => if (reader) |*one| {
+                    if (one.refresh(&diagnostic)) |_| {
+                        const seen = try self.model.check(one);
+                        if (!live.poisoned) try std.testing.expectEqual(self.model.now(), seen);
+                    } else |err| return self.may_fail(err);
+                },
+                else => try self.delete(&live, &diagnostic),
+            }
+            if (self.store.crashed) return;
+            if (!live.poisoned) try std.testing.expectEqual(self.model.now(), try dead_of(self.allocator, &live));
+        }
+        if (self.prng.boolean()) {
+            if (live.finish(&diagnostic)) self.model.durable = self.model.sequence else |err| try self.may_fail(err);
+        }
+        if (!self.store.crashed and self.prng.below(3) == 0) self.store.crashed = true; // the power goes
+    }
+
+    fn delete(self: *Run, live: *Live, diagnostic: *live_room.Diagnostic) !void {
+        var ids: [12]i64 = undefined;
+        const count: usize = @intCast(self.prng.below(ids.len) + 1);
+        var after = self.model.now();
+        var new_rows: u64 = 0;
+        for (ids[0..count]) |*id| {
+            const row = self.prng.below(rows + 8);
+            id.* = 7 * @as(i64, @intCast(row)) - 20;
+            if (row >= rows) continue;
+            const bit = @as(u64, 1) << @intCast(row % 64);
+            new_rows += @intFromBool(after[@intCast(row / 64)] & bit == 0);
+            after[@intCast(row / 64)] |= bit;
+        }
+        if (new_rows > 0) try self.model.add(self.model.sequence + 1, after);
+        const was_poisoned = live.poisoned;
+        const before = live.sequence;
+        const done = live.delete(.{ .numbers = ids[0..count] }, diagnostic) catch |err| {
+            if (!live.poisoned and !self.store.crashed) try std.testing.expectEqual(before, live.sequence);
+            return self.may_fail(err);
+        };
+        try std.testing.expect(!was_poisoned);
+        try std.testing.expectEqual(new_rows, done.rows);
+        if (new_rows > 0) self.model.sequence += 1;
+        try std.testing.expectEqual(self.model.sequence, done.sequence);
+        if (live.options.durability == .sync) try std.testing.expect(done.durable);
+        if (done.durable) self.model.durable = done.sequence;
+        self.wrote = self.wrote or new_rows > 0;
+    }
+
+    /// A failure is all right where the world is what fails.
+    fn may_fail(self: *Run, err: anyerror) !void {
+        const faulty = self.store.crashed or self.store.faults.full > 0 or self.store.faults.sync > 0;
+        switch (err) {
+            error.Io, error.NoSpace => if (!faulty) return err,
+            else => return err,
+        }
+    }
+
+    fn all(self: *Run, crash_at: u64) !void {
+        try make_index(self.allocator, &self.store);
+        if (self.prng.below(3) == 0) self.store.faults.full = @intCast(4 + self.prng.below(40));
+        if (self.prng.below(3) == 0) self.store.faults.sync = @intCast(4 + self.prng.below(40));
+        self.store.crash_at = self.store.changes + crash_at;
+        for (0..6) |_| {
+            try self.life();
+            if (self.store.crashed) {
+                try self.store.restart();
+                try check_files(&self.store, self.wrote); // also before anybody mends anything
+                self.store.crash_at = self.store.changes + self.prng.below(150);
+            } else self.store.kill();
+        }
+        // In the end the world is well again, and all that was acknowledged is there.
+        self.store.faults = .{};
+        self.store.crash_at = std.math.maxInt(u64);
+        for (0..2) |_| {
+            var diagnostic: live_room.Diagnostic = .{};
+            self.store.kill();
+            var live = try Live.open(self.allocator, &self.store, .{ .writable = true, .seed = 1 }, &diagnostic);
+            defer live.deinit();
+            attached(&live, &diagnostic) catch |err| {
+                std.debug.print("{s}\n", .{diagnostic.message()});
+                return err;
+            };
+            try self.model.settle(live.sequence, try self.model.check(&live));
+            self.model.durable = live.sequence;
+            try check_files(&self.store, self.wrote);
+            try self.delete(&live, &diagnostic);
+        }
+    }
+};
+
+/// Finds leaks as the testing allocator does, but takes no stack trace at each of millions of allocations.
+const Allocator = std.heap.DebugAllocator(.{ .stack_trace_frames = 0 });
+
+fn run(seed: u64, crash_at: ?u64) !u64 {
+    var leaks: Allocator = .init;
+    const changes = try run_with(leaks.allocator(), seed, crash_at);
+    if (leaks.deinit() != .ok) {
+        std.debug.print("seed {d}: leak\n", .{seed});
+        return error.Leak;
+    }
+    return changes;
+}
+
+fn run_with(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) !u64 {
+    var prng = base.Prng.init(seed);
+    var one: Run = .{
+        .allocator = allocator,
+        .store = .init(std.heap.c_allocator, prng.next()),
+        .prng = prng,
+        .model = try .init(allocator),
+    };
+    defer one.store.deinit();
+    defer one.model.deinit();
+    const at = crash_at orelse one.prng.below(200);
+    one.all(at) catch |err| {
+        std.debug.print("seed {d}, crash at change {d}: {t}\n", .{ seed, at, err });
+        return err;
+    };
+    return one.store.changes;
+}
+
+test "thousands of worlds, each with crashes, full disks and failed syncs of its own" {
+    for (0..run_count()) |seed| _ = try run(seed, null);
+}
+
+test "a crash at every change of some worlds" {
+    for (0..if (builtin.sanitize_thread) 1 else 12) |seed| {
+        for (0..250) |at| _ = try run(1_000_000 + seed, at);
+    }
+}
