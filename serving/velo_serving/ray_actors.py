@@ -6,9 +6,10 @@ whom and what happens when an actor dies is in ``router.py``.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -39,10 +40,11 @@ from velo_serving.errors import (
     ShardUnavailableError,
 )
 from velo_serving.grouping import fill_groups, follow_ups
+from velo_serving.hits import with_rows
 from velo_serving.local_backend import check_shard, split_memory
 from velo_serving.router import Router, RouterLimits, answer_of
 from velo_serving.shard import Shard, ShardSpec
-from velo_serving.types import Answer, Failure, FilterForm, SearchRequest, ShardHealth, ShardReply
+from velo_serving.types import Answer, Failure, FilterForm, Hits, SearchRequest, ShardHealth, ShardReply
 
 __all__ = ["Cluster", "RayChannel", "ShardActor"]
 
@@ -66,9 +68,10 @@ class ShardActor:
         self._shard = Shard(spec)
         self._shard.health()  # opens the index; where that fails, the cluster hears why from health()
 
-    async def search(self, batch: Sequence[SearchRequest]) -> list[ShardReply]:
-        """Answer a batch."""
-        return await self._shard.search(batch)
+    async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
+        """Answer a request."""
+        reply = await self._shard.search(request, timeout_s)
+        return with_rows(reply) if isinstance(reply, Hits) else reply
 
     async def health(self) -> ShardHealth:
         """Say how the shard is."""
@@ -110,9 +113,18 @@ class RayChannel:
         """Name of the shard."""
         return self._name
 
-    async def search(self, batch: Sequence[SearchRequest]) -> list[ShardReply]:
-        """Answer a batch in the actor."""
-        return cast("list[ShardReply]", await self._reach(self._actor.search, list(batch)))
+    def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
+        """Search in the actor."""
+        return asyncio.ensure_future(self._reach(self._actor.search, request, timeout_s))
+
+    def watch(self, lost: Callable[[str], None]) -> None:
+        """Ray tells with the next call."""
+
+    def reset(self) -> None:
+        """Ray keeps the connection."""
+
+    async def close(self) -> None:
+        """The actor belongs to the cluster."""
 
     async def health(self) -> ShardHealth:
         """Ask the actor how its shard is."""
@@ -336,7 +348,7 @@ class Cluster:
         return self._ask(request, timeout_s)
 
     def _ask(self, request: SearchRequest, timeout_s: float) -> Answer:
-        batch = ray.put([request])  # once for all shards, however many queries it holds
+        batch = ray.put(request)  # once for all shards, however many queries it holds
         asked = [actor.search.remote(batch) for actor in self._actors]
         ready, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
         replies: list[tuple[str, ShardReply]] = []
@@ -344,7 +356,7 @@ class Cluster:
             reply: ShardReply = Failure("DeadlineExceededError", "no reply before the deadline", "deadline")
             if one in ready:
                 try:
-                    reply = cast("list[ShardReply]", ray.get(one))[0]
+                    reply = cast("ShardReply", ray.get(one))
                 except ray_exceptions.RayError as error:
                     reply = Failure("ShardUnavailableError", _first_line(error))
             replies.append((entry.name, reply))

@@ -1,13 +1,13 @@
-"""One shard at work: opens an index, answers batches. It knows no Ray, no HTTP, no other shard."""
+"""One shard at work: opens an index, answers requests. It knows no Ray, no HTTP, no other shard."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import os
 import socket
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 from velo.errors import FilterError, VeloError
 from velo.filters import from_sql
 from velo_serving.errors import ShardNotHereError, ShardUnavailableError
+from velo_serving.hits import concat_hits
 from velo_serving.types import (
     Failure,
     FilterForm,
@@ -31,8 +32,12 @@ from velo_serving.types import (
 
 __all__ = ["IndexOpener", "Shard", "ShardSpec", "open_velo_index"]
 
-#: Deadlines are rounded up to this, so that requests a few milliseconds apart can share one native call.
+#: Deadlines are rounded up to this.
 TIMEOUT_STEP_S = 0.1
+
+#: Queries that go to the index in one call, and calls of one request at once: what others wait for.
+PART_QUERIES = 64
+PARTS_AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ def open_velo_index(spec: ShardSpec) -> SearchIndex:
 
 
 class Shard:
-    """An index that answers batches, and that can be asked how it is.
+    """An index that answers requests, and that can be asked how it is.
 
     A shard whose index cannot be opened exists all the same and says why, so that one bad disk does not take
     the process with it; asking for its health tries again.
@@ -134,10 +139,16 @@ class Shard:
         if index is not None:
             index.close()
 
-    async def search(self, batch: Sequence[SearchRequest]) -> list[ShardReply]:
-        """Answer every request of a batch; an error of one does not touch the others.
+    async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
+        """Answer a request; what is wrong with it is a ``Failure``.
 
-        Requests that share k, recall, list size and columns go to the index in one call, each with a filter.
+        Many queries are searched in parts, so that a request that comes meanwhile waits for a part alone.
+
+        Parameters
+        ----------
+        request : SearchRequest
+        timeout_s : float, optional
+            Seconds that are left for it.
 
         Raises
         ------
@@ -147,77 +158,70 @@ class Shard:
         index = self._index
         if index is None:
             raise ShardUnavailableError(f"shard {self.name} has no open index")
-        groups: dict[Any, list[int]] = defaultdict(list)
-        for place, request in enumerate(batch):
-            columns = request.return_metadata
-            kind = (request.group_by, request.group_size, request.radius)
-            key = (request.k, request.recall, request.list_size, columns, request.queries.shape[1], kind)
-            groups[key].append(place)
-        replies: list[ShardReply | None] = [None] * len(batch)
-
-        async def answer(places: list[int]) -> None:
-            members = [batch[place] for place in places]
-            for place, reply in zip(places, await _answer_group(index, members), strict=True):
-                replies[place] = reply
-
-        await asyncio.gather(*(answer(places) for places in groups.values()))
-        return [reply for reply in replies if reply is not None]
+        count = len(request.queries)
+        try:
+            if count <= PART_QUERIES:
+                return await _search(index, request, timeout_s)
+            parts = [
+                _part_of(request, start, min(start + PART_QUERIES, count))
+                for start in range(0, count, PART_QUERIES)
+            ]
+            return concat_hits(await _few_at_once(index, parts, timeout_s))
+        except Exception as error:
+            return await _blame(index, request, error)
 
 
-async def _answer_group(index: SearchIndex, requests: Sequence[SearchRequest]) -> list[ShardReply]:
+async def _few_at_once(
+    index: SearchIndex, parts: Sequence[SearchRequest], timeout_s: float | None
+) -> list[Hits]:
+    """Search the parts in their order, as many at once as keep an index at work from one to the next."""
+    found: list[Hits | None] = [None] * len(parts)
+    rest = iter(enumerate(parts))
+
+    async def take() -> None:
+        for place, part in rest:
+            found[place] = await _search(index, part, timeout_s)
+
+    takers = [asyncio.ensure_future(take()) for _ in range(PARTS_AT_ONCE)]
     try:
-        hits = await _search_together(index, requests)
-    except Exception as error:
-        if len(requests) == 1:
-            return [await _blame(index, requests[0], error)]
-        # Somebody in the group is at fault, or was unlucky: each alone, so that the others get their answers.
-        alone = await asyncio.gather(*(_answer_group(index, [request]) for request in requests))
-        return [replies[0] for replies in alone]
-    return list(hits)
+        await asyncio.gather(*takers)
+    finally:
+        for taker in takers:
+            taker.cancel()
+    return [hits for hits in found if hits is not None]
 
 
-async def _search_together(index: SearchIndex, requests: Sequence[SearchRequest]) -> list[Hits]:
-    first = requests[0]
-    queries = (
-        first.queries if len(requests) == 1 else np.concatenate([request.queries for request in requests])
-    )
+def _part_of(request: SearchRequest, start: int, stop: int) -> SearchRequest:
+    filters = request.filters
+    if filters is not None and len(filters) > 1:
+        filters = filters[start:stop]
+    return dataclasses.replace(request, queries=request.queries[start:stop], filters=filters)
+
+
+async def _search(index: SearchIndex, request: SearchRequest, timeout_s: float | None) -> Hits:
+    columns = request.return_metadata
     options: dict[str, Any] = {
-        "filter": _filter_argument(requests, len(queries)),
-        "recall": first.recall,
-        "list_size": first.list_size,
-        "return_metadata": list(first.return_metadata) if first.return_metadata is not None else None,
-        "timeout_s": _timeout_of(requests),
+        "filter": _filter_argument(request),
+        "recall": request.recall,
+        "list_size": request.list_size,
+        "return_metadata": None if columns is None else list(columns),
+        "timeout_s": _rounded(timeout_s),
     }
-    if first.radius is not None:
-        found = await index.range_search_async(queries, first.radius, limit=first.k, **options)
-        whole = _of_ranges(found)
-    elif first.group_by is not None:
-        grouping: dict[str, Any] = {"group_by": first.group_by, "group_size": first.group_size}
-        whole = _of_groups(await index.search_async(queries, first.k, **grouping, **options))
-    else:
-        result = await index.search_async(queries, first.k, **options)
-        whole = _hits_of(result, with_metadata=first.return_metadata is not None)
-    if len(requests) == 1:
-        return [whole.hits()]
-    parts = []
-    start = 0
-    for request in requests:
-        stop = start + len(request.queries)
-        parts.append(whole.hits(start, stop))
-        start = stop
-    return parts
+    queries = request.queries
+    if request.radius is not None:
+        return _of_ranges(await index.range_search_async(queries, request.radius, limit=request.k, **options))
+    if request.group_by is not None:
+        options |= {"group_by": request.group_by, "group_size": request.group_size}
+        return _of_groups(await index.search_async(queries, request.k, **options))
+    return _of_nearest(await index.search_async(queries, request.k, **options))
 
 
-def _filter_argument(requests: Sequence[SearchRequest], query_count: int) -> FilterForm | list[Any] | None:
+def _filter_argument(request: SearchRequest) -> Any:
     """One filter for all queries where that is enough, else one each."""
-    filters = [request.filters[0] if request.filters else None for request in requests]
-    if all(request.filters is None or len(request.filters) == 1 for request in requests) and all(
-        one == filters[0] for one in filters
-    ):
-        return filters[0]
-    each = [_read(request.filter_of(query)) for request in requests for query in range(len(request.queries))]
-    assert len(each) == query_count
-    return each
+    filters = request.filters
+    if filters is None or len(filters) == 1:
+        return filters[0] if filters else None
+    return [_read(one) for one in filters]
 
 
 def _read(condition: FilterForm | None) -> Any:
@@ -225,12 +229,9 @@ def _read(condition: FilterForm | None) -> Any:
     return from_sql(condition) if isinstance(condition, str) else condition
 
 
-def _timeout_of(requests: Sequence[SearchRequest]) -> float | None:
-    timeouts = [request.timeout_s for request in requests]
-    if any(timeout is None for timeout in timeouts):
-        return None
-    longest = max(timeout for timeout in timeouts if timeout is not None)
-    return max(1, math.ceil(longest / TIMEOUT_STEP_S)) * TIMEOUT_STEP_S
+def _rounded(timeout_s: float | None) -> float | None:
+    """An index keeps what it has made ready for one set of options: few deadlines, few sets."""
+    return None if timeout_s is None else max(1, math.ceil(timeout_s / TIMEOUT_STEP_S)) * TIMEOUT_STEP_S
 
 
 async def _blame(index: SearchIndex, request: SearchRequest, error: Exception) -> Failure:
@@ -248,65 +249,27 @@ async def _blame(index: SearchIndex, request: SearchRequest, error: Exception) -
     return Failure.of(error)
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """A ``velo.SearchResult`` of several queries, to be cut by query."""
-
-    ids: Any
-    distances: Any
-    counts: Any
-    metadata: list[Any] | None
-    reads: Any
-    bytes_read: Any
-    shared_reads: Any
-    cache_hits: Any
-    groups: list[list[tuple[Any, int]]] | None = None
-    limited: Any = None
-
-    def hits(self, start: int = 0, stop: int | None = None) -> Hits:
-        rows = None
-        if self.metadata is not None:
-            rows = [table.to_pylist() for table in self.metadata[start:stop]]
-        return Hits(
-            ids=self.ids[start:stop],
-            distances=self.distances[start:stop],
-            counts=self.counts[start:stop],
-            metadata=rows,
-            reads=int(self.reads[start:stop].sum()),
-            bytes_read=int(self.bytes_read[start:stop].sum()),
-            shared_reads=int(self.shared_reads[start:stop].sum()),
-            cache_hits=int(self.cache_hits[start:stop].sum()),
-            groups=None if self.groups is None else self.groups[start:stop],
-            limited=None if self.limited is None else self.limited[start:stop],
-        )
-
-
-def _hits_of(result: Any, *, with_metadata: bool) -> _Result:
+def _of_nearest(result: Any) -> Hits:
+    """A ``velo.SearchResult`` of a matrix of queries."""
     counts = np.asarray(result.counts, dtype=np.int64)
-    metadata = None
-    if with_metadata:
-        assert isinstance(result.metadata, list)  # two-dimensional queries bring a table each
-        metadata = result.metadata
     ids, distances = np.asarray(result.ids), np.asarray(result.distances, dtype=np.float32)
-    return _cost_of(result, ids, distances, counts, metadata)
+    return _hits(result, ids, distances, counts, tables=result.metadata)
 
 
-def _of_ranges(result: Any) -> _Result:
+def _of_ranges(result: Any) -> Hits:
     """A ``velo.RangeResult`` with each query's hits in a row of its own."""
     counts = np.asarray(result.counts, np.int64)
     kept = np.arange(max(1, int(counts.max(initial=1))))[None, :] < counts[:, None]
-    metadata = None
+    tables = None
     if result.metadata is not None:
         ends = result.lims[1:].tolist()
         starts = result.lims[:-1].tolist()
-        metadata = [
-            result.metadata.slice(start, end - start) for start, end in zip(starts, ends, strict=True)
-        ]
+        tables = [result.metadata.slice(start, end - start) for start, end in zip(starts, ends, strict=True)]
     ids, distances = _in_rows(result.ids, result.distances, kept)
-    return _cost_of(result, ids, distances, counts, metadata, limited=np.asarray(result.limited))
+    return _hits(result, ids, distances, counts, tables=tables, limited=np.asarray(result.limited, np.bool_))
 
 
-def _of_groups(result: Any) -> _Result:
+def _of_groups(result: Any) -> Hits:
     """A ``velo.GroupedResult`` with the hits of a query's groups one after another in a row."""
     sizes = np.asarray(result.group_sizes, np.int64)
     counts = sizes.sum(axis=1)
@@ -317,7 +280,7 @@ def _of_groups(result: Any) -> _Result:
         list(zip(values, row.tolist(), strict=False))
         for values, row in zip(result.groups, sizes, strict=True)
     ]
-    return _cost_of(result, ids, distances, counts, result.metadata, groups=groups)
+    return _hits(result, ids, distances, counts, tables=result.metadata, groups=groups)
 
 
 def _in_rows(flat_ids: Any, flat_distances: Any, kept: Any) -> tuple[Any, Any]:
@@ -329,15 +292,13 @@ def _in_rows(flat_ids: Any, flat_distances: Any, kept: Any) -> tuple[Any, Any]:
     return ids, distances
 
 
-def _cost_of(
-    result: Any, ids: Any, distances: Any, counts: Any, metadata: list[Any] | None, **further: Any
-) -> _Result:
+def _hits(result: Any, ids: Any, distances: Any, counts: Any, **further: Any) -> Hits:
     stats = result.stats
-    nothing = np.zeros(len(counts), np.int64)
-    reads, bytes_read, shared_reads, cache_hits = (
-        np.asarray(stats.get(name, nothing)) for name in ("reads", "bytes_read", "shared_reads", "cache_hits")
-    )
-    return _Result(ids, distances, counts, metadata, reads, bytes_read, shared_reads, cache_hits, **further)
+    costs: dict[str, Any] = {}
+    for name in ("reads", "bytes_read", "shared_reads", "cache_hits"):
+        each = stats.get(name)
+        costs[name] = 0 if each is None else int(each.sum())
+    return Hits(ids, distances, counts, **costs, **further)
 
 
 def _health_of(index: SearchIndex, node: str) -> ShardHealth:
@@ -345,6 +306,7 @@ def _health_of(index: SearchIndex, node: str) -> ShardHealth:
     memory = info.get("memory_bytes", 0)
     device = info.get("device", "")
     return ShardHealth(
+        uuid=str(info.get("uuid", "")),
         n=int(info["n"]),
         dim=int(info["dim"]),
         metric=str(info["metric"]),
@@ -353,7 +315,6 @@ def _health_of(index: SearchIndex, node: str) -> ShardHealth:
         memory_bytes=sum(memory.values()) if isinstance(memory, Mapping) else int(memory),
         device=str(device.get("name", "")) if isinstance(device, Mapping) else str(device),
         details={
-            "uuid": info.get("uuid", ""),
             "plan": info.get("plan", ""),
             "ids": info.get("ids", ""),
             "columns": list(info.get("columns", ())),

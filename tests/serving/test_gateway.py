@@ -487,19 +487,19 @@ def test_a_full_queue_is_429_with_retry_after() -> None:
     shards = [CommandedChannel(0)]
     gate = asyncio.Event()
 
-    async def wait(batch: list[Any]) -> Any:
+    async def wait(request: Any) -> Any:
         await gate.wait()
-        return await shards[0].at_once(batch)
+        return await shards[0].at_once(request)
 
     shards[0].answer = wait
-    limits = RouterLimits(queue_queries_max=2, retry_after_s=2.5)
+    limits = RouterLimits(queue_queries_max=2)
 
     async def scene(client: httpx.AsyncClient) -> None:
         taken = [asyncio.create_task(client.post("/v1/search", json={"vector": VECTOR})) for _ in range(2)]
         await settle(100)
         refused = await client.post("/v1/search", json={"vector": VECTOR})
         checked(refused, 429)
-        assert refused.headers["retry-after"] == "3"
+        assert refused.headers["retry-after"] == "1"
         gate.set()
         assert [response.status_code for response in await asyncio.gather(*taken)] == [200, 200]
         assert 'outcome="rejected"} 1.0' in (await client.get("/metrics")).text
@@ -511,9 +511,9 @@ def test_too_many_requests_at_once_are_429_before_their_bodies_are_read() -> Non
     shard = CommandedChannel(0)
     gate = asyncio.Event()
 
-    async def wait(batch: list[Any]) -> Any:
+    async def wait(request: Any) -> Any:
         await gate.wait()
-        return await shard.at_once(batch)
+        return await shard.at_once(request)
 
     shard.answer = wait
 
