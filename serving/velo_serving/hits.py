@@ -26,7 +26,7 @@ def concat_hits(parts: Sequence[Hits]) -> Hits:
     Parameters
     ----------
     parts : sequence of Hits
-        At least one, of one shard, in the order of the queries. They may be of different widths.
+        At least one, in the order of the queries. They may be of different widths.
     """
     width = max(part.distances.shape[1] for part in parts)
     return Hits(
@@ -37,6 +37,9 @@ def concat_hits(parts: Sequence[Hits]) -> Hits:
         bytes_read=sum(part.bytes_read for part in parts),
         shared_reads=sum(part.shared_reads for part in parts),
         cache_hits=sum(part.cache_hits for part in parts),
+        metadata=None
+        if any(part.metadata is None for part in parts)
+        else [row for part in parts for row in part.metadata or ()],
         groups=None if parts[0].groups is None else [row for part in parts for row in part.groups or ()],
         limited=None
         if parts[0].limited is None

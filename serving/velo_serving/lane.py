@@ -16,12 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
-import numpy as np
-
+from velo.errors import SearchTimeoutError
 from velo_serving.clock import Clock, Timer
 from velo_serving.errors import ShardUnavailableError
 from velo_serving.limits import RouterLimits
@@ -35,6 +34,8 @@ from velo_serving.types import (
     ShardReply,
 )
 
+T = TypeVar("T")
+
 __all__ = ["Gather", "Lane", "ShardState"]
 
 #: What one reply leaves of the weight of those before it, in the rate at which a shard answers.
@@ -45,6 +46,12 @@ RATE_QUERIES_MIN = 32
 
 #: A timer that fires later than this fired in a process that was busy itself: it judges nobody.
 LATE_S = 0.02
+
+#: The shard judges after this share of the time that it is given, so that its verdict arrives.
+TRIAL_SHARE = 0.75
+
+#: What a trial leaves of the longest one before it.
+SLOW_MEMORY = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +167,9 @@ class Lane:
         self._waiting: dict[Gather, None] = {}
         self._in_flight: dict[Gather, _Sent] = {}
         self._rate = _Rate()
-        self._sign_at = 0.0  # when the shard last showed that it answers
+        self._sign_at = 0.0  # when the shard last showed that it answers, or works
+        self._ended_at = 0.0  # when it last showed that a search ended
+        self._slow_trial_s = 0.0  # what a trial takes at worst where processors are short; it fades
         self._falls = 0  # times this lane went down; a probe older than the last fall says nothing
         self._quiet_timer: Timer | None = None
         self._trial: asyncio.Task[None] | None = None
@@ -256,7 +265,7 @@ class Lane:
         del self._in_flight[gather]
         self.queries_in_flight -= sent.queries
         self._rate.reply(sent.at, now, sent.queries)
-        self._sign_at = now
+        self._sign_at = self._ended_at = now
         self._observer.call_ended(self.name, now - sent.at, outcome)
         gather.reply(self._place, reply)
         self._pump()
@@ -265,27 +274,25 @@ class Lane:
 
     def _listen(self) -> None:
         """Look again when the shard will have been quiet for too long."""
-        oldest = next(iter(self._in_flight.values())).at
-        due = max(self._sign_at, oldest) + self._limits.quiet_s
+        due = max(self._sign_at, self._oldest_at()) + self._limits.quiet_s
         self._quiet_timer = self._clock.call_at(due, self._when_quiet)
 
     def _when_quiet(self) -> None:
         self._quiet_timer = None
         if not (self.up and self._in_flight):
             return
-        oldest = next(iter(self._in_flight.values())).at
-        if self._clock.now() < max(self._sign_at, oldest) + self._limits.quiet_s:
+        if self._clock.now() < max(self._sign_at, self._oldest_at()) + self._limits.quiet_s:
             self._listen()
         else:
             self._trial = asyncio.get_running_loop().create_task(self._try_it())
 
     async def _try_it(self) -> None:
-        """Ask for something that is soon answered; a shard that is at work answers it between the others."""
+        """Let the shard show that searches still end; one that has much to do is given time."""
         began, falls = self._clock.now(), self._falls
         work_s = 2.0 * self.queries_in_flight * self._rate.seconds_per_query
-        answered = False
+        outcome: bool | None = None
         try:
-            answered = await self._search_on_trial(self._limits.trial_s + work_s)
+            outcome = await self._on_trial(max(self._limits.trial_s, 2.0 * self._slow_trial_s) + work_s)
         except ShardUnavailableError as error:
             if falls == self._falls:
                 self._fall(error.message)
@@ -294,29 +301,42 @@ class Lane:
             self._trial = None
         if falls != self._falls:
             return
-        if answered:
-            self._sign_at = self._clock.now()
-        elif self._sign_at <= began:
-            waited_ms = 1000 * (self._limits.quiet_s + self._clock.now() - began)
+        now = self._clock.now()
+        if outcome is not None:
+            self._sign_at = now
+        if outcome:
+            self._ended_at = now
+        if outcome is None and self._sign_at <= began:
+            waited_ms = 1000 * (self._limits.quiet_s + now - began)
             self._fall(f"it answered nothing for {waited_ms:.0f} ms, not even a search on trial", "hung")
+        elif outcome is False and now - max(self._ended_at, self._oldest_at()) > self._limits.busy_max_s:
+            self._fall(f"no search ended for {self._limits.busy_max_s:g} s, though it is at work", "hung")
         self._pump()
 
-    async def _search_on_trial(self, timeout_s: float) -> bool:
-        """Whether the shard answers a search of one vector in time; what it says of it is no matter."""
-        assert self.health is not None
-        request = SearchRequest(np.ones((1, self.health.dim), dtype=np.float32), 1)
-        call = self.channel.submit(request, timeout_s)
+    def _oldest_at(self) -> float:
+        return next((sent.at for sent in self._in_flight.values()), self._clock.now())
+
+    async def _on_trial(self, timeout_s: float) -> bool | None:
+        """Whether a search ends at the shard in time; False if it is at work, None if it does not say."""
+        began = self._clock.now()
+        with contextlib.suppress(SearchTimeoutError):
+            outcome = await self._in_time(self.channel.trial(TRIAL_SHARE * timeout_s), timeout_s)
+            took_s = self._clock.now() - began
+            self._slow_trial_s = max(took_s, SLOW_MEMORY * self._slow_trial_s)
+            return outcome
+        return None
+
+    async def _in_time(self, asking: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """Wait for an answer, and if it takes too long raise ``SearchTimeoutError``."""
+        call = asyncio.ensure_future(asking)
         with self._time_limit(timeout_s, call.cancel):
             try:
-                reply = await call
+                return await call
             except asyncio.CancelledError:
                 if not call.cancelled():
                     call.cancel()
                     raise  # the lane closes
-                return False
-        if isinstance(reply, Failure) and reply.kind == ShardUnavailableError.__name__:
-            raise ShardUnavailableError(reply.message)
-        return not (isinstance(reply, Failure) and reply.fault == "deadline")
+                raise SearchTimeoutError(f"no answer within {timeout_s:g} s") from None
 
     @contextlib.contextmanager
     def _time_limit(self, seconds: float, give_up: Callable[[], object]) -> Iterator[None]:
@@ -390,7 +410,7 @@ class Lane:
         """Ask for health and for a search, believe what they say, and arrange the next time."""
         falls = self._falls
         try:
-            health = await self._ask_health()
+            health = await self._in_time(self.channel.health(), self._limits.probe_timeout_s)
             if health.failure is not None:
                 self.health = health
                 raise ShardUnavailableError(f"{health.failure.kind}: {health.failure.message}")
@@ -399,7 +419,8 @@ class Lane:
             # One that hung must answer as fast as it will have to; a fresh one may be slow once.
             known = self._falls > 0 and not self.up
             patience_s = 2 * self._limits.trial_s if known else self._limits.probe_timeout_s
-            if not await self._search_on_trial(patience_s):
+            outcome = await self._on_trial(patience_s)
+            if outcome is None or (known and not outcome):
                 raise ShardUnavailableError(f"a search on trial was not answered within {patience_s:g} s")
         except asyncio.CancelledError:
             raise
@@ -412,19 +433,6 @@ class Lane:
             self._probe_task = None
         limits = self._limits
         self._probe_in(limits.probe_interval_s if self.up else limits.probe_down_interval_s)
-
-    async def _ask_health(self) -> ShardHealth:
-        call = asyncio.ensure_future(self.channel.health())
-        with self._time_limit(self._limits.probe_timeout_s, call.cancel):
-            try:
-                return await call
-            except asyncio.CancelledError:
-                if not call.cancelled():
-                    call.cancel()
-                    raise
-                raise ShardUnavailableError(
-                    f"it did not say how it is within {self._limits.probe_timeout_s:g} s"
-                ) from None
 
     def _check_identity(self, health: ShardHealth) -> None:
         found = health.identity

@@ -29,7 +29,10 @@ class RouterLimits:
     quiet_s : float
         A shard that has requests and says nothing for so long is tried by a search of our own.
     trial_s : float
-        A shard that does not answer that search either, for so long, is down.
+        A shard that does not answer that search either, for so long, is down. One whose searches on trial
+        have been slow lately, and one with much in hand, gets more.
+    busy_max_s : float
+        A shard that is at work, but ends no search for so long, is down, too.
     probe_interval_s, probe_down_interval_s : float
         How often a shard that is up, or down, is asked for its health, and tried.
     probe_timeout_s : float
@@ -41,8 +44,9 @@ class RouterLimits:
     in_flight_queries_max: int = 256
     timeout_default_s: float = 10.0
     timeout_max_s: float = 60.0
-    quiet_s: float = 0.1
-    trial_s: float = 0.12
+    quiet_s: float = 0.04
+    trial_s: float = 0.2
+    busy_max_s: float = 10.0
     probe_interval_s: float = 2.0
     probe_down_interval_s: float = 0.25
     probe_timeout_s: float = 5.0

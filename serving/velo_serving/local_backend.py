@@ -41,6 +41,10 @@ class LocalChannel:
         """Say how the shard is; in a thread, because it may have to open the index again."""
         return await asyncio.to_thread(self._shard.health)
 
+    async def trial(self, timeout_s: float) -> bool:
+        """Let the shard show that searches still end."""
+        return await self._shard.trial(timeout_s)
+
     def watch(self, lost: Callable[[str], None]) -> None:
         """There is no connection to lose."""
 

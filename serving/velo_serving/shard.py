@@ -8,17 +8,19 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from velo.errors import FilterError, VeloError
+from velo.errors import FilterError, SearchTimeoutError, VeloError
 from velo.filters import from_sql
 from velo_serving.errors import ShardNotHereError, ShardUnavailableError
 from velo_serving.hits import concat_hits
+from velo_serving.loops import LoopThread
 from velo_serving.types import (
     Failure,
     FilterForm,
@@ -35,9 +37,17 @@ __all__ = ["IndexOpener", "Shard", "ShardSpec", "open_velo_index"]
 #: Deadlines are rounded up to this.
 TIMEOUT_STEP_S = 0.1
 
-#: Queries that go to the index in one call, and calls of one request at once: what others wait for.
+#: Queries that go to the index in one call, plain ones and heavy ones, and calls of one request at once: what
+#: others wait for.
 PART_QUERIES = 64
+PART_HEAVY_QUERIES = 8
 PARTS_AT_ONCE = 2
+
+#: How often a search on trial looks whether another search has ended meanwhile.
+TRIAL_LOOK_S = 0.005
+
+#: A shard whose searches take processor time of less than this share of a trial does not work on any.
+WORK_SHARE_MIN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +103,9 @@ class Shard:
         self._index: SearchIndex | None = None
         self._health = ShardHealth()
         self._closed = False
+        self._ended = 0  # searches that the index has answered
+        # Filters are compiled and rows read in a loop of their own: the loop that hears requests stays free.
+        self._aside = LoopThread(f"velo-shard-{spec.name}")
 
     @property
     def name(self) -> str:
@@ -138,6 +151,7 @@ class Shard:
             index, self._index = self._index, None
         if index is not None:
             index.close()
+        self._aside.close()
 
     async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
         """Answer a request; what is wrong with it is a ``Failure``.
@@ -158,37 +172,104 @@ class Shard:
         index = self._index
         if index is None:
             raise ShardUnavailableError(f"shard {self.name} has no open index")
-        count = len(request.queries)
+        if _is_heavy(request):
+            return await self._aside.run(self._reply(index, request, timeout_s, PART_HEAVY_QUERIES))
+        return await self._reply(index, request, timeout_s, PART_QUERIES)
+
+    async def trial(self, timeout_s: float) -> bool:
+        """Show that searches still end: one of our own, or any other.
+
+        Health answers come from memory. This comes from where answers come from.
+
+        Parameters
+        ----------
+        timeout_s : float
+
+        Returns
+        -------
+        bool
+            True if a search ended. False if none did in time while the processor was at work on some: a few
+            heavy ones take longer than any trial.
+
+        Raises
+        ------
+        ShardUnavailableError
+            The shard has no open index.
+        SearchTimeoutError
+            No search ended in time, and nothing works on any: the disk is gone, or a lock.
+        """
+        index = self._index
+        if index is None:
+            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        request = SearchRequest(np.ones((1, self._health.dim), dtype=np.float32), 1)
+        ended, worked_s = self._ended, _worked_s()
+        own = asyncio.ensure_future(_search(index, request, timeout_s))
+        deadline = time.monotonic() + timeout_s
         try:
-            if count <= PART_QUERIES:
-                return await _search(index, request, timeout_s)
-            parts = [
-                _part_of(request, start, min(start + PART_QUERIES, count))
-                for start in range(0, count, PART_QUERIES)
-            ]
-            return concat_hits(await _few_at_once(index, parts, timeout_s))
+            while not own.done() and self._ended == ended and time.monotonic() < deadline:
+                await asyncio.wait({own}, timeout=TRIAL_LOOK_S)
+            # A page that is damaged is told to those who need it: such a search has ended, too.
+            if self._ended != ended or (own.done() and not isinstance(own.exception(), SearchTimeoutError)):
+                return True
+            if _worked_s() - worked_s < timeout_s * WORK_SHARE_MIN:
+                raise SearchTimeoutError(f"no search of shard {self.name} ended within {timeout_s:g} s")
+            return False
+        finally:
+            own.cancel()
+
+    async def _reply(
+        self, index: SearchIndex, request: SearchRequest, timeout_s: float | None, part_queries: int
+    ) -> ShardReply:
+        try:
+            return await self._answer(index, request, timeout_s, part_queries)
         except Exception as error:
             return await _blame(index, request, error)
 
+    async def _answer(
+        self, index: SearchIndex, request: SearchRequest, timeout_s: float | None, part_queries: int
+    ) -> Hits:
+        count = len(request.queries)
+        if count <= part_queries:
+            return await self._ending(_search(index, request, timeout_s))
+        parts = [
+            _part_of(request, start, min(start + part_queries, count))
+            for start in range(0, count, part_queries)
+        ]
+        found: list[Hits | None] = [None] * len(parts)
+        rest = iter(enumerate(parts))
 
-async def _few_at_once(
-    index: SearchIndex, parts: Sequence[SearchRequest], timeout_s: float | None
-) -> list[Hits]:
-    """Search the parts in their order, as many at once as keep an index at work from one to the next."""
-    found: list[Hits | None] = [None] * len(parts)
-    rest = iter(enumerate(parts))
+        async def take() -> None:
+            for place, part in rest:
+                found[place] = await self._ending(_search(index, part, timeout_s))
 
-    async def take() -> None:
-        for place, part in rest:
-            found[place] = await _search(index, part, timeout_s)
+        # In their order, as many at once as keep an index at work from one to the next.
+        takers = [asyncio.ensure_future(take()) for _ in range(PARTS_AT_ONCE)]
+        try:
+            await asyncio.gather(*takers)
+        finally:
+            for taker in takers:
+                taker.cancel()
+        return concat_hits([hits for hits in found if hits is not None])
 
-    takers = [asyncio.ensure_future(take()) for _ in range(PARTS_AT_ONCE)]
-    try:
-        await asyncio.gather(*takers)
-    finally:
-        for taker in takers:
-            taker.cancel()
-    return [hits for hits in found if hits is not None]
+    async def _ending(self, searching: Awaitable[Hits]) -> Hits:
+        found = await searching
+        self._ended += 1
+        return found
+
+
+def _worked_s() -> float:
+    """Processor time of this process without the thread that asks: what searches, compiles and merges."""
+    return time.process_time() - time.thread_time()
+
+
+def _is_heavy(request: SearchRequest) -> bool:
+    """Whether a search may keep the interpreter, or a query the index, for more than a millisecond or two."""
+    return (
+        request.filters is not None
+        or request.group_by is not None
+        or request.radius is not None
+        or request.return_metadata is not None
+    )
 
 
 def _part_of(request: SearchRequest, start: int, stop: int) -> SearchRequest:

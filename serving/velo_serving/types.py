@@ -328,6 +328,9 @@ class ShardChannel(Protocol):
     async def health(self) -> ShardHealth:
         """Connect if need be and ask the shard how it is, or raise ``ShardUnavailableError``."""
 
+    async def trial(self, timeout_s: float) -> bool:
+        """Let the shard show that searches still end there; as ``Shard.trial``."""
+
     def watch(self, lost: Callable[[str], None]) -> None:
         """Call back, with the reason, when the connection is lost."""
 

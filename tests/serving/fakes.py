@@ -152,7 +152,7 @@ def hits(ids: Sequence[int], distances: Sequence[float], *, k: int | None = None
 class CommandedChannel:
     """A shard that does what a test says; else it answers at once, with its own number as the only id.
 
-    Searches on trial, which the router makes itself, are counted apart and answered by ``trial``.
+    Trials are counted, and end when ``end_a_search`` does.
     """
 
     def __init__(self, number: int) -> None:
@@ -166,7 +166,7 @@ class CommandedChannel:
         self.resets = 0
         self.lost: Callable[[str], None] = lambda reason: None
         self.answer: Callable[[SearchRequest], Awaitable[ShardReply]] = self.at_once
-        self.trial: Callable[[SearchRequest], Awaitable[ShardReply]] = self.at_once
+        self.end_a_search: Callable[[], Awaitable[object]] = self.well
         self.say: Callable[[], Awaitable[ShardHealth]] = self.well
 
     @property
@@ -174,9 +174,6 @@ class CommandedChannel:
         return str(self.number)
 
     def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
-        if bool((request.queries == 1).all()):
-            self.trials += 1
-            return asyncio.ensure_future(self.trial(request))
         self.requests.append(request)
         self.timeouts.append(timeout_s)
         future = asyncio.ensure_future(self.answer(request))
@@ -189,6 +186,10 @@ class CommandedChannel:
     async def health(self) -> ShardHealth:
         self.probes += 1
         return await self.say()
+
+    async def trial(self, timeout_s: float) -> bool:
+        self.trials += 1
+        return await self.end_a_search() is not False
 
     def watch(self, lost: Callable[[str], None]) -> None:
         self.lost = lost
@@ -204,6 +205,10 @@ class CommandedChannel:
 
     async def well(self) -> ShardHealth:
         return ShardHealth(uuid=self.uuid, n=100, dim=4, metric="l2", node="here", pid=1, memory_bytes=7)
+
+    async def works(self) -> bool:
+        """As a trial: nothing ended, but it is at work."""
+        return False
 
     async def never(self, *_: Any) -> Any:
         await asyncio.Event().wait()

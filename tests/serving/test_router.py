@@ -17,6 +17,7 @@ from velo_serving.errors import (
     ShardUnavailableError,
     ShuttingDownError,
 )
+from velo_serving.observer import SilentObserver
 from velo_serving.router import Router, RouterLimits
 from velo_serving.types import Answer, Failure, SearchRequest, ShardHealth, ShardIdentity
 
@@ -385,7 +386,7 @@ async def test_all_shards_down_is_an_error(stage: Stage) -> None:
 @on_stage(shards=2)
 async def test_a_quiet_shard_is_tried_and_falls_whatever_its_health_says(stage: Stage) -> None:
     hung = stage.shards[0]
-    hung.answer, hung.trial = hung.never, hung.never
+    hung.answer, hung.end_a_search = hung.never, hung.never
     trials = hung.trials
     task = stage.ask(timeout_s=3.0)
     await stage.clock.crank(LIMITS.quiet_s + 0.01)
@@ -403,7 +404,7 @@ async def test_a_quiet_shard_is_tried_and_falls_whatever_its_health_says(stage: 
     await stage.clock.crank(5.0)
     assert hung.probes > probes + 5
     assert stage.states == ["down", "up"]
-    hung.answer = hung.trial = hung.at_once
+    hung.answer, hung.end_a_search = hung.at_once, hung.well
     await stage.clock.crank(1.0)
     assert stage.states == ["up", "up"]
 
@@ -418,6 +419,23 @@ async def test_a_slow_search_is_not_a_hung_shard(stage: Stage) -> None:
     assert stage.states == ["up"]
     gate.set()
     assert (await task).shards_answered == 1
+
+
+@on_stage(shards=1)
+async def test_a_shard_that_is_at_work_is_given_time_and_not_for_ever(stage: Stage) -> None:
+    shard = stage.shards[0]
+    shard.answer, shard.end_a_search = shard.never, shard.works
+    task = stage.ask(timeout_s=20.0)
+    await stage.clock.crank(LIMITS.busy_max_s - 1.0)
+    assert stage.states == ["up"]
+    changes: list[str] = []
+    stage.router._lanes[0]._observer = note = SilentObserver()
+    note.shard_changed = lambda shard, up, reason: changes.append(reason)  # type: ignore[method-assign]
+    await stage.clock.crank(1.5)
+    assert "no search ended for 10 s" in changes[0]
+    assert stage.states == ["down"], "to be at work is not enough to come back"
+    assert isinstance(task.exception(), NoShardAnsweredError)
+    shard.answer, shard.end_a_search = shard.at_once, shard.well
 
 
 @on_stage(shards=1)
@@ -443,22 +461,6 @@ async def test_a_shard_that_answers_others_is_not_tried(stage: Stage) -> None:
 
 
 @on_stage(shards=1)
-async def test_a_damaged_page_under_the_search_on_trial_is_no_hung_shard(stage: Stage) -> None:
-    shard = stage.shards[0]
-    gate = gated(shard)
-
-    async def damaged(request: SearchRequest) -> Any:
-        return Failure("CorruptIndexError", "page 7 of pages.bin is damaged", page=7)
-
-    shard.trial = damaged
-    task = stage.ask()
-    await stage.clock.crank(1.0)
-    assert stage.states == ["up"]
-    gate.set()
-    await task
-
-
-@on_stage(shards=1)
 async def test_a_shard_with_much_to_do_is_given_time(stage: Stage) -> None:
     shard = stage.shards[0]
     limits = LIMITS
@@ -475,7 +477,7 @@ async def test_a_shard_with_much_to_do_is_given_time(stage: Stage) -> None:
         await stage.clock.crank(0.1)
         gate.set()
         await asyncio.gather(*tasks)
-    shard.answer, shard.trial = shard.never, shard.never
+    shard.answer, shard.end_a_search = shard.never, shard.never
     task = stage.ask(queries=4, timeout_s=5.0)
     await stage.clock.crank(limits.quiet_s + limits.trial_s + 0.1)
     assert stage.states == ["up"]
@@ -553,11 +555,11 @@ async def test_an_idle_shard_that_dies_is_noticed_by_its_probe(stage: Stage) -> 
 @on_stage(shards=1)
 async def test_an_idle_shard_that_does_not_answer_its_probe_is_down(stage: Stage) -> None:
     shard = stage.shards[0]
-    for what in ("say", "trial"):
+    for what in ("say", "end_a_search"):
         setattr(shard, what, shard.never)
         await stage.clock.crank(LIMITS.probe_interval_s + LIMITS.probe_timeout_s + 0.1)
         assert stage.states == ["down"]
-        shard.say, shard.trial = shard.well, shard.at_once
+        shard.say, shard.end_a_search = shard.well, shard.well
         await stage.clock.crank(LIMITS.probe_down_interval_s + LIMITS.probe_timeout_s + 0.1)
         assert stage.states == ["up"]
 

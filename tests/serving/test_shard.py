@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from tests.serving.fakes import ExactIndex
 from velo.errors import CorruptIndexError, NotAnIndexError, SearchTimeoutError, VeloError
 from velo_serving.errors import QueueFullError, RemoteError, ShardNotHereError, ShardUnavailableError
 from velo_serving.hits import concat_hits, with_rows
-from velo_serving.shard import PART_QUERIES, Shard, ShardSpec
+from velo_serving.shard import PART_HEAVY_QUERIES, PART_QUERIES, Shard, ShardSpec
 from velo_serving.types import Failure, Hits, SearchRequest, ShardReply
 
 VECTORS = np.random.default_rng(7).standard_normal((50, 4)).astype(np.float32)
@@ -48,7 +50,8 @@ def test_many_queries_go_in_parts_and_come_back_as_one(tmp_path: Path) -> None:
     for options in ({}, {"filters": ({"parity": 1},)}, {"filters": filters, "return_metadata": ("parity",)}):
         index.calls.clear()
         reply = answer(shard, ask(*rows, **options))
-        assert [call["queries"] for call in index.calls] == [PART_QUERIES, PART_QUERIES, 7]
+        size = PART_HEAVY_QUERIES if options else PART_QUERIES
+        assert [call["queries"] for call in index.calls] == [size] * (len(rows) // size) + [7]
         assert isinstance(reply, Hits)
         assert reply.reads == 3 * len(rows)
         whole = with_rows(reply)
@@ -94,6 +97,71 @@ def test_a_request_with_many_queries_leaves_room_for_those_that_come_meanwhile(t
         assert len(index.calls) == calls, "a request that was canceled goes on in parts"
 
     asyncio.run(run())
+
+
+def test_a_trial_ends_when_any_search_does(tmp_path: Path) -> None:
+    shard, index = opened(tmp_path)
+
+    async def run() -> None:
+        gate = asyncio.Event()
+        plain = index.search_async
+
+        async def hold(queries: Any, k: int = 10, **options: Any) -> Any:
+            if bool((queries == 1).all()):
+                await gate.wait()
+            return await plain(queries, k, **options)
+
+        await shard.trial(1.0)
+        index.search_async = hold  # type: ignore[method-assign]
+        with pytest.raises(SearchTimeoutError, match="no search of shard a ended"):
+            await shard.trial(0.03)
+        trial = asyncio.create_task(shard.trial(5.0))
+        await asyncio.sleep(0.02)
+        assert not trial.done()
+        await shard.search(ask(1))
+        assert await asyncio.wait_for(trial, 1)
+        # A thread that is at work is no wedged disk.
+        stop = threading.Event()
+        worker = threading.Thread(target=lambda: [sum(range(1000)) for _ in iter(stop.is_set, True)])
+        worker.start()
+        assert await shard.trial(0.2) is False
+        stop.set()
+        worker.join()
+        gate.set()
+        # A damaged page is told to those who need it.
+        index.fail = lambda call: CorruptIndexError("page 9 is damaged")
+        await shard.trial(1.0)
+        index.fail = lambda call: SearchTimeoutError("the disk is gone")
+        with pytest.raises(SearchTimeoutError):
+            await shard.trial(1.0)
+
+    asyncio.run(run())
+    shard.close()
+    with pytest.raises(ShardUnavailableError):
+        asyncio.run(shard.trial(1.0))
+
+
+def test_what_is_compiled_for_one_request_keeps_no_other_waiting(tmp_path: Path) -> None:
+    shard, index = opened(tmp_path)
+    plain = index.search_async
+
+    async def compiles(queries: Any, k: int = 10, **options: Any) -> Any:
+        if options["filter"] is not None:
+            time.sleep(0.5)  # as long as a first filter may take
+        return await plain(queries, k, **options)
+
+    index.search_async = compiles  # type: ignore[method-assign]
+
+    async def run() -> None:
+        heavy = asyncio.create_task(shard.search(ask(1, filters=({"parity": 1},))))
+        await asyncio.sleep(0)
+        started = time.monotonic()
+        await shard.search(ask(2))
+        assert time.monotonic() - started < 0.4
+        assert isinstance(await heavy, Hits)
+
+    asyncio.run(run())
+    shard.close()
 
 
 def test_a_filter_each_travels_with_its_query(tmp_path: Path) -> None:
