@@ -1,4 +1,4 @@
-"""``python -m bench``: report, ladder, cache, layout, sweep, filters, store, score, data, machine."""
+"""``python -m bench``: report, ladder, cache, layout, sweep, filters, hard, store, score, data, machine."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import json
 import sys
 from pathlib import Path
 
-from bench import (
-    caches,
-    core_report,
-    datasets,
-    filter_report,
-    filter_store,
+from bench.commands import (
+    cache_and_layout,
+    filters,
+    hard,
+    hard_filters,
+    hard_tables,
     ladder,
-    lines,
-    machine,
     report,
-    sections,
+    store,
     sweep,
 )
+from bench.harness import datasets, lines, machine, runs, sections, tables
 from bench.peers import install
 
 BUDGET_HELP = "share of n·d·4 bytes, with bits in memory and in the record after a colon: 20%%, 10%%:2+6"
@@ -100,6 +99,19 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--lists", nargs="+", type=int, help="list sizes of the curves")
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure only these; others as before")
 
+    sub = commands.add_parser("hard", help="sets with varied norms, outliers, copies: recall asked and got")
+    sub.add_argument("--data", type=Path, required=True, help="folder of the sets, a folder each")
+    sub.add_argument("--work", type=Path, default=Path(".bench"), help="indexes, environments, raw answers")
+    sub.add_argument("--out", type=Path, default=Path("docs/results"))
+    sub.add_argument("--name", default="hard", help="name of rows and report")
+    sub.add_argument("--before", default="hard-before", help="name of the rows that stand beside them")
+    sub.add_argument("--sets", nargs="+", metavar="NAME", help="only these")
+    sub.add_argument("--no-peers", action="store_true", help="velo alone")
+    sub.add_argument("--no-velo", action="store_true", help="peers alone")
+    sub.add_argument("--filters", action="store_true", help="recall under filters instead")
+    sub.add_argument("--tables", action="store_true", help="measure nothing: the report from what is kept")
+    sub.add_argument("--threads", type=int, default=2)
+
     sub = commands.add_parser("store", help="the metadata store: writing it, checking and resolving filters")
     sub.add_argument("--rows", type=int, default=1_000_000)
     sub.add_argument("--distinct", type=int, default=1000, help="different filters of a batch")
@@ -116,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
 def run_sweep(arguments: argparse.Namespace) -> None:
     dataset = datasets.load(arguments.data.resolve(), limit=arguments.limit, query_count=arguments.queries)
     jobs = [
-        sweep.velo_job(
+        runs.velo_job(
             dataset,
             budget,
             arguments.lists,
@@ -126,9 +138,9 @@ def run_sweep(arguments: argparse.Namespace) -> None:
         )
         for budget in arguments.budgets
     ]
-    share = sweep.share_of(arguments.peer_code_share)
+    share = runs.share_of(arguments.peer_code_share)
     names = [] if arguments.peers == "none" else arguments.peers.split(",")
-    jobs += [sweep.peer_job(name, dataset, arguments.peer_lists, share) for name in names]
+    jobs += [runs.peer_job(name, dataset, arguments.peer_lists, share) for name in names]
     rows = sweep.run(
         dataset,
         jobs,
@@ -164,7 +176,7 @@ def run_filters(arguments: argparse.Namespace) -> None:
             "peers": [] if arguments.peers == "none" else arguments.peers.split(","),
         },
     )
-    table = filter_report.run(context, arguments.out, name, arguments.only)
+    table = filters.run(context, arguments.out, name, arguments.only)
     show(arguments.out, name)
     if table:
         print(lines.tally(table))
@@ -190,7 +202,7 @@ def run_report(arguments: argparse.Namespace) -> None:
             "text": str(arguments.text.resolve()) if arguments.text else None,
         },
     )
-    table = core_report.run(context, arguments.out, name, arguments.only)
+    table = report.run(context, arguments.out, name, arguments.only)
     show(arguments.out, name)
     print(lines.tally(table))
 
@@ -211,10 +223,32 @@ def run_steps(arguments: argparse.Namespace) -> None:
         case "ladder":
             ladder.run(context, arguments.out, name, arguments.only)
         case "cache":
-            caches.run_cache(context, arguments.out, name, arguments.only)
+            cache_and_layout.run_cache(context, arguments.out, name, arguments.only)
         case _:
-            caches.run_layout(context, arguments.out, name, arguments.only)
+            cache_and_layout.run_layout(context, arguments.out, name, arguments.only)
     show(arguments.out, name)
+
+
+def run_hard(arguments: argparse.Namespace) -> None:
+    data = arguments.data.resolve()
+    run = hard.Run(
+        data=data,
+        work=arguments.work.resolve(),
+        out=arguments.out.resolve(),
+        name=arguments.name,
+        threads=arguments.threads,
+        peers=() if arguments.no_peers else hard.PEERS,
+        velo=not arguments.no_velo,
+    )
+    wanted = arguments.sets
+    if arguments.filters and not arguments.tables:
+        made = [name for name in wanted or hard_filters.MADE if name in hard_filters.MADE]
+        brought = [name for name in wanted or () if name not in hard_filters.MADE]
+        names = hard.chosen_names(data, brought) if brought or not wanted else []
+        hard_filters.run(run, [*made, *names])
+    elif not arguments.tables:
+        hard.run_sets(run, hard.chosen_names(data, wanted))
+    print(hard_tables.write(run.out, run.name, arguments.before).read_text())
 
 
 def query_count(folder: Path) -> int:
@@ -246,14 +280,16 @@ def main() -> None:
                     arguments.data.resolve(), limit=arguments.limit, query_count=arguments.queries
                 )
                 sweep.finish(dataset, arguments.run, arguments.out, arguments.name)
+            case "hard":
+                run_hard(arguments)
             case "store":
-                filter_store.run(arguments.rows, arguments.distinct)
+                store.run(arguments.rows, arguments.distinct)
             case "data":
                 print(datasets.find(arguments.set, arguments.maker))
             case "machine":
                 host = machine.describe(Path.cwd(), arguments.probe)
                 print(json.dumps(host, indent=1))
-                print(report.machine_line(host))
+                print(tables.machine_line(host))
     except (datasets.DataError, install.PeerMissing) as error:
         sys.exit(f"bench: {error}")
 

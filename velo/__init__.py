@@ -12,16 +12,16 @@ make filters, :mod:`velo.formats` reads and writes files of vectors, :mod:`velo.
 every error is a :class:`VeloError` (:mod:`velo.errors`).
 """
 
-from velo._plan import plans
-from velo._tune import Proposal, TunedCandidate, tune
-from velo.build import build
-from velo.collection import build_collection
+from velo.building.build import build
+from velo.building.collection import build_collection
 from velo.errors import VeloError
 from velo.filters import col
 from velo.index import Index
 from velo.index import open_index as open  # noqa: A004
 from velo.index import verify_folder as verify
 from velo.options import OpenTuning, SearchTuning
+from velo.planning.budgets import plans
+from velo.planning.tune import Proposal, TunedCandidate, tune
 from velo.results import Expectation, Explanation, GroupedResult, RangeResult, SearchResult
 
 __version__ = "0.1.0"

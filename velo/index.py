@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -16,18 +15,18 @@ import numpy as np
 import pyarrow as pa
 
 from velo import _native
-from velo._completions import Completions
-from velo._filter_plan import filter_plan_of
-from velo._filtering import compiler_for, filters_of
-from velo._further import FurtherSearches, check_no_group_size, rows_of
-from velo._gate import Gate
-from velo._metadata_set import change_metadata
-from velo._prepared import PreparedOptions
-from velo._request import Request
-from velo._rounds import drive, drive_async
-from velo.errors import CorruptIndexError, InvalidArgumentError, NotAnIndexError, UnknownColumnError
-from velo.ids import Ids
-from velo.metadata import open_metadata
+from velo.errors import (
+    CorruptIndexError,
+    InvalidArgumentError,
+    NotAnIndexError,
+    UnknownColumnError,
+    VeloError,
+)
+from velo.filters.arguments import filters_of
+from velo.folder.exchange import change_metadata
+from velo.folder.ids import Ids
+from velo.folder.manifest import manifest_bytes, read_manifest
+from velo.folder.metadata import open_metadata
 from velo.options import (
     IO_CODES,
     METRIC_CODES,
@@ -39,6 +38,14 @@ from velo.options import (
     whole_number,
 )
 from velo.results import Explanation, SearchResult
+from velo.search.compiler import compiler_for
+from velo.search.completions import Completions
+from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
+from velo.search.filter_costs import filter_plan_of
+from velo.search.gate import Gate
+from velo.search.prepared import PreparedOptions
+from velo.search.request import Request
+from velo.search.script import drive, drive_async
 from velo.types import Float32Array, IoName, Memory, MetricName, PathLike, PlanName
 
 __all__ = ["Index", "open_index", "verify_folder"]
@@ -113,39 +120,23 @@ def open_index(
 
 def _open_native(folder: Path, struct: Any, out: Any) -> None:
     for attempt in range(_OPEN_ATTEMPTS):
-        before = _manifest_bytes(folder)
+        before = manifest_bytes(folder)
         try:
             _native.check(_native.lib.velo_index_open(bytes(folder), struct, out), "path")
             return
         except CorruptIndexError:
             # Another process may just have set other metadata and removed the files that this manifest named.
-            if attempt + 1 == _OPEN_ATTEMPTS or _manifest_bytes(folder) == before:
+            if attempt + 1 == _OPEN_ATTEMPTS or manifest_bytes(folder) == before:
                 raise
-
-
-def _manifest_bytes(folder: Path) -> bytes:
-    try:
-        return (folder / "manifest.json").read_bytes()
-    except OSError:
-        return b""
 
 
 def _shape_in_manifest(folder: Path) -> tuple[int, int]:
     """(n, d) for a budget given as a share; made up where the library will say what is wrong anyway."""
     try:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-        return int(manifest["n"]), int(manifest["dim"])
-    except (OSError, ValueError, KeyError, TypeError):
+        manifest = read_manifest(folder)
+    except VeloError:
         return 1 << 20, 1 << 10  # large enough that no share of it is nothing
-
-
-def _first_row(folder: Path) -> int:
-    """The row of the whole input at which this index begins, where it is a shard."""
-    try:
-        user = json.loads((folder / "manifest.json").read_bytes()).get("user") or {}
-        return int(user.get("first_row", 0))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise CorruptIndexError("manifest.json cannot be read", file="manifest.json") from error
+    return manifest.row_count, manifest.dim
 
 
 def verify_folder(path: PathLike) -> int:
@@ -203,7 +194,7 @@ class Index(FurtherSearches):
         self.dim = int(info.dim)
         self._single_shapes = ((self.dim,), (1, self.dim))
         self.metric: MetricName = _METRICS[info.metric]
-        self._ids = Ids(folder, self.n, _first_row(folder))
+        self._ids = Ids(folder, self.n, read_manifest(folder).first_row)
         self._metadata = open_metadata(folder, self.n)
         self._filters = compiler_for(self.n, self._metadata, self._ids)
         self._completions = Completions(handle, self._gate)
@@ -270,8 +261,8 @@ class Index(FurtherSearches):
         columns = None if return_metadata is None else self._columns(return_metadata)
         if group_by is not None:
             prepare = self._rounds(recall, list_size, timeout_s, tuning)
-            plan, single = self._group_plan(queries, k, filter, group_by, group_size)
-            return self._group_result(drive(plan, lambda one: self._run(prepare(one))), single, columns)
+            script, single = self._group_script(queries, k, filter, group_by, group_size)
+            return self._group_result(drive(script, lambda one: self._run(prepare(one))), single, columns)
         check_no_group_size(group_size)
         if (
             filter is None
@@ -307,8 +298,8 @@ class Index(FurtherSearches):
         columns = self._columns(return_metadata)
         if group_by is not None:
             prepare = self._rounds(recall, list_size, timeout_s, tuning)
-            plan, single = self._group_plan(queries, k, filter, group_by, group_size)
-            found = await drive_async(plan, lambda one: self._run_async(prepare(one)))
+            script, single = self._group_script(queries, k, filter, group_by, group_size)
+            found = await drive_async(script, lambda one: self._run_async(prepare(one)))
             return self._group_result(found, single, columns)
         check_no_group_size(group_size)
         request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning)

@@ -276,7 +276,7 @@ class BuildOptions:
             if self.memory_bits is None:
                 memory_bits, record_bits = bits_within(budget, row_count, dim)
             if self.page_links is None:
-                dim_work = dim + (self.metric == "ip")
+                dim_work = dim
                 page_links = not (self.links_kept and links_fit(budget, row_count, dim_work, memory_bits))
         if self.record_bits is not None:
             record_bits = self.record_bits

@@ -12,6 +12,7 @@ import numpy.typing as npt
 __all__ = [
     "AnyArray",
     "Float32Array",
+    "Float64Array",
     "Int64Array",
     "IoName",
     "Memory",
@@ -25,6 +26,7 @@ __all__ = [
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
+Float64Array: TypeAlias = npt.NDArray[np.float64]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 PathLike: TypeAlias = str | os.PathLike[str]

@@ -381,7 +381,7 @@ int32_t velo_columns_info_get(velo_columns *columns, velo_columns_info *info_out
 /* After this no filter compiled over them may be used. */
 int32_t velo_columns_close(velo_columns *columns);
 
-/* `program` is the byte code that velo/filters.py writes and docs/FORMAT.md draws; checked here against the columns. */
+/* `program` is the byte code that velo/filters/program.py writes and docs/FORMAT.md draws; checked here against the columns. */
 int32_t velo_filter_compile(velo_columns *columns, const uint8_t *program, uint64_t program_size, velo_filter **filter_out);
 /* bits: ceil(row_count / 8) bytes, bit v = vertex v passes; copied. */
 int32_t velo_filter_mask(const uint8_t *bits, uint64_t row_count, velo_filter **filter_out);

@@ -178,7 +178,8 @@ def measure(
     system.k = int(point.get("k", k))
     system.set_point(point)
     warm_up_count = int(point.get("warm_up_count", WARM_UP_COUNT))
-    if warm_up_count and len(queries) >= 5 * WARM_UP_COUNT and len(queries) > warm_up_count:
+    enough = len(queries) >= 5 * min(warm_up_count, WARM_UP_COUNT) and len(queries) > warm_up_count
+    if warm_up_count and enough:
         queries, warm_up = queries[:-warm_up_count], queries[-warm_up_count:]
     else:
         warm_up = queries

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import core_lines, core_report, curves, ladder, lines, sections
-from bench.curves import RECALL
+from bench.commands import ladder, report, report_lines
+from bench.harness import curves, lines, sections
+from bench.harness.curves import RECALL
 
 
 def row(size: int, recall: float, **values: float) -> dict[str, object]:
@@ -88,7 +89,7 @@ def context(tmp_path: Path) -> sections.Context:
 
 
 def test_every_line_of_the_table_renders_from_nothing_and_from_full_curves(tmp_path: Path) -> None:
-    empty = core_lines.lines({}, context(tmp_path), 1000)
+    empty = report_lines.lines({}, context(tmp_path), 1000)
     assert all(line.value is None for line in empty)
     full = [
         row(
@@ -134,7 +135,7 @@ def test_every_line_of_the_table_renders_from_nothing_and_from_full_curves(tmp_p
         "section": "scaling",
         "result": {"one": 10.0, "two": 19.0, "batch": 20.0, "many": 10.0, "list_size": 64},
     }
-    table = core_lines.lines(found, context(tmp_path), 1000)
+    table = report_lines.lines(found, context(tmp_path), 1000)
     assert len(table) == len(empty)
     by_name = {line.what: line for line in table}
     assert [line.what for line in table if line.value is None] == []
@@ -150,8 +151,8 @@ def test_every_line_of_the_table_renders_from_nothing_and_from_full_curves(tmp_p
         "query_count": 10,
         "threads": 2,
     }
-    pictures = core_report.draw(found, tmp_path, "made") if core_report.plots.available() else []
-    text = core_report.markdown("made", head, table, found, pictures)
+    pictures = report.draw(found, tmp_path, "made") if report.plots.available() else []
+    text = report.markdown("made", head, table, found, pictures)
     assert "one query from each of 64 threads" in text
     for file, _ in pictures:
         assert (tmp_path / file).stat().st_size > 1000
@@ -182,7 +183,7 @@ def test_a_section_that_fails_or_lasts_too_long_leaves_its_reason(tmp_path: Path
     asked = context(tmp_path)
     failed = sections.call("bench.no_such_module", "x", asked, 60, tmp_path / "a.log")
     assert "no_such_module" in failed["error"]
-    slow = sections.call("bench.core", "velo20", asked, 0.05, tmp_path / "b.log")
+    slow = sections.call("bench.commands.report_sections", "velo20", asked, 0.05, tmp_path / "b.log")
     assert slow["error"] == "stopped after 0 s"
 
 
@@ -190,7 +191,7 @@ def test_the_reason_is_the_error_under_a_failed_runner() -> None:
     log = """RuntimeError: velo 20% failed (1); log ends:
 Traceback (most recent call last):
 velo.errors.BudgetTooSmallError: a build of these vectors takes 20 MB
-/bench/velo_runner.py: the build failed
+/bench/peers/velo_runner.py: the build failed
 """
     assert sections.reason_in(log).startswith("velo.errors.BudgetTooSmallError")
     assert sections.reason_in("one\ntwo\n") == "two"
@@ -203,6 +204,6 @@ def test_sections_that_were_not_asked_for_are_taken_as_last_measured(tmp_path: P
 
     named = {name: sections.Section(name, never, 1) for name in ("old", "new")}
     (tmp_path / "old.json").write_text(json.dumps({"section": "old", "result": {"x": 1}}))
-    found = sections.run("bench.core", named, context(tmp_path), kept=tmp_path, only=[])
+    found = sections.run("bench.commands.report_sections", named, context(tmp_path), kept=tmp_path, only=[])
     assert found["old"]["result"] == {"x": 1}
     assert found["new"]["error"] == "not asked for"

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench import datasets, filter_cases, filter_report, filters, sections
-from bench.curves import RECALL
+from bench.commands import filters, filters_cases, filters_sections
+from bench.harness import datasets, sections
+from bench.harness.curves import RECALL
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "data"
 
@@ -22,9 +23,9 @@ def context(tmp_path: Path, **options: object) -> sections.Context:
 
 def case(
     name: str, column: str, values: list[object], truth: list[list[int]] | None = None
-) -> filter_cases.Case:
+) -> filters_cases.Case:
     ids = np.array(truth if truth is not None else [[-1] * datasets.K] * len(values))
-    return filter_cases.Case(name, column, values, np.zeros((len(values), 2), np.float32), ids)
+    return filters_cases.Case(name, column, values, np.zeros((len(values), 2), np.float32), ids)
 
 
 def test_masks_follow_the_predicate_and_nulls_never_pass(tmp_path: Path) -> None:
@@ -39,8 +40,8 @@ def test_masks_follow_the_predicate_and_nulls_never_pass(tmp_path: Path) -> None
     path = tmp_path / "columns.parquet"
     pq.write_table(table, path)
 
-    def masks(asked: filter_cases.Case) -> list[list[bool]]:
-        return [mask.tolist() for mask in filter_cases.masks_of(asked, path)]
+    def masks(asked: filters_cases.Case) -> list[list[bool]]:
+        return [mask.tolist() for mask in filters_cases.masks_of(asked, path)]
 
     assert masks(case("share_0.5", "price", [0.6])) == [[True, True, False, False]]
     assert masks(case("section", "section", ["a", "b", "a"])) == [
@@ -57,14 +58,14 @@ def test_masks_follow_the_predicate_and_nulls_never_pass(tmp_path: Path) -> None
 def test_share_is_weighed_by_the_queries_that_ask() -> None:
     asked = case("zipf10", "zipf10", [1, 1, 1, 2])
     masks = [np.array([True, False, False, False]), np.array([True, True, True, True])]
-    assert filter_cases.share_of(asked, masks) == pytest.approx((3 * 0.25 + 1) / 4)
+    assert filters_cases.share_of(asked, masks) == pytest.approx((3 * 0.25 + 1) / 4)
 
 
 def test_over_fetched_answers_keep_what_passes_in_its_order() -> None:
     asked = case("uniform10", "uniform10", [7, 8])
     masks = [np.array([True, False, True, True]), np.array([False, True, False, False])]
     found = np.array([[3, 1, 0, -1], [0, 2, 3, 1]])
-    kept = filters.passing(found, asked, masks)
+    kept = filters_sections.passing(found, asked, masks)
     assert kept[0].tolist() == [3, 0, *[-1] * 8]
     assert kept[1].tolist() == [1, *[-1] * 9]
 
@@ -76,14 +77,14 @@ def test_truth_that_is_made_is_exact_among_the_rows_that_pass(tmp_path: Path) ->
     few, many = np.zeros(300, bool), random.random(300) < 0.5
     few[[5, 7, 11]] = True
     parts = [(few, np.array([0, 3])), (many, np.array([1, 2, 4, 5]))]
-    truth = filter_cases.made_truth(dataset, queries, "x", tmp_path, parts)
+    truth = filters_cases.made_truth(dataset, queries, "x", tmp_path, parts)
     distances = ((base[None].astype(int) - queries[:, None].astype(int)) ** 2).sum(axis=2)
     assert sorted(truth[0][:3].tolist()) == [5, 7, 11]
     assert (truth[0][3:] == -1).all()
     allowed = np.flatnonzero(many)
     expected = allowed[np.argsort(distances[1, allowed], kind="stable")[: datasets.K]]
     assert truth[1].tolist() == expected.tolist()
-    assert np.array_equal(filter_cases.made_truth(dataset, queries, "x", tmp_path, []), truth)
+    assert np.array_equal(filters_cases.made_truth(dataset, queries, "x", tmp_path, []), truth)
 
 
 def found_of(
@@ -119,7 +120,7 @@ def found_of(
 def test_targets_compare_with_late_filtering_by_share() -> None:
     found = found_of(0.2, "share_0.2", 1000, 20, 100) | found_of(0.1, "share_0.1", 1500, 14, 100)
     found |= found_of(0.01, "share_0.01", 900, 1.0, 100)
-    table = {line.what: line for line in filter_report.target_lines(found)}
+    table = {line.what: line for line in filters.target_lines(found)}
     worst = table["reads ÷ (reads filtering late × share), worst of all shares ≥ 1 %"]
     assert worst.value == pytest.approx(1.4)
     slower = table["QPS where fewer than 20 % pass ÷ QPS at 20 %, the least"]
@@ -131,23 +132,25 @@ def test_targets_compare_with_late_filtering_by_share() -> None:
 
 def test_a_filter_is_measured_to_its_report(tmp_path: Path) -> None:
     only = ["uniform10", "share_0.1", "links", "unfiltered", "predicate", "store", "edges"]
-    table = filter_report.run(context(tmp_path), tmp_path / "out", "filters", only)
+    table = filters.run(context(tmp_path), tmp_path / "out", "filters", only)
     found = {line.what: line for line in table}
     assert (found["links in memory, 32 a vertex: bytes"].value or 0) > 10
     assert (found["recall@10 at recall=0.95, worst of all filters"].value or 0) > 0.8
     text = (tmp_path / "out" / "filters.md").read_text()
     assert "| uniform10 |" in text
     assert "not asked for" in text
-    early = filters.rows_of({"x": {"result": filters.measure_case("uniform10")(context(tmp_path))}}, "x")
+    early = filters_sections.rows_of(
+        {"x": {"result": filters_sections.measure_case("uniform10")(context(tmp_path))}}, "x"
+    )
     assert early[-1]["reads"] > 0
 
 
 def test_the_ladder_of_filters_has_every_step(tmp_path: Path) -> None:
     asked = context(tmp_path, ladder=True)
-    assert filter_report.run(asked, tmp_path / "out", "steps", ["ladder-uniform10"]) == []
+    assert filters.run(asked, tmp_path / "out", "steps", ["ladder-uniform10"]) == []
     text = (tmp_path / "out" / "steps.md").read_text()
     assert "| uniform10 |" in text
-    for plan in filters.PLANS:
+    for plan in filters_sections.PLANS:
         assert f"| {plan} |" in text
 
 
@@ -161,11 +164,11 @@ def test_a_set_without_such_labels_gets_columns_by_chance_and_by_cluster(tmp_pat
     dataset = datasets.Dataset(
         "made", tmp_path, "l2", base, base[:200], np.zeros((200, 10), np.int64), labels
     )
-    columns = filter_cases.table_of(dataset, tmp_path / "work")
+    columns = filters_cases.table_of(dataset, tmp_path / "work")
     table = pq.read_table(columns)
     assert table.column_names[0] == "section"
     assert float((np.asarray(table["price"]) < 0.1).mean()) == pytest.approx(0.1, abs=0.02)
-    follows = filter_cases.mix_case(dataset, 100, columns, count=200)
+    follows = filters_cases.mix_case(dataset, 100, columns, count=200)
     # What is in the query's cluster holds its nearest; by chance a tenth of them.
     assert (np.asarray(table["mix100"])[follows.truth_ids] == np.array(follows.values)[:, None]).all()
     nearest = datasets.nearest(base, base[:200], 10, "l2")
@@ -174,4 +177,4 @@ def test_a_set_without_such_labels_gets_columns_by_chance_and_by_cluster(tmp_pat
         for mix in (0, 50, 100)
     ]
     assert shares == [pytest.approx(0.1, abs=0.05), pytest.approx(0.55, abs=0.08), 1.0]
-    assert filters.tenth(dataset) == "mix0"
+    assert filters_sections.tenth(dataset) == "mix0"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import datasets
+from bench.harness import datasets
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "data"
 

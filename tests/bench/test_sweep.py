@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import datasets, machine, sweep
+from bench.commands import sweep
+from bench.harness import datasets, machine, runs
 from bench.peers import install
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "data"
@@ -18,7 +19,7 @@ def test_sweep_measures_velo_beside_a_peer(tmp_path: Path, monkeypatch: pytest.M
     # The one peer that needs no environment of its own: this one has numpy.
     monkeypatch.setattr(install, "interpreter", lambda name, work: Path(sys.executable))
     dataset = datasets.load(SAMPLE, limit=4000, query_count=100)
-    jobs = [sweep.velo_job(dataset, "50%", ["24", "96@1"]), sweep.peer_job("numpy", dataset, [], 0.2)]
+    jobs = [runs.velo_job(dataset, "50%", ["24", "96@1"]), runs.peer_job("numpy", dataset, [], 0.2)]
     rows = sweep.run(
         dataset, jobs, work=tmp_path / "work", out=tmp_path / "out", name="small", single_count=20
     )
@@ -40,7 +41,7 @@ def test_sweep_measures_velo_beside_a_peer(tmp_path: Path, monkeypatch: pytest.M
     assert lines[1:] == rows
     table = (tmp_path / "out" / "small.md").read_text()
     assert "numpy, exact" in table
-    assert f"velo 50% {sweep.DEFAULT_BITS}" in table
+    assert f"velo 50% {runs.DEFAULT_BITS}" in table
 
     (run,) = (tmp_path / "work" / "runs").iterdir()
     assert sweep.finish(dataset, [run], tmp_path / "again") == rows
@@ -52,7 +53,7 @@ def test_a_system_that_fails_is_a_line_of_the_report(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(install, "interpreter", missing)
     dataset = datasets.load(SAMPLE, limit=500, query_count=10)
-    job = sweep.peer_job("hnswlib", dataset, [16], 0.2)
+    job = runs.peer_job("hnswlib", dataset, [16], 0.2)
     assert sweep.run(dataset, [job], work=tmp_path / "work", out=tmp_path / "out", name="none") == []
     assert "hnswlib: skipped" in (tmp_path / "out" / "none.md").read_text()
 

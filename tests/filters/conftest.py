@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from velo.metadata import FilterCompiler, MetadataStore, given_metadata, write_metadata
+from velo.filters.compiler import FilterCompiler
+from velo.folder.metadata import MetadataStore, given_metadata, write_metadata
 
 WORDS = ["ab", "abc", "b", "ba", "bé", "c", "cat", "d", "", "ab\U0001f600", "z", "zz"]
 

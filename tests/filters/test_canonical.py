@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.filters.test_random_trees import FLOATS, SCALARS, tree
-from velo._filter_program import compile_program
 from velo.filters import And, Between, Compare, Contains, Expr, IsIn, IsNull, Not, Or, from_dict, to_dict
+from velo.filters.program import compile_program
 
 OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 

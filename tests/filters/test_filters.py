@@ -18,7 +18,7 @@ import pytest
 from velo import filters
 from velo.errors import FilterError, FilterTypeError, UnknownColumnError, VeloError
 from velo.filters import And, Compare, Contains, IsIn, IsNull, Not, Or, col, from_dict, from_json, to_dict
-from velo.metadata import FilterCompiler
+from velo.filters.compiler import FilterCompiler
 
 # ---- the tree
 
@@ -416,7 +416,7 @@ def test_nulls_follow_kleene(world: Any) -> None:
 
 def test_what_the_docs_say_of_folding(world: Any) -> None:
     columns = world.store.filter_columns
-    from velo._filter_program import compile_program
+    from velo.filters.program import compile_program
 
     same = [
         ((col("int32") > 3.5) & (col("int32") < 6), col("int32").isin([4, 5])),

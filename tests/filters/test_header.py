@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from velo._filter_columns import NativeType
+from velo.filters.columns import NativeType
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = (ROOT / "zig" / "velo.h").read_text()
@@ -39,8 +39,8 @@ def test_column_types() -> None:
 
 
 def test_opcodes() -> None:
-    from velo import _filter_program
+    from velo.filters import program
 
     zig = in_zig("zig/src/filter/program.zig", "Opcode")
     assert len(zig) == 10
-    assert {name: getattr(_filter_program, f"_{name.upper()}") for name in zig} == zig
+    assert {name: getattr(program, f"_{name.upper()}") for name in zig} == zig

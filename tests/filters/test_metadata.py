@@ -14,7 +14,8 @@ import pytest
 
 from velo.errors import CorruptIndexError, InvalidArgumentError, UnknownColumnError, VeloError
 from velo.filters import col
-from velo.metadata import (
+from velo.filters.compiler import FilterCompiler
+from velo.folder.metadata import (
     COLUMNS_FILE,
     POSTINGS_FILE,
     STATISTICS_FILE,
@@ -232,7 +233,7 @@ def test_damaged_files_are_reported_and_crash_nothing(tmp_path: Path, make_table
             store = open_metadata(tmp_path, 40)
             assert store is not None
             for condition in (col("tags").contains_any(["ab"]), col("int32") > 3, col("word") >= "b"):
-                assert 0 <= store.compile(condition).count() <= 40
+                assert 0 <= FilterCompiler(40, store).compile(condition).count() <= 40
         except (VeloError, UnicodeDecodeError):
             refused += 1
     assert refused > 5

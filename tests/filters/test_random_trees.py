@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from velo._filter_program import compile_program
 from velo.filters import (
     And,
     Between,
@@ -34,6 +33,7 @@ from velo.filters import (
     to_dict,
     to_json,
 )
+from velo.filters.program import compile_program
 
 TREES = int(os.environ.get("VELO_FILTER_TREES", "1000"))
 PER_SEED = 50

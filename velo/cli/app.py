@@ -112,9 +112,9 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build an index, or a collection of shards, from a file of vectors."""
-    from velo.cli import building
+    from velo.cli.build import run
 
-    building.run(
+    run(
         vectors,
         output,
         metric=metric,
@@ -189,9 +189,9 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search an index and tell recall, speed and reads."""
-    from velo.cli import searching
+    from velo.cli.search import run
 
-    searching.run(
+    run(
         index,
         queries,
         k=k,
@@ -236,12 +236,13 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Print what an index is, what it costs and how memory would be divided."""
-    from velo.cli import looking, planning
+    from velo.cli.inspection import info as show_info
+    from velo.cli.plan import show as show_plan
 
     if budgets:
-        planning.show(index, memory=memory, recall=recall, k=k, as_json=as_json)
+        show_plan(index, memory=memory, recall=recall, k=k, as_json=as_json)
         return
-    looking.info(index, memory=memory, io=io, plan=plan or "auto", as_json=as_json)
+    show_info(index, memory=memory, io=io, plan=plan or "auto", as_json=as_json)
 
 
 @app.command()
@@ -268,9 +269,9 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Propose options to build and open with, by small indexes over a sample of the vectors."""
-    from velo.cli import tuning
+    from velo.cli.tune import run
 
-    tuning.run(
+    run(
         vectors,
         memory=memory,
         recall=recall,
@@ -290,9 +291,9 @@ def tune(
 @reported
 def verify(index: IndexPath, as_json: AsJson = False) -> None:
     """Read every file of an index whole and check every checksum, page and link."""
-    from velo.cli import looking
+    from velo.cli import inspection
 
-    looking.verify(index, as_json=as_json)
+    inspection.verify(index, as_json=as_json)
 
 
 metadata_app = typer.Typer(
@@ -316,18 +317,18 @@ def metadata_set(
     as_json: AsJson = False,
 ) -> None:
     """Replace the metadata of an index, or of all shards of a collection; the graph is not touched."""
-    from velo.cli import describing
+    from velo.cli import metadata
 
-    describing.set_table(index, table, ids_column=ids_column, add=add, overwrite=overwrite, as_json=as_json)
+    metadata.set_table(index, table, ids_column=ids_column, add=add, overwrite=overwrite, as_json=as_json)
 
 
 @metadata_app.command("show")
 @reported
 def metadata_show(index: IndexPath, as_json: AsJson = False) -> None:
     """Print each column's type, nulls, distinct and frequent values, and extremes."""
-    from velo.cli import describing
+    from velo.cli import metadata
 
-    describing.show(index, as_json=as_json)
+    metadata.show(index, as_json=as_json)
 
 
 @app.command()
@@ -337,9 +338,9 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Say which device, processor level and library are in use, why, and how to get better ones."""
-    from velo.cli import looking
+    from velo.cli import inspection
 
-    looking.doctor(folder, as_json=as_json)
+    inspection.doctor(folder, as_json=as_json)
 
 
 @app.command()
@@ -353,9 +354,9 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Build an index over sample data, search it with and without a filter, and show what it took."""
-    from velo.cli import demonstration
+    from velo.cli.demo import run
 
-    demonstration.run(memory=memory, keep=keep, threads=threads, as_json=as_json)
+    run(memory=memory, keep=keep, threads=threads, as_json=as_json)
 
 
 @app.command()
@@ -383,9 +384,9 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Serve indexes or sharded collections over HTTP until interrupted."""
-    from velo.cli import serving
+    from velo.cli.serve import run
 
-    serving.run(
+    run(
         paths,
         host=host,
         port=port,

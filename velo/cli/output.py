@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.table import Table
 from rich.text import Text
 
-from velo.build import Watch
+from velo.building.build import Watch
 from velo.errors import CorruptIndexError, VeloError
 
 __all__ = [

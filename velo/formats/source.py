@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from velo.errors import DimensionMismatchError, DtypeError, FormatError, InvalidArgumentError
 from velo.types import AnyArray, PathLike, VectorSource
@@ -22,7 +21,7 @@ __all__ = [
     "ForeignSource",
     "RawSource",
     "Source",
-    "as_source",
+    "array_of",
     "chunk_rows",
     "native_dtype",
 ]
@@ -269,33 +268,6 @@ class RawSource(FileSource):
             strides=(self.row_bytes, self._dtype.itemsize),
         )
         return rows
-
-
-def as_source(vectors: Any, argument: str = "vectors") -> Source:
-    """Whatever :func:`velo.build` takes as vectors, as a source.
-
-    Parameters
-    ----------
-    vectors : array, memmap, Arrow list array or table, path, source, or nested sequence
-    argument : str
-        Its name, for errors.
-    """
-    from velo.formats import arrow, open_vectors
-
-    if isinstance(vectors, Source):
-        return vectors
-    if isinstance(vectors, np.ndarray):
-        return ArraySource(vectors, argument)
-    if isinstance(vectors, str | os.PathLike):
-        return open_vectors(vectors)
-    if isinstance(vectors, pa.Array | pa.ChunkedArray | pa.Table | pa.RecordBatch):
-        return arrow.ArrowSource(vectors, argument)
-    if hasattr(vectors, "shape") and hasattr(vectors, "dtype"):
-        if callable(getattr(vectors, "chunks", None)):
-            return ForeignSource(vectors)
-        if isinstance(vectors.dtype, np.dtype) and hasattr(vectors, "__getitem__"):
-            return ArraySource(vectors, argument)
-    return ArraySource(array_of(vectors, argument), argument)
 
 
 def array_of(values: Any, argument: str) -> AnyArray:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from velo.errors import FormatError
+from velo.formats.files import open_vectors
 from velo.types import Float32Array, Int64Array, PathLike
 
 __all__ = ["Truth", "read_truth", "write_truth"]
@@ -40,8 +41,6 @@ def read_truth(path: PathLike) -> Truth:
     -------
     Truth
     """
-    from velo.formats import open_vectors
-
     suffix = Path(path).suffix.lower()
     if suffix == ".bin":
         return _read_big_ann(path)

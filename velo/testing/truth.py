@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from velo.errors import DimensionMismatchError, InvalidArgumentError
-from velo.formats.source import as_source, chunk_rows
+from velo.formats.files import as_source
+from velo.formats.source import chunk_rows
 from velo.formats.truth import Truth
 from velo.types import AnyArray, Int64Array, MetricName
 

@@ -20,8 +20,12 @@ class Hnswlib(System):
     def version(self) -> str:
         return version("hnswlib")
 
+    @property
+    def space(self) -> str:
+        return self.options.get("metric", "l2")
+
     def build(self, base: np.ndarray) -> None:
-        index = hnswlib.Index(space="l2", dim=base.shape[1])
+        index = hnswlib.Index(space=self.space, dim=base.shape[1])
         index.init_index(
             max_elements=len(base),
             M=self.options["degree"],
@@ -36,7 +40,7 @@ class Hnswlib(System):
         (self.folder / "dim").write_text(str(base.shape[1]))
 
     def open(self) -> None:
-        self.index = hnswlib.Index(space="l2", dim=int((self.folder / "dim").read_text()))
+        self.index = hnswlib.Index(space=self.space, dim=int((self.folder / "dim").read_text()))
         self.index.load_index(str(self.folder / "index.hnsw"))
         self.index.set_num_threads(self.threads)
 

@@ -28,6 +28,8 @@ class BruteForce(System):
     def open(self) -> None:
         self.base = np.load(self.folder / "base.npy")
         self.squares = np.einsum("ij,ij->i", self.base, self.base)
+        if self.options.get("metric") == "ip":
+            self.squares[:] = 0
 
     def prepare_queries(self, queries: np.ndarray) -> np.ndarray:
         return queries.astype(np.float32)

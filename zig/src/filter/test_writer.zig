@@ -1,4 +1,4 @@
-//! Writes programs in tests, as velo/_filter_program.py does.
+//! Writes programs in tests, as velo/filters/program.py does.
 const std = @import("std");
 const program = @import("program.zig");
 const Column = @import("column.zig").Column;

@@ -87,7 +87,7 @@ fn attach(comptime Distances: type, distances: *const Distances, graph: *Graph, 
     }
     // Copies of one vector fill each other's lists: going down along copies, at random, ends at one with a free place.
     var parent: u32 = near[0].id;
-    if (near[0].distance() == 0) {
+    if (types.is_copy(Distances, near[0].distance())) {
         var prng = base.Prng.init(vertex);
         for (0..64) |_| {
             const list = graph.list(parent);

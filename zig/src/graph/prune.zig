@@ -2,6 +2,7 @@
 const std = @import("std");
 const Candidate = @import("search.zig").Candidate;
 const Origin = @import("origin.zig").Origin;
+const types = @import("types.zig");
 
 /// A neighbor with this bit has not yet been compared with the other neighbors of its list.
 pub const mark: u32 = 1 << 31;
@@ -38,8 +39,7 @@ pub fn Pruner(comptime Distances: type) type {
             self.* = undefined;
         }
 
-        /// Keeps, nearest first, each candidate that no kept one hides: `a` hides `b` from the target if
-        /// α·d(a, b) < d(target, b), distances squared. Candidates with `expanded` set are known not to hide each other.
+        /// Keeps, nearest first, each candidate that no kept one hides (types.zig, `hides`). Candidates with `expanded` set are known not to hide each other.
         /// Survivors move to the front, without the flag; returns how many. Of candidates at distance zero (copies of
         /// the target, which hide nothing) only `copies_max` are kept, so that a vertex with many copies still has
         /// neighbors elsewhere.
@@ -49,7 +49,7 @@ pub fn Pruner(comptime Distances: type) type {
             var copies: u32 = 0;
             for (candidates) |candidate| {
                 if (kept == degree) break;
-                if (candidate.distance() == 0) {
+                if (types.is_copy(Distances, candidate.distance())) {
                     if (copies == copies_max) continue;
                     copies += 1;
                 } else {
@@ -101,7 +101,7 @@ pub fn Pruner(comptime Distances: type) type {
             while (at < against.len) : (at += stride) {
                 const some = against[at..@min(at + stride, against.len)];
                 self.origin.measure(distances, some, out[0..some.len]);
-                for (out[0..some.len]) |between| if (alpha * between < distance) return true;
+                for (out[0..some.len]) |between| if (types.hides(Distances, alpha, between, distance)) return true;
             }
             return false;
         }

@@ -7,15 +7,18 @@ const Origin = @import("origin.zig").Origin;
 pub const Candidate = packed struct(u64) {
     expanded: bool,
     id: u31,
-    /// Bits of a non-negative float: they order as the float does.
+    /// Bits of a float, turned so that they order as the float does: the sign of a positive one, all of a negative one.
     distance_bits: u32,
 
-    pub fn init(squared_distance: f32, vertex: u32) Candidate {
-        return .{ .expanded = false, .id = @intCast(vertex), .distance_bits = @bitCast(@max(squared_distance, 0)) };
+    const sign: u32 = 1 << 31;
+
+    pub inline fn init(compared: f32, vertex: u32) Candidate {
+        const bits: u32 = @bitCast(compared + 0.0); // -0 becomes 0
+        return .{ .expanded = false, .id = @intCast(vertex), .distance_bits = if (bits & sign == 0) bits | sign else ~bits };
     }
 
-    pub fn distance(self: Candidate) f32 {
-        return @bitCast(self.distance_bits);
+    pub inline fn distance(self: Candidate) f32 {
+        return @bitCast(if (self.distance_bits & sign != 0) self.distance_bits ^ sign else ~self.distance_bits);
     }
 
     pub inline fn key(self: Candidate) u64 {

@@ -6,6 +6,23 @@ pub const Error = error{ Canceled, OutOfMemory, ThreadFailed };
 /// The highest bit of a neighbor is a mark while building, so ids have 31 bits.
 pub const vertices_max: u32 = 1 << 31;
 
+/// Whether a kept neighbor hides a candidate from a target: `between` lies between the two, `distance` between target and
+/// candidate. For squared distances if α·between < distance. Products are compared as −2·⟨x,y⟩, of either sign: there the
+/// kept one must be nearer to the candidate than the target is by the same factor (ip-NSW keeps the same edges at α = 1).
+pub inline fn hides(comptime Distances: type, alpha: f32, between: f32, distance: f32) bool {
+    if (!is_product(Distances)) return alpha * between < distance;
+    return between < if (distance < 0) alpha * distance else distance / alpha;
+}
+
+/// Whether this is the distance of a copy of the target. A product never says so.
+pub inline fn is_copy(comptime Distances: type, distance: f32) bool {
+    return !is_product(Distances) and distance == 0;
+}
+
+inline fn is_product(comptime Distances: type) bool {
+    return @hasDecl(Distances, "is_product") and Distances.is_product;
+}
+
 pub const BuildOptions = struct {
     /// Most neighbors a vertex may have (R).
     degree: u32 = 48,

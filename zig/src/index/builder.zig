@@ -14,6 +14,7 @@ const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
 const folders = @import("folder.zig");
 const resume_room = @import("resume.zig");
+const robust = @import("robust.zig");
 const space = @import("space.zig");
 const work = @import("work.zig");
 const writer = @import("writer.zig");
@@ -59,18 +60,16 @@ pub const Builder = struct {
     marker: std.fs.File,
     options: Options,
     plan: option_room.Plan,
-    dim_work: u32,
     params: quant.CodeParams,
     control: Control = .{},
     uuid: [36]u8,
     salt: u32,
 
     scanned: u64 = 0,
-    mean_sum: []f64,
-    norm_max2: f64 = 0,
-    norms: std.ArrayList(f32) = .empty, // a sample of squared norms, for the mean of the inner product's coordinate
-    norm_max: f32 = 0,
+    /// Of the rows that are not far from all others; zero for inner products, which depend on the origin.
     mean: []f32,
+    /// |q|² from which on a query lies outside the rows. Angles have no outside.
+    remote_norm2: f32 = std.math.floatMax(f32),
     rotation: quant.Rotation,
     /// Rows that lie evenly over the input, `params.dim` elements each, from which the centers are made.
     sample: []f32,
@@ -89,13 +88,10 @@ pub const Builder = struct {
     written: ?writer.Written = null,
     committed: bool = false,
 
-    const norms_sample_max = 1 << 16;
-
     pub fn open(allocator: std.mem.Allocator, path: []const u8, options: Options, diagnostic: *Diagnostic) Error!*Builder {
         try option_room.check(options, diagnostic);
-        const dim_work = space.dim_work(options.metric, options.dim);
         const params: quant.CodeParams = .{
-            .dim = quant.dim_code_of(dim_work),
+            .dim = quant.dim_code_of(options.dim),
             .memory_bits = @intCast(options.memory_bits),
             .record_bits = @intCast(options.record_bits),
         };
@@ -112,12 +108,10 @@ pub const Builder = struct {
         errdefer allocator.destroy(self);
         const path_copy = try allocator.dupe(u8, path);
         errdefer allocator.free(path_copy);
-        const mean_sum = try allocator.alloc(f64, dim_work);
-        errdefer allocator.free(mean_sum);
-        @memset(mean_sum, 0);
-        const mean = try allocator.alloc(f32, dim_work);
+        const mean = try allocator.alloc(f32, options.dim);
         errdefer allocator.free(mean);
-        var rotation = try quant.Rotation.init(allocator, dim_work, options.seed);
+        @memset(mean, 0);
+        var rotation = try quant.Rotation.init(allocator, options.dim, options.seed);
         errdefer rotation.deinit(allocator);
         const sample = try allocator.alloc(f32, @as(usize, quant.Centers.sample_for(options.n, params.dim)) * params.dim);
         errdefer allocator.free(sample);
@@ -126,7 +120,7 @@ pub const Builder = struct {
         var made: usize = 0;
         errdefer for (encoders[0..made]) |*encoder| encoder.deinit(allocator);
         for (encoders) |*encoder| {
-            encoder.* = try EncodeThread.init(allocator, dim_work, params);
+            encoder.* = try EncodeThread.init(allocator, options.dim, params);
             made += 1;
         }
         var random_bytes: [16]u8 = undefined;
@@ -145,11 +139,9 @@ pub const Builder = struct {
             .marker = folder.marker,
             .options = options,
             .plan = plan,
-            .dim_work = dim_work,
             .params = params,
             .uuid = uuid_text(&random_bytes),
             .salt = std.mem.readInt(u32, random_bytes[0..4], .little),
-            .mean_sum = mean_sum,
             .mean = mean,
             .rotation = rotation,
             .sample = sample,
@@ -177,12 +169,10 @@ pub const Builder = struct {
         allocator.free(self.encoders);
         if (self.order) |order| allocator.free(order);
         if (self.written) |*written| written.deinit(allocator);
-        self.norms.deinit(allocator);
         allocator.free(self.sample);
         if (self.centers) |*centers| centers.deinit(allocator);
         self.rotation.deinit(allocator);
         allocator.free(self.mean);
-        allocator.free(self.mean_sum);
         allocator.free(self.path);
         allocator.destroy(self);
     }
@@ -214,16 +204,6 @@ pub const Builder = struct {
                 return error.NotFinite;
             }
             self.draw(self.scanned + i, row);
-            switch (self.options.metric) {
-                .l2 => {},
-                .cosine => space.normalise(row),
-                .ip => {
-                    const square = space.norm2(row);
-                    self.norm_max2 = @max(self.norm_max2, square);
-                    if (self.norms.items.len < norms_sample_max) try self.norms.append(self.allocator, square);
-                },
-            }
-            for (row, self.mean_sum[0..row.len]) |value, *sum| sum.* += value;
             if (i % 4096 == 0) try self.control.check();
         }
         self.scanned += row_count;
@@ -244,17 +224,19 @@ pub const Builder = struct {
         const own = &self.encoders[0];
         for (0..self.sampled) |i| {
             const drawn = self.sample[i * dim ..][0..dim];
-            @memcpy(own.row[0..self.options.dim], drawn[0..self.options.dim]);
+            @memcpy(own.row, drawn[0..self.options.dim]);
             self.to_code_space(own.row, drawn);
         }
+        if (self.options.metric == .l2) self.remote_norm2 = try robust.remote_norm2(self.allocator, self.sample[0 .. self.sampled * dim], dim);
+        try robust.pull_in(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         self.centers = try quant.Centers.train(self.allocator, dim, self.sample[0 .. self.sampled * dim], quant.Centers.count_for(self.options.n));
         self.allocator.free(self.sample);
         self.sample = &.{};
     }
 
-    /// `row` (dim_work elements, of which the input's are filled) as codes are made of it.
+    /// `row` as codes are made of it.
     pub fn to_code_space(self: *const Builder, row: []f32, rotated: []f32) void {
-        space.place_row(self.options.metric, row, self.norm_max);
+        space.place(self.options.metric, row);
         for (row, self.mean) |*value, mean| value.* -= mean;
         self.rotation.apply(row, rotated);
     }
@@ -267,16 +249,9 @@ pub const Builder = struct {
     }
 
     fn finish_scan(self: *Builder, diagnostic: *Diagnostic) Error!void {
-        const n: f64 = @floatFromInt(self.options.n);
-        for (self.mean, self.mean_sum) |*mean, sum| mean.* = @floatCast(sum / n);
-        // The square root of a rounded maximum must not fall below any norm.
-        self.norm_max = @floatCast(@sqrt(self.norm_max2) * (1 + 1e-6));
-        if (self.options.metric == .ip) {
-            var sum: f64 = 0;
-            for (self.norms.items) |square| sum += @sqrt(@max(0, self.norm_max * self.norm_max - square));
-            self.mean[self.dim_work - 1] = @floatCast(sum / @as(f64, @floatFromInt(@max(1, self.norms.items.len))));
-        }
-        self.norms.clearAndFree(self.allocator);
+        const drawn = self.sample[0 .. self.sampled * self.params.dim];
+        for (0..self.sampled) |i| space.place(self.options.metric, drawn[i * self.params.dim ..][0..self.options.dim]);
+        if (self.options.metric != .ip) try robust.mean(self.allocator, drawn, self.params.dim, self.mean);
         try self.make_centers();
         self.control.enter(.encode, self.options.n);
         if (self.options.restart or !try self.take_up()) {
@@ -358,7 +333,7 @@ pub const Builder = struct {
             };
         }
         self.work_codes = .init(codes, self.params);
-        self.work_codes.?.ranges = encoded.ranges;
+        self.work_codes.?.errors = encoded.errors;
         self.work_points = .init(points, self.params.dim);
         return true;
     }
@@ -374,7 +349,7 @@ pub const Builder = struct {
             .rows = self.added,
             .uuid = self.uuid,
             .salt = self.salt,
-            .ranges = self.work_codes.?.ranges,
+            .errors = self.work_codes.?.errors,
             .codes = try self.work_codes.?.file.sync(diagnostic),
             .points = try self.work_points.?.file.sync(diagnostic),
             .vectors = if (self.work_vectors) |*vectors| try vectors.sync(diagnostic) else .{},
@@ -416,9 +391,9 @@ pub const Builder = struct {
                     diagnostic.say("row {d} of vectors changed between the two passes", .{changed});
                     return error.NotFinite;
                 }
-                try self.work_codes.?.append(encoder.stored[0 .. encoder.count * self.work_codes.?.row_bytes], &encoder.ranges, diagnostic);
+                try self.work_codes.?.append(encoder.stored[0 .. encoder.count * self.work_codes.?.row_bytes], &encoder.errors, diagnostic);
                 try self.work_points.?.append(&encoder.points, encoder.count, diagnostic);
-                encoder.ranges = .{};
+                encoder.errors = .{};
             }
             self.control.done.store(self.added + at, .monotonic);
         }
@@ -510,23 +485,16 @@ pub const Builder = struct {
                 .entry_vertex = 0,
                 .n = n,
                 .dim_in = self.options.dim,
-                .dim_work = self.dim_work,
                 .dim_code = self.params.dim,
                 .metric = @intFromEnum(self.options.metric),
                 .memory_bits = self.params.memory_bits,
                 .record_bits = self.params.record_bits,
                 .rotation_seed = self.options.seed,
-                .offset_min = 0,
-                .offset_step = 0,
-                .factor_upper_min = 0,
-                .factor_upper_step = 0,
-                .factor_full_min = 0,
-                .factor_full_step = 0,
                 .tan_upper = 0,
                 .tan_full = 0,
-                .norm_max = self.norm_max,
                 .center_count = self.centers.?.count(),
                 .norm2_per_f2 = 0,
+                .remote_norm2 = self.remote_norm2,
             },
             .mean = self.mean,
             .centers = &self.centers.?,
@@ -554,7 +522,7 @@ pub const Builder = struct {
             .last_us = base.nowMicros(),
         };
         if (try keeper.load_whole(n, self.options.degree)) |built| return built;
-        var built = graph.build_kept(quant.BuildCodes, self.allocator, try self.load_points(n, codes, diagnostic), self.graph_options(self.options.seed), &keeper) catch |err| switch (err) {
+        var built = self.link(try self.load_points(n, codes, diagnostic), self.graph_options(self.options.seed), &keeper) catch |err| switch (err) {
             error.NotKept => return keeper.failure,
             else => |other| return graph_error(diagnostic, other),
         };
@@ -562,6 +530,12 @@ pub const Builder = struct {
         try self.control.check();
         try keeper.save_whole(&built);
         return built;
+    }
+
+    /// The graph of rows by what queries will compare.
+    fn link(self: *Builder, points: *const quant.BuildCodes, options: graph.BuildOptions, keeper: *resume_room.GraphKeeper) (graph.Error || error{NotKept})!graph.Graph {
+        if (self.options.metric != .ip) return graph.build_kept(quant.BuildCodes, self.allocator, points, options, keeper);
+        return graph.build_kept(quant.ProductCodes, self.allocator, &.of(points), options, keeper);
     }
 
     pub fn graph_options(self: *Builder, seed: u64) graph.BuildOptions {
@@ -613,10 +587,10 @@ pub const Builder = struct {
 
     /// What a record with so many neighbors takes of a page, by experience; exactly, where pages hold no lists.
     pub fn size_guess(self: *const Builder, degree: usize) u16 {
-        if (!self.options.page_links) return @intCast(self.params.lower_bytes() + layout.page.slot_bytes + layout.page_lists.empty_list_bytes);
+        if (!self.options.page_links) return @intCast(self.params.lower_bytes() + layout.page.slot_bytes(false));
         const bits_per_edge = @max(6, 12.9 + 0.7 * (@log2(@as(f64, @floatFromInt(self.options.n)) + 1) - @log2(1e6)));
         const list_bytes = 1.5 + bits_per_edge * @as(f64, @floatFromInt(degree)) / 8;
-        return @intCast(self.params.lower_bytes() + layout.page.slot_bytes + @as(u32, @intFromFloat(@ceil(list_bytes))));
+        return @intCast(self.params.lower_bytes() + layout.page.slot_bytes(true) + @as(u32, @intFromFloat(@ceil(list_bytes))));
     }
 
     pub fn place_with(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, sizes: []const u16, draft: bool, diagnostic: *Diagnostic) Error!graph.Placement {

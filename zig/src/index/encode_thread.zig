@@ -13,12 +13,12 @@ pub const run_rows = 1024;
 pub const EncodeThread = struct {
     encoder: quant.Encoder,
     build_encoder: quant.Encoder,
-    row: []f32, // dim_work
+    row: []f32, // dim
     rotated: []f32, // dim_code
     code: []u16,
     stored: []u8,
     points: quant.BuildCodes,
-    ranges: work.Ranges = .{},
+    errors: work.CodeErrors = .{},
     changed_row: ?u64 = null,
     thread: ?std.Thread = null,
     builder: *Builder = undefined,
@@ -27,12 +27,12 @@ pub const EncodeThread = struct {
     first: u64 = 0,
     count: u32 = 0,
 
-    pub fn init(allocator: std.mem.Allocator, dim_work: u32, params: quant.CodeParams) Error!EncodeThread {
+    pub fn init(allocator: std.mem.Allocator, dim: u32, params: quant.CodeParams) Error!EncodeThread {
         var encoder = try quant.Encoder.init(allocator, params);
         errdefer encoder.deinit(allocator);
         var build_encoder = try quant.Encoder.init(allocator, quant.BuildCodes.params_of(params.dim));
         errdefer build_encoder.deinit(allocator);
-        const row = try allocator.alloc(f32, dim_work);
+        const row = try allocator.alloc(f32, dim);
         errdefer allocator.free(row);
         const rotated = try allocator.alloc(f32, params.dim);
         errdefer allocator.free(rotated);
@@ -70,8 +70,8 @@ pub const EncodeThread = struct {
         const row_bytes = b.options.dim * b.options.dtype.bytes();
         const stored_bytes = work.row_bytes_of(params);
         for (0..self.count) |i| {
-            space.convert(b.options.dtype, self.rows[i * self.stride ..][0..row_bytes], self.row[0..b.options.dim]);
-            if (!space.is_finite(self.row[0..b.options.dim])) {
+            space.convert(b.options.dtype, self.rows[i * self.stride ..][0..row_bytes], self.row);
+            if (!space.is_finite(self.row)) {
                 self.changed_row = self.first + i;
                 return;
             }
@@ -81,8 +81,8 @@ pub const EncodeThread = struct {
             const center = centers.nearest(self.rotated);
             for (self.rotated, centers.at(center)) |*value, own| value.* -= own;
             const factors = self.encoder.encode(self.rotated, self.code);
-            const offsets = self.encoder.offsets(self.code, factors, centers.at(center), centers.norms2[center]);
-            work.store_row(params, self.code, center, factors, offsets, self.stored[i * stored_bytes ..][0..stored_bytes], &self.ranges);
+            const kept = self.encoder.store_factors(space.form(b.options.metric), self.code, factors, centers.at(center), centers.norms2[center]);
+            work.store_row(params, self.code, center, &factors, &kept, self.stored[i * stored_bytes ..][0..stored_bytes], &self.errors);
         }
     }
 };

@@ -6,6 +6,7 @@ const layout = @import("layout");
 const quant = @import("quant");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
+const space = @import("space.zig");
 const trim = @import("trim.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
@@ -109,16 +110,16 @@ pub const Reader = struct {
         const header = std.mem.bytesToValue(layout.headers.Codes, codes_memory.bytes[0..@sizeOf(layout.headers.Codes)]);
         if (!std.mem.eql(u8, &header.magic, layout.headers.Codes.magic_expected)) return bad_file(diagnostic, file_codes);
         if (header.n == 0 or header.n > base.limits.vertices_max or header.n != m.n) return bad_file(diagnostic, file_codes);
-        if (header.dim_in == 0 or header.dim_in > base.limits.dim_max or header.dim_work < header.dim_in or
-            header.dim_work > header.dim_in + 1 or header.dim_code != quant.dim_code_of(header.dim_work) or
+        if (header.dim_in == 0 or header.dim_in > base.limits.dim_max or header.dim_in != m.dim or
+            header.dim_code != quant.dim_code_of(header.dim_in) or
             header.memory_bits < 1 or header.memory_bits > 8 or header.record_bits > 8 or
             header.metric != @intFromEnum(metric) or header.entry_vertex >= header.n or
             header.center_count < 1 or header.center_count > base.limits.centers_max or
             header.file_bytes() != codes_file.bytes) return bad_file(diagnostic, file_codes);
-        const mean = try allocator.alloc(f32, header.dim_work);
+        const mean = try allocator.alloc(f32, header.dim_in);
         errdefer allocator.free(mean);
-        @memcpy(mean, std.mem.bytesAsSlice(f32, codes_memory.bytes[@sizeOf(layout.headers.Codes)..][0 .. header.dim_work * 4]));
-        var rotation = try quant.Rotation.init(allocator, header.dim_work, header.rotation_seed);
+        @memcpy(mean, std.mem.bytesAsSlice(f32, codes_memory.bytes[@sizeOf(layout.headers.Codes)..][0 .. header.dim_in * 4]));
+        var rotation = try quant.Rotation.init(allocator, header.dim_in, header.rotation_seed);
         errdefer rotation.deinit(allocator);
         const codes: quant.Codes = .{
             .params = .{ .dim = header.dim_code, .memory_bits = @intCast(header.memory_bits), .record_bits = @intCast(header.record_bits) },
@@ -127,10 +128,8 @@ pub const Reader = struct {
             .factors = @alignCast(std.mem.bytesAsSlice(u32, codes_memory.bytes[@intCast(header.factors_offset())..][0..@intCast(header.n * 4)])),
             .center_ids = codes_memory.bytes[@intCast(header.center_ids_offset())..][0..@intCast(header.n)],
             .centers = @alignCast(std.mem.bytesAsSlice(f32, codes_memory.bytes[@intCast(header.centers_offset())..][0..@intCast(header.centers_bytes())])),
-            .offset = .{ .min = header.offset_min, .step = header.offset_step },
+            .form = space.form(metric),
             .norm2_per_f2 = header.norm2_per_f2,
-            .f_upper = .{ .min = header.factor_upper_min, .step = header.factor_upper_step },
-            .f_full = .{ .min = header.factor_full_min, .step = header.factor_full_step },
             .tan_upper = header.tan_upper,
             .tan_full = header.tan_full,
         };
@@ -333,7 +332,7 @@ pub const Reader = struct {
     }
 
     pub fn page_geometry(self: *const Reader) layout.page.Geometry {
-        return .{ .page_size = self.pages_header.page_size, .lower_bytes = self.pages_header.lower_bytes, .salt = self.pages_header.salt };
+        return .{ .page_size = self.pages_header.page_size, .lower_bytes = self.pages_header.lower_bytes, .salt = self.pages_header.salt, .lists = self.manifest().page_links };
     }
 
     /// Stored vectors of these vertices as float32 (count × dim), in the space of the input.
@@ -355,7 +354,7 @@ pub const Reader = struct {
             const len = file.preadAll(row, @as(u64, vertex) * row_bytes) catch |err|
                 return diagnostics.file_error(diagnostic, file_vectors, "read", err);
             if (len != row_bytes) return bad_file(diagnostic, file_vectors);
-            @import("space.zig").convert(self.dtype, row, out[i * dim ..][0..dim]);
+            space.convert(self.dtype, row, out[i * dim ..][0..dim]);
         }
     }
 };

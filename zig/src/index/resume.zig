@@ -19,14 +19,14 @@ pub const placement_name = "placement.work";
 pub const written_name = "written.work";
 
 /// Raised whenever a build of other code must not go on from these files.
-pub const version: u64 = 2;
+pub const version: u64 = 3;
 
 /// How far encoding came, and who the build is.
 pub const Encoded = extern struct {
     rows: u64,
     uuid: [36]u8,
     salt: u32,
-    ranges: work.Ranges,
+    errors: work.CodeErrors,
     codes: work.GrowingFile.Mark,
     points: work.GrowingFile.Mark,
     vectors: work.GrowingFile.Mark,

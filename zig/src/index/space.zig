@@ -1,14 +1,15 @@
-//! From rows as they come to the working space in which everything is squared L2 (docs/rabitq.md):
+//! From rows as they come to the working space, and from what is compared there to what users see (docs/rabitq.md):
 //!
-//!   l2      as it is
-//!   cosine  normalised; 1 - cosine is half the squared distance
-//!   ip      one more coordinate sqrt(M^2 - |x|^2), M the largest norm of a row, 0 for queries
+//!   l2      as it is; squared L2
+//!   cosine  normalised; squared L2, of which half is 1 - cosine
+//!   ip      as it is; -2 times the inner product
 const std = @import("std");
+const quant = @import("quant");
 const Metric = @import("reader.zig").Metric;
 const Dtype = @import("reader.zig").Dtype;
 
-pub fn dim_work(metric: Metric, dim: u32) u32 {
-    return if (metric == .ip) dim + 1 else dim;
+pub fn form(metric: Metric) quant.Form {
+    return if (metric == .ip) .product else .distance;
 }
 
 /// One row as float32. `row` holds out.len elements.
@@ -50,45 +51,18 @@ pub fn normalise(row: []f32) void {
     for (row) |*value| value.* *= scale;
 }
 
-/// `row` has dim_work coordinates, of which the first `dim` are filled; brings it into the working space.
-pub fn place_row(metric: Metric, row: []f32, norm_max: f32) void {
-    switch (metric) {
-        .l2 => {},
-        .cosine => normalise(row),
-        .ip => row[row.len - 1] = @sqrt(@max(0, norm_max * norm_max - norm2(row[0 .. row.len - 1]))),
-    }
+/// Brings a row or a query into the working space.
+pub fn place(metric: Metric, row: []f32) void {
+    if (metric == .cosine) normalise(row);
 }
 
-pub fn place_query(metric: Metric, row: []f32) void {
-    switch (metric) {
-        .l2 => {},
-        .cosine => normalise(row),
-        .ip => row[row.len - 1] = 0,
-    }
-}
-
-/// What users see, from a squared distance of the working space. `query_norm2` is that of the query in that space.
-pub fn reported(metric: Metric, distance2: f32, query_norm2: f32, norm_max: f32) f32 {
+/// What users see, from what is compared in the working space.
+pub fn reported(metric: Metric, compared: f32) f32 {
     return switch (metric) {
-        .l2 => @max(0, distance2),
-        .cosine => @max(0, distance2) / 2,
-        .ip => (distance2 - norm_max * norm_max - query_norm2) / 2,
+        .l2 => @max(0, compared),
+        .cosine => @max(0, compared) / 2,
+        .ip => compared / 2,
     };
-}
-
-test "the inner product comes back from the working space" {
-    const x = [_]f32{ 3, -1, 2 };
-    const q = [_]f32{ 0.5, 2, -1 };
-    var row = [_]f32{ 3, -1, 2, 0 };
-    var query = [_]f32{ 0.5, 2, -1, 9 };
-    place_row(.ip, &row, 5);
-    place_query(.ip, &query);
-    var d2: f32 = 0;
-    for (row, query) |a, b| d2 += (a - b) * (a - b);
-    var dot: f32 = 0;
-    for (x, q) |a, b| dot += a * b;
-    try std.testing.expectApproxEqAbs(-dot, reported(.ip, d2, norm2(&query), 5), 1e-4);
-    try std.testing.expectApproxEqAbs(25, norm2(&row), 1e-4);
 }
 
 test "what is not finite, or would overflow, is told" {

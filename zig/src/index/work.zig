@@ -13,66 +13,42 @@ pub const codes_name = "codes.work";
 pub const points_name = "points.work";
 pub const vectors_name = "vectors.work";
 
-/// upper code, lower code, the number of the center, then the offsets and F of both codes as float32.
+/// upper code, lower code, the number of the center, then the factors as memory and as the record will have them.
 pub fn row_bytes_of(params: quant.CodeParams) usize {
-    return params.upper_bytes() + params.lower_bytes() + 1 + 4 * @sizeOf(f32);
+    return params.upper_bytes() + params.lower_bytes() + 1 + 4 + 4 + 2;
 }
 
-/// What the factors span, the mean squared tangents of the code errors, and how |o|² goes with F².
-pub const Ranges = extern struct {
-    offset: Span = .{},
-    f_upper: Span = .{},
-    f_full: Span = .{},
+/// The mean squared tangents of the code errors, and how |o|² goes with F², as sums over rows.
+pub const CodeErrors = extern struct {
     tan2_upper: f64 = 0,
     tan2_full: f64 = 0,
-    norm2: f64 = 0,
-    f2_upper: f64 = 0,
+    norm2_per_f2: f64 = 0,
+    /// Rows that are their center have no direction, and do not count.
     count: u64 = 0,
 
-    pub const Span = extern struct {
-        min: f32 = std.math.floatMax(f32),
-        max: f32 = -std.math.floatMax(f32),
-
-        fn add(self: *Span, value: f32) void {
-            self.min = @min(self.min, value);
-            self.max = @max(self.max, value);
-        }
-
-        fn join(self: *Span, other: Span) void {
-            self.min = @min(self.min, other.min);
-            self.max = @max(self.max, other.max);
-        }
-    };
-
-    fn join(self: *Ranges, other: *const Ranges) void {
-        self.offset.join(other.offset);
-        self.f_upper.join(other.f_upper);
-        self.f_full.join(other.f_full);
+    fn join(self: *CodeErrors, other: *const CodeErrors) void {
         self.tan2_upper += other.tan2_upper;
         self.tan2_full += other.tan2_full;
-        self.norm2 += other.norm2;
-        self.f2_upper += other.f2_upper;
+        self.norm2_per_f2 += other.norm2_per_f2;
         self.count += other.count;
     }
 };
 
-pub fn store_row(params: quant.CodeParams, code: []const u16, center: u8, factors: quant.Factors, offsets: quant.Offsets, out: []u8, ranges: *Ranges) void {
+pub fn store_row(params: quant.CodeParams, code: []const u16, center: u8, factors: *const quant.Factors, kept: *const quant.StoredFactors, out: []u8, errors: *CodeErrors) void {
     const upper = params.upper_bytes();
     const lower = params.lower_bytes();
     quant.pack(code, @intCast(params.record_bits), params.memory_bits, out[0..upper]);
     if (params.record_bits > 0) quant.pack(code, 0, params.record_bits, out[upper..][0..lower]);
-    out[upper + lower] = center;
-    for ([_]f32{ offsets.upper, offsets.full, factors.f_upper, factors.f_full }, 0..) |value, i|
-        std.mem.writeInt(u32, out[upper + lower + 1 + 4 * i ..][0..4], @bitCast(value), .little);
-    ranges.offset.add(offsets.upper);
-    ranges.offset.add(offsets.full);
-    ranges.f_upper.add(factors.f_upper);
-    ranges.f_full.add(factors.f_full);
-    ranges.tan2_upper += factors.tan2_upper;
-    ranges.tan2_full += factors.tan2_full;
-    ranges.norm2 += factors.norm2;
-    ranges.f2_upper += @as(f64, factors.f_upper) * factors.f_upper;
-    ranges.count += 1;
+    const rest = out[upper + lower ..];
+    rest[0] = center;
+    std.mem.writeInt(u32, rest[1..5], kept.memory, .little);
+    std.mem.writeInt(u32, rest[5..9], @bitCast(kept.record.offset), .little);
+    std.mem.writeInt(u16, rest[9..11], kept.record.ratio, .little);
+    if (!(factors.f_upper > 0)) return;
+    errors.tan2_upper += factors.tan2_upper;
+    errors.tan2_full += factors.tan2_full;
+    errors.norm2_per_f2 += factors.norm2 / factors.f_upper / factors.f_upper;
+    errors.count += 1;
 }
 
 /// A file that grows at its end and knows the checksum (xxh3-64) of what it holds so far.
@@ -157,20 +133,20 @@ pub const GrowingFile = struct {
     }
 };
 
-pub const Row = struct { upper: []const u8, lower: []const u8, center: u8, offset_upper: f32, offset_full: f32, f_upper: f32, f_full: f32 };
+pub const Row = struct { upper: []const u8, lower: []const u8, center: u8, memory_factors: u32, record_factors: quant.RecordFactors };
 
 pub const CodesFile = struct {
     file: GrowingFile,
     params: quant.CodeParams,
     row_bytes: usize,
-    ranges: Ranges = .{},
+    errors: CodeErrors = .{},
 
     pub fn init(file: GrowingFile, params: quant.CodeParams) CodesFile {
         return .{ .file = file, .params = params, .row_bytes = row_bytes_of(params) };
     }
 
-    pub fn append(self: *CodesFile, bytes: []const u8, ranges: *const Ranges, diagnostic: *Diagnostic) Error!void {
-        self.ranges.join(ranges);
+    pub fn append(self: *CodesFile, bytes: []const u8, errors: *const CodeErrors, diagnostic: *Diagnostic) Error!void {
+        self.errors.join(errors);
         try self.file.append(bytes, diagnostic);
     }
 
@@ -179,16 +155,13 @@ pub const CodesFile = struct {
         try self.file.read_at(buffer[0..self.row_bytes], @as(u64, index) * self.row_bytes, diagnostic);
         const upper = self.params.upper_bytes();
         const lower = self.params.lower_bytes();
-        var factors: [4]f32 = undefined;
-        for (&factors, 0..) |*factor, i| factor.* = @bitCast(std.mem.readInt(u32, buffer[upper + lower + 1 + 4 * i ..][0..4], .little));
+        const rest = buffer[upper + lower ..];
         return .{
             .upper = buffer[0..upper],
             .lower = buffer[upper..][0..lower],
-            .center = buffer[upper + lower],
-            .offset_upper = factors[0],
-            .offset_full = factors[1],
-            .f_upper = factors[2],
-            .f_full = factors[3],
+            .center = rest[0],
+            .memory_factors = std.mem.readInt(u32, rest[1..5], .little),
+            .record_factors = .{ .offset = @bitCast(std.mem.readInt(u32, rest[5..9], .little)), .ratio = std.mem.readInt(u16, rest[9..11], .little) },
         };
     }
 };

@@ -58,7 +58,7 @@ pub fn page_size_for(degree_max: u32, params: quant.CodeParams) u32 {
     const list_bytes_max = 1 + degree_max * (adjacency.code_length_max + 31) / 8 + 1;
     var page_size: u32 = base.limits.page_size_min;
     while (page_size < base.limits.page_size_max and
-        layout.page.bytes_needed(@intCast(params.lower_bytes()), 4, 4 * @min(list_bytes_max, degree_max * 3)) > page_size) page_size *= 2;
+        (layout.page.Geometry{ .page_size = page_size, .lower_bytes = @intCast(params.lower_bytes()), .salt = 0, .lists = true }).bytes_needed(4, 4 * @min(list_bytes_max, degree_max * 3)) > page_size) page_size *= 2;
     return page_size;
 }
 
@@ -78,7 +78,7 @@ pub fn record_sizes(allocator: std.mem.Allocator, neighbors: Neighbors, degree_m
     defer allocator.free(new_of_old);
     const lists: Lists = .{ .neighbors = neighbors, .degree_max = degree_max, .order = placement.order, .new_of_old = new_of_old, .diagnostic = diagnostic };
     const codec = try train_pages(lists, adjacency.neighbors_max);
-    const fixed: u32 = @intCast(params.lower_bytes() + layout.page.slot_bytes);
+    const fixed: u32 = @intCast(params.lower_bytes() + layout.page.slot_bytes(true));
     var buffer: [adjacency.neighbors_max]u32 = undefined;
     for (placement.order, 0..) |old, vertex| {
         const ids = try lists.of(@intCast(vertex), adjacency.neighbors_max, &buffer);
@@ -155,18 +155,12 @@ fn train_pages(lists: Lists, most: u32) Error!page_lists.Codec {
     return train(page_lists.Codec, .init(@min(most, lists.degree_max)), lists, most);
 }
 
-fn scale_of(span: work.Ranges.Span) quant.Scale16 {
-    return quant.Scale16.of(span.min, span.max);
-}
-
 fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagnostic) Error!void {
     const allocator = input.allocator;
     const n = lists.n();
     const most: u8 = if (input.page_links) adjacency.neighbors_max else 0;
     const codec = try train_pages(lists, most);
-    const geometry: layout.page.Geometry = .{ .page_size = input.page_size, .lower_bytes = @intCast(input.params.lower_bytes()), .salt = input.salt };
-    const f_full = scale_of(input.work_codes.ranges.f_full);
-    const offset = scale_of(input.work_codes.ranges.offset);
+    const geometry: layout.page.Geometry = .{ .page_size = input.page_size, .lower_bytes = @intCast(input.params.lower_bytes()), .salt = input.salt, .lists = input.page_links };
     var starts: std.ArrayList(u32) = .empty;
     defer starts.deinit(allocator);
     const page = try allocator.alloc(u8, input.page_size);
@@ -198,8 +192,8 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
             var buffer: [adjacency.neighbors_max]u32 = undefined;
             const ids = try lists.of(vertex, set.kept[i], &buffer);
             var list: [2048]u8 = undefined;
-            const list_bytes = codec.encode(vertex, ids, &list);
-            composer.add(row.lower, quant.Codes.pair_of(offset.encode(row.offset_full), f_full.encode(row.f_full)), input.colors[vertex], list[0..list_bytes]);
+            const list_bytes = if (geometry.lists) codec.encode(vertex, ids, &list) else 0;
+            composer.add(row.lower, row.record_factors.offset, row.record_factors.ratio, input.colors[vertex], list[0..list_bytes]);
             written.edges += ids.len;
             written.adjacency_bits += codec.encoded_bits(vertex, ids);
         }
@@ -264,13 +258,13 @@ const RecordSet = struct {
             const ids = try lists.of(vertex, self.kept[i], &buffer);
             self.kept[i] = @intCast(ids.len);
             edges += @intCast(ids.len);
-            sizes[i] = codec.encoded_bytes(vertex, ids);
+            sizes[i] = if (geometry.lists) codec.encoded_bytes(vertex, ids) else 0;
             total += sizes[i];
         }
         var count = wanted;
         var given_up: u32 = 0;
-        while (layout.page.bytes_needed(geometry.lower_bytes, count, total) > geometry.page_size) {
-            if (given_up < edges / give_up_share or count == 1) {
+        while (geometry.bytes_needed(count, total) > geometry.page_size) {
+            if (given_up < edges / give_up_share or (geometry.lists and count == 1)) {
                 const longest = std.mem.indexOfMax(u8, self.kept[0..count]);
                 if (self.kept[longest] == 0) return 0;
                 self.kept[longest] -= 1;
@@ -346,22 +340,13 @@ fn fitting(codec: *const adjacency.Codec, vertex: u32, ids: []u32) []u32 {
 
 fn write_codes(input: Input, entry_vertex: u32, written: *Written, diagnostic: *Diagnostic) Error!void {
     const allocator = input.allocator;
-    const ranges = &input.work_codes.ranges;
-    const offset = scale_of(ranges.offset);
-    const f_upper = scale_of(ranges.f_upper);
-    const f_full = scale_of(ranges.f_full);
+    const errors = &input.work_codes.errors;
     var header = input.header;
     header.entry_vertex = entry_vertex;
-    header.offset_min = offset.min;
-    header.offset_step = offset.step;
-    header.factor_upper_min = f_upper.min;
-    header.factor_upper_step = f_upper.step;
-    header.factor_full_min = f_full.min;
-    header.factor_full_step = f_full.step;
-    const count: f64 = @floatFromInt(@max(1, ranges.count));
-    header.tan_upper = @floatCast(@sqrt(ranges.tan2_upper / count));
-    header.tan_full = @floatCast(@sqrt(ranges.tan2_full / count));
-    header.norm2_per_f2 = if (ranges.f2_upper > 0) @floatCast(ranges.norm2 / ranges.f2_upper) else 0;
+    const count: f64 = @floatFromInt(@max(1, errors.count));
+    header.tan_upper = @floatCast(@sqrt(errors.tan2_upper / count));
+    header.tan_full = @floatCast(@sqrt(errors.tan2_full / count));
+    header.norm2_per_f2 = @floatCast(errors.norm2_per_f2 / count);
     var file = try files.FileWriter.create(allocator, input.dir, reader.file_codes, diagnostic);
     defer file.deinit();
     try file.write(std.mem.asBytes(&header));
@@ -379,7 +364,7 @@ fn write_codes(input: Input, entry_vertex: u32, written: *Written, diagnostic: *
         if (vertex % 4096 == 0) try input.control.check();
         const row = try input.work_codes.read(old, row_buffer, diagnostic);
         try file.write(row.upper);
-        pair.* = quant.Codes.pair_of(offset.encode(row.offset_upper), f_upper.encode(row.f_upper));
+        pair.* = row.memory_factors;
         center.* = row.center;
         input.control.done.store((3 * @as(u64, input.placement.order.len) + vertex) / 4, .monotonic);
     }

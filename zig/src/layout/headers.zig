@@ -9,7 +9,7 @@ comptime {
     if (builtin.cpu.arch.endian() != .little) @compileError("velo's files are little-endian and so must be the machine");
 }
 
-/// codes.bin: this header, the mean (f32 × dim_work), the centers (f32 × dim_code each), zeros up to `codes_offset`, then
+/// codes.bin: this header, the mean (f32 × dim_in), the centers (f32 × dim_code each), zeros up to `codes_offset`, then
 /// the packed codes, zeros up to `factors_offset`, the factors, the numbers of centers (a byte each) and padding.
 pub const Codes = extern struct {
     magic: [8]u8 = magic_expected.*,
@@ -17,31 +17,24 @@ pub const Codes = extern struct {
     entry_vertex: u32, // where a search may always start (the medoid)
     n: u64,
     dim_in: u32,
-    dim_work: u32,
     dim_code: u32,
     metric: i32,
     memory_bits: u32,
     record_bits: u32,
+    center_count: u32,
     rotation_seed: u64,
-    offset_min: f32,
-    offset_step: f32,
-    factor_upper_min: f32,
-    factor_upper_step: f32,
-    factor_full_min: f32,
-    factor_full_step: f32,
     tan_upper: f32,
     tan_full: f32,
-    norm_max: f32, // largest norm of a row; used by inner product
-    center_count: u32,
-    norm2_per_f2: f32, // |o|²/F_upper², over all vectors
-    reserved: [7]u32 = @splat(0),
+    norm2_per_f2: f32, // |o|²/F_upper², the mean over all vectors
+    remote_norm2: f32, // a query of a larger |q|² lies outside the rows
+    reserved: [14]u32 = @splat(0),
 
     pub const magic_expected = "VELOCODE";
     /// Kernels may look that far past the last entry.
     pub const padding_bytes = 64;
 
     pub fn centers_offset(self: *const Codes) u64 {
-        return @sizeOf(Codes) + @as(u64, self.dim_work) * 4;
+        return @sizeOf(Codes) + @as(u64, self.dim_in) * 4;
     }
     pub fn centers_bytes(self: *const Codes) u64 {
         return @as(u64, self.center_count) * self.dim_code * 4;

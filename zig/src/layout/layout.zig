@@ -8,7 +8,7 @@ pub const headers = @import("headers.zig");
 pub const manifest = @import("manifest.zig");
 
 /// Raised when a reader of the former version could misread what this one writes.
-pub const format_version: u32 = 4;
+pub const format_version: u32 = 5;
 
 test {
     _ = adjacency;

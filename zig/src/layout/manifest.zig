@@ -28,7 +28,14 @@ pub const CalibrationPoint = struct {
 pub const CalibrationCurve = struct { k: u32, links: u32, points: []const CalibrationPoint };
 
 /// What stands behind `recall=` of a search.
-pub const Calibration = struct { queries: u32, curves: []const CalibrationCurve };
+pub const Calibration = struct {
+    queries: u32,
+    /// Searches were exact: what they found last was scored from the stored vectors.
+    exact: bool = false,
+    curves: []const CalibrationCurve,
+    /// What a look at all codes finds, without the graph.
+    scan: ?CalibrationPoint = null,
+};
 
 /// Field names are the keys of the JSON object.
 pub const Manifest = struct {

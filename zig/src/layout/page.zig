@@ -9,10 +9,11 @@
 //!   20      2                 record count c
 //!   22      2                 adjacency start a: first byte of the adjacency heap, from the start of the page
 //!   24      c * lower_bytes   lower codes
-//!   …       c * 4             offset and factor F of the full code, scaled to 16 bits each
+//!   …       c * 4             offset A of the full code (f32)
+//!   …       c * 2             factor F of the full code, as a share of that of the upper code (u16)
 //!   …       c * 1             color: records of one color lie within tau of each other
-//!   …       c * 2             adjacency end: one past the list's last byte, from a
-//!   a       …                 adjacency lists (page_lists.zig), then zeros
+//!   …       c * 2             adjacency end: one past the list's last byte, from a; only in pages with lists
+//!   a       …                 adjacency lists (page_lists.zig), then zeros; only in pages with lists
 //!
 //! All little-endian. Vertex `first + i` is record `i`, so no slot stores an id.
 const std = @import("std");
@@ -20,8 +21,11 @@ const base = @import("base");
 const assert = std.debug.assert;
 
 pub const header_bytes = 24;
+const factor_bytes = 6;
 /// Bytes a record takes beside its code and its adjacency list.
-pub const slot_bytes = 7;
+pub fn slot_bytes(lists: bool) u32 {
+    return factor_bytes + 1 + @as(u32, if (lists) 2 else 0);
+}
 pub const records_max = 512;
 
 pub const Corrupt = error{
@@ -46,11 +50,13 @@ pub const Geometry = struct {
     page_size: u32,
     lower_bytes: u32,
     salt: u32,
-};
+    /// Pages hold the neighbor lists of their records.
+    lists: bool,
 
-pub fn bytes_needed(lower_bytes: u32, record_count: u32, adjacency_bytes: u32) u32 {
-    return header_bytes + record_count * (lower_bytes + slot_bytes) + adjacency_bytes;
-}
+    pub fn bytes_needed(self: Geometry, record_count: u32, adjacency_bytes: u32) u32 {
+        return header_bytes + record_count * (self.lower_bytes + slot_bytes(self.lists)) + adjacency_bytes;
+    }
+};
 
 /// A page whose header, checksum and regions were checked. Lists are checked when they are decoded.
 pub const View = struct {
@@ -59,9 +65,10 @@ pub const View = struct {
     first_vertex: u32,
     record_count: u32,
     lower: [*]const u8,
-    /// u16 offset and, above it, u16 F.
-    factors: []align(1) const u32,
+    offsets: []align(1) const f32,
+    ratios: []align(1) const u16,
     colors: []const u8,
+    /// Empty in pages without lists.
     ends: []align(1) const u16,
     adjacency_start: u32,
 
@@ -74,24 +81,27 @@ pub const View = struct {
         if (read_u32(bytes, 8) != expected.page_index) return error.WrongPage;
         const count: u32 = read_u16(bytes, 20);
         if (count != expected.record_count or read_u32(bytes, 12) != expected.first_vertex) return error.BadRecordCount;
-        const start = bytes_needed(geometry.lower_bytes, count, 0);
+        const start = geometry.bytes_needed(count, 0);
         if (start > bytes.len or read_u16(bytes, 22) != start) return error.BadRecordCount;
         var at: u32 = header_bytes;
         const lower = bytes.ptr + at;
         at += count * geometry.lower_bytes;
-        const factors: []align(1) const u32 = @ptrCast(bytes[at..][0 .. 4 * count]);
+        const offsets: []align(1) const f32 = @ptrCast(bytes[at..][0 .. 4 * count]);
         at += 4 * count;
+        const ratios: []align(1) const u16 = @ptrCast(bytes[at..][0 .. 2 * count]);
+        at += 2 * count;
         const colors = bytes[at..][0..count];
         at += count;
-        const ends: []align(1) const u16 = @ptrCast(bytes[at..][0 .. 2 * count]);
-        if (count > 0 and start + ends[count - 1] > bytes.len) return error.BadAdjacency;
+        const ends: []align(1) const u16 = @ptrCast(bytes[at..][0..if (geometry.lists) 2 * count else 0]);
+        if (ends.len > 0 and start + ends[count - 1] > bytes.len) return error.BadAdjacency;
         return .{
             .bytes = bytes.ptr,
             .page_size = geometry.page_size,
             .first_vertex = expected.first_vertex,
             .record_count = count,
             .lower = lower,
-            .factors = factors,
+            .offsets = offsets,
+            .ratios = ratios,
             .colors = colors,
             .ends = ends,
             .adjacency_start = start,
@@ -101,6 +111,7 @@ pub const View = struct {
     /// The encoded list of record `index`. Page buffers carry `adjacency.over_read_bytes` of padding behind them.
     pub fn list(self: *const View, index: u32) error{BadAdjacency}!struct { bytes: [*]const u8, length: u32 } {
         assert(index < self.record_count);
+        if (self.ends.len == 0) return .{ .bytes = self.bytes, .length = 0 };
         const begin: u32 = if (index == 0) 0 else self.ends[index - 1];
         const end: u32 = self.ends[index];
         if (begin > end or self.adjacency_start + end > self.page_size) return error.BadAdjacency;
@@ -120,7 +131,7 @@ pub const Composer = struct {
         assert(bytes.len == geometry.page_size);
         assert(record_count <= records_max);
         @memset(bytes, 0);
-        const start = bytes_needed(geometry.lower_bytes, record_count, 0);
+        const start = geometry.bytes_needed(record_count, 0);
         std.mem.writeInt(u32, bytes[8..12], page_index, .little);
         std.mem.writeInt(u32, bytes[12..16], first_vertex, .little);
         std.mem.writeInt(u32, bytes[16..20], geometry.salt, .little);
@@ -129,20 +140,22 @@ pub const Composer = struct {
         return .{ .bytes = bytes, .geometry = geometry, .record_count = record_count, .at_adjacency = start };
     }
 
-    pub fn add(self: *Composer, lower: []const u8, factors: u32, color: u8, list: []const u8) void {
+    pub fn add(self: *Composer, lower: []const u8, offset: f32, ratio: u16, color: u8, list: []const u8) void {
         const i = self.added;
         assert(i < self.record_count);
         assert(lower.len == self.geometry.lower_bytes);
         const c = self.record_count;
         const codes_end = header_bytes + c * self.geometry.lower_bytes;
         @memcpy(self.bytes[header_bytes + i * lower.len ..][0..lower.len], lower);
-        std.mem.writeInt(u32, self.bytes[codes_end + 4 * i ..][0..4], factors, .little);
-        self.bytes[codes_end + 4 * c + i] = color;
+        std.mem.writeInt(u32, self.bytes[codes_end + 4 * i ..][0..4], @bitCast(offset), .little);
+        std.mem.writeInt(u16, self.bytes[codes_end + 4 * c + 2 * i ..][0..2], ratio, .little);
+        self.bytes[codes_end + factor_bytes * c + i] = color;
+        self.added += 1;
+        if (!self.geometry.lists) return assert(list.len == 0);
         @memcpy(self.bytes[self.at_adjacency..][0..list.len], list);
         self.at_adjacency += @intCast(list.len);
-        const end: u16 = @intCast(self.at_adjacency - bytes_needed(self.geometry.lower_bytes, c, 0));
-        std.mem.writeInt(u16, self.bytes[codes_end + 5 * c + 2 * i ..][0..2], end, .little);
-        self.added += 1;
+        const end: u16 = @intCast(self.at_adjacency - self.geometry.bytes_needed(c, 0));
+        std.mem.writeInt(u16, self.bytes[codes_end + (factor_bytes + 1) * c + 2 * i ..][0..2], end, .little);
     }
 
     pub fn seal(self: *Composer) void {
@@ -169,7 +182,7 @@ test "what a composer wrote a view reads back, and one flipped bit anywhere is n
     var prng = std.Random.DefaultPrng.init(seed);
     const random = prng.random();
     for (0..50) |_| {
-        const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = random.uintAtMost(u32, 96), .salt = random.int(u32) };
+        const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = random.uintAtMost(u32, 96), .salt = random.int(u32), .lists = random.boolean() };
         const count = random.uintAtMost(u32, 23) + 1;
         var bytes: [4096]u8 = undefined;
         var composer = Composer.init(&bytes, geometry, 7, 1000, count);
@@ -179,15 +192,16 @@ test "what a composer wrote a view reads back, and one flipped bit anywhere is n
         for (0..count) |i| {
             random.bytes(&lower[i]);
             random.bytes(&lists[i]);
-            lengths[i] = random.uintAtMost(u32, 64);
-            composer.add(lower[i][0..geometry.lower_bytes], @intCast(i * 3), @intCast(i), lists[i][0..lengths[i]]);
+            lengths[i] = if (geometry.lists) random.uintAtMost(u32, 64) else 0;
+            composer.add(lower[i][0..geometry.lower_bytes], 0.5 * @as(f32, @floatFromInt(i)), @intCast(i * 3), @intCast(i), lists[i][0..lengths[i]]);
         }
         composer.seal();
         const expected: View.Expected = .{ .page_index = 7, .first_vertex = 1000, .record_count = count };
         const view = try View.parse(&bytes, geometry, expected);
         for (0..count) |i| {
             try std.testing.expectEqualSlices(u8, lower[i][0..geometry.lower_bytes], view.lower[i * geometry.lower_bytes ..][0..geometry.lower_bytes]);
-            try std.testing.expectEqual(i * 3, view.factors[i]);
+            try std.testing.expectEqual(0.5 * @as(f32, @floatFromInt(i)), view.offsets[i]);
+            try std.testing.expectEqual(i * 3, view.ratios[i]);
             try std.testing.expectEqual(i, view.colors[i]);
             const list = try view.list(@intCast(i));
             try std.testing.expectEqualSlices(u8, lists[i][0..lengths[i]], list.bytes[0..list.length]);
@@ -198,10 +212,10 @@ test "what a composer wrote a view reads back, and one flipped bit anywhere is n
 }
 
 test "a page of another place or index is named as such" {
-    const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = 8, .salt = 1 };
+    const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = 8, .salt = 1, .lists = true };
     var bytes: [4096]u8 = undefined;
     var composer = Composer.init(&bytes, geometry, 3, 30, 1);
-    composer.add(&@as([8]u8, @splat(1)), 0, 0, &.{0});
+    composer.add(&@as([8]u8, @splat(1)), 0, 0, 0, &.{0});
     composer.seal();
     const right: View.Expected = .{ .page_index = 3, .first_vertex = 30, .record_count = 1 };
     _ = try View.parse(&bytes, geometry, right);

@@ -107,3 +107,42 @@ pub const BuildCodes = struct {
         return out[0];
     }
 };
+
+/// The same codes compared by −2·⟨x,y⟩. Codes must be those of vectors that nothing was subtracted from.
+pub const ProductCodes = struct {
+    n: u32,
+    dim: u32,
+    codes: *const BuildCodes,
+
+    pub const is_product = true;
+    pub const Plane = BuildCodes.Plane;
+
+    pub fn of(codes: *const BuildCodes) ProductCodes {
+        return .{ .n = codes.n, .dim = codes.dim, .codes = codes };
+    }
+
+    pub fn prepare(self: *const ProductCodes, from: u32, plane: *Plane) void {
+        self.codes.prepare(from, plane);
+    }
+
+    pub fn distances_prepared(self: *const ProductCodes, plane: *const Plane, ids: []const u32, out: []f32) void {
+        self.codes.distances_prepared(plane, ids, out);
+        self.less_lengths(plane.terms.norm2, ids, out);
+    }
+
+    pub fn distances(self: *const ProductCodes, from: u32, ids: []const u32, out: []f32) void {
+        self.codes.distances(from, ids, out);
+        self.less_lengths(self.codes.factors[from].norm2, ids, out);
+    }
+
+    pub fn distance(self: *const ProductCodes, a: u32, b: u32) f32 {
+        var out: [1]f32 = undefined;
+        self.distances(a, &.{b}, &out);
+        return out[0];
+    }
+
+    /// −2·⟨x,y⟩ = |x − y|² − |x|² − |y|²
+    fn less_lengths(self: *const ProductCodes, norm2: f32, ids: []const u32, out: []f32) void {
+        for (ids, out) |id, *value| value.* -= norm2 + self.codes.factors[id].norm2;
+    }
+};

@@ -21,6 +21,7 @@ pub const Centers = struct {
     const vectors_each = 256;
     const rounds = 8;
     const sample_each = 16;
+    const sample_min = 1 << 10;
     const sample_max = 1 << 15;
     const sample_bytes_max = 16 << 20;
 
@@ -30,7 +31,8 @@ pub const Centers = struct {
 
     /// Rows that `train` should see of n.
     pub fn sample_for(n: u64, dim: u32) u32 {
-        const wanted = @min(n / 8, sample_max, sample_bytes_max / (@as(u64, dim) * @sizeOf(f32)));
+        const room = sample_bytes_max / (@as(u64, dim) * @sizeOf(f32));
+        const wanted = @min(@max(n / 8, sample_min), sample_max, room);
         return @intCast(@min(n, @max(wanted, sample_each * @as(u64, count_for(n)))));
     }
 

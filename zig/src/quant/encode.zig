@@ -5,6 +5,7 @@ const assert = std.debug.assert;
 const base = @import("base");
 const dispatch = @import("dispatch.zig");
 const abi = @import("kernels/abi.zig");
+const store = @import("store.zig");
 
 /// The shape of an index's codes: B = memory_bits + record_bits bits a dimension, the upper ones in memory.
 pub const CodeParams = struct {
@@ -13,7 +14,7 @@ pub const CodeParams = struct {
     memory_bits: u8,
     record_bits: u8,
 
-    /// Two u16 factors and the center of every vector.
+    /// Two factors of 16 bits and the center of every vector.
     pub const factor_bytes = 5;
 
     pub fn check(self: CodeParams) void {
@@ -73,9 +74,12 @@ pub const Factors = struct {
     pub const zero: Factors = .{ .norm2 = 0, .f_full = 0, .f_upper = 0, .tan2_full = 0, .tan2_upper = 0 };
 };
 
-/// What an estimate begins with for a vector that is coded around a center: A = |o|² + |c|² + 2·F·⟨x̄,c⟩, of the whole
-/// code and of its upper bits alone.
-pub const Offsets = struct { full: f32, upper: f32 };
+/// The factors of one vector as an index keeps them.
+pub const StoredFactors = struct {
+    /// `Codes.pair_of`
+    memory: u32,
+    record: store.RecordFactors,
+};
 
 pub const Encoder = struct {
     params: CodeParams,
@@ -160,13 +164,49 @@ pub const Encoder = struct {
         };
     }
 
-    /// Of a code and its factors, as `encode` made them of a vector less `center`.
-    pub fn offsets(self: *Encoder, code: []const u16, factors: Factors, center: []const f32, center_norm2: f32) Offsets {
-        const start = factors.norm2 + center_norm2;
-        const full = 2 * factors.f_full * self.toward(code, 0, self.params.center_full(), center);
-        if (self.params.record_bits == 0) return .{ .full = start + full, .upper = start + full };
-        const upper = 2 * factors.f_upper * self.toward(code, @intCast(self.params.record_bits), self.params.center_upper(), center);
-        return .{ .full = start + full, .upper = start + upper };
+    /// Of a code and its factors, as `encode` made them of a vector less `center`. F is rounded first; A is what makes the
+    /// estimate exact for the vector itself with the rounded F, so only what a query differs from the vector by meets the
+    /// rounding of F.
+    pub fn store_factors(self: *Encoder, form: store.Form, code: []const u16, factors: Factors, center: []const f32, center_norm2: f32) StoredFactors {
+        const record_bits = self.params.record_bits;
+        const own = center_norm2 - factors.norm2;
+        const along_upper = along(factors.norm2, factors.f_upper, self.toward(code, @intCast(record_bits), self.params.center_upper(), center));
+        var f_code = store.PositiveFloat.encode(factors.f_upper);
+        var offset_code: u16 = 0;
+        if (form == .distance and f_code > 0) {
+            var least = std.math.inf(f32);
+            const nearest_code = f_code;
+            for (nearest_code -| rounding_reach..@as(usize, nearest_code) + rounding_reach + 1) |candidate| {
+                const f = store.PositiveFloat.decode(@intCast(candidate));
+                const offset = 2 * f * along_upper + own;
+                const rounded = store.PositiveFloat.encode(offset);
+                // At the vector the two err by this; at a query as far away as the center F errs along o, by about a third.
+                const at_vector = store.PositiveFloat.decode(rounded) - offset;
+                const elsewhere = 2 * (f / factors.f_upper - 1) * factors.norm2;
+                const cost = at_vector * at_vector + elsewhere * elsewhere / 8;
+                if (cost < least) {
+                    least = cost;
+                    f_code = @intCast(candidate);
+                    offset_code = rounded;
+                }
+            }
+        } else if (form == .distance) offset_code = store.PositiveFloat.encode(center_norm2);
+        const f_upper = store.PositiveFloat.decode(f_code);
+        const ratio = store.RecordFactors.ratio_of(factors.f_full, f_upper, record_bits);
+        const f_full = store.RecordFactors.f_full(ratio, f_upper, record_bits);
+        const along_full = along(factors.norm2, factors.f_full, self.toward(code, 0, self.params.center_full(), center));
+        return .{
+            .memory = store.Codes.pair_of(offset_code, f_code),
+            .record = .{ .offset = if (form == .distance) 2 * f_full * along_full + own else 0, .ratio = ratio },
+        };
+    }
+
+    /// Codes of F that are tried on both sides of the nearest one.
+    const rounding_reach = 3;
+
+    /// ⟨x̄,v⟩ of the vector v = o + c.
+    fn along(norm2: f32, f: f32, toward_center: f32) f32 {
+        return if (f > 0) norm2 / f + toward_center else toward_center;
     }
 
     /// ⟨x̄,c⟩

@@ -101,12 +101,13 @@ fn check_width(k: *const dispatch.Kernels, case: *Case, prng: *base.Prng, bits: 
     const bytes = case.codes(stride * Case.vectors);
     fill_bytes(prng, how, bytes);
     var pairs: [Case.vectors]u32 = undefined;
-    for (&pairs) |*pair| pair.* = @truncate(prng.next());
+    // Floats of moderate size: exponents 119 to 134.
+    for (&pairs) |*pair| pair.* = (@as(u32, @truncate(prng.next())) & 0x0fff_0fff) + 0x7700_7700;
     var centers: [Case.vectors]u8 = undefined;
     for (&centers) |*center| center.* = @truncate(prng.next());
     var query_terms: [abi.centers_max]f32 = undefined;
     for (&query_terms) |*term| term.* = 1000 * prng.gaussian();
-    const terms = abi.EstimateTerms{ .centers = &centers, .query_terms = &query_terms, .offset_min = 0.5, .offset_step = 0.25, .f_min = 0.125, .f_step = 0.001, .scale = 0.03, .bias = prng.gaussian() };
+    const terms = abi.EstimateTerms{ .centers = &centers, .query_terms = &query_terms, .scale = 0.03, .bias = prng.gaussian() };
     for (counts) |count| {
         if (dim > 300 and count != 7 and count != 0) continue; // the definition is slow
         errdefer std.debug.print("count {}\n", .{count});

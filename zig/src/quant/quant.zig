@@ -7,7 +7,7 @@ pub const dim_code_of = rotation.dim_code_of;
 const encode = @import("encode.zig");
 pub const CodeParams = encode.CodeParams;
 pub const Factors = encode.Factors;
-pub const Offsets = encode.Offsets;
+pub const StoredFactors = encode.StoredFactors;
 pub const Encoder = encode.Encoder;
 pub const pack = encode.pack;
 pub const unpack = encode.unpack;
@@ -17,11 +17,14 @@ const centers = @import("centers.zig");
 pub const Centers = centers.Centers;
 
 const store = @import("store.zig");
-pub const Scale16 = store.Scale16;
+pub const Form = store.Form;
+pub const PositiveFloat = store.PositiveFloat;
+pub const RecordFactors = store.RecordFactors;
 pub const Codes = store.Codes;
 
 pub const Query = @import("query.zig").Query;
 pub const BuildCodes = @import("build_codes.zig").BuildCodes;
+pub const ProductCodes = @import("build_codes.zig").ProductCodes;
 
 const dispatch = @import("dispatch.zig");
 pub const Kernels = dispatch.Kernels;

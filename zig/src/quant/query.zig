@@ -8,6 +8,7 @@ const encode = @import("encode.zig");
 const store = @import("store.zig");
 const CodeParams = encode.CodeParams;
 const Codes = store.Codes;
+const RecordFactors = store.RecordFactors;
 
 /// Codes refined per inner round: their dot products lie on the stack.
 const chunk = 64;
@@ -29,12 +30,13 @@ pub const Query = struct {
     fine_sum: i32 = 0,
     /// |q|²
     norm2: f32 = 0,
-    /// |q|² − 2·⟨q,c⟩ for every center.
+    /// What an estimate takes from the query and each center alone: |q|² − 2·⟨q,c⟩; for products −2·⟨q,c⟩.
     terms: [base.limits.centers_max]f32 = @splat(0),
     /// |q − coarse_step·coarse|²/|q|²: what rounding the query adds to tan² of the code.
     coarse_error2: f32 = 0,
     /// Of the codes that are searched, see `bind`.
     centers: []const f32 = &.{},
+    form: store.Form = .distance,
     tan_upper: f32 = -1,
     tan_full: f32 = -1,
 
@@ -62,19 +64,21 @@ pub const Query = struct {
     pub fn bind(self: *Query, codes: *const Codes) void {
         assert(codes.centers.len > 0 and codes.centers.len % self.params.dim == 0);
         self.centers = codes.centers;
+        self.form = codes.form;
         self.tan_upper = codes.tan_upper;
         self.tan_full = if (self.params.record_bits == 0) codes.tan_upper else codes.tan_full;
     }
 
     /// Quantises a query that is already in the codes' space: minus the mean, rotated. Allocates nothing.
-    pub fn prepare(self: *Query, rotated_centered: []const f32) void {
-        assert(rotated_centered.len == self.params.dim);
+    pub fn prepare(self: *Query, rotated: []const f32) void {
+        assert(rotated.len == self.params.dim);
         assert(self.centers.len > 0); // bind first
         const k = self.kernels;
-        const largest = k.max_magnitude(rotated_centered.ptr, self.params.dim);
-        self.norm2 = k.sum_squares(rotated_centered.ptr, self.params.dim);
+        const largest = k.max_magnitude(rotated.ptr, self.params.dim);
+        self.norm2 = k.sum_squares(rotated.ptr, self.params.dim);
+        const start = if (self.form == .distance) self.norm2 else 0;
         for (self.terms[0 .. self.centers.len / self.params.dim], 0..) |*term, center|
-            term.* = self.norm2 - 2 * k.dot(rotated_centered.ptr, self.centers.ptr + center * self.params.dim, self.params.dim);
+            term.* = start - 2 * k.dot(rotated.ptr, self.centers.ptr + center * self.params.dim, self.params.dim);
         if (!(largest > encode.Encoder.magnitude_min)) { // the mean itself: every distance is the vector's own norm
             @memset(self.planes, 0);
             self.coarse_step = 0;
@@ -85,7 +89,7 @@ pub const Query = struct {
             return;
         }
         var sums: abi.QuerySums = undefined;
-        k.quantise_query(rotated_centered.ptr, self.params.dim, coarse_max / largest, fine_max / largest, self.coarse.ptr, self.hi.ptr, self.lo.ptr, &sums);
+        k.quantise_query(rotated.ptr, self.params.dim, coarse_max / largest, fine_max / largest, self.coarse.ptr, self.hi.ptr, self.lo.ptr, &sums);
         self.coarse_step = largest / coarse_max;
         self.fine_step = largest / fine_max;
         self.coarse_sum = sums.coarse;
@@ -105,10 +109,6 @@ pub const Query = struct {
         const terms = abi.EstimateTerms{
             .centers = codes.center_ids.ptr,
             .query_terms = &self.terms,
-            .offset_min = codes.offset.min,
-            .offset_step = codes.offset.step,
-            .f_min = codes.f_upper.min,
-            .f_step = codes.f_upper.step,
             .scale = scale,
             .bias = scale * self.params.center_upper() * @as(f32, @floatFromInt(self.coarse_sum)),
         };
@@ -126,9 +126,9 @@ pub const Query = struct {
     }
 
     /// Squared distances to `count` records of one page from all their bits and 16 bits of the query. The records are
-    /// those of the vertices from `first_vertex` on; `lower` holds their lower codes one after the other, `factors` their
-    /// pairs (`Codes.pair_of`) of the whole code.
-    pub fn estimate_page(self: *const Query, codes: *const Codes, first_vertex: u32, count: u32, lower: [*]const u8, factors: []align(1) const u32, out: []f32) void {
+    /// those of the vertices from `first_vertex` on; `lower` holds their lower codes one after the other, `offsets` and
+    /// `ratios` their factors (`store.RecordFactors`).
+    pub fn estimate_page(self: *const Query, codes: *const Codes, first_vertex: u32, count: u32, lower: [*]const u8, offsets: []align(1) const f32, ratios: []align(1) const u16, out: []f32) void {
         assert(out.len >= count);
         assert(first_vertex + count <= codes.n);
         assert(std.meta.eql(self.params, codes.params));
@@ -145,22 +145,20 @@ pub const Query = struct {
             }
             for (out[done..][0..part], 0..) |*o, j| {
                 const id = first + @as(u32, @intCast(j));
-                o.* = self.distance2(codes, id, &dots, j, if (params.record_bits > 0) factors[done + j] else 0);
+                o.* = self.distance2(codes, id, &dots, j, .{ .offset = offsets[done + j], .ratio = ratios[done + j] });
             }
             done += part;
         }
     }
 
     /// The same for single records that lie apart, as in a cache: `lower[j]` and `factors[j]` belong to `ids[j]`.
-    pub fn estimate_records(self: *const Query, codes: *const Codes, ids: []const u32, lower: []const [*]const u8, factors: []const u32, out: []f32) void {
+    pub fn estimate_records(self: *const Query, codes: *const Codes, ids: []const u32, lower: []const [*]const u8, factors: []const RecordFactors, out: []f32) void {
         assert(ids.len == out.len);
+        assert(ids.len == lower.len);
+        assert(ids.len == factors.len);
         assert(std.meta.eql(self.params, codes.params));
         const k = self.kernels;
         const params = self.params;
-        if (params.record_bits > 0) {
-            assert(ids.len == lower.len);
-            assert(ids.len == factors.len);
-        }
         var done: usize = 0;
         while (done < ids.len) {
             const part = @min(chunk, ids.len - done);
@@ -170,7 +168,7 @@ pub const Query = struct {
                 k.dot_rows(self.hi.ptr, self.lo.ptr, params.dim, params.record_bits, lower[done + j], 0, 1, dots.lower_hi[j..].ptr, dots.lower_lo[j..].ptr);
             };
             for (out[done..][0..part], ids[done..][0..part], 0..) |*o, id, j| {
-                o.* = self.distance2(codes, id, &dots, j, if (params.record_bits > 0) factors[done + j] else 0);
+                o.* = self.distance2(codes, id, &dots, j, factors[done + j]);
             }
             done += part;
         }
@@ -183,31 +181,32 @@ pub const Query = struct {
         lower_lo: [chunk]i32,
     };
 
-    inline fn distance2(self: *const Query, codes: *const Codes, id: u32, dots: *const Dots, j: usize, factors: u32) f32 {
+    inline fn distance2(self: *const Query, codes: *const Codes, id: u32, dots: *const Dots, j: usize, factors: RecordFactors) f32 {
         // ⟨u,q⟩ in units of fine_step: exact in i64, rounded once.
         var inner = @as(i64, dots.upper_hi[j]) * 256 + dots.upper_lo[j];
-        var f = codes.f_upper_of(id);
-        var offset = codes.offset_of(id);
-        if (self.params.record_bits > 0) {
+        if (self.params.record_bits > 0)
             inner = (inner << @intCast(self.params.record_bits)) + @as(i64, dots.lower_hi[j]) * 256 + dots.lower_lo[j];
-            f = codes.f_full.decode(@intCast(factors >> 16));
-            offset = codes.offset.decode(@truncate(factors));
-        }
+        const f = RecordFactors.f_full(factors.ratio, codes.f_upper_of(id), self.params.record_bits);
         // Twice ⟨x̄,q⟩: the center is a whole number of halves, so this too is exact.
         const twice_center = (@as(i64, 1) << @intCast(self.params.total_bits())) - 1;
         const twice_inner: f32 = @floatFromInt(2 * inner - twice_center * self.fine_sum);
-        return offset + self.terms[codes.center_ids[id]] - f * (twice_inner * self.fine_step);
+        return factors.offset + self.terms[codes.center_ids[id]] - f * (twice_inner * self.fine_step);
     }
 
-    /// One standard deviation of `estimate` for a vertex with that |o|², at about squared distance `near2`. The code's error
+    /// One standard deviation of `estimate` for a vertex at about squared distance `near2`. The code's error
     /// is orthogonal to `o`, so only the part of the query less the center that is orthogonal to `o` meets it; and that is
-    /// no longer than the way from the vertex to the query.
-    pub fn sigma_upper(self: *const Query, norm2: f32, near2: f32) f32 {
+    /// no longer than the way from the vertex to the query. A product's error meets the query itself.
+    pub fn sigma_upper(self: *const Query, codes: *const Codes, id: u32, near2: f32) f32 {
         assert(self.tan_upper >= 0); // bind first
-        return self.sigma(norm2, near2, self.tan_upper, self.coarse_error2);
+        const of_code = self.sigma(codes.norm2_of(id), near2, self.tan_upper, self.coarse_error2);
+        const of_rounding = offset_rounding * codes.offset_of(id);
+        return @sqrt(of_code * of_code + of_rounding * of_rounding);
     }
 
-    /// One standard deviation of `estimate_page`.
+    /// Relative root mean square of what rounding A and F together to 16 bits each leaves (`Encoder.store_factors`).
+    const offset_rounding: f32 = 3e-4;
+
+    /// One standard deviation of `estimate_page` for a vertex with that |o|².
     pub fn sigma_full(self: *const Query, norm2: f32, near2: f32) f32 {
         assert(self.tan_full >= 0);
         return self.sigma(norm2, near2, self.tan_full, 0);
@@ -216,6 +215,7 @@ pub const Query = struct {
     /// The query's own rounding error points anywhere.
     fn sigma(self: *const Query, norm2: f32, near2: f32, tan: f32, query_error2: f32) f32 {
         const freedom: f32 = @floatFromInt(self.params.dim - 1);
-        return 2 * @sqrt(norm2 * (@max(0, near2) * tan * tan + self.norm2 * query_error2) / freedom);
+        const met2 = if (self.form == .distance) @max(0, near2) else self.norm2;
+        return 2 * @sqrt(norm2 * (met2 * tan * tan + self.norm2 * query_error2) / freedom);
     }
 };

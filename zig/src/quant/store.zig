@@ -4,24 +4,48 @@ const assert = std.debug.assert;
 const base = @import("base");
 const CodeParams = @import("encode.zig").CodeParams;
 
-/// A float as 16 bits between index-wide bounds: value = min + step·u.
-pub const Scale16 = struct {
-    min: f32,
-    step: f32,
+/// What codes are compared by. In both forms less is nearer.
+pub const Form = enum {
+    /// Squared L2 distance.
+    distance,
+    /// −2·⟨q,x⟩.
+    product,
+};
 
-    pub fn of(min: f32, max: f32) Scale16 {
-        assert(min <= max);
-        return .{ .min = min, .step = (max - min) / std.math.maxInt(u16) };
+/// A float that is not negative in 16 bits: 8 of exponent, 8 of mantissa. Its relative error is at most 2⁻⁹ whatever its
+/// size, so one vector's factors do not depend on another's.
+pub const PositiveFloat = struct {
+    const largest: u16 = 0xfeff;
+
+    /// The nearest that has a code; what is negative becomes 0.
+    pub fn encode(value: f32) u16 {
+        if (!(value > 0)) return 0;
+        const bits: u32 = @bitCast(value);
+        return @intCast(@min(largest, (bits +| (1 << 14)) >> 15));
     }
 
-    /// The nearest value that has a code; values outside the bounds take the bound.
-    pub fn encode(self: Scale16, value: f32) u16 {
-        if (self.step == 0) return 0;
-        return @intFromFloat(std.math.clamp(@round((value - self.min) / self.step), 0, std.math.maxInt(u16)));
+    pub inline fn decode(code: u16) f32 {
+        return @bitCast(@as(u32, code) << 15);
+    }
+};
+
+/// The factors of a whole code, as its record has them: A, and F as a share of that of the upper code.
+pub const RecordFactors = struct {
+    offset: f32,
+    ratio: u16,
+
+    /// The upper code is the whole one rounded to a coarser grid, so F·2^record_bits ÷ F_upper lies between 0 and 2.
+    const ratio_max: f32 = 2;
+
+    pub fn ratio_of(f_whole: f32, f_upper: f32, record_bits: u8) u16 {
+        if (!(f_upper > 0)) return 0;
+        const share = std.math.ldexp(f_whole / f_upper, record_bits) / ratio_max;
+        return @intFromFloat(std.math.clamp(@round(share * std.math.maxInt(u16)), 0, std.math.maxInt(u16)));
     }
 
-    pub fn decode(self: Scale16, code: u16) f32 {
-        return self.min + self.step * @as(f32, @floatFromInt(code));
+    pub inline fn f_full(ratio: u16, f_upper: f32, record_bits: u8) f32 {
+        const grid: f32 = @bitCast((127 - @as(u32, record_bits)) << 23); // 2^−record_bits
+        return f_upper * (@as(f32, @floatFromInt(ratio)) * (ratio_max / std.math.maxInt(u16) * grid));
     }
 };
 
@@ -32,17 +56,14 @@ pub const Codes = struct {
     params: CodeParams,
     n: u32,
     bytes: []align(64) const u8,
-    /// A vertex's u16 offset and, above it, u16 f_upper: both scaled.
+    /// A vertex's offset A and, above it, F of its upper code: a `PositiveFloat` each.
     factors: []const u32,
     /// What every vertex is coded around.
     center_ids: []const u8,
     /// At most `base.limits.centers_max` of `params.dim` each.
     centers: []const f32,
-    /// Of offsets in memory and in records.
-    offset: Scale16,
-    f_upper: Scale16,
-    f_full: Scale16,
-    /// |o|²/f_upper², nearly the same for all vertices: how long `o` is, the vector less its center.
+    form: Form,
+    /// |o|²/F_upper², nearly the same for all vertices: how long `o` is, the vector less its center.
     norm2_per_f2: f32,
     /// Root mean squares of tan(angle between x̄ and o) over the index.
     tan_upper: f32,
@@ -53,7 +74,6 @@ pub const Codes = struct {
         return params.upper_bytes() * n + base.limits.code_padding;
     }
 
-    /// Of the upper code in memory, of the whole code in records.
     pub fn pair_of(offset: u16, f: u16) u32 {
         return offset | @as(u32, f) << 16;
     }
@@ -65,7 +85,7 @@ pub const Codes = struct {
     }
 
     pub fn offset_of(self: *const Codes, id: u32) f32 {
-        return self.offset.decode(@truncate(self.factors[id]));
+        return PositiveFloat.decode(@truncate(self.factors[id]));
     }
 
     /// |o|², about.
@@ -75,7 +95,7 @@ pub const Codes = struct {
     }
 
     pub fn f_upper_of(self: *const Codes, id: u32) f32 {
-        return self.f_upper.decode(@intCast(self.factors[id] >> 16));
+        return PositiveFloat.decode(@intCast(self.factors[id] >> 16));
     }
 
     /// Starts the loads of a vertex that will be estimated soon.
@@ -90,18 +110,26 @@ pub const Codes = struct {
     }
 };
 
-test "Scale16 is off by at most half a step, keeps its bounds, and survives an empty range" {
-    for ([_][2]f32{ .{ 0, 1 }, .{ 3, 4000 }, .{ -2, 5 }, .{ 1e-9, 2e-9 }, .{ 0, 3e8 } }) |range| {
-        const scale = Scale16.of(range[0], range[1]);
-        const width = range[1] - range[0];
-        for (0..1001) |i| {
-            const value = range[0] + width * @as(f32, @floatFromInt(i)) / 1000;
-            const error_max = 0.5 * width / 65535 + 4 * std.math.floatEps(f32) * @max(@abs(range[0]), @abs(range[1]));
-            try std.testing.expectApproxEqAbs(value, scale.decode(scale.encode(value)), error_max);
-        }
-        try std.testing.expectEqual(0, scale.encode(range[0] - width));
-        try std.testing.expectEqual(65535, scale.encode(range[1] + width));
+test "a positive float keeps its size within 2^-9, its order, zero, and survives what is too large" {
+    const seed = std.testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = base.Prng.init(seed);
+    for (0..4000) |i| {
+        const value = std.math.ldexp(1 + prng.float(), @as(i32, @intCast(i / 16)) - 124);
+        const back = PositiveFloat.decode(PositiveFloat.encode(value));
+        try std.testing.expectApproxEqRel(value, back, 1.0 / 512.0);
+        try std.testing.expect(PositiveFloat.encode(1.01 * value) > PositiveFloat.encode(value));
     }
-    const point = Scale16.of(2.5, 2.5);
-    try std.testing.expectEqual(2.5, point.decode(point.encode(2.5)));
+    try std.testing.expectEqual(0, PositiveFloat.decode(PositiveFloat.encode(0)));
+    try std.testing.expectEqual(0, PositiveFloat.encode(-3));
+    try std.testing.expect(std.math.isFinite(PositiveFloat.decode(PositiveFloat.encode(std.math.floatMax(f32)))));
+}
+
+test "a record's F comes back from its ratio" {
+    for ([_]f32{ 1e-12, 0.3, 7, 1e12 }) |f_upper| for ([_]f32{ 0.5, 0.9, 1, 1.3 }) |share| for ([_]u8{ 0, 4, 8 }) |record_bits| {
+        const f = std.math.ldexp(f_upper * share, -@as(i32, record_bits));
+        const ratio = RecordFactors.ratio_of(f, f_upper, record_bits);
+        try std.testing.expectApproxEqRel(f, RecordFactors.f_full(ratio, f_upper, record_bits), 4e-5);
+    };
+    try std.testing.expectEqual(0, RecordFactors.ratio_of(0, 0, 6));
 }

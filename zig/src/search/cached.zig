@@ -1,6 +1,7 @@
 //! The record cache as a query sees it: what it answers without a read, and what stays in it of a page that was read.
 const std = @import("std");
 const layout = @import("layout");
+const quant = @import("quant");
 const cache_room = @import("cache");
 const record = @import("record.zig");
 const state = @import("search_state.zig");
@@ -78,13 +79,17 @@ pub fn keep(search: *Search, cache: *cache_room.Cache, view: *const layout.page.
         if (!stays) continue;
         const list = try view.list(@intCast(i));
         var bytes: [record.bytes_max]u8 = undefined;
-        const written = record.write(&bytes, view.lower[i * lower_bytes ..][0..lower_bytes], view.factors[i], list.bytes[0..list.length]) orelse continue;
+        const written = record.write(&bytes, view.lower[i * lower_bytes ..][0..lower_bytes], factors_of(view, i), list.bytes[0..list.length]) orelse continue;
         _ = cache.try_insert(view.first_vertex + @as(u32, @intCast(i)), written, .evict);
     }
 }
 
+pub fn factors_of(view: *const layout.page.View, record_index: usize) quant.RecordFactors {
+    return .{ .offset = view.offsets[record_index], .ratio = view.ratios[record_index] };
+}
+
 fn reaches(search: *const Search, vertex: u32, distance: f32, bound: f32) bool {
     const factor = if (search.shared.plan == .links_on_disk) search.parameters.sigma_on_disk else search.parameters.sigma;
-    const sigma = search.query.sigma_upper(search.shared.reader.codes.norm2_of(vertex), distance);
+    const sigma = search.query.sigma_upper(&search.shared.reader.codes, vertex, distance);
     return distance - factor * sigma <= bound;
 }

@@ -48,6 +48,18 @@ pub const Calibration = struct {
         return @intFromFloat(std.math.clamp(wanted, as_f32(k), limits.list_size_max));
     }
 
+    /// Whether the graph does not reach a recall that a look at all codes comes nearer to.
+    pub fn prefers_scan(self: Calibration, k: u32, recall: f32) bool {
+        const around = self.curves_around() orelse return false;
+        const scanned = self.table.?.scan orelse return false;
+        const like = self.recall_like(k, recall);
+        const reached = @min(promised_at(around.low, limits.list_size_max), promised_at(around.high, limits.list_size_max));
+        return reached < like and promised(scanned) > reached + scan_gain_min;
+    }
+
+    /// A scan takes more time than any list.
+    const scan_gain_min = 0.004;
+
     /// What a search with that list is expected to be like; null where the build measured nothing.
     pub fn expected(self: Calibration, k: u32, size: u32) ?Expected {
         const around = self.curves_around() orelse return null;

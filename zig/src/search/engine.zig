@@ -557,13 +557,12 @@ pub fn Engine(comptime Device: type) type {
             const search = &slot.search;
             const results = if (slot.outcome == .ok) search.results.slice() else search.results.items[0..0];
             const metric = shared.reader.metric;
-            const norm_max = shared.reader.header.norm_max;
             if (out.vertices) |vertices| {
                 for (vertices[q * k ..][0..k], 0..) |*vertex, i| vertex.* = if (i < results.len) results[i].vertex() else -1;
             }
             if (out.distances) |distances| {
                 for (distances[q * k ..][0..k], 0..) |*distance, i|
-                    distance.* = if (i < results.len) index.space.reported(metric, results[i].distance, search.query_norm2, norm_max) else std.math.inf(f32);
+                    distance.* = if (i < results.len) index.space.reported(metric, results[i].distance) else std.math.inf(f32);
             }
             const counters = &search.counters;
             if (out.counts) |a| a[q] = @intCast(results.len);

@@ -33,6 +33,9 @@ pub const gate_margin = 1.15;
 /// does. Without a filter some answers come with pages that were read for others; the fewer pass, the fewer do.
 pub const sigma_least = 0.8;
 
+/// The same as a part of a scan's bound for the recall that was asked for: navigation knows more of the neighborhood.
+pub const sigma_share = 0.75;
+
 /// Shares at and above this are navigated as if there were no filter: what fails is hardly in the way.
 pub const dense_share = 0.4;
 

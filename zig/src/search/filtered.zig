@@ -18,6 +18,8 @@ const filter_plan = @import("filter_plan.zig");
 const parameters_file = @import("parameters.zig");
 const state = @import("search_state.zig");
 const layout = @import("layout");
+const quant = @import("quant");
+const cached = @import("cached.zig");
 const Search = state.Search;
 const FilterPlan = parameters_file.FilterPlan;
 
@@ -33,6 +35,8 @@ const estimated_together = 8;
 const chosen_ahead = 2;
 /// Vertices of a neighborhood in placement order.
 const block_size = 64;
+/// So few matches are all read: an answer as good as the codes.
+const read_all_max = 64;
 /// Vertices estimated at once in a scan.
 const scan_batch = 512;
 /// What the share over all rows weighs beside what was met, in vertices.
@@ -105,12 +109,15 @@ pub fn begin(search: *Search) void {
     const filter = search.filter.?;
     const gate = &search.gate;
     gate.plan = filter_plan.plan_of(search.shared, filter, &search.parameters);
+    if (search.parameters.filter_plan == .auto and search.is_remote()) gate.plan = .scan;
     if (filter.estimate() == 0) { // exact, and nothing passes
         search.scanned = true;
         return;
     }
     if (search.parameters.sigma_by_plan and (gate.plan == .scan or gate.plan == .gate)) {
-        const least: f32 = @floatCast(filter_plan.sigma_least * (1 - filter.estimate()));
+        const asked = filter_plan.sigma_share * parameters_file.sigma_of_scan(&search.parameters);
+        const widest = if (search.parameters.recall > 0) @max(filter_plan.sigma_least, asked) else filter_plan.sigma_least;
+        const least: f32 = @floatCast(widest * (1 - filter.estimate()));
         search.parameters.sigma = @max(search.parameters.sigma, least);
     }
     switch (gate.plan) {
@@ -129,12 +136,25 @@ pub fn begin(search: *Search) void {
     search.enter();
 }
 
-/// Estimates every passing vertex; what is left in the list needs no navigation.
-fn scan(search: *Search) void {
-    const filter = search.filter.?;
-    search.list.reset(search.list.limit);
+/// Estimates every passing vertex, or every one without a filter; what is left in the list needs no navigation.
+pub fn scan(search: *Search) void {
+    const parameters = &search.parameters;
+    search.list.reset(@min(@max(search.list.limit, parameters_file.scan_list_size, 4 * parameters.k), parameters_file.list_size_max));
+    if (parameters.sigma_by_plan) parameters.sigma = parameters_file.sigma_of_scan(parameters);
     search.gated = false;
     search.scanned = true;
+    const filter = search.filter orelse {
+        const n = search.shared.reader.n();
+        var first: u32 = 0;
+        while (first < n) {
+            const some = @min(scan_batch, n - first);
+            for (search.fresh[0..some], first..) |*id, vertex| id.* = @intCast(vertex);
+            first += some;
+            estimate_passing(search, some);
+        }
+        return;
+    };
+    if (parameters.sigma_by_plan and filter.estimate() * @as(f64, @floatFromInt(search.shared.reader.n())) <= read_all_max) parameters.sigma = std.math.inf(f32);
     var count: usize = 0;
     if (filter.matches_found()) |found| {
         var matches = found;
@@ -300,7 +320,9 @@ fn look_around(search: *Search, block: u32, out: []u32) u32 {
 fn estimate_passing(search: *Search, count: usize) void {
     search.query.estimate(&search.shared.reader.codes, search.fresh[0..count], search.distances[0..count]);
     search.counters.estimates += @intCast(count);
-    for (search.fresh[0..count], search.distances[0..count]) |vertex, distance| _ = search.list.insert(vertex, distance);
+    for (search.fresh[0..count], search.distances[0..count]) |vertex, distance| {
+        if (vertex != search.excluded) _ = search.list.insert(vertex, distance);
+    }
 }
 
 /// Full distances of those records of a page that pass, infinity for the rest: the early check. Returns how many pass.
@@ -311,7 +333,7 @@ pub fn score_passing(search: *Search, view: *const layout.page.View, full: []f32
     for (ids[0..full.len], 0..) |*id, i| id.* = view.first_vertex + @as(u32, @intCast(i));
     search.filter.?.passes_many(ids[0..full.len], passes[0..full.len]);
     var lower: [layout.page.records_max][*]const u8 = undefined;
-    var factors: [layout.page.records_max]u32 = undefined;
+    var factors: [layout.page.records_max]quant.RecordFactors = undefined;
     var places: [layout.page.records_max]usize = undefined;
     var count: u32 = 0;
     for (passes[0..full.len], 0..) |pass, i| {
@@ -319,7 +341,7 @@ pub fn score_passing(search: *Search, view: *const layout.page.View, full: []f32
         if (!pass) continue;
         ids[count] = view.first_vertex + @as(u32, @intCast(i));
         lower[count] = view.lower + i * lower_bytes;
-        factors[count] = view.factors[i];
+        factors[count] = cached.factors_of(view, i);
         places[count] = i;
         count += 1;
     }

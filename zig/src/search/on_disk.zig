@@ -83,8 +83,8 @@ fn nearest_that_matters(search: *Search) ?u32 {
 fn worth_a_read(search: *const Search, candidate: lists.Candidate) bool {
     const bound = search.results.bound();
     if (candidate.distance <= bound) return true;
-    const norm2 = search.shared.reader.codes.norm2_of(candidate.vertex());
-    return candidate.distance - search.parameters.sigma_on_disk * search.query.sigma_upper(norm2, candidate.distance) <= bound;
+    const sigma = search.query.sigma_upper(&search.shared.reader.codes, candidate.vertex(), candidate.distance);
+    return candidate.distance - search.parameters.sigma_on_disk * sigma <= bound;
 }
 
 /// The nearest candidate of the look-ahead set, which begins at `nearest`, that can be followed without a read.
@@ -126,7 +126,7 @@ fn score_alone(search: *Search, vertex: u32, view: *const layout.page.View) void
     const slot = vertex - view.first_vertex;
     const lower = view.lower + slot * reader.pages_header.lower_bytes;
     var distance: [1]f32 = undefined;
-    search.query.estimate_records(&reader.codes, &.{vertex}, &.{lower}, &.{view.factors[slot]}, &distance);
+    search.query.estimate_records(&reader.codes, &.{vertex}, &.{lower}, &.{cached.factors_of(view, slot)}, &distance);
     const passes = if (search.filter) |filter| filter.passes(vertex) else true;
     if (passes) _ = search.results.insert_once(vertex, distance[0]);
 }

@@ -39,6 +39,10 @@ pub const Parameters = struct {
     sigma_on_disk: f32,
     /// Nobody asked for a sigma, so a filter may widen it.
     sigma_by_plan: bool = true,
+    /// The recall that was asked for, 0 where the caller named a list.
+    recall: f32 = 0,
+    /// Without a filter: the codes of all rows are looked at, since the graph does not reach the recall.
+    scan: bool = false,
     burst_max: u32 = burst_max,
     beam_width: u32 = 4,
     /// Links on disk: see on_disk.zig.
@@ -71,9 +75,12 @@ pub fn resolve(asked: Asked, calibration: Calibration) Parameters {
         calibration.list_size(asked.k, asked.recall) orelse list_size_for(asked.recall)
     else
         list_size_default);
+    const by_recall = asked.list_size == 0 and asked.recall > 0;
     return .{
         .k = asked.k,
         .list_size = list_size,
+        .recall = if (by_recall) asked.recall else 0,
+        .scan = asked.filter_plan == .scan or (by_recall and calibration.prefers_scan(asked.k, asked.recall)),
         .sigma = if (asked.sigma > 0) asked.sigma else sigma_of(list_size),
         .sigma_on_disk = if (asked.sigma > 0) asked.sigma else sigma_on_disk_of(list_size),
         .sigma_by_plan = !(asked.sigma > 0),
@@ -101,6 +108,20 @@ pub fn sigma_on_disk_of(list_size: u32) f32 {
     const size: f32 = @floatFromInt(list_size);
     return @max(size / 100, 0.15);
 }
+
+/// How wide the bound of a scan is: an answer is missed where its estimate errs by more, so the recall of answers that lie
+/// at the bound itself is the normal distribution's; the others do better.
+pub fn sigma_of_scan(parameters: *const Parameters) f32 {
+    const steps = [_][2]f32{ .{ 0.5, 0 }, .{ 0.8, 0.85 }, .{ 0.9, 1.29 }, .{ 0.95, 1.65 }, .{ 0.98, 2.06 }, .{ 0.99, 2.33 }, .{ 0.995, 2.58 }, .{ 0.999, 3.1 }, .{ 1, 4 } };
+    if (parameters.recall == 0) return @max(parameters.sigma, 2);
+    for (steps) |step| {
+        if (parameters.recall <= step[0]) return step[1];
+    }
+    return steps[steps.len - 1][1];
+}
+
+/// Candidates that a scan keeps, at least: more than estimates could mistake for the nearest.
+pub const scan_list_size = 512;
 
 pub const list_size_default = 100;
 pub const beam_width_default = 4;

@@ -70,8 +70,6 @@ pub const Search = struct {
     query: quant.Query,
     row: []f32,
     rotated: []f32,
-    /// |q|^2 in the working space, before centering; inner products need it.
-    query_norm2: f32 = 0,
 
     list: lists.List,
     frontier: lists.Frontier,
@@ -127,7 +125,7 @@ pub const Search = struct {
         var query = try quant.Query.init(allocator, reader.codes.params);
         errdefer query.deinit(allocator);
         query.bind(&reader.codes);
-        const row = try allocator.alloc(f32, reader.header.dim_work);
+        const row = try allocator.alloc(f32, reader.header.dim_in);
         errdefer allocator.free(row);
         const rotated = try allocator.alloc(f32, reader.header.dim_code);
         errdefer allocator.free(rotated);
@@ -185,9 +183,8 @@ pub const Search = struct {
         const reader = self.shared.reader;
         self.parameters = parameters;
         self.filter = filter;
-        index.space.convert(dtype, bytes, self.row[0..reader.header.dim_in]);
-        index.space.place_query(reader.metric, self.row);
-        self.query_norm2 = index.space.norm2(self.row);
+        index.space.convert(dtype, bytes, self.row);
+        index.space.place(reader.metric, self.row);
         for (self.row, reader.mean) |*value, mean| value.* -= mean;
         reader.rotation.apply(self.row, self.rotated);
         self.query.prepare(self.rotated);
@@ -209,7 +206,13 @@ pub const Search = struct {
         self.chosen = null;
         self.from_cache.reset();
         self.counters = .{};
-        if (filter != null) filtered.begin(self) else self.enter();
+        if (filter != null) filtered.begin(self) else if (parameters.scan or self.is_remote()) filtered.scan(self) else self.enter();
+    }
+
+    /// A query outside the rows has its nearest at the rim, all about as far: a graph of rows does not lead there, and no
+    /// calibration knows such queries. Who names a list gets that list.
+    pub fn is_remote(self: *const Search) bool {
+        return self.parameters.recall > 0 and self.query.norm2 > self.shared.reader.header.remote_norm2;
     }
 
     /// The best of the entry points and the medoid.
@@ -324,7 +327,7 @@ pub const Search = struct {
             std.math.inf(f32);
         for (candidates) |candidate| {
             const vertex = candidate.vertex();
-            const sigma = self.query.sigma_upper(reader.codes.norm2_of(vertex), candidate.distance);
+            const sigma = self.query.sigma_upper(&reader.codes, vertex, candidate.distance);
             if (candidate.distance - self.parameters.sigma * sigma > reach) continue;
             const page = reader.directory.page_of(vertex);
             if (self.pages.contains(page)) continue;
@@ -344,7 +347,7 @@ pub const Search = struct {
         if (self.filter != null and self.parameters.filter_plan == .early) {
             self.counters.records_scored += filtered.score_passing(self, view, full[0..count]);
         } else {
-            self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.factors, full[0..count]);
+            self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.offsets, view.ratios, full[0..count]);
             self.counters.records_scored += count;
         }
         const reach = self.list.bound();

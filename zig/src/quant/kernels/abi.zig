@@ -11,8 +11,9 @@ pub const Kernels = struct {
     /// XXH3-64, seed 0.
     checksum: *const fn (bytes: [*]const u8, len: usize) callconv(.c) u64,
 
-    /// The hot one: squared distances to vectors whose codes, factors (u16 offset, u16 f) and centers are in memory.
+    /// The hot one: squared distances to vectors whose codes, factors and centers are in memory.
     /// out[j] = offset + query_terms[centers[id]] − f·(dot·scale − bias), dot = Σ query[i]·code_i of the code of id = ids[j].
+    /// offset and f are the lower and the upper half of a factor: 8 bits of exponent and 8 of mantissa of a float.
     estimate_gather: *const fn (query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, terms: *const EstimateTerms, out: [*]f32) callconv(.c) void,
 
     /// Dot products of entries with both planes of a fine query.
@@ -53,15 +54,11 @@ pub const Kernels = struct {
     dot: *const fn (x: [*]const f32, y: [*]const f32, len: u32) callconv(.c) f32,
 };
 
-/// What an estimate needs beside the dot product: the index-wide scales of the two u16 factors, the center of every
-/// vector, and the query's terms, of which there is one a center.
+/// What an estimate needs beside the dot product: the center of every vector, and the query's terms, of which there is
+/// one a center.
 pub const EstimateTerms = extern struct {
     centers: [*]const u8,
     query_terms: *const [centers_max]f32,
-    offset_min: f32,
-    offset_step: f32,
-    f_min: f32,
-    f_step: f32,
     scale: f32,
     bias: f32,
 };

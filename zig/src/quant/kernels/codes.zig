@@ -271,10 +271,9 @@ inline fn prefetch_code(codes: [*]const u8, factors: [*]const u32, centers: [*]c
 
 inline fn convert(dot: @Vector(4, i32), factors: @Vector(4, u32), query_terms: @Vector(4, f32), t: abi.EstimateTerms) @Vector(4, f32) {
     const F = @Vector(4, f32);
-    const offset_code: @Vector(4, i32) = @bitCast(factors & @as(@Vector(4, u32), @splat(0xffff)));
-    const f_code: @Vector(4, i32) = @bitCast(factors >> @splat(16));
-    const offset = @as(F, @splat(t.offset_min)) + @as(F, @splat(t.offset_step)) * @as(F, @floatFromInt(offset_code));
-    const f = @as(F, @splat(t.f_min)) + @as(F, @splat(t.f_step)) * @as(F, @floatFromInt(f_code));
+    const U = @Vector(4, u32);
+    const offset: F = @bitCast((factors & @as(U, @splat(0xffff))) << @splat(15));
+    const f: F = @bitCast((factors >> @splat(16)) << @splat(15));
     const inner = @as(F, @floatFromInt(dot)) * @as(F, @splat(t.scale)) - @as(F, @splat(t.bias));
     return offset + query_terms - f * inner;
 }

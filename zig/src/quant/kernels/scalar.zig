@@ -22,8 +22,8 @@ pub fn checksum(bytes: [*]const u8, len: usize) callconv(.c) u64 {
 
 pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, terms: *const abi.EstimateTerms, out: [*]f32) callconv(.c) void {
     for (ids[0..count], out[0..count]) |id, *o| {
-        const offset = terms.offset_min + terms.offset_step * @as(f32, @floatFromInt(factors[id] & 0xffff));
-        const f = terms.f_min + terms.f_step * @as(f32, @floatFromInt(factors[id] >> 16));
+        const offset: f32 = @bitCast((factors[id] & 0xffff) << 15);
+        const f: f32 = @bitCast((factors[id] >> 16) << 15);
         const dot_query: f32 = @floatFromInt(dot_code(query, dim, bits, codes + @as(usize, id) * (dim * bits / 8)));
         o.* = offset + terms.query_terms[terms.centers[id]] - f * (dot_query * terms.scale - terms.bias);
     }

@@ -1,0 +1,1 @@
+"""What ``python -m bench`` measures: a module a command, and what serves it alone."""

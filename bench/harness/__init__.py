@@ -1,0 +1,1 @@
+"""What every command needs: sets, machines, runs of a system, sections, curves, tables, pictures."""

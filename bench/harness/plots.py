@@ -1,0 +1,263 @@
+"""Curves as pictures: what a reader compares by eye before reading a table."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.harness.curves import RECALL
+
+Row = dict[str, Any]
+
+#: One color and mark a system, whichever picture it is in.
+STYLES = {
+    "velo": ("#0b5cad", "o"),
+    "hnswlib": ("#c2410c", "s"),
+    "usearch": ("#b45309", "^"),
+    "diskannpy": ("#15803d", "D"),
+    "zvec": ("#7e22ce", "v"),
+    "numpy": ("#57534e", "X"),
+}
+#: Where all lines are velo's own, so that color must tell them apart.
+DISTINCT = ("#0b5cad", "#c2410c", "#15803d", "#7e22ce", "#b45309", "#0f766e", "#be185d", "#57534e")
+SHADES = ("#08306b", "#0b5cad", "#2f8fd8", "#7cb9ea", "#1aa6a6", "#0f766e")
+
+
+def available() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def figure() -> tuple[Any, Any]:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    drawn, axes = plt.subplots(figsize=(7.2, 4.6), dpi=130, layout="constrained")
+    axes.set_axisbelow(True)
+    axes.grid(True, which="major", color="#d6d3d1", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    return drawn, axes
+
+
+def plain_log(axis: Any) -> None:
+    """Powers of ten and their 2 and 5 folds, as numbers people write."""
+    from matplotlib import ticker
+
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def save(drawn: Any, axes: Any, path: Path, *, title: str, x: str, y: str, outside: bool = True) -> None:
+    from matplotlib import pyplot as plt
+
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if axes.get_legend_handles_labels()[0]:
+        place = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if outside else {"loc": "best"}
+        axes.legend(frameon=False, fontsize=8, **place)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn.savefig(path)
+    plt.close(drawn)
+
+
+def styled(labels: Sequence[str], systems: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Color and mark of each label; several of velo get shades of one color beside its peers."""
+    styles, mine = {}, 0
+    if len(systems) > 1 and set(systems) == {"velo"}:
+        return {
+            label: (DISTINCT[number % len(DISTINCT)], "osD^vXPh"[number % 8])
+            for number, label in enumerate(labels)
+        }
+    for label, system in zip(labels, systems, strict=True):
+        if system == "velo" and systems.count("velo") > 1:
+            styles[label] = (SHADES[mine % len(SHADES)], "o")
+            mine += 1
+        else:
+            styles[label] = STYLES.get(system, ("#111111", "."))
+    return styles
+
+
+def against_recall(
+    rows_by_label: Mapping[str, Sequence[Row]],
+    key: str,
+    path: Path,
+    *,
+    title: str,
+    y: str,
+    low: float = 0.8,
+    scale: float = 1.0,
+    log: bool = True,
+) -> None:
+    """One line a label: ``key`` over recall, from ``low`` on, recall stretched towards 1."""
+    known = {
+        label: sorted((row for row in rows if row.get(key) is not None), key=lambda row: row[RECALL])
+        for label, rows in rows_by_label.items()
+    }
+    known = {label: rows for label, rows in known.items() if rows}
+    styles = styled(list(known), [rows[0].get("system", "velo") for rows in known.values()])
+    drawn, axes = figure()
+    for label, rows in known.items():
+        kept = [row for row in rows if row[RECALL] >= low]
+        color, mark = styles[label]
+        axes.plot(
+            [max(1 - row[RECALL], 5e-4) for row in kept],
+            [row[key] * scale for row in kept],
+            color=color,
+            marker=mark,
+            markersize=4,
+            linewidth=1.4,
+            label=label,
+        )
+    axes.set_xscale("log")
+    ticks = [tick for tick in (0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999) if tick >= low]
+    axes.set_xticks([1 - tick for tick in ticks], [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(1 - low, 4e-4)
+    if log:
+        axes.set_yscale("log")
+        plain_log(axes.yaxis)
+    else:
+        axes.set_ylim(bottom=0)
+    save(drawn, axes, path, title=title, x="recall@10", y=y)
+
+
+def scatter(
+    points: Mapping[str, tuple[str, float, float]], path: Path, *, title: str, x: str, y: str
+) -> None:
+    """One point a label: (system, x, y), each with its name beside it."""
+    drawn, axes = figure()
+    for number, (label, (system, across, up)) in enumerate(points.items()):
+        color, mark = STYLES.get(system, ("#111111", "."))
+        axes.plot([across], [up], color=color, marker=mark, markersize=7, linestyle="none")
+        axes.annotate(
+            label, (across, up), xytext=(6, 5 if number % 2 else -11), textcoords="offset points", fontsize=8
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.margins(x=0.25, y=0.15)
+    plain_log(axes.xaxis)
+    plain_log(axes.yaxis)
+    save(drawn, axes, path, title=title, x=x, y=y)
+
+
+def bars(
+    labels: Sequence[str], values: Sequence[float], path: Path, *, title: str, y: str, log: bool = False
+) -> None:
+    drawn, axes = figure()
+    drawn_bars = axes.bar(range(len(labels)), values, color="#0b5cad", width=0.65)
+    axes.bar_label(drawn_bars, labels=[f"{value:,.0f}" for value in values], fontsize=8, padding=2)
+    axes.set_xticks(range(len(labels)), labels, rotation=25, ha="right", fontsize=8)
+    axes.grid(visible=False, axis="x")
+    if log:
+        axes.set_yscale("log")
+        plain_log(axes.yaxis)
+    save(drawn, axes, path, title=title, x="", y=y)
+
+
+def asked_and_got(
+    states: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], path: Path, *, title: str
+) -> None:
+    """A panel a state, a line a set through its (asked, got); those that fall short bear their names."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    drawn, panels = plt.subplots(
+        1,
+        len(states),
+        figsize=(5.4 * len(states), 5.4),
+        dpi=130,
+        layout="constrained",
+        sharey=True,
+        squeeze=False,
+    )
+    for axes, (state, sets) in zip(panels[0], states.items(), strict=True):
+        asked = sorted({point[0] for points in sets.values() for point in points})
+        places = {recall: place for place, recall in enumerate(asked)}
+        axes.set_axisbelow(True)
+        axes.grid(True, color="#e7e5e4", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.plot(range(len(asked)), asked, color="#111111", linestyle="--", linewidth=1.2, label="as asked")
+        names = []
+        for name, points in sets.items():
+            known = [point for point in points if point[0] <= 0.95]
+            short = any(got < recall - 0.005 for recall, got in known)
+            color = "#c2410c" if short else "#0b5cad"
+            axes.plot(
+                [places[recall] for recall, _ in points],
+                [got for _, got in points],
+                color=color,
+                marker="o",
+                markersize=2.5,
+                linewidth=1.0,
+                alpha=0.85,
+            )
+            if short:
+                names.append((points[-1][1], name))
+        for at, (_, name) in zip(apart([value for value, _ in sorted(names)]), sorted(names), strict=True):
+            axes.annotate(name, (len(asked) - 0.95, at), fontsize=7, color="#c2410c", va="center")
+        axes.set_xticks(range(len(asked)), [f"{recall:g}" for recall in asked])
+        axes.set_xlim(-0.2, len(asked) + 0.4)
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel("recall asked")
+        axes.set_title(" · ".join(filter(None, (title, state))), fontsize=10, loc="left")
+        axes.legend(frameon=False, fontsize=8, loc="lower left")
+    panels[0][0].set_ylabel("recall got")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn.savefig(path)
+    plt.close(drawn)
+
+
+def apart(values: Sequence[float], gap: float = 0.024) -> list[float]:
+    """Ascending places near ``values``, also ascending, at least ``gap`` from one another and below 1."""
+    places: list[float] = []
+    for value in values:
+        places.append(max(value, places[-1] + gap) if places else value)
+    top = 1.0
+    for number in reversed(range(len(places))):
+        places[number] = min(places[number], top)
+        top = places[number] - gap
+    return places
+
+
+def lines(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    path: Path,
+    *,
+    title: str,
+    x: str,
+    y: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    backwards: bool = False,
+) -> None:
+    """One line a label through its (x, y) points."""
+    drawn, axes = figure()
+    for number, (label, points) in enumerate(series.items()):
+        ordered = sorted(points)
+        axes.plot(
+            [point[0] for point in ordered],
+            [point[1] for point in ordered],
+            color=DISTINCT[number % len(DISTINCT)],
+            marker="osD^vXPh"[number % 8],
+            markersize=4,
+            linewidth=1.4,
+            label=label,
+        )
+    if log_x:
+        axes.set_xscale("log")
+        plain_log(axes.xaxis)
+    if log_y:
+        axes.set_yscale("log")
+        plain_log(axes.yaxis)
+    else:
+        axes.set_ylim(bottom=0)
+    if backwards:
+        axes.invert_xaxis()
+    save(drawn, axes, path, title=title, x=x, y=y)

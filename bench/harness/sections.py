@@ -1,0 +1,164 @@
+"""Sections of a report: each measured in a process group of its own, with a time limit, kept on disk.
+
+A section that fails or takes too long leaves its reason, not a hole: the lines that need it say "not
+measured: why". What was measured stays under WORK, so that one section can be measured again without the
+others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.harness import datasets
+from bench.harness.datasets import Dataset
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every section is told; it travels to the section's process as JSON.
+
+    Attributes
+    ----------
+    data, work : Path
+    limit : int, optional
+        Only so many base vectors.
+    query_count : int
+        Queries that are measured; a set's other queries warm caches up.
+    single_count : int
+        Queries of the one-at-a-time pass.
+    threads : int
+    options : dict
+        What the report's command line chose beyond that.
+    """
+
+    data: str
+    work: str
+    limit: int | None
+    query_count: int
+    single_count: int
+    threads: int
+    options: dict[str, Any]
+
+    def dataset(self, *, warm_up: int = 200) -> Dataset:
+        """The set with the queries to measure and ``warm_up`` more behind them, if it has as many."""
+        return datasets.load(Path(self.data), limit=self.limit, query_count=self.query_count + warm_up)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.work)
+
+
+@dataclass(frozen=True)
+class Section:
+    """``measure`` returns what goes into the report, as JSON."""
+
+    name: str
+    measure: Callable[[Context], Found]
+    limit_s: float
+
+
+def call(module: str, name: str, context: Context, limit_s: float, log: Path) -> Found:
+    """Run section ``name`` of ``module`` in a process group of its own.
+
+    Returns ``{"result": …}`` or ``{"error": sentence}``, with seconds, processor time and the machine's load.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    request, answer = log.with_suffix(".request.json"), log.with_suffix(".answer.json")
+    request.write_text(json.dumps(asdict(context)))
+    answer.unlink(missing_ok=True)
+    root = Path(__file__).resolve().parents[2]
+    env = dict(os.environ)
+    env["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [env.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "bench.harness.sections", module, name, str(request), str(answer)]
+    start, cpu_start = time.perf_counter(), children_cpu_s()
+    found: Found
+    with log.open("w") as file:
+        child = subprocess.Popen(
+            command, stdout=file, stderr=subprocess.STDOUT, env=env, start_new_session=True
+        )
+        try:
+            code = child.wait(timeout=limit_s)
+        except BaseException as stopped:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            if not isinstance(stopped, subprocess.TimeoutExpired):
+                raise
+            code = None
+    if code == 0 and answer.exists():
+        found = {"result": json.loads(answer.read_text())}
+    elif code is None:
+        found = {"error": f"stopped after {limit_s:,.0f} s"}
+    else:
+        found = {"error": reason_in(log.read_text(errors="replace")) or f"ended with {code}"}
+    return found | {
+        "section": name,
+        "seconds": round(time.perf_counter() - start, 1),
+        "cpu_s": round(children_cpu_s() - cpu_start, 1),
+        "load": round(os.getloadavg()[0], 2),
+        "measured_at": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+
+
+def reason_in(log: str) -> str:
+    """The line that says why: the last that names an error other than that a runner failed, else the last."""
+    lines = [line.strip()[:300] for line in log.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Missing|Exception)\b", line)]
+    named = [line for line in named if not line.startswith("RuntimeError")] or named
+    return (named or lines or [""])[-1]
+
+
+def children_cpu_s() -> float:
+    """Processor time of all processes that were started from here and have ended, theirs included."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def run(
+    module: str, sections: Mapping[str, Section], context: Context, *, kept: Path, only: list[str] | None
+) -> dict[str, Found]:
+    """Measure the sections named by ``only`` (all without it); what ``kept`` holds of the others is used."""
+    unknown = [name for name in only or [] if name not in sections]
+    if unknown:
+        raise datasets.DataError(f"no section {unknown[0]!r}; there are {', '.join(sections)}")
+    kept.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Found] = {}
+    for name, section in sections.items():
+        file = kept / f"{name.replace(':', '-')}.json"
+        if only is None or name in only:
+            print(f"{module.rpartition('.')[2]}: {name}", file=sys.stderr, flush=True)
+            found[name] = call(module, name, context, section.limit_s, kept / f"{file.stem}.log")
+            if error := found[name].get("error"):
+                print(f"  not measured: {error}", file=sys.stderr, flush=True)
+            file.write_text(json.dumps(found[name]))
+        elif file.exists():
+            found[name] = json.loads(file.read_text())
+        else:
+            found[name] = {"section": name, "error": "not asked for"}
+    return found
+
+
+def main() -> None:
+    """Entry of a section's process."""
+    import importlib
+
+    module, name, request, answer = sys.argv[1:]
+    context = Context(**json.loads(Path(request).read_text()))
+    sections: Mapping[str, Section] = importlib.import_module(module).sections_of(context)
+    Path(answer).write_text(json.dumps(sections[name].measure(context)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""External ids: checked on the way in, mapped on the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from velo import errors
+from velo.folder.ids import Ids, given_ids, write_ids
+
+
+@pytest.mark.parametrize("repeats", range(20))
+def test_the_first_duplicate_is_named(repeats: int, random: np.random.Generator) -> None:
+    numbers = random.integers(0, 60, size=20)
+    seen: dict[int, int] = {}
+    expected = None
+    for row, number in enumerate(numbers.tolist()):
+        if number in seen:
+            expected = row, seen[number], number
+            break
+        seen[number] = row
+    for ids in (numbers, numbers.tolist(), pa.array(numbers), [f"id-{number}" for number in numbers]):
+        if expected is None:
+            assert len(given_ids(ids, 20)) == 20
+            continue
+        with pytest.raises(errors.DuplicateIdError) as caught:
+            given_ids(ids, 20)
+        row, first, number = expected
+        assert caught.value.row == row
+        assert f"row {row} was given to row {first} already" in str(caught.value)
+        assert str(number) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [1.5, 2.5],
+        [1, None],
+        [True, False],
+        [[1], [2]],
+        [1, "a"],
+        np.array([[1, 2]]),
+        np.array([1, 2**63], np.uint64),
+        [1, 2, 3],
+    ],
+)
+def test_what_are_no_ids(ids: Any) -> None:
+    with pytest.raises(errors.InvalidArgumentError) as caught:
+        given_ids(ids, 2)
+    assert caught.value.argument == "ids"
+
+
+@pytest.mark.parametrize("kind", ["row", "int64", "string"])
+def test_ids_come_back_in_placement_order(kind: str, random: np.random.Generator, tmp_path: Path) -> None:
+    n = 500
+    rows = random.permutation(n).astype(np.uint32)
+    given: Any = None
+    expected: Any = np.arange(n) + 1000
+    if kind == "int64":
+        given = expected = random.permutation(10 * n)[:n] - 2 * n
+    elif kind == "string":
+        given = expected = np.array([f"id é {number}" for number in random.permutation(n)], object)
+    column = None if given is None else given_ids(given, n)
+    assert write_ids(tmp_path, column, rows, first_row=1000) == kind
+    ids = Ids(tmp_path, n)
+    assert ids.kind == ("string" if kind == "string" else "int64")
+    assert np.array_equal(ids.of(np.arange(n)), expected[rows])
+    some = random.integers(-1, n, size=(7, 5))
+    found = ids.of(some)
+    assert found.shape == some.shape
+    for place in np.ndindex(some.shape):
+        vertex = some[place]
+        none = None if kind == "string" else -1
+        assert found[place] == (none if vertex < 0 else expected[rows[vertex]])
+    asked = expected[random.integers(0, n, size=50)]
+    assert np.array_equal(ids.of(ids.vertices(asked)), asked)
+    stranger: Any = "nobody" if kind == "string" else 10**9
+    with pytest.raises(errors.UnknownIdError, match=str(stranger)) as caught:
+        ids.vertices([*asked[:3], stranger])
+    assert caught.value.row == 3
+    with pytest.raises(errors.InvalidArgumentError):
+        ids.vertices([1] if kind == "string" else ["1"])
+    assert len(ids.vertices([])) == 0
+
+
+def test_a_damaged_file(tmp_path: Path) -> None:
+    with pytest.raises(errors.CorruptIndexError, match=r"ids\.arrow"):
+        Ids(tmp_path, 3)
+    write_ids(tmp_path, None, np.arange(3, dtype=np.uint32))
+    with pytest.raises(errors.CorruptIndexError, match="3 ids for 4 vectors"):
+        Ids(tmp_path, 4)
+    whole = (tmp_path / "ids.arrow").read_bytes()
+    (tmp_path / "ids.arrow").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(errors.CorruptIndexError, match=r"ids\.arrow"):
+        Ids(tmp_path, 3)

@@ -1,0 +1,180 @@
+"""The rooms of `velo` and `bench`: one table, and what reads a tree's imports against it.
+
+The table has the form of the one in build.zig: a room may import itself and what its line lists, and a line
+lists only rooms that stand before it, so all arrows point one way. docs/ARCHITECTURE.md shows the same table.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Room:
+    """A module, or a package with all that is in it, and the rooms that it may import."""
+
+    name: str
+    imports: tuple[str, ...]
+
+
+def _room(package: str, name: str, imports: str = "") -> Room:
+    return Room(f"{package}.{name}" if name else package, tuple(imports.split()))
+
+
+ROOMS = (
+    _room("velo", "errors"),
+    _room("velo", "types"),
+    _room("velo", "options", "velo.errors velo.types"),
+    _room("velo", "results", "velo.types"),
+    _room("velo", "_native", "velo.errors velo.types"),
+    _room("velo", "formats", "velo.errors velo.types"),
+    _room("velo", "testing", "velo.errors velo.types velo.formats"),
+    _room("velo", "filters", "velo.errors velo.types velo._native"),
+    _room("velo", "folder", "velo.errors velo.types velo._native velo.filters"),
+    _room(
+        "velo",
+        "search",
+        "velo.errors velo.types velo.options velo.results velo._native velo.formats velo.filters velo.folder",
+    ),
+    _room(
+        "velo",
+        "index",
+        "velo.errors velo.types velo.options velo.results velo._native velo.filters velo.folder velo.search",
+    ),
+    _room(
+        "velo",
+        "building",
+        "velo.errors velo.types velo.options velo._native velo.formats velo.folder velo.search velo.index",
+    ),
+    _room(
+        "velo",
+        "planning",
+        "velo.errors velo.types velo.options velo._native velo.formats velo.testing velo.folder velo.index "
+        "velo.building",
+    ),
+    _room(
+        "velo",
+        "",
+        "velo.errors velo.options velo.results velo.filters velo.index velo.building velo.planning",
+    ),
+    _room(
+        "velo",
+        "cli",
+        "velo.errors velo.types velo.options velo.results velo._native velo.formats velo.testing "
+        "velo.filters velo.folder velo.index velo.building velo.planning velo",
+    ),
+    _room("velo", "__main__", "velo.cli"),
+    _room("bench", "peers", "velo.options velo.formats velo.building velo"),
+    _room("bench", "harness", "velo.options velo.formats velo bench.peers"),
+    _room(
+        "bench",
+        "commands",
+        "velo.formats velo.filters velo.folder velo bench.peers bench.harness",
+    ),
+    _room("bench", "", ""),
+    _room("bench", "__main__", "bench.peers bench.harness bench.commands"),
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One module imports another, anywhere in its text."""
+
+    source: str
+    target: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line} imports {self.target}"
+
+
+def modules_of(root: Path, packages: Sequence[str]) -> dict[str, Path]:
+    """Every module below some packages, by its name."""
+    found = {}
+    for package in packages:
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports_of(modules: Mapping[str, Path]) -> list[Import]:
+    """What these modules import of each other: at the top, in functions, and for the type checker alone."""
+    found = []
+    for name, path in modules.items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+            targets = (one for one in _targets(node, package, modules) if one in modules and one != name)
+            found.extend(Import(name, target, getattr(node, "lineno", 0)) for target in targets)
+    return found
+
+
+def _targets(node: ast.AST, package: str, modules: Mapping[str, Path]) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*above, *filter(None, [node.module])])
+        for alias in node.names:
+            yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base
+    elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in ("import_module", "__import__"):
+            yield str(node.args[0].value)
+
+
+def room_of(module: str, rooms: Sequence[Room] = ROOMS) -> Room | None:
+    """The room a module is in; a package's own room holds its ``__init__`` alone."""
+    packages = {room.name for room in rooms if "." not in room.name}
+    inside = [
+        room
+        for room in rooms
+        if module == room.name or (module.startswith(f"{room.name}.") and room.name not in packages)
+    ]
+    return max(inside, key=lambda room: len(room.name), default=None)
+
+
+def faults_of(modules: Mapping[str, Path], rooms: Sequence[Room] = ROOMS) -> list[str]:
+    """What in a tree goes against the table: a module without a room, a forbidden arrow, a circle."""
+    found = [f"{name} is in no room" for name in modules if room_of(name, rooms) is None]
+    arrows = imports_of(modules)
+    for arrow in arrows:
+        source, target = room_of(arrow.source, rooms), room_of(arrow.target, rooms)
+        if source is None or target is None or source == target or target.name in source.imports:
+            continue
+        found.append(f"{arrow}: {source.name} may not import {target.name}")
+    circle = circle_of(arrows)
+    if circle:
+        found.append("a circle: " + " → ".join(circle))
+    return found
+
+
+def circle_of(arrows: Sequence[Import]) -> list[str]:
+    """The modules of one circle of imports, the first again at the end; empty where there is none."""
+    targets: dict[str, list[str]] = {}
+    for arrow in arrows:
+        targets.setdefault(arrow.source, []).append(arrow.target)
+    done: set[str] = set()
+
+    def walk(module: str, path: list[str]) -> list[str]:
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return []
+        for target in targets.get(module, []):
+            circle = walk(target, [*path, module])
+            if circle:
+                return circle
+        done.add(module)
+        return []
+
+    for module in targets:
+        circle = walk(module, [])
+        if circle:
+            return circle
+    return []

@@ -1,0 +1,68 @@
+"""The gate around native calls: nobody is inside once it is closed, and a child never waits."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from velo.errors import ClosedError, ForkedError
+from velo.search.gate import Gate
+
+
+@pytest.mark.parametrize("by_call", [False, True])
+def test_closing_waits_for_those_inside(by_call: bool) -> None:
+    gate = Gate("index")
+    inside, leave, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        if by_call:
+            gate.call(stay)
+        else:
+            with gate:
+                stay()
+
+    def stay() -> None:
+        inside.set()
+        leave.wait(10)
+
+    def close() -> None:
+        assert gate.close()
+        closed.set()
+
+    threads = [threading.Thread(target=call), threading.Thread(target=close)]
+    threads[0].start()
+    assert inside.wait(10)
+    threads[1].start()
+    while not gate.closed:
+        time.sleep(0.001)
+    with pytest.raises(ClosedError, match="index was closed"), gate:
+        pass
+    with pytest.raises(ClosedError, match="index was closed"):
+        gate.call(leave.set)
+    assert not closed.wait(0.05)
+    leave.set()
+    assert closed.wait(10)
+    for thread in threads:
+        thread.join()
+    assert not gate.close(), "the second time is no time"
+
+
+def test_a_child_is_told_even_if_the_lock_was_held() -> None:
+    gate = Gate("index")
+    with gate._condition:  # as another thread of the parent may hold it at the moment of the fork
+        child = os.fork()
+        if child == 0:
+            try:
+                with gate:
+                    os._exit(1)
+            except ForkedError:
+                os._exit(0)
+            except BaseException:
+                os._exit(2)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    with gate:
+        pass

@@ -1,0 +1,427 @@
+"""Building an index: vectors stream through the library twice, then it works while the caller watches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from velo import _native
+from velo.building.calibration import calibrate as calibrate_index
+from velo.errors import (
+    CancelledError,
+    DimensionMismatchError,
+    EmptyError,
+    VeloError,
+)
+from velo.folder.ids import FILE_NAME, IdColumn, given_ids, write_ids
+from velo.folder.manifest import MANIFEST_FILE, read_manifest
+from velo.folder.metadata import (
+    COLUMNS_FILE,
+    POSTINGS_FILE,
+    STATISTICS_FILE,
+    GivenMetadata,
+    given_metadata,
+    write_metadata,
+)
+from velo.folder.replace import folder_to_fill, os_failure
+from velo.formats.files import as_source
+from velo.formats.source import Source, chunk_rows, native_dtype
+from velo.index import Index, open_index
+from velo.options import DTYPE_CODES, BuildOptions, memory_bytes
+from velo.types import AnyArray, Memory, MetricName, PathLike, ProgressCallback
+
+__all__ = ["STAGES", "Resumed", "Watch", "build", "build_shard", "overall"]
+
+#: Stages of a build in order, with the share of its time that each usually takes.
+STAGES: Final = {"scan": 2, "encode": 6, "graph": 77, "place": 5, "write": 4, "commit": 1, "calibrate": 5}
+
+#: Told what a build is doing: (stage, done, total), rows of that stage. Returning False cancels.
+Watch = Callable[[str, int, int], "bool | None"]
+
+#: Told, once, that a build goes on from a killed one: (stage, done, total), as for `Watch`.
+Resumed = Callable[[str, int, int], None]
+
+#: How often a running build is looked at.
+_POLL_SECONDS = 0.05
+
+
+def build(
+    path: PathLike,
+    vectors: Any,
+    *,
+    ids: Any = None,
+    metadata: Any = None,
+    metric: MetricName = "l2",
+    memory: Memory | None = None,
+    build_memory: Memory | None = None,
+    search_memory: Memory | None = None,
+    memory_bits: int | None = None,
+    record_bits: int | None = None,
+    degree: int = 48,
+    build_list_size: int = 100,
+    alpha: float = 1.2,
+    links_kept: int = 32,
+    page_links: bool | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    store_vectors: bool = False,
+    calibrate: bool = True,
+    overwrite: bool = False,
+    resume: bool = True,
+    progress: ProgressCallback | None = None,
+) -> Index:
+    """Build an index in a folder and open it.
+
+    Vectors are read twice and never copied whole, so files and memmaps may be larger than memory. A build
+    that fails or is cancelled leaves nothing. One that was killed leaves a folder that does not open; the
+    same call goes on where it was.
+
+    Parameters
+    ----------
+    path : path
+        The folder to make; its parent must exist.
+    vectors : array-like of shape (n, d), memmap, path, Arrow list array, or VectorSource
+        float32, float16, uint8 or int8; float64 is narrowed to float32. A path is opened by
+        :func:`velo.formats.open_vectors`.
+    ids : array-like of int or str, optional
+        One a row, no two equal; row numbers without them.
+    metadata : pyarrow.Table, dict of columns, or path of a Parquet file, optional
+        One row a vector; what filters and ``return_metadata`` see.
+    metric : {"l2", "ip", "cosine"}
+    memory : int, float or str, optional
+        Budget of the index that is returned, open: bytes, a share of n·d·4 bytes (``"15%"``) or ``"2GiB"``.
+    build_memory : int, float or str, optional
+        Budget of the build itself; no limit without it. Where it does not hold the codes and the graph
+        (71 % of n·d·4 bytes at 128 dimensions and `degree` 48), vectors are linked partition by partition:
+        up to twice the work, for nearly the same index. Below some 20 bytes a vector it is refused, and
+        the error says what it takes. `calibrate` measures no more than it has room for. Beside the budget
+        stand at most 64 MiB that do not grow with the vectors, for up to 16 threads and a thousand
+        dimensions, and what ids and metadata take.
+    search_memory : int, float or str, optional
+        The budget that searches will have: it chooses the bits that are not given, the more in memory the
+        fewer reads, as long as links find room beside them.
+    memory_bits, record_bits : int, optional
+        Bits a dimension of the code kept in memory (1 to 6) and of its lower part on disk (0 to 8);
+        where nothing chooses them 4, and what makes 10 in all.
+    degree : int
+        Links of a vertex.
+    build_list_size : int
+        Candidates kept while a vertex is linked; more builds slower and searches better.
+    alpha : float
+        Pruning: above 1 keeps longer links.
+    links_kept : int
+        Links of a vertex that an open index may keep in memory.
+    page_links : bool, optional
+        Whether pages hold the links of their records as well, which an index needs that is opened in less
+        memory than links take. Without them a page holds more records: an index of 128 dimensions is a
+        fifth smaller and a search reads a twentieth less. True, unless `search_memory` has room for links.
+    threads : int, optional
+        All cores without it; with 1 the same input and seed give the same index.
+    seed : int
+    store_vectors : bool
+        Keep the vectors as they are, for :meth:`Index.get_vectors`.
+    calibrate : bool
+        Measure on rows held out for it which list each recall takes, so that ``recall=`` of a search means
+        what it says; without it, and below 1,000 rows, a fixed table stands in. Reads the vectors once more.
+    overwrite : bool
+        Replace an index at `path` once the new one is complete.
+    resume : bool
+        Where a killed build of the same vectors and options left its work, go on from there: the state of a
+        long stage is saved every half minute. The vectors are read and compared first. Work of other vectors
+        or options is removed, as all is without `resume`. With ``threads=1`` the index is the same, byte for
+        byte, as if the build had never been killed.
+    progress : callable, optional
+        Called with (done, total) now and then from this thread; returning False cancels.
+
+    Returns
+    -------
+    Index
+
+    Raises
+    ------
+    VeloError
+        One of its kinds, naming argument and row: :class:`NotFiniteError`, :class:`DimensionMismatchError`,
+        :class:`DtypeError`, :class:`EmptyError`, :class:`DuplicateIdError`, :class:`BudgetTooSmallError`,
+        :class:`NoSpaceError`, :class:`PermissionDeniedError`, :class:`IndexExistsError`,
+        :class:`CancelledError`.
+    """
+    options = BuildOptions(
+        metric=metric,
+        search_memory=search_memory,
+        memory_bits=memory_bits,
+        record_bits=record_bits,
+        degree=degree,
+        build_list_size=build_list_size,
+        alpha=alpha,
+        links_kept=links_kept,
+        page_links=page_links,
+        threads=threads,
+        seed=seed,
+        store_vectors=store_vectors,
+        calibrate=calibrate,
+    )
+    source = as_source(vectors)
+    memory_bytes(memory, *source.shape)  # refused now rather than after the build
+    build_shard(
+        path,
+        source,
+        options,
+        ids=ids,
+        metadata=metadata,
+        build_memory=build_memory,
+        overwrite=overwrite,
+        resume=resume,
+        watch=None if progress is None else overall(progress, source.shape[0]),
+    )
+    return open_index(path, memory=memory, threads=threads)
+
+
+def overall(progress: ProgressCallback, rows: int) -> Watch:
+    """Turns stages into one (done, total) of rows, each stage weighed by the time it usually takes."""
+    names = list(STAGES)
+    furthest = 0.0  # pages may be filled twice, the second time with better guesses of sizes
+
+    def watch(stage: str, done: int, total: int) -> bool | None:
+        nonlocal furthest
+        before = sum(STAGES[name] for name in names[: names.index(stage)])
+        furthest = max(furthest, before + STAGES[stage] * (min(done, total) / total if total else 0.0))
+        return progress(int(rows * furthest / sum(STAGES.values())), rows)
+
+    return watch
+
+
+def build_shard(
+    path: PathLike,
+    source: Source,
+    options: BuildOptions,
+    *,
+    ids: Any = None,
+    metadata: Any = None,
+    build_memory: Memory | None = None,
+    overwrite: bool = False,
+    resume: bool = True,
+    watch: Watch | None = None,
+    resumed: Resumed | None = None,
+    start: int = 0,
+    stop: int | None = None,
+) -> None:
+    """Build an index over the rows ``start`` to ``stop`` of a source, without opening it.
+
+    Parameters
+    ----------
+    path : path
+    source : Source
+    options : BuildOptions
+    ids, metadata :
+        Of those rows alone; without ids the rows' numbers in the whole source are used.
+    build_memory, overwrite, resume :
+        As for :func:`build`.
+    watch : callable, optional
+        Called with (stage, done, total).
+    resumed : callable, optional
+        Called with (stage, done, total) once, if this build goes on from a killed one.
+    start, stop : int, optional
+    """
+    rows_total, dim = source.shape
+    stop = rows_total if stop is None else stop
+    if stop <= start:
+        raise EmptyError("there are no vectors to index", argument="vectors")
+    if dim < 1:
+        raise DimensionMismatchError("the vectors have no dimensions", argument="vectors")
+    options = options.for_vectors(stop - start, dim)
+    dtype = native_dtype(source.dtype)
+    column = None if ids is None else given_ids(ids, stop - start)
+    table = None if metadata is None else given_metadata(metadata, stop - start)
+    target = Path(path)
+    with folder_to_fill(target, overwrite, MANIFEST_FILE) as folder:
+        limit_bytes = memory_bytes(build_memory, stop - start, dim)
+        existed = folder.exists()
+        work = _Build(folder, source, dtype, start, stop, options, limit_bytes, restart=not resume)
+        try:
+            work.stream(watch, resumed)
+            work.run(watch)
+            order = work.commit(column, table, watch)
+        except BaseException:
+            work.remove_extra_files()
+            raise
+        finally:
+            work.close()
+        if options.calibrate:
+            try:
+                calibrate_index(
+                    folder,
+                    source,
+                    order,
+                    metric=options.metric,
+                    seed=options.seed,
+                    threads=options.threads,
+                    start=start,
+                    stop=stop,
+                    memory_bytes=limit_bytes,
+                    page_links=bool(options.page_links),
+                    watch=lambda done: _tell(watch, "calibrate", done, stop - start),
+                )
+            except BaseException:
+                _remove_index(folder, not existed)
+                raise
+        _tell(watch, "calibrate", stop - start, stop - start)
+
+
+def _remove_index(folder: Path, and_folder: bool) -> None:
+    """Take an index away again, its manifest first, so that it is none from then on."""
+    with contextlib.suppress(OSError, VeloError):
+        names = read_manifest(folder).files
+        for name in (MANIFEST_FILE, *names):
+            (folder / name).unlink(missing_ok=True)
+        if and_folder:
+            folder.rmdir()
+
+
+class _Build:
+    """One native build from its first row to its manifest."""
+
+    def __init__(
+        self,
+        folder: Path,
+        source: Source,
+        dtype: np.dtype[Any],
+        start: int,
+        stop: int,
+        options: BuildOptions,
+        limit_bytes: int,
+        *,
+        restart: bool,
+    ) -> None:
+        self._folder = folder
+        self._source = source
+        self._dtype = dtype
+        self._start, self._stop = start, stop
+        self._rows = stop - start
+        struct = _native.new("velo_build_options")
+        struct.dim = source.shape[1]
+        struct.row_count = self._rows
+        struct.dtype = DTYPE_CODES[dtype.name]
+        struct.memory_bytes = limit_bytes
+        struct.restart = int(restart)
+        options.fill(struct)
+        out = _native.ffi.new("velo_build **")
+        _native.check(_native.lib.velo_build_open(os.fsencode(folder), struct, out), "path")
+        self._handle = out[0]
+
+    def stream(self, watch: Watch | None, resumed: Resumed | None = None) -> None:
+        """Both passes over the vectors; the second as far as a killed build had not come."""
+        self._pass("scan", _native.lib.velo_build_scan, watch)
+        progress = _native.new("velo_build_progress")
+        _native.check(_native.lib.velo_build_progress_get(self._handle, progress))
+        stage = list(STAGES)[progress.resumed_stage]
+        if stage != "scan" and resumed is not None:
+            resumed(stage, int(progress.resumed_done), self._rows)
+        if list(STAGES)[progress.stage] == "encode":
+            self._pass("encode", _native.lib.velo_build_add, watch, int(progress.done))
+
+    def _pass(
+        self, stage: str, take: Callable[[Any, Any, int, int], int], watch: Watch | None, done: int = 0
+    ) -> None:
+        rows = chunk_rows(self._source.shape[1] * self._dtype.itemsize)
+        for given in self._source.chunks(rows, self._start + done, self._stop):
+            chunk = _in_native_layout(given, self._dtype)
+            status = take(self._handle, _native.address(chunk), len(chunk), chunk.strides[0])
+            _native.check(status, "vectors")
+            done += len(chunk)
+            _tell(watch, stage, done, self._rows)
+
+    def run(self, watch: Watch | None) -> None:
+        """Graph, placement, pages: in a thread of their own, so that this one can watch and cancel."""
+        failures: list[BaseException] = []
+        # Not Thread.join: interrupted, it takes a running thread for an ended one (Python 3.10 to 3.12).
+        ended = threading.Event()
+
+        def work() -> None:
+            try:
+                # What went wrong is known to the thread that called.
+                _native.check(_native.lib.velo_build_run(self._handle), "vectors")
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                ended.set()
+
+        worker = threading.Thread(target=work, name="velo-build")
+        worker.start()
+        progress = _native.new("velo_build_progress")
+        stages = list(STAGES)
+        try:
+            while not ended.wait(_POLL_SECONDS):
+                _native.check(_native.lib.velo_build_progress_get(self._handle, progress))
+                if progress.stage < len(stages):
+                    _tell(watch, stages[progress.stage], int(progress.done), int(progress.total))
+        except BaseException:
+            _native.lib.velo_build_cancel(self._handle)
+            raise
+        finally:
+            _wait_whatever_comes(ended)
+        if failures:
+            raise failures[0]
+
+    def commit(self, ids: IdColumn | None, table: GivenMetadata | None, watch: Watch | None) -> AnyArray:
+        """Ids and metadata in placement order, then the manifest; returns the row of each vertex."""
+        _tell(watch, "commit", 0, self._rows)
+        rows = np.empty(self._rows, np.uint32)
+        _native.check(
+            _native.lib.velo_build_order(self._handle, _native.pointer("uint32_t", rows, writable=True))
+        )
+        self.remove_extra_files()  # what a killed build may have written
+        try:
+            extra_files = [FILE_NAME]
+            kind = write_ids(self._folder, ids, rows, self._start)
+            if table is not None:
+                extra_files += write_metadata(self._folder, table, rows)
+        except OSError as error:
+            if isinstance(error, VeloError):
+                raise
+            raise os_failure(error, str(error.filename or self._folder)) from error
+        names = [_native.ffi.new("char[]", os.fsencode(name)) for name in extra_files]
+        pointers = _native.ffi.new("char *[]", names)
+        user = _native.ffi.new("char[]", json.dumps({"ids": kind, "first_row": self._start}).encode())
+        _native.check(_native.lib.velo_build_commit(self._handle, pointers, len(names), user))
+        _tell(watch, "commit", self._rows, self._rows)
+        return rows
+
+    def remove_extra_files(self) -> None:
+        """Remove what is written here beside the library's own files, so that it can remove the folder."""
+        for name in (FILE_NAME, COLUMNS_FILE, STATISTICS_FILE, POSTINGS_FILE):
+            for written in self._folder.glob(f"{name}*"):
+                with contextlib.suppress(OSError):
+                    written.unlink()
+
+    def close(self) -> None:
+        """Free the handle; without a commit the library removes what it made."""
+        _native.lib.velo_build_close(self._handle)
+
+
+def _wait_whatever_comes(ended: threading.Event) -> None:
+    """Wait for the library to stop: its handle must outlive its work, also if Ctrl-C comes twice."""
+    while not ended.is_set():
+        with contextlib.suppress(KeyboardInterrupt):
+            ended.wait()
+
+
+def _in_native_layout(chunk: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
+    """Rows as the library takes them: native elements, contiguous within a row, rows any stride apart."""
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is reported as such
+        native = chunk.astype(dtype, copy=False)
+    within = native.strides[1] == dtype.itemsize or native.shape[1] == 1
+    if within and native.strides[0] >= native.shape[1] * dtype.itemsize and native.flags.aligned:
+        return native
+    return np.ascontiguousarray(native)
+
+
+def _tell(watch: Watch | None, stage: str, done: int, total: int) -> None:
+    if watch is not None and watch(stage, done, total) is False:
+        raise CancelledError(f"the build was cancelled while it was at stage {stage!r}")

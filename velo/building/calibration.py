@@ -1,0 +1,352 @@
+"""What list a recall takes: measured by a build at its end, on rows held out for it; kept in the manifest.
+
+A sample of rows are the queries. Their exact neighbors among all other rows come from one pass over the
+input (:mod:`velo.building.held_out`); then the finished index is searched for them with growing lists, each
+query's own vertex taken as absent. That is done for several numbers of links in memory and for links on disk,
+since an open index may run any of these plans, and, with the most links, for k other than 10.
+
+Rows are about as hard to find as queries to come: on the project's data sets recall differs by 0.002 from
+lists of 48 on, by 0.01 at the shortest ones. The library takes a margin for that
+(zig/src/search/calibration.zig).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from velo import _native
+from velo.building.held_out import HeldOut, draw_distinct, exact_neighbors
+from velo.errors import BudgetTooSmallError
+from velo.formats.source import Source
+from velo.index import Index, open_index
+from velo.options import FILTER_PLANS, OpenTuning
+from velo.search.request import Request
+from velo.types import AnyArray
+
+__all__ = ["K_MEASURED", "Point", "calibrate", "excluding", "sample_size"]
+
+#: The k for which each number of links is measured (also in zig/src/search/calibration.zig).
+K_MEASURED: Final = 10
+
+_K_OTHERS: Final = (1, 100)
+
+#: Links in memory that are measured, besides all that were built.
+_LINKS: Final = (16, 8)
+
+_CODES_FILE: Final = "codes.bin"
+
+_ROWS_MIN: Final = 1000
+_SAMPLE_MAX: Final = 600
+
+_LISTS: Final = (10, 16, 26, 42, 68, 110, 180, 290, 470, 760, 1230, 2000)
+_LISTS_ON_DISK_MAX: Final = 760
+
+#: Lists longer than this are searched with a quarter of the sample.
+_LIST_FULL_SAMPLE: Final = 290
+
+#: Standard deviations within which a scan reads when it is measured: what it misses then, codes cannot tell.
+_SCAN_SIGMA: Final = 3.1
+_SCAN_LIST: Final = 512
+
+#: Queries that all workers have under way: few, for each takes memory beside the budget.
+_IN_FLIGHT: Final = 8
+
+#: Enough for a promise of 0.99, and where nothing more is to be had.
+_RECALL_ENOUGH: Final = 0.995
+_GAIN_MIN: Final = 0.0008
+
+
+def sample_size(row_count: int) -> int:
+    """How many rows are held out; 0 where there are too few to learn from."""
+    return 0 if row_count < _ROWS_MIN else min(_SAMPLE_MAX, max(60, row_count // 100))
+
+
+@dataclass(frozen=True)
+class Point:
+    """What searches with one list found and cost, a query: means over the sample, as in the manifest."""
+
+    list_size: int
+    recall: float
+    deviation: float
+    reads: float
+    rounds: float
+    estimates: float
+    expanded: float
+    scored: float
+
+    def to_dict(self) -> dict[str, float | int]:
+        """Six digits are more than a sample tells."""
+        return {name: round(value, 6) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A point with the share of its nearest that each query of a sample found; `rows` are those queries."""
+
+    point: Point
+    found: AnyArray
+    rows: AnyArray
+
+
+def excluding(
+    index: Index, queries: AnyArray, k: int, list_size: int, vertices: AnyArray, scan: bool = False
+) -> Request:
+    """Search for rows of the index, each taken as absent for its own search.
+
+    Parameters
+    ----------
+    index : Index
+    queries : ndarray of shape (m, dim)
+    k, list_size : int
+    vertices : ndarray of shape (m,), uint32
+        The vertex of each query.
+    scan : bool
+        Look at the codes of all rows, and read all that may be among the nearest.
+
+    Returns
+    -------
+    Request
+        Answered: ``vertices`` of shape (m, k), and the counters.
+    """
+    options = _native.new("velo_search_options")
+    options.k, options.list_size = k, list_size
+    if scan:
+        options.filter_plan, options.sigma = FILTER_PLANS["scan"], _SCAN_SIGMA
+    left_out = _native.pointer("uint32_t", np.ascontiguousarray(vertices, np.uint32))
+    options.excluded_vertices = left_out  # alive as long as left_out is
+    request = Request(queries, index.dim, k, options, [], _native.ffi.NULL)
+    with index._gate:
+        status = _native.lib.velo_search(
+            index._handle,
+            request.query_pointer,
+            request.dtype,
+            request.query_count,
+            request.filter_handles,
+            0,
+            options,
+            request.out,
+        )
+        _native.check(status, "queries")
+    return request
+
+
+def calibrate(
+    folder: Path,
+    source: Source,
+    order: AnyArray,
+    *,
+    metric: str,
+    seed: int,
+    threads: int | None,
+    start: int = 0,
+    stop: int | None = None,
+    memory_bytes: int = 0,
+    page_links: bool = True,
+    watch: Callable[[int], None] | None = None,
+) -> None:
+    """Measure the table behind ``recall`` for a finished index and put it into its manifest.
+
+    Parameters
+    ----------
+    folder : path
+    source : Source
+        What the index was built from.
+    order : ndarray of shape (n,)
+        The row of each vertex, counted from `start`.
+    metric, seed, threads :
+        As the index was built; with one thread and one seed the table is the same every time.
+    start, stop : int, optional
+        The rows of the source that the index holds.
+    memory_bytes : int
+        Budget of the index while it is searched, and of `order`; 0 is none. What it does not hold is not
+        measured: without room for links only links on disk are, and without room for codes nothing is.
+    page_links : bool
+        As the index was built: with them links on disk are measured, too.
+    watch : callable, optional
+        Called with a number of rows, rising to n; what it raises ends the measurement.
+    """
+    n = len(order)
+    tell = watch or (lambda _done: None)
+    tell(0)
+    rows = draw_distinct(source, sample_size(n), seed, start, stop)
+    k_most = min(max(_K_OTHERS), n // 10)
+    if len(rows) and k_most >= K_MEASURED:
+        held = exact_neighbors(source, rows, k_most, metric, start, stop, lambda done: tell(done // 2))
+        if len(held.rows) >= len(rows) // 2:
+            table = _Table(held, order, seed, threads, memory_bytes, page_links)
+            other_k = [k for k in _K_OTHERS if k <= k_most]
+            try:
+                curves = table.curves(folder, other_k, lambda share: tell(n // 2 + int(n // 2 * share)))
+            except BudgetTooSmallError:
+                curves = []
+            document = json.dumps({"queries": len(held.rows), "curves": curves, "scan": table.scan})
+            text = _native.ffi.new("char[]", document.encode())
+            if curves:
+                _native.check(_native.lib.velo_calibration_store(os.fsencode(folder), text), "path")
+    tell(n)
+
+
+class _Table:
+    """The curves of one index."""
+
+    def __init__(
+        self,
+        held: HeldOut,
+        order: AnyArray,
+        seed: int,
+        threads: int | None,
+        memory_bytes: int,
+        page_links: bool,
+    ) -> None:
+        self._held = held
+        self._order = order
+        self._seed = seed
+        self._threads = threads
+        self._memory_bytes = max(1, memory_bytes - order.nbytes) if memory_bytes else 0
+        self._page_links = page_links
+        #: What a look at all codes finds, where the graph does not find enough.
+        self.scan: dict[str, float | int] | None = None
+        chosen = np.zeros(len(order), bool)
+        chosen[held.rows] = True
+        vertices = np.flatnonzero(chosen[order])
+        self._vertices = vertices[np.argsort(order[vertices])].astype(np.uint32)
+        self._all = np.arange(len(held.rows))
+        # For what resembles what the whole sample has told.
+        self._part = self._all[:: max(1, min(4, len(self._all) // 100))]
+
+    def curves(
+        self, folder: Path, other_k: Sequence[int], tell: Callable[[float], None]
+    ) -> list[dict[str, Any]]:
+        """The whole table: all links first, which the others are compared with."""
+        found: list[tuple[int, int, list[_Seen]]] = []
+        steps = len(_LINKS) + len(other_k) + 2
+        with self._open(folder, None) as index:
+            most = index.info()["links_kept"]
+            widest: list[_Seen] = []
+            if most:
+                widest = self._curve(index, K_MEASURED, [])
+                found.append((K_MEASURED, most, widest))
+                if max(one.point.recall for one in widest) < _RECALL_ENOUGH:
+                    self.scan = self._search(
+                        index, K_MEASURED, _SCAN_LIST, self._part, scan=True
+                    ).point.to_dict()
+                tell(1 / steps)
+                for number, k in enumerate(other_k):
+                    found.append((k, most, self._curve(index, k, [])))
+                    tell((2 + number) / steps)
+        for number, links in enumerate(_LINKS):
+            if links < most:
+                with self._open(folder, links) as index:
+                    if index.info()["links_kept"] == links:
+                        found.append((K_MEASURED, links, self._curve(index, K_MEASURED, widest)))
+            tell((2 + len(other_k) + number) / steps)
+        if self._page_links:
+            with self._open(folder, 0) as index:
+                found.append((K_MEASURED, 0, self._curve(index, K_MEASURED, widest, _LISTS_ON_DISK_MAX)))
+        tell(1.0)
+        return [
+            {"k": k, "links": links, "points": [one.point.to_dict() for one in seen]}
+            for k, links, seen in found
+        ]
+
+    def _open(self, folder: Path, links: int | None) -> Index:
+        """The index with so many links in memory; 0 are links on disk."""
+        workers = self._threads or len(os.sched_getaffinity(0))
+        tuning = OpenTuning(links_kept=links or None, queries_in_flight=max(1, _IN_FLIGHT // workers))
+        if links == 0 and self._threads == 1:
+            # What links on disk find depends on the order in which reads end; one at a time, that is fixed.
+            tuning = OpenTuning(queries_in_flight=1, queue_depth=1)
+        if links != 0:
+            try:
+                return open_index(
+                    folder,
+                    threads=self._threads,
+                    memory=self._memory_bytes or None,
+                    plan="links_in_memory",
+                    tuning=tuning,
+                )
+            except BudgetTooSmallError:
+                if not self._page_links:
+                    raise
+                # Then only links on disk can be measured, within this budget
+        if 0 < self._memory_bytes < (folder / _CODES_FILE).stat().st_size:
+            raise BudgetTooSmallError("the budget does not hold the codes", argument="memory")
+        # Without a budget: what of it codes leave would become a cache.
+        return open_index(folder, threads=self._threads, plan="links_on_disk", tuning=tuning)
+
+    def _curve(self, index: Index, k: int, like: list[_Seen], longest: int = _LISTS[-1]) -> list[_Seen]:
+        """Points of growing lists until more would tell nothing.
+
+        With `like`, a curve of the same k that this one resembles, a part of the sample is enough.
+        """
+        seen: list[_Seen] = []
+        limit = min(index.n, longest)
+        few = bool(like) or k > K_MEASURED  # many neighbors a query tell as much as many queries
+        lists = _LISTS if k == K_MEASURED else sorted({max(k, _LISTS[0]), *_LISTS[::2]})
+        lists = [size for size in lists if size >= k]
+        for list_size in lists:
+            if list_size > limit and seen:
+                break
+            whole = not few and list_size <= _LIST_FULL_SAMPLE
+            one = self._search(index, k, list_size, self._all if whole else self._part)
+            if not whole:
+                known = [other for other in like or seen if len(other.rows) == len(self._all)]
+                known = [other for other in known if other.point.list_size <= list_size]
+                if known:
+                    one = _corrected(one, known[-1])
+            seen.append(one)
+            recalls = [other.point.recall for other in seen[-3:]]
+            if recalls[-1] >= _RECALL_ENOUGH or (
+                len(seen) > 3 and 0.5 < recalls[0] > recalls[-1] - _GAIN_MIN
+            ):
+                break
+        return seen
+
+    def _search(self, index: Index, k: int, list_size: int, rows: AnyArray, scan: bool = False) -> _Seen:
+        held = self._held.part(rows)
+        answered = excluding(index, held.queries, k, list_size, self._vertices[rows], scan)
+        vertices = answered.vertices
+        found_rows = np.where(vertices < 0, -1, self._order[np.maximum(vertices, 0)].astype(np.int64))
+        found = held.hits(found_rows, k) / np.maximum(1, np.minimum(k, (held.neighbors >= 0).sum(axis=1)))
+        stats = {name: float(values.mean()) for name, values in answered.stats().items()}
+        point = Point(
+            list_size=list_size,
+            recall=float(found.mean()),
+            deviation=float(found.std() / np.sqrt(len(found))),
+            reads=stats["reads"] + stats["shared_reads"],  # which of them were shared is chance
+            rounds=stats["rounds"],
+            estimates=stats["estimates"],
+            expanded=stats["expanded"],
+            scored=stats["records_scored"],
+        )
+        return _Seen(point, found, rows)
+
+
+def _corrected(seen: _Seen, known: _Seen) -> _Seen:
+    """A point seen on a part of the sample, by how much harder or easier that part was at a `known` point.
+
+    The same queries are hard there and here, so what is missing is scaled by what the whole sample misses
+    at the known point for each that the part misses.
+    """
+    part = known.found[np.searchsorted(known.rows, seen.rows)]
+    if (1 - part).sum() < 1.0:  # too little is missing to compare
+        return seen
+    scale = float(np.clip((1 - known.found).mean() / (1 - part).mean(), 0.5, 2.0))
+    alike = 0.0
+    if seen.found.std() > 0 and part.std() > 0:
+        alike = float(np.corrcoef(seen.found, part)[0, 1])
+    own = seen.point.deviation**2 * (1 - alike**2)
+    shared = (seen.found.var() * alike**2) / len(known.found)
+    point = replace(
+        seen.point,
+        recall=1 - (1 - seen.point.recall) * scale,
+        deviation=float(np.sqrt(own + shared)) * scale,
+    )
+    return _Seen(point, seen.found, seen.rows)

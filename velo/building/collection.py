@@ -1,0 +1,225 @@
+"""Sharded builds: a folder of indexes over contiguous ranges of rows; ``collection.json`` is written last."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from velo.building.build import Watch, build_shard, overall
+from velo.errors import IndexExistsError, InvalidArgumentError, VeloError
+from velo.folder.ids import given_ids
+from velo.folder.metadata import given_metadata
+from velo.folder.replace import durable_file, folder_to_fill, os_failure, sync_folder
+from velo.formats.files import as_source
+from velo.options import BuildOptions, whole_number
+from velo.types import Memory, PathLike, ProgressCallback
+
+__all__ = ["COLLECTION_FILE", "build_collection", "build_shards", "row_ranges", "shard_name"]
+
+COLLECTION_FILE: Final = "collection.json"
+FORMAT: Final = 1
+
+#: Stands in a folder that a build fills; what a killed build left is taken over by the next.
+_MARKER: Final = "building"
+
+
+def shard_name(number: int) -> str:
+    """The folder of a shard within its collection."""
+    return f"shard-{number:05d}"
+
+
+def row_ranges(rows: int, shards: int) -> list[tuple[int, int]]:
+    """Contiguous ranges of nearly equal size that cover all rows."""
+    return [(rows * number // shards, rows * (number + 1) // shards) for number in range(shards)]
+
+
+def build_collection(
+    path: PathLike,
+    vectors: Any,
+    *,
+    shards: int,
+    ids: Any = None,
+    metadata: Any = None,
+    metric: str = "l2",
+    build_memory: Memory | None = None,
+    search_memory: Memory | None = None,
+    memory_bits: int | None = None,
+    record_bits: int | None = None,
+    degree: int = 48,
+    build_list_size: int = 100,
+    alpha: float = 1.2,
+    links_kept: int = 32,
+    page_links: bool | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    store_vectors: bool = False,
+    calibrate: bool = True,
+    overwrite: bool = False,
+    progress: ProgressCallback | None = None,
+) -> Path:
+    """Build a collection of shards in a folder, for :mod:`velo_serving`.
+
+    Each shard holds a contiguous range of rows; without `ids` the ids are row numbers of the whole input, so
+    that answers of all shards can be merged.
+
+    Parameters
+    ----------
+    path : path
+        The folder to make; its shards are ``shard-00000`` and so on, each an index that opens by itself.
+    vectors : array-like of shape (n, d), memmap, path, Arrow list array, or VectorSource
+    shards : int
+        At most as many as rows.
+    build_memory : int, float or str, optional
+        Of each shard's build; they run one after the other.
+    search_memory : int, float or str, optional
+        The budget that searches will have, of all shards together; see :func:`velo.build`.
+    ids, metadata, metric, memory_bits, record_bits, degree, build_list_size, alpha, links_kept, page_links :
+        As for :func:`velo.build`.
+    threads, seed, store_vectors, calibrate, overwrite, progress :
+        As for :func:`velo.build`.
+
+    Returns
+    -------
+    pathlib.Path
+        The folder.
+    """
+    options = BuildOptions(
+        metric=metric,
+        search_memory=search_memory,
+        memory_bits=memory_bits,
+        record_bits=record_bits,
+        degree=degree,
+        build_list_size=build_list_size,
+        alpha=alpha,
+        links_kept=links_kept,
+        page_links=page_links,
+        threads=threads,
+        seed=seed,
+        store_vectors=store_vectors,
+        calibrate=calibrate,
+    )
+    source = as_source(vectors)
+    total = source.shape[0]
+
+    def watch_of(_number: int, start: int, stop: int) -> Watch | None:
+        if progress is None:
+            return None
+        report = progress
+        return overall(lambda done, _rows: report(start + done, total), stop - start)
+
+    return build_shards(
+        path,
+        source,
+        options,
+        shards=shards,
+        ids=ids,
+        metadata=metadata,
+        build_memory=build_memory,
+        overwrite=overwrite,
+        watch_of=watch_of,
+    )
+
+
+def build_shards(
+    path: PathLike,
+    vectors: Any,
+    options: BuildOptions,
+    *,
+    shards: int,
+    ids: Any = None,
+    metadata: Any = None,
+    build_memory: Memory | None = None,
+    overwrite: bool = False,
+    watch_of: Callable[[int, int, int], Watch | None] = lambda _number, _start, _stop: None,
+) -> Path:
+    """As :func:`build_collection`, with checked options; `watch_of(number, start, stop)` watches a shard."""
+    source = as_source(vectors)
+    total, dim = source.shape
+    options = options.for_vectors(total, dim)
+    shards = whole_number(shards, "shards", 1, 99_999)
+    if shards > max(total, 1):
+        raise InvalidArgumentError(f"{shards} shards cannot hold {total} vectors", argument="shards")
+    column = None if ids is None else given_ids(ids, total)
+    table = None if metadata is None else given_metadata(metadata, total).table()
+    target = Path(path)
+    with folder_to_fill(target, overwrite, COLLECTION_FILE) as folder:
+        made = _claim(folder)
+        try:
+            entries = []
+            for number, (start, stop) in enumerate(row_ranges(total, shards)):
+                build_shard(
+                    folder / shard_name(number),
+                    source,
+                    options,
+                    ids=None if column is None else column[start:stop],
+                    metadata=None if table is None else table.slice(start, stop - start),
+                    build_memory=build_memory,
+                    watch=watch_of(number, start, stop),
+                    start=start,
+                    stop=stop,
+                )
+                entries.append({"path": shard_name(number), "first_row": start, "rows": stop - start})
+            document = {"format": FORMAT, "n": total, "dim": dim, "metric": options.metric, "shards": entries}
+            _write_last(folder, document)
+        except OSError as error:
+            _abandon(folder, made)
+            if isinstance(error, VeloError):
+                raise
+            raise os_failure(error, str(error.filename or folder)) from error
+        except BaseException:
+            _abandon(folder, made)
+            raise
+    return target
+
+
+def _claim(folder: Path) -> bool:
+    """Make the folder, or take over what a killed build left there; True if it was made."""
+    try:
+        folder.mkdir()
+        made = True
+    except FileExistsError:
+        made = False
+        if not folder.is_dir():
+            raise IndexExistsError(f"{folder} is a file", argument="path") from None
+        left = [entry.name for entry in folder.iterdir()]
+        if _MARKER not in left and left:
+            what = (
+                "already holds a collection" if COLLECTION_FILE in left else "holds files that are not ours"
+            )
+            raise IndexExistsError(f"{folder} {what}", argument="path") from None
+        _remove_shards(folder)
+    except FileNotFoundError as error:
+        raise InvalidArgumentError(
+            f"cannot create {folder}: its parent folder does not exist", argument="path"
+        ) from error
+    except OSError as error:
+        raise os_failure(error, str(folder)) from error
+    try:
+        (folder / _MARKER).touch()
+    except OSError as error:
+        raise os_failure(error, str(folder)) from error
+    return made
+
+
+def _remove_shards(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if re.fullmatch(r"shard-\d{5}", entry.name):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _abandon(folder: Path, made: bool) -> None:
+    _remove_shards(folder)
+    (folder / _MARKER).unlink(missing_ok=True)
+    if made:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_last(folder: Path, document: dict[str, Any]) -> None:
+    with durable_file(folder / COLLECTION_FILE) as file:
+        file.write(f"{json.dumps(document, indent=2)}\n".encode())
+    (folder / _MARKER).unlink(missing_ok=True)
+    sync_folder(folder)

@@ -1,0 +1,271 @@
+"""Rows of an index as queries, and their exact neighbors among the other rows, to measure against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from velo.formats.source import ArraySource, RawSource, Source, chunk_rows
+from velo.types import AnyArray, Float64Array, Int64Array
+
+__all__ = ["HeldOut", "draw_distinct", "draw_rows", "exact_neighbors", "rows_of"]
+
+#: Elements of the matrix of distances computed at once; what is sorted of them takes some 80 bytes each.
+_BLOCK_ELEMENTS = 1 << 17
+
+#: Queries whose hits are counted at once: some 100 bytes a neighbor.
+_HITS_QUERIES = 100
+
+#: Neighbors kept beyond those asked for, so that equals of the last one are known.
+_SLACK = 28
+
+#: Of the largest number in a distance: what rounding in float64 may make of two equal ones.
+_EQUAL = 1e-13
+
+#: Rows drawn for one that is kept, so that those which come twice show.
+_DRAWS = 4
+
+#: So many rows that come once tell enough.
+_SINGLE_MIN = 60
+
+#: Rows of a file that pass by in the time of one read of its own, or so.
+_ROWS_A_SEEK = 64
+
+
+class HeldOut(NamedTuple):
+    """Rows taken as queries, and what an exact search among all other rows finds.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (m,), int64
+        Within the range of rows that was searched, ascending.
+    queries : ndarray of shape (m, d)
+        Those rows, in the type of the input.
+    neighbors : ndarray of shape (m, at most k + 28), int64
+        Rows by ascending distance, -1 where there are no more.
+    distances : ndarray of the same shape, float64
+        Ascending; infinity where there is no neighbor. Those of one metric compare with each other only.
+    slack : ndarray of shape (m,), float64
+        Distances of a query that differ by less are equal.
+    """
+
+    rows: Int64Array
+    queries: AnyArray
+    neighbors: Int64Array
+    distances: Float64Array
+    slack: Float64Array
+
+    def part(self, places: AnyArray) -> HeldOut:
+        """Some of these queries."""
+        return HeldOut(
+            self.rows[places],
+            self.queries[places],
+            self.neighbors[places],
+            self.distances[places],
+            self.slack[places],
+        )
+
+    def hits(self, found: Int64Array, k: int) -> Int64Array:
+        """How many of each query's k nearest were found; equals of the k-th count as it does.
+
+        Parameters
+        ----------
+        found : ndarray of shape (m, k), int64
+            Rows, -1 for none.
+        k : int
+
+        Returns
+        -------
+        ndarray of shape (m,), int64
+        """
+        counts = np.empty(len(found), np.int64)
+        for first in range(0, len(found), _HITS_QUERIES):
+            some = slice(first, first + _HITS_QUERIES)
+            neighbors, distances = self.neighbors[some], self.distances[some]
+            reach = distances[:, min(k, distances.shape[1]) - 1]
+            near = (distances <= (reach + self.slack[some])[:, None]) & (neighbors >= 0)
+            # A pair of query and row as one number; those of no row match nothing.
+            offsets = np.arange(len(neighbors))[:, None] << 32
+            pairs = np.where(found[some] < 0, -1, found[some] + offsets)
+            correct = np.isin(pairs, (neighbors + offsets)[near])
+            counts[some] = np.minimum(correct.sum(axis=1), np.minimum(k, (neighbors >= 0).sum(axis=1)))
+        return counts
+
+
+def draw_rows(row_count: int, count: int, seed: int) -> Int64Array:
+    """`count` different rows out of `row_count`, ascending; all where there are no more."""
+    if count >= row_count:
+        return np.arange(row_count)
+    return np.sort(np.random.default_rng([seed, 7]).choice(row_count, count, replace=False))
+
+
+def draw_distinct(
+    source: Source, count: int, seed: int, start: int = 0, stop: int | None = None
+) -> Int64Array:
+    """Up to `count` rows to hold out, ascending; where there are some, such as come once in a larger draw.
+
+    Where most rows are copies of a few, a plain draw tells how well copies find each other, and queries to
+    come are no copies.
+
+    Parameters
+    ----------
+    source : Source
+    count, seed : int
+    start, stop : int, optional
+        The range of rows to draw from.
+
+    Returns
+    -------
+    ndarray of shape (m,), int64
+        Counted from `start`; m is `count`, or fewer where few rows are different.
+    """
+    stop = source.shape[0] if stop is None else stop
+    drawn = draw_rows(stop - start, _DRAWS * count, seed)
+    if len(drawn) == 0 or count == 0:
+        return drawn[:0]
+    values = np.ascontiguousarray(rows_of(source, drawn, start, stop))
+    keys = values.view(np.dtype((np.void, values.dtype.itemsize * values.shape[1]))).ravel()
+    _, first, times = np.unique(keys, return_index=True, return_counts=True)
+    random = np.random.default_rng([seed, 11])
+    single, several = (random.permutation(first[chosen]) for chosen in (times == 1, times > 1))
+    chosen = single if len(single) >= _SINGLE_MIN else np.concatenate([single, several])
+    return np.sort(drawn[chosen[:count]])
+
+
+def exact_neighbors(
+    source: Source,
+    rows: Int64Array,
+    k: int,
+    metric: str,
+    start: int = 0,
+    stop: int | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> HeldOut:
+    """The k nearest other rows of each of some rows, in one pass over the vectors and in bounded memory.
+
+    Parameters
+    ----------
+    source : Source
+    rows : ndarray of shape (m,), int64
+        Ascending, counted from `start`.
+    k : int
+    metric : {"l2", "ip", "cosine"}
+    start, stop : int, optional
+        The range of rows that take part.
+    watch : callable, optional
+        Called with the number of rows done.
+
+    Returns
+    -------
+    HeldOut
+        Without the rows whose k-th neighbor has more equals than are kept: nobody can tell what to find.
+    """
+    stop = source.shape[0] if stop is None else stop
+    queries = rows_of(source, rows, start, stop)
+    # Far from the origin |x|^2 - 2 q x would drown what lies between neighbors: it is taken around queries.
+    middle = np.median(queries.astype(np.float64), axis=0) if metric == "l2" and len(queries) else None
+    wide = _prepared(queries, metric, middle)
+    lengths = np.einsum("ij,ij->i", wide, wide)
+    wide *= -2.0 if metric == "l2" else -1.0
+    if metric == "l2":  # |x|^2 - 2 q x in one product; |q|^2 changes no order
+        wide = np.column_stack([wide, np.ones(len(wide))])
+    kept = min(k + _SLACK, max(1, stop - start - 1))
+    best = _Nearest(len(rows), kept)
+    block = max(256, _BLOCK_ELEMENTS // max(len(rows), source.shape[1]))
+    done = 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for chunk in source.chunks(block, start, stop):
+            base = _prepared(chunk, metric, middle)
+            if metric == "l2":
+                base = np.column_stack([base, np.einsum("ij,ij->i", base, base)])
+            distances = wide @ base.T
+            first, last = np.searchsorted(rows, [done, done + len(chunk)])
+            distances[np.arange(first, last), rows[first:last] - done] = np.inf
+            # Of the first rows all are near enough: a few at a time, for sorting them takes memory.
+            step = kept if done == 0 else len(chunk)
+            for at in range(0, len(chunk), step):
+                best.take(distances[:, at : at + step], done + at)
+            done += len(chunk)
+            if watch is not None:
+                watch(done)
+    slack = _EQUAL * np.maximum(lengths, np.abs(best.distances).max(axis=1, where=best.rows >= 0, initial=0))
+    known = HeldOut(rows, queries, best.rows, best.distances, slack)
+    # Equal to the last one kept, the k-th may have equals that were not kept.
+    clear = known.distances[:, min(k, kept) - 1] + slack < known.distances[:, -1]
+    return known.part(np.flatnonzero(clear | (kept >= stop - start - 1)))
+
+
+def rows_of(source: Source, rows: Int64Array, start: int, stop: int) -> AnyArray:
+    """Some rows, by number: straight away where the source can begin anywhere, else as they pass by.
+
+    Parameters
+    ----------
+    source : Source
+    rows : ndarray of shape (m,), int64
+        Ascending, counted from `start`.
+    start, stop : int
+        The range of rows that take part.
+
+    Returns
+    -------
+    ndarray of shape (m, d)
+        In the type of the source.
+    """
+    out = np.empty((len(rows), source.shape[1]), source.dtype)
+    few = len(rows) * _ROWS_A_SEEK < stop - start
+    if isinstance(source, ArraySource) or (isinstance(source, RawSource) and few):
+        for place, row in enumerate(rows):
+            # To its end, for only then a mapped file's pages leave the resident set.
+            for chunk in source.chunks(1, start + int(row), start + int(row) + 1):
+                out[place] = chunk[0]
+        return out
+    done = 0
+    for chunk in source.chunks(chunk_rows(source.shape[1] * source.dtype.itemsize), start, stop):
+        first, last = np.searchsorted(rows, [done, done + len(chunk)])
+        out[first:last] = chunk[rows[first:last] - done]
+        done += len(chunk)
+    return out
+
+
+def _prepared(rows: AnyArray, metric: str, middle: Float64Array | None) -> Float64Array:
+    """Rows as they are multiplied: in float64, around `middle`, or of length one."""
+    wide = rows.astype(np.float64)
+    if middle is not None:
+        wide -= middle
+    if metric == "cosine":
+        norms = np.sqrt(np.einsum("ij,ij->i", wide, wide))
+        wide /= np.where(norms > 0, norms, 1)[:, None]
+    return wide
+
+
+class _Nearest:
+    """The nearest rows of each query so far."""
+
+    def __init__(self, queries: int, kept: int) -> None:
+        self.rows: Int64Array = np.full((queries, kept), -1, np.int64)
+        self.distances: Float64Array = np.full((queries, kept), np.inf)
+
+    def take(self, distances: Float64Array, first_row: int) -> None:
+        """Distances of the next rows, of shape (queries, rows)."""
+        query, column = np.nonzero(distances < self.distances[:, -1:])
+        if len(query) == 0:
+            return
+        # What is near enough, in a row of each query's own: mostly little, but everything in the first block.
+        counts = np.bincount(query, minlength=len(self.rows))
+        place = np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
+        fresh = np.full((len(self.rows), counts.max()), np.inf)
+        rows = np.full(fresh.shape, -1, np.int64)
+        fresh[query, place] = distances[query, column]
+        rows[query, place] = first_row + column
+        kept = self.rows.shape[1]
+        everything = np.concatenate([self.distances, fresh], axis=1)
+        all_rows = np.concatenate([self.rows, rows], axis=1)
+        if everything.shape[1] > 4 * kept:
+            order = np.argpartition(everything, kept - 1, axis=1)[:, :kept]
+            everything = np.take_along_axis(everything, order, axis=1)
+            all_rows = np.take_along_axis(all_rows, order, axis=1)
+        order = np.argsort(everything, axis=1, kind="stable")[:, :kept]
+        self.distances = np.take_along_axis(everything, order, axis=1)
+        self.rows = np.take_along_axis(all_rows, order, axis=1)

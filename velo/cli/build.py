@@ -1,0 +1,113 @@
+"""``velo build``."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from velo.building.build import Watch, build_shard
+from velo.building.collection import COLLECTION_FILE, build_shards
+from velo.cli.output import console, emit_json, facts, size_text, watching
+from velo.errors import UnknownColumnError
+from velo.folder.manifest import read_manifest
+from velo.folder.metadata import given_metadata
+from velo.formats import open_vectors
+from velo.options import BuildOptions
+
+__all__ = ["run"]
+
+
+def run(
+    vectors: Path,
+    output: Path,
+    *,
+    metadata: Path | None,
+    column: str | None,
+    ids_column: str | None,
+    shards: int | None,
+    build_memory: str | None,
+    overwrite: bool,
+    resume: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Build from a file and tell what came of it."""
+    options = BuildOptions(**given)
+    source = open_vectors(vectors, column=column)
+    table = None if metadata is None else given_metadata(metadata, source.shape[0]).table()
+    ids = None
+    if ids_column is not None:
+        if table is None or ids_column not in table.column_names:
+            raise UnknownColumnError(f"the metadata has no column {ids_column!r}", argument="ids_column")
+        ids = table.column(ids_column)
+        table = table.drop_columns([ids_column])
+    started = time.perf_counter()
+    if shards is None:
+        with watching("") as watch:
+            build_shard(
+                output,
+                source,
+                options,
+                ids=ids,
+                metadata=table,
+                build_memory=build_memory,
+                overwrite=overwrite,
+                resume=resume,
+                watch=watch,
+                resumed=_tell_resumed,
+            )
+        summary = _summary(output)
+    else:
+        with ExitStack() as bars:
+
+            def watch_of(number: int, _start: int, _stop: int) -> Watch | None:
+                bars.pop_all().close()
+                return bars.enter_context(watching(f"{number + 1}/{shards}"))
+
+            build_shards(
+                output,
+                source,
+                options,
+                shards=shards,
+                ids=ids,
+                metadata=table,
+                build_memory=build_memory,
+                overwrite=overwrite,
+                watch_of=watch_of,
+            )
+        collection = json.loads((output / COLLECTION_FILE).read_bytes())
+        parts = [_summary(output / shard["path"]) for shard in collection["shards"]]
+        summary = {name: collection[name] for name in ("n", "dim", "metric")}
+        summary |= {"shards": len(parts), "disk_bytes": sum(part["disk_bytes"] for part in parts)}
+    seconds = time.perf_counter() - started
+    summary = {"path": str(output), **summary, "seconds": round(seconds, 3)}
+    if as_json:
+        emit_json(summary)
+        return
+    shown = dict(summary)
+    shown["disk_bytes"] = (
+        f"{size_text(summary['disk_bytes'])} ({summary['disk_bytes'] / summary['n']:.0f} B a vector)"
+    )
+    shown["n"] = f"{summary['n']:,}"
+    shown["seconds"] = f"{seconds:,.1f} ({summary['n'] / seconds:,.0f} rows/s)"
+    console().print(facts(shown))
+
+
+def _tell_resumed(stage: str, done: int, total: int) -> None:
+    far = f", {done / total:.0%} done" if done else ""
+    console(stderr=True).print(f"resuming an unfinished build of the same vectors: stage {stage}{far}")
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    manifest = read_manifest(folder)
+    return {
+        "n": manifest.row_count,
+        "dim": manifest.dim,
+        "metric": manifest.metric,
+        "bits": f"{manifest.memory_bits} + {manifest.record_bits}",
+        "page_count": manifest.page_count,
+        "disk_bytes": sum(entry.stat().st_size for entry in folder.iterdir() if entry.is_file()),
+    }

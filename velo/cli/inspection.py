@@ -1,0 +1,185 @@
+"""``velo info``, ``velo verify`` and ``velo doctor``."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import velo
+from velo import _native
+from velo._native import loader
+from velo.building.collection import COLLECTION_FILE
+from velo.cli.output import EXIT_ERROR, console, emit_json, facts, size_text, table
+from velo.errors import NativeLibraryError, NotAnIndexError
+from velo.index import device_dict, open_index, verify_folder
+from velo.options import IO_CODES
+
+__all__ = ["doctor", "info", "probe", "verify"]
+
+
+def _folders(path: Path) -> list[Path]:
+    """The index itself, or the shards of a collection."""
+    if (path / COLLECTION_FILE).is_file():
+        return sorted(entry for entry in path.iterdir() if entry.name.startswith("shard-"))
+    return [path]
+
+
+def info(path: Path, *, memory: str | None, io: Any, plan: Any, as_json: bool) -> None:
+    """Print what an index, or each shard of a collection, is."""
+    found = []
+    for folder in _folders(path):
+        with open_index(folder, memory=memory, io=io, plan=plan) as index:
+            found.append(index.info())
+    if as_json:
+        emit_json(found[0] if len(found) == 1 else {"shards": found})
+        return
+    for one in found:
+        _print_info(one)
+
+
+def _print_info(one: dict[str, Any]) -> None:
+    out = console()
+    n, floats = one["n"], one["n"] * one["dim"] * 4
+    device = one["device"]
+    direct = "O_DIRECT" if device["direct"] else "buffered"
+    out.print(
+        facts(
+            {
+                "vectors": f"{n:,} x {one['dim']} {one['dtype']}, {one['metric']}, {one['ids']} ids",
+                "columns": ", ".join(one["columns"]) or "none",
+                "codes": f"{one['memory_bits']} bits a dimension in memory + {one['record_bits']} on disk",
+                "graph": f"degree {one['degree']}, "
+                + (
+                    f"{one['edges_per_vertex']:.1f} edges a vertex in pages, "
+                    f"{one['adjacency_bits_per_edge']:.1f} bits an edge"
+                    if one["page_links"]
+                    else "no edges in pages"
+                ),
+                "pages": f"{one['page_count']:,} of {one['page_size']:,} B, "
+                f"{one['records_per_page']:.1f} records each",
+                "plan": f"{one['plan']}, "
+                f"{one['links_kept']} of {one['links_built']} links a vertex in memory",
+                "device": f"{device['name']}, {direct}: {device['reason']}",
+                "workers": f"{one['threads']} threads, {one['queries_in_flight']} queries in flight each",
+                "vectors.bin": "stored" if one["stores_vectors"] else "not stored",
+                "uuid": one["uuid"],
+            },
+            title=one["path"],
+        )
+    )
+    memory = table("memory:", "bytes", "B a vector", "of float32")
+    for name, size in (*one["memory_bytes"].items(), ("together", one["memory_bytes_total"])):
+        memory.add_row(name, size_text(size), f"{size / n:.1f}", f"{size / floats:.1%}")
+    if one["memory_budget_bytes"]:
+        budget = one["memory_budget_bytes"]
+        memory.add_row("budget", size_text(budget), f"{budget / n:.1f}", f"{budget / floats:.1%}")
+    out.print()
+    out.print(memory)
+    disk = table("disk:", "bytes", "B a vector")
+    for name, size in (*one["disk_bytes"].items(), ("together", sum(one["disk_bytes"].values()))):
+        disk.add_row(name, size_text(size), f"{size / n:.1f}")
+    out.print()
+    out.print(disk)
+
+
+def verify(path: Path, *, as_json: bool) -> None:
+    """Check an index, or each shard of a collection."""
+    pages = {folder.name: verify_folder(folder) for folder in _folders(path)}
+    if not pages:
+        raise NotAnIndexError(f"{path} is a collection without shards", argument="path")
+    if as_json:
+        emit_json({"path": str(path), "sound": True, "pages_checked": sum(pages.values())})
+        return
+    console().print(f"{path} is sound: {sum(pages.values()):,} pages and every other file checked")
+
+
+def probe(folder: Path, io: str = "auto") -> dict[str, Any]:
+    """The device that files in `folder` would be read with."""
+    device = _native.new("velo_device_info")
+    _native.check(_native.lib.velo_device_probe(os.fsencode(folder), IO_CODES[io], device), "folder")
+    return dict(device_dict(device))
+
+
+def doctor(folder: Path, *, as_json: bool) -> None:
+    """Print what this machine and installation are like."""
+    memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    report: dict[str, Any] = {
+        "velo": velo.__version__,
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memlock_bytes": None if memlock == resource.RLIM_INFINITY else memlock,
+    }
+    problem = None
+    try:
+        report["library"] = {
+            "path": str(loader.library_path()),
+            "version": _native.version(),
+            "cpu_level": _native.text(_native.lib.velo_cpu_level()),
+        }
+        report["folder"] = str(folder.resolve())
+        report["device"] = probe(folder)
+    except NativeLibraryError as error:
+        problem = error
+        report["library"] = {"error": error.message}
+    report["serving"] = _serving()
+    if as_json:
+        emit_json(report)
+    else:
+        _print_doctor(report)
+    if problem is not None:
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _serving() -> dict[str, str | None]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, str | None] = {}
+    for name in ("ray", "fastapi", "uvicorn"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _print_doctor(report: dict[str, Any]) -> None:
+    out = console()
+    library = report["library"]
+    memlock = report["memlock_bytes"]
+    rows: dict[str, Any] = {
+        "velo": report["velo"],
+        "python": report["python"],
+        "system": f"{report['system']}, {report['cores']} cores, {size_text(report['memory_bytes'])}",
+        "locked memory": "unlimited" if memlock is None else f"at most {size_text(memlock)}",
+    }
+    if "error" in library:
+        rows["library"] = library["error"]
+    else:
+        rows["library"] = f"{library['version']}, kernels {library['cpu_level']} ({library['path']})"
+        device = report["device"]
+        rows["folder"] = report["folder"]
+        rows["device"] = f"{device['name']}: {device['reason']}"
+        rows["reads"] = (
+            "O_DIRECT" if device["direct"] else f"buffered ({_errno_text(device['direct_errno'])})"
+        )
+        if device["uring_errno"]:
+            rows["io_uring"] = f"refused ({_errno_text(device['uring_errno'])})"
+        if device["advice"]:
+            rows["advice"] = device["advice"]
+    rows["serving"] = ", ".join(
+        f"{name} {version or 'not installed'}" for name, version in report["serving"].items()
+    )
+    out.print(facts(rows))
+
+
+def _errno_text(number: int) -> str:
+    return f"{errno.errorcode.get(abs(number), abs(number))}: {os.strerror(abs(number))}"

@@ -1,0 +1,96 @@
+"""``velo tune``: options proposed by small indexes over a sample."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from velo.cli.output import console, emit_json, size_text, table
+from velo.cli.plan import costs_text
+from velo.formats import open_vectors
+from velo.planning.tune import DEGREES, Proposal, TunedCandidate, tune
+
+__all__ = ["run"]
+
+
+def run(vectors: Path, *, column: str | None, degrees: list[int] | None, as_json: bool, **given: Any) -> None:
+    """Try candidates and print a row for each, the proposal, and the lines that follow from it."""
+    told = ("", 0)
+
+    def tell(doing: str, done: int, total: int) -> None:
+        nonlocal told
+        if (doing, done) != told:
+            told = (doing, done)
+            sys.stderr.write(f"{done}/{total} {doing}\n" if done else f"{doing}\n")
+            sys.stderr.flush()
+
+    source = open_vectors(vectors, column=column)
+    found = tune(source, degrees=degrees or DEGREES, progress=tell, **given)
+    build_line = found.build_line(shlex.quote(str(vectors))) + (
+        f" --column {shlex.quote(column)}" if column else ""
+    )
+    if as_json:
+        emit_json(
+            {**found.to_dict(), "lines": {"build": build_line, "open": found.open_line()}},
+        )
+        return
+    _print(found, build_line)
+
+
+def _print(found: Proposal, build_line: str) -> None:
+    out = console()
+    shown = table(
+        "",
+        "degree",
+        "bits",
+        "links",
+        "list",
+        "recall",
+        "reads",
+        "rounds",
+        "QPS",
+        "ms",
+        "memory",
+        "disk B",
+        "build s",
+    )
+    for one in found.candidates:
+        shown.add_row(*_cells(one, one is found.chosen))
+    out.print(shown)
+    chosen = found.chosen
+    out.print(
+        f"\nfor recall {found.recall} at k = {found.k} within {size_text(found.budget_bytes)}, "
+        f"{found.n:,} x {found.dim} vectors; links are those a vertex in memory, disk B is a vector"
+    )
+    if found.n > found.sample_rows:
+        out.print(
+            f"counts and times are for all rows, reckoned from {found.sample_rows:,} and a quarter of them; "
+            f"of the sample itself: list {chosen.sample_list_size:.0f}, {chosen.sample_reads:.1f} reads in "
+            f"{chosen.sample_rounds:.1f} rounds, built in {chosen.sample_build_s:.1f} s"
+        )
+    out.print(costs_text(found.costs))
+    if not chosen.reached:
+        out.print(
+            f"no candidate came to recall {found.recall} with lists up to {chosen.sample_list_size:.0f}"
+        )
+    out.print(f"\n{build_line}\n{found.open_line()}", soft_wrap=True)
+
+
+def _cells(one: TunedCandidate, chosen: bool) -> tuple[str, ...]:
+    return (
+        "*" if chosen else "",
+        str(one.degree),
+        f"{one.memory_bits} + {one.record_bits}",
+        str(one.links_kept) if one.plan == "links_in_memory" else "disk",
+        f"{one.list_size:.0f}",
+        f"{one.recall:.3f}",
+        f"{one.reads:.1f}",
+        f"{one.rounds:.1f}",
+        f"{one.queries_per_s:,.0f}",
+        f"{one.latency_us / 1e3:.2f}",
+        size_text(one.memory_bytes),
+        f"{one.disk_bytes_per_vector:.0f}",
+        f"{one.build_s:,.0f}",
+    )

@@ -1,0 +1,72 @@
+"""Filters: conditions on the metadata of the rows that a search may return.
+
+One tree in several dresses: expressions, dicts (in the manner of MongoDB or of OpenAI's vector stores), JSON,
+and SQL text. They mean the same and cost the same::
+
+    (velo.col("year") >= 2020) & velo.col("tags").contains_all(["cat", "sofa"])
+    {"year": {"$gte": 2020}, "tags": {"$all": ["cat", "sofa"]}}
+    "year >= 2020 AND array_contains_all(tags, ARRAY['cat', 'sofa'])"
+
+``docs/filters.md`` shows them side by side.
+
+Nulls follow SQL and Arrow (Kleene's three-valued logic): a comparison with a null is null, ``~`` null is
+null, ``false & null`` is false, ``true | null`` is true, and a row passes only where the whole is true. So
+neither ``year == 2020`` nor ``year != 2020`` passes a row whose year is null; ``is_null()`` does. NaN is
+unequal to everything, itself included: ``x != 1`` passes it, ``x < 1`` and ``x >= 1`` do not.
+
+Comparisons are exact, whatever the types: ``year >= 2019.5`` over whole numbers is ``year >= 2020``, and a
+constant beyond a column's type is simply above or below all its values. Only a Python float against a column
+of float32 or float16 is rounded to it first, so that ``price == 0.1`` finds what was stored from 0.1.
+"""
+
+from __future__ import annotations
+
+from velo.filters.dicts import from_dict, from_json, to_json
+from velo.filters.sql import from_sql
+from velo.filters.text import from_text
+from velo.filters.tree import (
+    DEPTH_MAX,
+    NODES_MAX,
+    VALUES_MAX,
+    And,
+    Between,
+    Column,
+    Compare,
+    Contains,
+    Expr,
+    IsIn,
+    IsNull,
+    Not,
+    Or,
+    StartsWith,
+    Value,
+    col,
+    refuse,
+    to_dict,
+)
+
+__all__ = [
+    "DEPTH_MAX",
+    "NODES_MAX",
+    "VALUES_MAX",
+    "And",
+    "Between",
+    "Column",
+    "Compare",
+    "Contains",
+    "Expr",
+    "IsIn",
+    "IsNull",
+    "Not",
+    "Or",
+    "StartsWith",
+    "Value",
+    "col",
+    "from_dict",
+    "from_json",
+    "from_sql",
+    "from_text",
+    "refuse",
+    "to_dict",
+    "to_json",
+]

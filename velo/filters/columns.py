@@ -1,0 +1,347 @@
+"""How a column of any Arrow type is stored, filtered and given back.
+
+=====================================  ======================================  ==========================
+as given                               as stored in ``columns.arrow``          what a filter sees
+=====================================  ======================================  ==========================
+bool, integers, float32, float64       as given                                as given
+float16                                float32                                 float32
+timestamp, duration, date, time        as given                                its integers
+string (any kind)                      codes of a sorted dictionary            the codes
+dictionary of any of these             as its values                           as its values
+list of string                         list of codes                           the codes
+list of integer                        list of int64; of codes if an element   the integers, or the codes
+                                       is null or beyond int64
+null                                   bool, all null                          bool
+anything else                          as given                                nothing: returned, not filtered
+=====================================  ======================================  ==========================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import pyarrow
+import pyarrow.compute
+
+from velo.errors import InvalidArgumentError
+from velo.filters.domain import FloatSpace, RankSpace, Space, WholeSpace
+
+__all__ = ["FilterColumn", "Kind", "NativeType", "describe", "encode", "restore"]
+
+# What passes through here is of every Arrow type: the stubs, generic in it, have nothing to check.
+pa: Any = pyarrow
+pc: Any = pyarrow.compute
+ArrowType: TypeAlias = Any
+ArrowArray: TypeAlias = Any
+
+
+class NativeType(IntEnum):
+    """``velo_column_type`` of ``velo.h``."""
+
+    BOOL = 0
+    I8 = 1
+    I16 = 2
+    I32 = 3
+    I64 = 4
+    U8 = 5
+    U16 = 6
+    U32 = 7
+    U64 = 8
+    F32 = 9
+    F64 = 10
+    CODE32 = 11
+    LIST_CODE32 = 12
+    LIST_I64 = 13
+
+
+#: What kind of constant a column, or an element of its lists, is compared with.
+Kind: TypeAlias = Literal["bool", "int", "float", "string", "timestamp", "date", "time", "duration"]
+
+_INTEGERS: Final = {
+    pa.int8(): NativeType.I8,
+    pa.int16(): NativeType.I16,
+    pa.int32(): NativeType.I32,
+    pa.int64(): NativeType.I64,
+    pa.uint8(): NativeType.U8,
+    pa.uint16(): NativeType.U16,
+    pa.uint32(): NativeType.U32,
+    pa.uint64(): NativeType.U64,
+}
+_SECOND: Final = 10**9
+_UNITS: Final = {"s": _SECOND, "ms": 10**6, "us": 10**3, "ns": 1}
+_CODES_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class FilterColumn:
+    """One column as filters see it.
+
+    Attributes
+    ----------
+    name : str
+    arrow_type : pyarrow.DataType
+        As it was given.
+    native_type : NativeType or None
+        None: stored and returned, but not filtered on.
+    kind : str or None
+    dictionary : pyarrow.Array or None
+        The sorted values behind codes.
+    has_nulls : bool
+    unit_ns : int
+        Nanoseconds in one unit of a temporal column.
+    zone : str or None
+        Of a timestamp.
+    """
+
+    name: str
+    arrow_type: ArrowType
+    native_type: NativeType | None
+    kind: Kind | None
+    dictionary: ArrowArray | None = None
+    has_nulls: bool = True
+    unit_ns: int = 1
+    zone: str | None = None
+
+    @property
+    def is_list(self) -> bool:
+        return self.native_type in (NativeType.LIST_CODE32, NativeType.LIST_I64)
+
+    @property
+    def has_nan(self) -> bool:
+        return self.kind == "float"
+
+    @cached_property
+    def space(self) -> Space:
+        """The whole numbers that stand for its values, or for the elements of its lists."""
+        native = self.native_type
+        if self.dictionary is not None:
+            return RankSpace(self.dictionary)
+        if native in (NativeType.F32, NativeType.F64):
+            bits = 32 if native == NativeType.F32 else 64
+            return FloatSpace(bits, 16 if pa.types.is_float16(_plain_type(self.arrow_type)) else bits)
+        if native == NativeType.BOOL:
+            return WholeSpace(0, 1)
+        width = {"8": 8, "6": 16, "2": 32, "4": 64}[NativeType(native or 0).name[-1]]
+        if native in (NativeType.U8, NativeType.U16, NativeType.U32, NativeType.U64):
+            return WholeSpace(0, 2**width - 1)
+        return WholeSpace(-(2 ** (width - 1)), 2 ** (width - 1) - 1)
+
+
+def _is_string(kind: ArrowType) -> bool:
+    view = getattr(pa.types, "is_string_view", lambda _: False)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or view(kind))
+
+
+def _is_list(kind: ArrowType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_list_view(kind))
+
+
+def _is_list_view(kind: ArrowType) -> bool:
+    view = getattr(pa.types, "is_list_view", lambda _: False)
+    large_view = getattr(pa.types, "is_large_list_view", lambda _: False)
+    return bool(view(kind) or large_view(kind))
+
+
+def _plain_type(kind: ArrowType) -> ArrowType:
+    """The type of the values, without dictionary, run lengths or extension around them."""
+    while True:
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+            kind = kind.value_type
+        else:
+            return kind
+
+
+def _one_array(column: ArrowArray) -> ArrowArray:
+    if isinstance(column, pa.ChunkedArray):
+        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return column
+
+
+def _plain_values(column: ArrowArray) -> ArrowArray:
+    """The values of a chunked column, in its plain type."""
+    while True:
+        kind = column.type
+        if isinstance(kind, pa.BaseExtensionType):
+            column = pa.chunked_array([chunk.storage for chunk in column.chunks], kind.storage_type)
+        elif pa.types.is_dictionary(kind):
+            column = column.cast(kind.value_type)
+        elif pa.types.is_run_end_encoded(kind):
+            column = pa.chunked_array([pc.run_end_decode(chunk) for chunk in column.chunks], kind.value_type)
+        else:
+            return column
+
+
+def encode(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
+    """The stored form of a column, in placement order.
+
+    Parameters
+    ----------
+    name : str
+    column : pyarrow.ChunkedArray
+    rows : Arrow array of the row of each vertex
+    """
+    plain = _plain_values(column)
+    kind = plain.type
+    if _is_string(kind):
+        return _codes(name, plain).take(rows)
+    if _is_list(kind):
+        element = _plain_type(kind.value_type)
+        if _is_string(element) or pa.types.is_integer(element):
+            return _with_null_codes(_lists(name, plain, element).take(rows))
+    elif pa.types.is_float16(kind):
+        return _one_array(plain.take(rows)).cast(pa.float32())
+    elif pa.types.is_null(kind):
+        return pa.nulls(len(rows), pa.bool_())
+    return _one_array(_taken(name, plain, rows))
+
+
+def _taken(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
+    try:
+        return column.take(rows)
+    except pa.ArrowException as error:
+        message = f"metadata: column {name!r} of type {column.type} cannot be stored: {error}"
+        raise InvalidArgumentError(message, argument="metadata") from error
+
+
+def _codes(name: str, column: ArrowArray) -> ArrowArray:
+    """Strings, or integers, as codes whose order is the order of the values."""
+    wide = pa.large_string() if _is_string(column.type) else column.type
+    encoded = _one_array(column.cast(wide)).dictionary_encode()
+    values = encoded.dictionary
+    if len(values) > _CODES_MAX:
+        message = (
+            f"metadata: column {name!r} has {len(values)} distinct values, at most {_CODES_MAX} are possible"
+        )
+        raise InvalidArgumentError(message, argument="metadata")
+    order = np.asarray(pc.sort_indices(values))
+    rank = np.empty(len(order), np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    missing = np.asarray(encoded.is_null())
+    codes = rank[np.asarray(encoded.indices.fill_null(0))] if len(rank) else np.zeros(len(encoded), np.int32)
+    indices = pa.array(codes, mask=missing if missing.any() else None)
+    return pa.DictionaryArray.from_arrays(indices, values.take(pa.array(order)))
+
+
+def _with_null_codes(lists: ArrowArray) -> ArrowArray:
+    """The same lists with code -1 below every null element: the library looks at the codes alone."""
+    elements = lists.values
+    if not pa.types.is_dictionary(elements.type) or not elements.null_count:
+        return lists
+    missing = np.asarray(elements.is_null())
+    codes = np.array(elements.indices.fill_null(-1), np.int32)
+    validity = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    buffers = [validity, pa.py_buffer(codes)]
+    indices = pa.Array.from_buffers(pa.int32(), len(codes), buffers, int(missing.sum()))
+    marked = pa.DictionaryArray.from_arrays(indices, elements.dictionary)
+    return pa.ListArray.from_arrays(lists.offsets, marked, mask=lists.is_null() if lists.null_count else None)
+
+
+def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
+    """Lists with 32-bit offsets, of codes or of int64."""
+    kind = column.type
+    if _is_list_view(kind):
+        kind = pa.large_list(kind.value_type)
+        column = pa.chunked_array([_lists_of_views(chunk) for chunk in column.chunks], kind)
+    if kind.value_type != element:  # elements in a dictionary, or in run lengths
+        column = column.cast(pa.large_list(element))
+    lists = _one_array(column.cast(pa.large_list(pa.large_string() if _is_string(element) else element)))
+    offsets = np.asarray(lists.offsets)
+    first, last = int(offsets[0]) if len(offsets) else 0, int(offsets[-1]) if len(offsets) else 0
+    if last - first > _CODES_MAX:
+        message = (
+            f"metadata: the lists of column {name!r} hold {last - first} elements, at most {_CODES_MAX} fit"
+        )
+        raise InvalidArgumentError(message, argument="metadata")
+    elements = lists.values.slice(first, last - first)
+    beyond = element == pa.uint64() and len(elements) and (pc.max(elements).as_py() or 0) > 2**63 - 1
+    if _is_string(element) or elements.null_count or beyond:
+        stored = _codes(name, pa.chunked_array([elements]))
+    else:
+        stored = elements.cast(pa.int64())
+    missing = np.asarray(lists.is_null())
+    narrow = pa.array((offsets - first).astype(np.int32))
+    return pa.ListArray.from_arrays(narrow, stored, mask=pa.array(missing) if missing.any() else None)
+
+
+def _lists_of_views(views: ArrowArray) -> ArrowArray:
+    """List views as lists (pyarrow's own cast gets the offsets wrong)."""
+    lengths = np.asarray(views.value_lengths().fill_null(0)).astype(np.int64)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
+    missing = views.is_null() if views.null_count else None
+    return pa.LargeListArray.from_arrays(offsets, views.flatten(), mask=missing)
+
+
+def describe(name: str, arrow_type: ArrowType, stored: ArrowArray) -> FilterColumn:
+    """How filters see a stored column that was given as `arrow_type`."""
+    has_nulls = stored.null_count > 0
+    plain = _plain_type(arrow_type)
+    kind = stored.type
+
+    def column(native: NativeType | None, constant: Kind | None, **more: Any) -> FilterColumn:
+        return FilterColumn(name, arrow_type, native, constant, has_nulls=has_nulls, **more)
+
+    if pa.types.is_dictionary(kind) and _is_string(plain):
+        return column(NativeType.CODE32, "string", dictionary=stored.dictionary)
+    if pa.types.is_list(kind) and _is_list(plain):
+        element = _plain_type(plain.value_type)
+        constant: Kind = "string" if _is_string(element) else "int"
+        if pa.types.is_dictionary(kind.value_type):
+            return column(NativeType.LIST_CODE32, constant, dictionary=stored.values.dictionary)
+        if pa.types.is_int64(kind.value_type) and pa.types.is_integer(element):
+            return column(NativeType.LIST_I64, constant)
+        return column(None, None)
+    if pa.types.is_boolean(kind):
+        return column(NativeType.BOOL, "bool")
+    if kind in _INTEGERS:
+        return column(_INTEGERS[kind], "int")
+    if pa.types.is_floating(kind):
+        return column(NativeType.F32 if kind == pa.float32() else NativeType.F64, "float")
+    if pa.types.is_timestamp(kind):
+        return column(NativeType.I64, "timestamp", unit_ns=_UNITS[kind.unit], zone=kind.tz)
+    if pa.types.is_duration(kind):
+        return column(NativeType.I64, "duration", unit_ns=_UNITS[kind.unit])
+    if pa.types.is_date32(kind):
+        return column(NativeType.I32, "date", unit_ns=86400 * _SECOND)
+    if pa.types.is_date64(kind):
+        return column(NativeType.I64, "date", unit_ns=_UNITS["ms"])
+    if pa.types.is_time32(kind) or pa.types.is_time64(kind):
+        native = NativeType.I32 if pa.types.is_time32(kind) else NativeType.I64
+        return column(native, "time", unit_ns=_UNITS[kind.unit])
+    return column(None, None)
+
+
+def restore(stored: ArrowArray, arrow_type: ArrowType) -> ArrowArray:
+    """A stored column, or some rows of it, as it was given."""
+    if stored.type == arrow_type:
+        return stored
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        storage = restore(stored, arrow_type.storage_type)
+        return pa.ExtensionArray.from_storage(arrow_type, storage)
+    if pa.types.is_null(arrow_type):
+        return pa.nulls(len(stored))
+    if pa.types.is_dictionary(arrow_type):
+        values = restore(stored, arrow_type.value_type)
+        return values.dictionary_encode().cast(arrow_type)
+    if pa.types.is_run_end_encoded(arrow_type):
+        return pc.run_end_encode(restore(stored, arrow_type.value_type), arrow_type.run_end_type)
+    if pa.types.is_dictionary(stored.type):
+        return stored.dictionary_decode().cast(arrow_type)
+    if pa.types.is_list(stored.type) and pa.types.is_dictionary(stored.type.value_type):
+        stored = _restored_lists(stored)
+    if pa.types.is_list(stored.type) and stored.type.value_type != arrow_type.value_type:
+        stored = stored.cast(pa.list_(arrow_type.value_field))
+    if _is_list_view(arrow_type):  # pyarrow casts from list views and not to them
+        return pa.array(stored.to_pylist(), arrow_type)
+    return stored.cast(arrow_type)
+
+
+def _restored_lists(stored: ArrowArray) -> ArrowArray:
+    decoded = stored.values.dictionary_decode()
+    missing = stored.is_null() if stored.null_count else None
+    return pa.ListArray.from_arrays(stored.offsets, decoded, mask=missing)

@@ -1,0 +1,248 @@
+"""Filters as the library runs them, and the cache that keeps them from being made twice."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from velo import _native
+from velo.errors import FilterError, FilterTypeError, UnknownColumnError
+from velo.filters.columns import FilterColumn
+from velo.filters.dicts import from_dict
+from velo.filters.native import NativeColumns, NativeFilter
+from velo.filters.program import compile_program
+from velo.filters.text import from_text
+from velo.filters.tree import Column, Compare, Expr, refuse
+from velo.types import AnyArray, Int64Array
+
+__all__ = ["Columns", "FilterCompiler"]
+
+#: Compiled filters kept by an index.
+_KEPT: Final = 256
+#: What their matches may take together, looked at every so many new filters.
+_MATCHES_BYTES_A_ROW: Final = 2
+_MATCHES_BYTES_MIN: Final = 1 << 20
+_WEIGHED_EVERY: Final = 16
+
+
+class Columns(Protocol):
+    """What filters, and the answers to filtered searches, ask of an index's metadata."""
+
+    @property
+    def filter_columns(self) -> Mapping[str, FilterColumn]:
+        """How each column is stored."""
+
+    @property
+    def native_columns(self) -> NativeColumns:
+        """The library's view of the columns."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory beside the mapped files."""
+
+    def table(self) -> Any:
+        """All rows in placement order, as they were given."""
+
+    def rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
+        """Some rows, as they were given."""
+
+
+class FilterCompiler:
+    """Turns whatever a caller gives as a filter into a :class:`NativeFilter`.
+
+    Parameters
+    ----------
+    row_count : int
+        Rows of the index.
+    store : Columns or None
+        None: the index has no metadata, only masks and ids filter it.
+    rows : callable, optional
+        The input's row of each vertex; masks need it.
+    vertices_of : callable, optional
+        The vertex of each of some external ids, -1 where there is none.
+    """
+
+    def __init__(
+        self,
+        row_count: int,
+        store: Columns | None = None,
+        *,
+        rows: Callable[[], AnyArray] | None = None,
+        vertices_of: Callable[[Any], Int64Array] | None = None,
+    ) -> None:
+        self._row_count = row_count
+        self._store = store
+        self._rows = rows
+        self._vertices_of = vertices_of
+        self._lock = threading.Lock()
+        self._programs: OrderedDict[Any, bytes] = OrderedDict()
+        self._kept: OrderedDict[bytes, NativeFilter] = OrderedDict()
+        self._added = 0
+
+    def compile(self, condition: Any) -> NativeFilter:
+        """Make a filter, or find it among those made before.
+
+        Parameters
+        ----------
+        condition : Expr, mapping, SQL or JSON text, boolean mask, ids, or pyarrow.compute.Expression
+            A mask has a bool for each row of the input, in the input's order; ids are those of the index,
+            unknown ones match nothing.
+
+        Raises
+        ------
+        UnknownColumnError, FilterTypeError, FilterError
+        """
+        if isinstance(condition, NativeFilter):
+            return condition
+        if isinstance(condition, Mapping):
+            condition = from_dict(condition)
+        elif isinstance(condition, str):
+            condition = from_text(condition)
+        elif isinstance(condition, Column):
+            condition = Compare(condition.name, "eq", True)
+        if isinstance(condition, Expr):
+            return self._compiled(condition)
+        if isinstance(condition, pc.Expression):
+            return self._evaluated(condition)
+        return self._listed(condition)
+
+    @property
+    def store(self) -> Columns | None:
+        """The metadata that conditions are about."""
+        return self._store
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that filters take: matches of those kept, and what columns need beside their files."""
+        with self._lock:
+            kept = list(self._kept.values())
+        columns = 0 if self._store is None else self._store.resident_bytes
+        return columns + sum(one.memory_bytes for one in kept)
+
+    def _weigh(self) -> None:
+        """Forget the oldest filters as long as all matches together take too much; searches keep theirs."""
+        sizes = [(program, one.memory_bytes) for program, one in self._kept.items()]
+        total = sum(size for _, size in sizes)
+        limit = max(_MATCHES_BYTES_MIN, _MATCHES_BYTES_A_ROW * self._row_count)
+        for program, size in sizes:
+            if total <= limit:
+                break
+            if size:
+                del self._kept[program]
+                total -= size
+
+    def compile_matches(self, matches: AnyArray) -> NativeFilter:
+        """A filter of a bool for each vertex."""
+        return self._masked(matches)
+
+    def close(self) -> None:
+        """Forget the filters that were kept."""
+        with self._lock:
+            self._programs.clear()
+            self._kept.clear()
+
+    # A tree is looked up as it is written, then as what it means: its program.
+
+    def _compiled(self, expr: Expr) -> NativeFilter:
+        key = expr.key
+        with self._lock:
+            program = self._programs.get(key)
+            if program is not None:
+                self._programs.move_to_end(key)
+        if program is None:
+            program = compile_program(expr, {} if self._store is None else self._store.filter_columns)
+        with self._lock:
+            made = self._kept.get(program)
+            if made is not None:
+                self._kept.move_to_end(program)
+        if made is None:
+            made = self._from_program(program)
+        with self._lock:
+            made = self._kept.setdefault(program, made)  # another thread may have been first
+            self._programs[key] = program
+            self._added += 1
+            if self._added % _WEIGHED_EVERY == 0:
+                self._weigh()
+            for kept in (self._kept, self._programs):
+                if len(kept) > _KEPT:
+                    kept.popitem(last=False)
+        return made
+
+    def _from_program(self, program: bytes) -> NativeFilter:
+        # Without metadata only what is always or never true gets here.
+        owner = NativeColumns(self._row_count) if self._store is None else self._store.native_columns
+        out = _native.ffi.new("velo_filter **")
+        _native.check(_native.lib.velo_filter_compile(owner.handle, program, len(program), out), "filter")
+        return NativeFilter(out[0], self._row_count, owner)
+
+    def _evaluated(self, expression: Any) -> NativeFilter:
+        """A pyarrow expression, evaluated once over the columns as they were given."""
+        import pyarrow.dataset as ds
+
+        if self._store is None:
+            refuse(UnknownColumnError, "the index was built without metadata")
+        try:
+            table = self._store.table()
+            mask = ds.dataset(table).to_table(columns={"mask": expression}).column(0)
+        except (pa.ArrowException, KeyError, TypeError) as error:
+            kind = UnknownColumnError if "No match for FieldRef" in str(error) else FilterError
+            refuse(kind, f"the pyarrow expression cannot be evaluated: {error}")
+        if not pa.types.is_boolean(mask.type):
+            refuse(FilterTypeError, f"the pyarrow expression gives {mask.type}, not bool")
+        return self._masked(np.asarray(mask.fill_null(False)))
+
+    def _listed(self, given: Any) -> NativeFilter:
+        """A mask over rows, or ids."""
+        array = _array_of(given)
+        if isinstance(array, pa.Array) and pa.types.is_boolean(array.type):
+            array = np.asarray(array.fill_null(False))
+        if isinstance(array, np.ndarray) and array.dtype == bool:
+            if array.shape != (self._row_count,):
+                refuse(FilterError, f"a mask of shape {array.shape} was given for {self._row_count} rows")
+            if self._rows is None:
+                refuse(
+                    FilterError, "this index does not know the rows of its input, so a mask cannot be placed"
+                )
+            return self._masked(array[self._rows()])
+        if self._vertices_of is None:
+            refuse(FilterError, "this index has no ids to filter by")
+        vertices = self._vertices_of(array)
+        mask = np.zeros(self._row_count, bool)
+        mask[vertices[vertices >= 0]] = True
+        return self._masked(mask)
+
+    def _masked(self, mask: AnyArray) -> NativeFilter:
+        bits = np.packbits(mask, bitorder="little")
+        out = _native.ffi.new("velo_filter **")
+        pointer = _native.pointer("uint8_t", bits) if len(bits) else _native.ffi.NULL
+        _native.check(_native.lib.velo_filter_mask(pointer, self._row_count, out), "filter")
+        return NativeFilter(out[0], self._row_count)
+
+
+def _array_of(given: Any) -> Any:
+    """A mask or ids as a numpy or Arrow array."""
+    if isinstance(given, pa.ChunkedArray):
+        return given.combine_chunks()
+    if isinstance(given, pa.Array | np.ndarray):
+        return given
+    to_numpy = getattr(given, "to_numpy", None)  # pandas, polars
+    if callable(to_numpy):
+        column = np.asarray(to_numpy())
+        return pa.array(column.tolist()) if column.dtype == object else column
+    array: Any
+    if isinstance(given, set | frozenset | range):
+        given = list(given)
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        kinds = "an expression of velo.col, a dict, SQL, a mask, ids or a pyarrow expression"
+        refuse(FilterTypeError, f"a {type(given).__name__} is no filter; it takes {kinds}")
+    try:
+        array = np.zeros(0, np.int64) if len(given) == 0 else pa.array(given)
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        refuse(FilterTypeError, f"a list is a mask of bool or ids, all whole numbers or all strings: {error}")
+    return array

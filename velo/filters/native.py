@@ -1,0 +1,137 @@
+"""Columns and filters in the library's hands."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from velo import _native
+from velo.types import AnyArray
+
+__all__ = ["NativeColumns", "NativeFilter"]
+
+
+class NativeColumns:
+    """An empty ``velo_columns``, and the buffers of what is added to it.
+
+    Attributes
+    ----------
+    handle : cdata
+        ``velo_columns *``
+    """
+
+    def __init__(self, row_count: int, buffers: Any = None) -> None:
+        out = _native.ffi.new("velo_columns **")
+        _native.check(_native.lib.velo_columns_open(row_count, out), "metadata")
+        self.handle = _native.ffi.gc(out[0], _native.lib.velo_columns_close)
+        self._buffers = buffers
+
+    def load_postings(self, path: Path, generation: int) -> None:
+        """Map which rows have which value; after all columns were added, before the first filter.
+
+        Raises
+        ------
+        CorruptIndexError, UnsupportedVersionError, DeviceError
+        """
+        _native.check(_native.lib.velo_columns_load_postings(self.handle, os.fsencode(path), generation))
+
+    def write_postings(self, path: Path, generation: int) -> None:
+        """Write which rows have which value, and sync."""
+        _native.check(_native.lib.velo_columns_write_postings(self.handle, os.fsencode(path), generation))
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory beside the mapped files: signatures of lists, where no postings were mapped."""
+        info = _native.new("velo_columns_info")
+        _native.check(_native.lib.velo_columns_info_get(self.handle, info))
+        return int(info.resident_bytes)
+
+
+class NativeFilter:
+    """A filter in the library's hands; freed when nothing refers to it any more.
+
+    Attributes
+    ----------
+    handle : cdata
+        ``velo_filter *``
+    row_count : int
+    """
+
+    def __init__(self, handle: Any, row_count: int, owner: Any = None) -> None:
+        self.handle = _native.ffi.gc(handle, _native.lib.velo_filter_close)
+        self.row_count = row_count
+        self._owner = owner  # the columns that the filter looks at
+        self._count: int | None = None
+
+    def count(self) -> int:
+        """Rows that pass, exactly; found once."""
+        if self._count is None:
+            found = _native.ffi.new("uint64_t *")
+            _native.check(_native.lib.velo_filter_count(self.handle, found, _native.ffi.NULL), "filter")
+            self._count = int(found[0])
+        return self._count
+
+    def _info(self) -> Any:
+        info = _native.new("velo_filter_info")
+        _native.check(_native.lib.velo_filter_info_get(self.handle, info), "filter")
+        return info
+
+    def estimate(self) -> float:
+        """The expected share of rows that pass, 0 to 1: what a search plans with."""
+        return float(self._info().expected_share)
+
+    def is_exact(self) -> bool:
+        """Whether :meth:`estimate` is the share itself, and not drawn from a sample."""
+        return bool(self._info().is_exact)
+
+    def resolve(self) -> None:
+        """Find all matches now; searches do so by themselves where it pays."""
+        _native.check(_native.lib.velo_filter_resolve(self.handle), "filter")
+
+    def count_matches(self) -> int:
+        """Find all matches now, few of them as a list and not as a bit for every row; says how many."""
+        found = _native.ffi.new("uint64_t *")
+        _native.check(_native.lib.velo_filter_find(self.handle, found), "filter")
+        self._count = int(found[0])
+        return self._count
+
+    def check(self, vertices: AnyArray) -> AnyArray:
+        """Whether each of some vertices passes, asked one by one as a search asks.
+
+        Parameters
+        ----------
+        vertices : ndarray of uint32
+
+        Returns
+        -------
+        ndarray of bool
+        """
+        passes = np.empty(len(vertices), np.uint8)
+        asked = np.ascontiguousarray(vertices, np.uint32)
+        _native.check(
+            _native.lib.velo_filter_check(
+                self.handle,
+                _native.pointer("uint32_t", asked),
+                len(asked),
+                _native.pointer("uint8_t", passes, writable=True),
+            ),
+            "vertices",
+        )
+        return passes.astype(bool)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the matches found so far take."""
+        return int(self._info().memory_bytes)
+
+    def matches(self) -> AnyArray:
+        """Whether each vertex passes, as an array of bool."""
+        bits = np.empty((self.row_count + 7) // 8, np.uint8)
+        found = _native.ffi.new("uint64_t *")
+        pointer = _native.pointer("uint8_t", bits, writable=True)
+        _native.check(_native.lib.velo_filter_count(self.handle, found, pointer), "filter")
+        self._count = int(found[0])
+        return np.unpackbits(bits, count=self.row_count, bitorder="little").astype(bool)

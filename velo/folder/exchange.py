@@ -1,0 +1,218 @@
+"""Exchanging the metadata of a finished index: new files beside the old ones, then one rename.
+
+A new generation of the metadata's files is written complete and synced; the manifest that names it takes the
+place of the old one in a single rename; the old files are removed. Pages, links and codes are not touched. A
+process killed before the rename leaves the old metadata, and files that the next exchange removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from velo import _native
+from velo.errors import (
+    BusyError,
+    DeviceError,
+    DuplicateIdError,
+    InvalidArgumentError,
+    NotAnIndexError,
+    PermissionDeniedError,
+    UnknownColumnError,
+    UnknownIdError,
+    VeloError,
+)
+from velo.folder.ids import Ids
+from velo.folder.manifest import read_manifest
+from velo.folder.metadata import (
+    MetadataStore,
+    encoded_columns,
+    file_names,
+    generation_in,
+    given_metadata,
+    open_metadata,
+    write_batch,
+)
+from velo.folder.replace import os_failure
+from velo.types import AnyArray, Int64Array
+
+__all__ = ["change_metadata", "find_index"]
+
+_PREFIX: Final = "columns."
+
+
+def find_index(folder: Path) -> tuple[int, Ids]:
+    """Rows and ids of an index, without opening all of it.
+
+    Raises
+    ------
+    NotAnIndexError, CorruptIndexError
+    """
+    manifest = read_manifest(folder)
+    return manifest.row_count, Ids(folder, manifest.row_count, manifest.first_row)
+
+
+def change_metadata(
+    folder: Path,
+    source: Any,
+    row_count: int,
+    ids: Ids,
+    *,
+    ids_column: str | None = None,
+    keep: bool = False,
+    overwrite: bool = False,
+) -> None:
+    """Write new metadata of an index and put it in the place of the old.
+
+    Parameters
+    ----------
+    folder : Path
+    source : pyarrow.Table, RecordBatch, pandas.DataFrame, mapping of columns, or path
+    row_count : int
+        Of the index.
+    ids : Ids
+    ids_column : str, optional
+        The column that says which vector a row belongs to; it becomes no metadata. Without it rows are in
+        the order in which the vectors were built.
+    keep : bool
+        Keep the columns that are there, and add these.
+    overwrite : bool
+        With `keep`: columns of the same name take the place of the old ones.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Another number of rows, a name that is there already, a column that cannot be stored.
+    UnknownColumnError, UnknownIdError, DuplicateIdError
+        Of `ids_column`.
+    BusyError
+        Another process is changing the metadata of this index.
+    """
+    with _locked(folder):
+        table, rows = _placed(source, row_count, ids, ids_column)
+        arrays, schema = encoded_columns(table, rows), table.schema
+        before = open_metadata(folder, row_count) if keep else None
+        if before is not None:
+            arrays, schema = _joined(before, arrays, schema, overwrite)
+        present = generation_in(folder)
+        generation = max(1, present + 1)
+        # What a killed change left behind may have the names that are written now; nothing refers to it.
+        _remove_all_but(folder, present)
+        try:
+            names = write_batch(folder, arrays, schema, generation)
+            _recommit(folder, names, generation)
+        except OSError as error:
+            if isinstance(error, VeloError):
+                raise
+            raise os_failure(error, str(error.filename or folder)) from error
+        finally:
+            # Whatever happened, the manifest says which files count.
+            with contextlib.suppress(VeloError, OSError):
+                _remove_all_but(folder, generation_in(folder))
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One change at a time; the system unlocks when a process dies."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError as error:
+        raise PermissionDeniedError(f"{folder}: permission denied", file=str(folder)) from error
+    except OSError as error:
+        raise NotAnIndexError(f"{folder} is no index: {error.strerror}", argument="path") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(f"the metadata of {folder} is being changed already") from None
+        except OSError as error:
+            raise DeviceError(f"{folder} cannot be locked: {error.strerror}", file=str(folder)) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def _placed(source: Any, row_count: int, ids: Ids, ids_column: str | None) -> tuple[Any, AnyArray]:
+    """The table without its ids, and the row of it that each vertex has."""
+    given = given_metadata(source, row_count)
+    table = given.table()
+    if ids_column is None:
+        return table, ids.rows()
+    if ids_column not in table.schema.names:
+        raise UnknownColumnError(f"the table has no column {ids_column!r}", argument="ids_column")
+    column = table.column(ids_column)
+    table = table.drop_columns([ids_column])
+    if not table.schema.names:
+        raise InvalidArgumentError("metadata has no columns beside its ids", argument="metadata")
+    return table, _rows_of(column, row_count, ids)
+
+
+def _rows_of(column: Any, row_count: int, ids: Ids) -> Int64Array:
+    """``rows[vertex]``: as many ids as vertices, each known, none twice, is a permutation."""
+    if column.null_count:
+        at = int(np.flatnonzero(np.asarray(column.is_null()))[0])
+        raise InvalidArgumentError(f"row {at} has no id", argument="ids_column", row=at)
+    vertices = ids.find(column.combine_chunks(), "ids_column")
+    unknown = np.flatnonzero(vertices < 0)
+    if len(unknown):
+        at = int(unknown[0])
+        raise UnknownIdError(
+            f"no vector has the id {column[at].as_py()!r} of row {at}", argument="ids_column", row=at
+        )
+    rows = np.full(row_count, -1, np.int64)
+    rows[vertices] = np.arange(row_count)
+    doubled = np.flatnonzero(rows[vertices] != np.arange(row_count))
+    if len(doubled):
+        at = int(doubled[0])
+        value = column[at].as_py()
+        raise DuplicateIdError(f"the id {value!r} of row {at} comes again", argument="ids_column", row=at)
+    return rows
+
+
+def _joined(before: MetadataStore, arrays: list[Any], schema: Any, overwrite: bool) -> tuple[list[Any], Any]:
+    """The old columns in their order, those of the same name exchanged, then the new ones."""
+    fresh = dict(zip(schema.names, arrays, strict=True))
+    shared = [name for name in before.column_names if name in fresh]
+    if shared and not overwrite:
+        raise InvalidArgumentError(
+            f"the index has a column {shared[0]!r} already; overwrite=True replaces it", argument="metadata"
+        )
+    joined, fields = [], []
+    for field, stored in zip(before.schema, before.stored_columns, strict=True):
+        exchanged = field.name in fresh
+        joined.append(fresh[field.name] if exchanged else stored)
+        fields.append(schema.field(field.name) if exchanged else field)
+    for field in schema:
+        if field.name not in shared:
+            joined.append(fresh[field.name])
+            fields.append(field)
+    return joined, pa.schema(fields, before.schema.metadata)
+
+
+def _recommit(folder: Path, names: list[str], generation: int) -> None:
+    user = read_manifest(folder).user | {"metadata": {"generation": generation}}
+    kept = [_native.ffi.new("char[]", os.fsencode(name)) for name in names]
+    pointers = _native.ffi.new("char *[]", kept)
+    _native.check(
+        _native.lib.velo_index_recommit(
+            os.fsencode(folder), _PREFIX.encode(), pointers, len(kept), json.dumps(user).encode()
+        ),
+        "path",
+    )
+
+
+def _remove_all_but(folder: Path, generation: int) -> None:
+    """Remove metadata files of every other generation, and those that were never finished."""
+    kept = file_names(generation) if generation else ()
+    for entry in folder.iterdir():
+        if entry.name.startswith(_PREFIX) and entry.name not in kept:
+            with contextlib.suppress(FileNotFoundError):
+                entry.unlink()

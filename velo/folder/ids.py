@@ -1,0 +1,277 @@
+"""External ids: int64 or string, one a vector, stored in placement order in ``ids.arrow``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from velo.errors import CorruptIndexError, DuplicateIdError, InvalidArgumentError, UnknownIdError
+from velo.folder.arrays import arrow_of, numpy_of
+from velo.folder.replace import durable_file
+from velo.types import AnyArray, Int64Array
+
+__all__ = ["FILE_NAME", "Ids", "given_ids", "write_ids"]
+
+FILE_NAME = "ids.arrow"
+
+#: A checked column of ids: int64, or an Arrow array of large strings (``Any`` to the stubs of pyarrow).
+IdColumn: TypeAlias = Int64Array | Any
+
+
+def given_ids(ids: Any, row_count: int) -> IdColumn:
+    """The ids that a caller gave, checked: one a row, none missing, none twice.
+
+    Parameters
+    ----------
+    ids : array-like of int or str, Arrow array, or pandas series
+    row_count : int
+
+    Returns
+    -------
+    ndarray of int64, or Arrow array of large_string
+    """
+    column = _column(ids)
+    if len(column) != row_count:
+        raise InvalidArgumentError(f"{len(column)} ids were given for {row_count} vectors", argument="ids")
+    twice = _first_duplicate(column)
+    if twice is not None:
+        row, first = twice
+        raise DuplicateIdError(
+            f"ids: {_shown(column, row)} of row {row} was given to row {first} already",
+            argument="ids",
+            row=row,
+        )
+    return column
+
+
+def _column(ids: Any) -> IdColumn:
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
+        return _int64(ids)
+    if not isinstance(ids, pa.Array | pa.ChunkedArray):
+        try:
+            ids = pa.array(ids)
+        except (pa.ArrowException, TypeError) as error:
+            raise InvalidArgumentError(
+                f"ids must be whole numbers or strings: {error}", argument="ids"
+            ) from error
+    if isinstance(ids, pa.ChunkedArray):
+        ids = ids.combine_chunks()
+    if pa.types.is_dictionary(ids.type):
+        ids = ids.dictionary_decode()
+    if ids.null_count:
+        row = int(np.flatnonzero(np.asarray(ids.is_null()))[0])
+        raise InvalidArgumentError(f"ids: row {row} is null", argument="ids", row=row)
+    if pa.types.is_integer(ids.type):
+        return _int64(np.asarray(ids))
+    if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type):
+        return ids.cast(pa.large_string())
+    raise InvalidArgumentError(f"ids must be whole numbers or strings, not {ids.type}", argument="ids")
+
+
+def _int64(values: AnyArray) -> Int64Array:
+    if values.ndim != 1:
+        raise InvalidArgumentError(f"ids must have the shape (n,), not {values.shape}", argument="ids")
+    if values.dtype == np.uint64 and len(values) and int(values.max()) > 2**63 - 1:
+        row = int(values.argmax())
+        raise InvalidArgumentError(
+            f"ids: {int(values[row])} of row {row} does not fit in 64 signed bits", argument="ids", row=row
+        )
+    return values.astype(np.int64, copy=False)
+
+
+def _first_duplicate(column: IdColumn) -> tuple[int, int] | None:
+    """The first row whose id an earlier row has, and that row."""
+    if len(column) < 2:
+        return None
+    if isinstance(column, np.ndarray):
+        keys: AnyArray = column
+        if bool(np.all(keys[1:] > keys[:-1])):
+            return None
+    else:
+        encoded = column.dictionary_encode()
+        if len(encoded.dictionary) == len(column):
+            return None
+        keys = np.asarray(encoded.indices)
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    repeated = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
+    if len(repeated) == 0:
+        return None
+    row = int(order[repeated].min())
+    return row, int(np.flatnonzero(keys == keys[row])[0])
+
+
+def _shown(column: IdColumn, row: int) -> str:
+    return str(int(column[row])) if isinstance(column, np.ndarray) else repr(column[row].as_py())
+
+
+def write_ids(folder: Path, column: IdColumn | None, rows: AnyArray, first_row: int = 0) -> str:
+    """Write ``ids.arrow`` in placement order.
+
+    Parameters
+    ----------
+    folder : Path
+    column : ids of the input's rows, or None for row numbers
+    rows : ndarray of uint32
+        ``rows[vertex]`` is the vertex's row of the input.
+    first_row : int
+        The number of the first row, where this index is a shard.
+
+    Returns
+    -------
+    str
+        The kind written: ``"row"``, ``"int64"`` or ``"string"``.
+    """
+    if column is None:
+        kind = "row"
+        numbers = rows.astype(np.int64)
+        numbers += first_row
+        placed: Any = arrow_of(numbers)
+    elif isinstance(column, np.ndarray):
+        kind, placed = "int64", arrow_of(column[rows])
+    else:
+        kind, placed = "string", column.take(arrow_of(rows))
+        if isinstance(placed, pa.ChunkedArray):
+            placed = placed.combine_chunks()
+    columns = {"id": placed}
+    if column is not None:
+        columns["row"] = arrow_of(rows)  # for masks, which go by row
+    batch = pa.record_batch(columns)
+    with durable_file(folder / FILE_NAME) as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    return kind
+
+
+class Ids:
+    """The ids of an open index, mapped from its file.
+
+    Attributes
+    ----------
+    kind : {"int64", "string"}
+    """
+
+    def __init__(self, folder: Path, row_count: int, first_row: int = 0) -> None:
+        self.first_row = first_row
+        try:
+            with pa.memory_map(str(folder / FILE_NAME)) as mapped:
+                reader = pa.ipc.open_file(mapped)
+                if reader.num_record_batches != 1:
+                    raise CorruptIndexError(
+                        f"{FILE_NAME} holds {reader.num_record_batches} batches, not one", file=FILE_NAME
+                    )
+                batch = reader.get_batch(0)
+                column = batch.column("id")
+                rows = batch.column("row") if "row" in batch.schema.names else None
+            if len(column) != row_count or column.null_count or (rows is not None and rows.null_count):
+                raise CorruptIndexError(
+                    f"{FILE_NAME} holds {len(column)} ids for {row_count} vectors", file=FILE_NAME
+                )
+            self._numbers: Int64Array | None = None
+            self._strings: Any = None
+            if pa.types.is_int64(column.type):
+                self.kind = "int64"
+                self._numbers = numpy_of(column, np.int64)
+            elif pa.types.is_large_string(column.type):
+                self.kind = "string"
+                self._strings = column
+            else:
+                raise CorruptIndexError(f"{FILE_NAME} holds {column.type}", file=FILE_NAME)
+            self._rows: AnyArray | None = None if rows is None else numpy_of(rows, np.uint32)
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:  # a buffer may be too short
+            raise CorruptIndexError(f"{FILE_NAME} cannot be read: {error}", file=FILE_NAME) from error
+        self._order: AnyArray | None = None
+
+    def rows(self) -> AnyArray:
+        """The row of the input, counted from the first of this index, that each vertex holds."""
+        if self._rows is not None:
+            return self._rows
+        assert self._numbers is not None
+        return self._numbers - self.first_row
+
+    def of(self, vertices: Int64Array, complete: bool = False) -> AnyArray:
+        """The ids of `vertices`, an array of any shape in which -1 stands for none.
+
+        Parameters
+        ----------
+        vertices : ndarray of int64
+        complete : bool
+            None of them is -1.
+
+        Returns
+        -------
+        ndarray of the same shape
+            int64 with -1 for none, or str objects with None.
+        """
+        if self._numbers is not None:
+            if complete:
+                ids: AnyArray = self._numbers[
+                    vertices
+                ]  # unlike take(), keeps the interpreter's lock for a few
+                return ids
+            if len(self._numbers) == 0:
+                return np.full(vertices.shape, -1, np.int64)
+            missing = vertices < 0
+            found = self._numbers.take(vertices, mode="clip")
+            if missing.any():
+                found[missing] = -1
+            return found
+        flat = vertices.reshape(-1)
+        wanted = pa.array(flat, mask=flat < 0)
+        found = self._strings.take(wanted).to_numpy(zero_copy_only=False)
+        return np.asarray(found, object).reshape(vertices.shape)
+
+    def vertices(self, ids: Any, argument: str = "ids") -> Int64Array:
+        """The vertex of each id.
+
+        Parameters
+        ----------
+        ids : array-like of the index's kind of id
+        argument : str
+            Its name, for errors.
+
+        Raises
+        ------
+        UnknownIdError
+            An id that no vector has.
+        """
+        found = self.find(ids, argument)
+        unknown = np.flatnonzero(found < 0)
+        if len(unknown):
+            at = int(unknown[0])
+            value = ids[at] if isinstance(ids, Sequence | np.ndarray) else list(ids)[at]
+            raise UnknownIdError(f"no vector has the id {value!r}", argument=argument, row=at)
+        return found
+
+    def find(self, ids: Any, argument: str = "ids") -> Int64Array:
+        """The vertex of each id, -1 where no vector has it."""
+        if len(ids) == 0:
+            return np.zeros(0, np.int64)
+        column = _column(ids)
+        if isinstance(column, np.ndarray) != (self._numbers is not None):
+            wanted = "whole numbers" if self._numbers is not None else "strings"
+            raise InvalidArgumentError(f"{argument}: the ids of this index are {wanted}", argument=argument)
+        if isinstance(column, np.ndarray):
+            return self._find_numbers(column)
+        positions = pc.index_in(self._strings, value_set=column)
+        placed = np.flatnonzero(np.asarray(positions.is_valid()))
+        found = np.full(len(column), -1, np.int64)
+        found[np.asarray(positions.drop_null())] = placed
+        # An id asked for twice has one position in the value set: the first.
+        first = np.asarray(pc.index_in(column, value_set=column))
+        vertices: Int64Array = found[first]
+        return vertices
+
+    def _find_numbers(self, wanted: Int64Array) -> Int64Array:
+        assert self._numbers is not None
+        if len(self._numbers) == 0:
+            return np.full(len(wanted), -1, np.int64)
+        if self._order is None:
+            self._order = np.argsort(self._numbers).astype(np.uint32)
+        slots = np.searchsorted(self._numbers, wanted, sorter=self._order)
+        vertices = self._order[np.minimum(slots, len(self._order) - 1)].astype(np.int64)
+        return np.where(self._numbers[vertices] == wanted, vertices, -1)

@@ -1,0 +1,90 @@
+"""What ``manifest.json`` says of an index: the only place of Python that reads it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from velo.errors import CorruptIndexError, NotAnIndexError
+
+__all__ = ["MANIFEST_FILE", "Manifest", "manifest_bytes", "read_manifest"]
+
+MANIFEST_FILE: Final = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest as far as Python needs it; the library checks all of it when it opens the index.
+
+    Attributes
+    ----------
+    row_count, dim : int
+    metric : {"l2", "ip", "cosine"}
+    memory_bits, record_bits : int
+        Bits a dimension of the code in memory and of its lower part on disk.
+    page_count : int
+    files : tuple of str
+        The names of all other files of the index.
+    user : dict
+        What this package keeps there: the kind of ids, the first row, the metadata's generation.
+    """
+
+    row_count: int
+    dim: int
+    metric: str
+    memory_bits: int
+    record_bits: int
+    page_count: int
+    files: tuple[str, ...]
+    user: dict[str, Any]
+
+    @property
+    def first_row(self) -> int:
+        """The row of the whole input at which this index begins, where it is a shard."""
+        return int(self.user.get("first_row", 0))
+
+    @property
+    def generation(self) -> int:
+        """The number of the metadata's generation, where there is metadata."""
+        return int((self.user.get("metadata") or {}).get("generation", 1))
+
+
+def manifest_bytes(folder: Path) -> bytes:
+    """The whole file, to see whether it was exchanged; empty where it cannot be read."""
+    try:
+        return (folder / MANIFEST_FILE).read_bytes()
+    except OSError:
+        return b""
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an index.
+
+    Raises
+    ------
+    NotAnIndexError
+        There is none.
+    CorruptIndexError
+        It cannot be read, or lacks what every manifest has.
+    """
+    try:
+        document = json.loads((folder / MANIFEST_FILE).read_bytes())
+        manifest = Manifest(
+            row_count=int(document["n"]),
+            dim=int(document["dim"]),
+            metric=str(document["metric"]),
+            memory_bits=int(document["memory_bits"]),
+            record_bits=int(document["record_bits"]),
+            page_count=int(document["page_count"]),
+            files=tuple(entry["name"] for entry in document["files"]),
+            user=dict(document.get("user") or {}),
+        )
+        # Looked at here, so that whoever asks for them gets numbers.
+        _ = manifest.first_row, manifest.generation
+    except FileNotFoundError as error:
+        raise NotAnIndexError(f"{folder} is no index: it has no {MANIFEST_FILE}", argument="path") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise CorruptIndexError(f"{MANIFEST_FILE} cannot be read: {error}", file=MANIFEST_FILE) from error
+    return manifest

@@ -1,0 +1,547 @@
+"""Metadata of the rows: what filters look at and what is returned with hits.
+
+``columns.arrow`` is an Arrow IPC file with one record batch, uncompressed and in placement order, so that a
+column's buffers can be mapped and handed to the library as they lie. How each type is stored stands in
+:mod:`velo.filters.columns`. ``columns.postings``, which the library writes and maps, says which rows have
+which value. ``columns.stats`` is JSON: counts, extremes, frequent values and quantiles a column.
+
+Metadata that was set later (:mod:`velo.folder.exchange`) is a new generation of these files, with its number
+in their names; the manifest says which generation an index has.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from velo import _native
+from velo.errors import (
+    CorruptIndexError,
+    InvalidArgumentError,
+    NotAnIndexError,
+    UnknownColumnError,
+    VeloError,
+)
+from velo.filters.columns import FilterColumn, NativeType, describe, encode, restore
+from velo.filters.native import NativeColumns
+from velo.folder.manifest import read_manifest
+from velo.folder.replace import durable_file
+from velo.types import AnyArray, PathLike
+
+__all__ = [
+    "COLUMNS_FILE",
+    "POSTINGS_FILE",
+    "STATISTICS_FILE",
+    "GivenMetadata",
+    "MetadataStore",
+    "encoded_columns",
+    "file_names",
+    "generation_in",
+    "given_metadata",
+    "open_metadata",
+    "read_table",
+    "write_batch",
+    "write_metadata",
+]
+
+COLUMNS_FILE: Final = "columns.arrow"
+STATISTICS_FILE: Final = "columns.stats"
+POSTINGS_FILE: Final = "columns.postings"
+
+_FORMAT: Final = b"1"
+_PARQUET: Final = (".parquet", ".pq", ".parq")
+
+#: Most frequent values kept in the statistics, and parts that the quantiles make.
+_TOP: Final = 10
+_QUANTILES: Final = 10
+#: How often the store is looked for again while another process exchanges it.
+_ATTEMPTS: Final = 5
+
+
+class GivenMetadata:
+    """Metadata that a caller gave, checked as far as that needs no reading of values.
+
+    Attributes
+    ----------
+    row_count : int
+    schema : pyarrow.Schema
+    """
+
+    def __init__(self, source: pa.Table | Path, schema: pa.Schema, first_row: int, row_count: int) -> None:
+        self._source = source
+        self._first_row = first_row
+        self.row_count = row_count
+        self.schema = schema
+
+    def table(self) -> Any:
+        """All rows and columns; read now where a path was given."""
+        table: Any = self._source if isinstance(self._source, pa.Table) else read_table(self._source)
+        return table.slice(self._first_row, self.row_count)
+
+
+def given_metadata(source: Any, row_count: int, first_row: int = 0) -> GivenMetadata:
+    """Look at what a caller gave as metadata, before anything is built.
+
+    Parameters
+    ----------
+    source : pyarrow.Table, RecordBatch, pandas.DataFrame, mapping of columns, or path
+        The path of a Parquet or an Arrow IPC (Feather) file.
+    row_count : int
+        Rows of this index.
+    first_row : int
+        The first of them, where the index is one shard of several over one table.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Another number of rows, two columns of one name, or something that is no table.
+    """
+    table: Any
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        table = path
+        schema, found = _look(path)
+    else:
+        table = _table_of(source)
+        schema, found = table.schema, table.num_rows
+    if found < first_row + row_count or (first_row == 0 and found != row_count):
+        last = f" from row {first_row} on" if first_row else ""
+        message = f"metadata has {found} rows, {row_count} are needed{last}"
+        raise InvalidArgumentError(message, argument="metadata")
+    if not schema.names:
+        raise InvalidArgumentError("metadata has no columns", argument="metadata")
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise InvalidArgumentError(f"metadata has two columns {name!r}", argument="metadata")
+    return GivenMetadata(table, schema, first_row, row_count)
+
+
+def _table_of(source: Any) -> Any:
+    if isinstance(source, pa.Table):
+        return source
+    try:
+        if isinstance(source, pa.RecordBatch):
+            return pa.Table.from_batches([source])
+        if isinstance(source, Mapping):
+            return pa.table(dict(source))
+        if hasattr(source, "__dataframe__") or hasattr(source, "iloc"):  # pandas
+            return pa.Table.from_pandas(source, preserve_index=False)
+        if hasattr(source, "__arrow_c_stream__"):  # polars, duckdb
+            return pa.table(source)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        message = f"metadata cannot be read as a table: {error}"
+        raise InvalidArgumentError(message, argument="metadata") from error
+    kind = type(source).__name__
+    raise InvalidArgumentError(f"metadata is a table or a path, not a {kind}", argument="metadata")
+
+
+def _look(path: Path) -> tuple[Any, int]:
+    """Schema and rows of a file."""
+    with _reading(path):
+        if path.suffix in _PARQUET:
+            import pyarrow.parquet as pq
+
+            with pq.ParquetFile(path) as file:
+                return file.schema_arrow, file.metadata.num_rows
+        with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+            return reader.schema, sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+
+
+def read_table(path: Path) -> Any:
+    """A Parquet or Arrow file as a table.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It cannot be read.
+    """
+    with _reading(path):
+        if path.suffix in _PARQUET:
+            import pyarrow.parquet as pq
+
+            with pq.ParquetFile(path) as file:
+                return file.read()
+        with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+            return reader.read_all()
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Any:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        message = f"metadata: {path} cannot be read: {error}"
+        raise InvalidArgumentError(message, argument="metadata", file=str(path)) from error
+
+
+# ---- writing
+
+
+def file_names(generation: int) -> tuple[str, str, str]:
+    """The names of columns, statistics and postings of a generation; the first has none in them."""
+    if generation == 1:
+        return COLUMNS_FILE, STATISTICS_FILE, POSTINGS_FILE
+    return f"columns.{generation}.arrow", f"columns.{generation}.stats", f"columns.{generation}.postings"
+
+
+def write_metadata(folder: PathLike, given: GivenMetadata | pa.Table, rows: AnyArray) -> list[str]:
+    """Write columns, statistics and postings into an index folder, each by rename after fsync.
+
+    Parameters
+    ----------
+    folder : path
+    given : GivenMetadata or pyarrow.Table
+    rows : ndarray of uint32
+        ``rows[vertex]`` is the vertex's row of the input.
+
+    Returns
+    -------
+    list of str
+        The names of the files.
+    """
+    if isinstance(given, pa.Table):
+        given = given_metadata(given, len(rows))
+    table = given.table()
+    return write_batch(folder, encoded_columns(table, rows), table.schema, generation=1)
+
+
+def encoded_columns(table: Any, rows: AnyArray) -> list[Any]:
+    """The columns of a table as they are stored, vertex ``v`` with row ``rows[v]``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A column that is damaged or cannot be stored, by name.
+    """
+    if len(rows) != table.num_rows:
+        raise AssertionError(f"{len(rows)} vertices, {table.num_rows} rows of metadata")
+    order = pa.array(np.asarray(rows))
+    arrays = []
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowException as error:
+            message = f"metadata: column {name!r} of type {column.type} is damaged: {error}"
+            raise InvalidArgumentError(message, argument="metadata") from error
+        arrays.append(encode(name, column, order))
+    return arrays
+
+
+def write_batch(folder: PathLike, arrays: list[Any], given: Any, generation: int) -> list[str]:
+    """Write stored columns whose schema was `given`; returns the names of the files."""
+    original = base64.b64encode(given.serialize().to_pybytes())
+    fields = [pa.field(name, array.type) for name, array in zip(given.names, arrays, strict=True)]
+    keys: dict[bytes | str, bytes | str] = {b"velo.format": _FORMAT, b"velo.schema": original}
+    if generation > 1:
+        keys[b"velo.generation"] = str(generation).encode()
+    batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, keys))
+    described = [
+        describe(field.name, field.type, stored) for field, stored in zip(given, batch.columns, strict=True)
+    ]
+    statistics = {"version": 1, "row_count": batch.num_rows, "columns": _statistics(described, batch)}
+    folder = Path(folder)
+    columns_file, statistics_file, postings_file = file_names(generation)
+    with durable_file(folder / columns_file) as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    with durable_file(folder / statistics_file) as file:
+        file.write(json.dumps(statistics, ensure_ascii=False, indent=1).encode())
+    with durable_file(folder / postings_file) as file:
+        _native_columns(described, batch).write_postings(Path(file.name), generation)
+    return [columns_file, statistics_file, postings_file]
+
+
+def _native_columns(described: Sequence[FilterColumn], batch: Any) -> NativeColumns:
+    """The library's view of a batch's buffers."""
+    columns = NativeColumns(batch.num_rows, batch)
+    for column, stored in zip(described, batch.columns, strict=True):
+        if column.native_type is not None:
+            _add(columns.handle, column, stored)
+    return columns
+
+
+def _add(handle: Any, column: FilterColumn, stored: Any) -> None:
+    struct = _native.new("velo_column")
+    name = _native.ffi.new("char[]", column.name.encode())
+    struct.name = name
+    struct.type = int(column.native_type or 0)
+    struct.row_count = len(stored)
+    validity = stored.buffers()[0]
+    if stored.null_count and validity is not None:
+        struct.validity = _native.ffi.cast("uint8_t *", validity.address)
+        struct.validity_offset = stored.offset
+    values = stored
+    if column.is_list:
+        values = stored.values
+        offsets = _native.ffi.cast("int32_t *", stored.buffers()[1].address)
+        struct.offsets = offsets + stored.offset
+    if pa.types.is_dictionary(values.type):
+        values = values.indices
+    buffer = values.buffers()[1]
+    struct.values_offset = values.offset
+    struct.values_count = values.offset + len(values)
+    if buffer is not None:
+        struct.values = _native.ffi.cast("void *", buffer.address)
+    _native.check(_native.lib.velo_columns_add(handle, struct), "metadata")
+
+
+def _statistics(described: Sequence[FilterColumn], batch: Any) -> list[dict[str, Any]]:
+    entries = []
+    for column, stored in zip(described, batch.columns, strict=True):
+        entry: dict[str, Any] = {
+            "name": column.name,
+            "type": str(column.arrow_type),
+            "stored_as": None if column.native_type is None else column.native_type.name.lower(),
+            "nulls": stored.null_count,
+        }
+        entry.update(_extremes(column, stored))
+        entries.append(entry)
+    return entries
+
+
+def _extremes(column: FilterColumn, stored: Any) -> dict[str, Any]:
+    """Distinct values, least and greatest; of lists, those of their elements and the lengths.
+
+    Times are in the column's own unit. NaN counts for nothing.
+    """
+    found: dict[str, Any] = {}
+    if column.native_type is None:
+        return found
+    values = stored
+    if column.is_list:
+        lengths = np.diff(np.asarray(stored.offsets))[np.asarray(stored.is_valid())]
+        found["elements"] = int(lengths.sum())
+        found["longest"] = int(lengths.max()) if len(lengths) else 0
+        values = stored.values
+    if column.dictionary is not None:
+        # Placement took every value along, so each is used by some row.
+        dictionary = column.dictionary
+        found["distinct"] = len(dictionary)
+        if len(dictionary):
+            found["min"], found["max"] = dictionary[0].as_py(), dictionary[-1].as_py()
+            codes = values.indices.drop_null()
+            counts = np.bincount(np.asarray(codes), minlength=len(dictionary))
+            found["top"] = _top(counts, lambda at: dictionary[at].as_py())
+        return found
+    if column.kind not in ("bool", "int", "float"):
+        width = pa.int32() if column.native_type == NativeType.I32 else pa.int64()
+        values = values.view(width)
+    if column.kind == "float":
+        values = values.filter(pc.is_finite(values))
+    counted = pc.value_counts(values.drop_null())
+    found["distinct"] = len(counted)
+    extremes: Any = pc.min_max(values).as_py()
+    for name in ("min", "max"):
+        if extremes[name] is not None:
+            found[name] = extremes[name]
+    if len(counted):
+        found["top"] = _top(np.asarray(counted.field(1)), lambda at: counted.field(0)[at].as_py())
+        if column.kind != "bool":
+            parts: Any = [part / _QUANTILES for part in range(_QUANTILES + 1)]
+            found["quantiles"] = pc.quantile(values, q=parts, interpolation="lower").to_pylist()
+    return found
+
+
+def _top(counts: AnyArray, value_at: Callable[[int], Any]) -> list[list[Any]]:
+    """The most frequent values, each with its count; none where no value occurs twice."""
+    if counts.max(initial=0) < 2:
+        return []
+    some = np.argpartition(-counts, min(_TOP, len(counts) - 1))[:_TOP]
+    ordered = some[np.lexsort((some, -counts[some]))]
+    return [[value_at(int(at)), int(counts[at])] for at in ordered if counts[at]]
+
+
+def _original_schema(schema: Any) -> Any:
+    serialized = base64.b64decode((schema.metadata or {})[b"velo.schema"])
+    return pa.ipc.read_schema(pa.py_buffer(serialized))
+
+
+# ---- an open store
+
+
+def generation_in(folder: Path) -> int:
+    """Which generation of its metadata an index has; 0: none.
+
+    A folder without a manifest has the first, or none.
+
+    Raises
+    ------
+    CorruptIndexError
+        The manifest cannot be read, or names no columns of the generation that it has.
+    """
+    try:
+        manifest = read_manifest(folder)
+    except NotAnIndexError:
+        return int((folder / COLUMNS_FILE).exists())
+    return manifest.generation if file_names(manifest.generation)[0] in manifest.files else 0
+
+
+def open_metadata(folder: PathLike, row_count: int) -> MetadataStore | None:
+    """The metadata of an index, or None where it has none."""
+    folder = Path(folder)
+    for attempt in range(_ATTEMPTS):
+        generation = generation_in(folder)
+        if generation == 0:
+            return None
+        try:
+            return MetadataStore(folder / file_names(generation)[0], row_count)
+        except CorruptIndexError:
+            # Another process may just have set a newer one and removed this.
+            if attempt + 1 == _ATTEMPTS or generation_in(folder) == generation:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+class MetadataStore:
+    """Columns in placement order, mapped from ``columns.arrow``.
+
+    Parameters
+    ----------
+    path : Path
+    row_count : int
+        Rows of the index; another number in the file is damage.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        As the metadata was given.
+    filter_columns : dict of str to FilterColumn
+    """
+
+    def __init__(self, path: Path, row_count: int) -> None:
+        self.row_count = row_count
+        self._path = path
+        try:
+            with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
+                if reader.num_record_batches != 1:
+                    raise ValueError(f"{reader.num_record_batches} batches, not one")
+                batch: Any = reader.get_batch(0)
+            found = (batch.schema.metadata or {}).get(b"velo.format")
+            if found != _FORMAT:
+                raise ValueError(f"format {found!r} is unknown")
+            batch.validate()
+            self.generation = int((batch.schema.metadata or {}).get(b"velo.generation", b"1"))
+            self.schema: Any = _original_schema(batch.schema)
+            if self.schema.names != batch.schema.names or batch.num_rows != row_count:
+                raise ValueError(f"{batch.num_rows} rows and columns {batch.schema.names}")
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise CorruptIndexError(f"{path.name} cannot be read: {error}", file=path.name) from error
+        self._batch: Any = batch
+        self._postings_path = path.with_name(file_names(self.generation)[2])
+        self.filter_columns: dict[str, FilterColumn] = {
+            field.name: describe(field.name, field.type, stored)
+            for field, stored in zip(self.schema, batch.columns, strict=True)
+        }
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names, in the order in which they were given."""
+        return list(self.schema.names)
+
+    @property
+    def stored_columns(self) -> list[Any]:
+        """All columns as they are stored, in placement order."""
+        return list(self._batch.columns)
+
+    @cached_property
+    def native_columns(self) -> NativeColumns:
+        """The library's view of the mapped buffers, with the postings where the index has them."""
+        try:
+            columns = _native_columns(list(self.filter_columns.values()), self._batch)
+        except VeloError as error:
+            raise CorruptIndexError(f"{self._path.name}: {error}", file=self._path.name) from error
+        # Indexes of the first versions have none, and where another process has set new metadata since this
+        # was opened they are gone: filters then know what samples tell.
+        if self._postings_path.exists():
+            columns.load_postings(self._postings_path, self.generation)
+        return columns
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory beside the mapped files; none as long as no filter needed a column."""
+        return self.native_columns.resident_bytes if "native_columns" in self.__dict__ else 0
+
+    def rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
+        """Some rows, as they were given.
+
+        Parameters
+        ----------
+        vertices : ndarray of int
+        columns : list of str, optional
+            All by default.
+
+        Returns
+        -------
+        pyarrow.Table
+
+        Raises
+        ------
+        UnknownColumnError
+        """
+        names = self.checked_names(columns)
+        wanted = pa.array(np.asarray(vertices).astype(np.int64, copy=False))
+        fields = [self.schema.field(name) for name in names]
+        arrays = [
+            restore(self._batch.column(field.name).take(wanted), field.type) if len(wanted) else _none(field)
+            for field in fields
+        ]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields, self.schema.metadata))
+
+    def checked_names(self, columns: Sequence[str] | None) -> list[str]:
+        """`columns`, each known; all of them for None."""
+        if columns is None:
+            return self.column_names
+        if isinstance(columns, str):
+            raise InvalidArgumentError(
+                f"columns are a list of names, not the str {columns!r}", argument="return_metadata"
+            )
+        for name in columns:
+            if name not in self.filter_columns:
+                known = ", ".join(map(repr, self.column_names))
+                raise UnknownColumnError(
+                    f"there is no column {name!r}; there are: {known}", argument="return_metadata"
+                )
+        return list(columns)
+
+    def table(self) -> Any:
+        """All rows in placement order, as they were given."""
+        arrays = [
+            restore(stored, field.type)
+            for stored, field in zip(self._batch.columns, self.schema, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
+
+    @cached_property
+    def statistics(self) -> dict[str, dict[str, Any]]:
+        """Of each column: type, nulls, distinct values, extremes (see :data:`STATISTICS_FILE`)."""
+        path = self._path.with_name(file_names(self.generation)[1])
+        try:
+            parsed = json.loads(path.read_bytes())
+            return {entry["name"]: entry for entry in parsed["columns"]}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CorruptIndexError(f"{path.name} cannot be read: {error}", file=path.name) from error
+
+    @property
+    def bytes_by_column(self) -> dict[str, int]:
+        """What each column takes of the mapped files once a filter has touched all of it, postings left out.
+
+        Lists bring 8 bytes a row for their signatures, which are mapped too.
+        """
+        sizes = {}
+        for name, stored in zip(self.schema.names, self._batch.columns, strict=True):
+            signatures = 8 * self.row_count if self.filter_columns[name].is_list else 0
+            sizes[name] = signatures + sum(buffer.size for buffer in stored.buffers() if buffer is not None)
+        return sizes
+
+
+def _none(field: Any) -> Any:
+    return pa.nulls(0, field.type) if not pa.types.is_dictionary(field.type) else pa.array([], field.type)

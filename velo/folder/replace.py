@@ -1,0 +1,134 @@
+"""Filling a folder so that what is complete there stays until the new one is."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from velo.errors import (
+    IndexExistsError,
+    InvalidArgumentError,
+    NoSpaceError,
+    PermissionDeniedError,
+    VeloError,
+)
+
+__all__ = ["durable_file", "folder_to_fill", "os_failure", "sync_folder"]
+
+
+@contextlib.contextmanager
+def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator[Path]:
+    """Where to build: `target`, or a folder beside it that takes the place of what is complete there.
+
+    That folder is always the same one, so that a killed build is found again; a lock on it keeps two builds
+    apart until one of them has put it into its place.
+
+    Parameters
+    ----------
+    target : Path
+    overwrite : bool
+        Without it, and where nothing complete stands at `target`, that is the folder to fill.
+    written_last : str
+        The file that makes a folder complete.
+    """
+    if not (overwrite and (target / written_last).is_file()):
+        yield target
+        return
+    fresh = target.parent / f".{target.name}.building"
+    try:
+        fresh.mkdir(exist_ok=True)
+        handle = os.open(fresh, os.O_RDONLY)
+    except OSError as error:
+        raise os_failure(error, str(fresh)) from error
+    try:
+        _lock(handle, fresh)
+        if (fresh / written_last).is_file():  # killed when it was complete: of which vectors, nobody knows
+            _empty(fresh)
+        try:
+            yield fresh
+        except BaseException:
+            with contextlib.suppress(OSError):
+                fresh.rmdir()
+            raise
+        _swap(fresh, target)
+    except OSError as error:
+        raise error if isinstance(error, VeloError) else os_failure(error, str(fresh)) from error
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, folder: Path) -> None:
+    """Hold the folder until the handle closes; it is the folder of that name still, not one renamed since."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.stat(folder).st_ino == os.fstat(handle).st_ino:
+            return
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    raise IndexExistsError(f"another build is at work in {folder}", argument="path")
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _swap(fresh: Path, target: Path) -> None:
+    """Put a complete folder in the place of another, which is removed, and sync the folder of both."""
+    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
+    try:
+        # An index that is open keeps its files until it closes, whatever their folder is called.
+        os.rename(target, beside / "old")
+        try:
+            os.rename(fresh, target)
+        except OSError:
+            os.rename(beside / "old", target)
+            raise
+        sync_folder(target.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def durable_file(path: Path) -> Iterator[Any]:
+    """A file that takes its name once it is complete and on the device."""
+    beside = path.with_name(f"{path.name}.part")
+    try:
+        with open(beside, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def os_failure(error: OSError, file: str) -> VeloError:
+    """The typed error of what the system refused."""
+    message = f"{file}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return NoSpaceError(message, file=file)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return PermissionDeniedError(message, file=file)
+    return InvalidArgumentError(message, file=file)

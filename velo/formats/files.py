@@ -1,0 +1,134 @@
+"""Which reader or writer a file's suffix or a value's type asks for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from velo.errors import FormatError, InvalidArgumentError
+from velo.formats.arrow import ArrowFileSource, ArrowSource, ParquetSource, write_arrow, write_parquet
+from velo.formats.binary import (
+    BIN_DTYPES,
+    VECS_DTYPES,
+    open_bin,
+    open_npy,
+    open_vecs,
+    write_bin,
+    write_npy,
+    write_vecs,
+)
+from velo.formats.hdf5 import Hdf5Source, write_hdf5
+from velo.formats.source import ArraySource, ForeignSource, Source, array_of
+from velo.types import PathLike
+
+__all__ = ["SUFFIXES", "as_source", "open_vectors", "write_vectors"]
+
+_HDF5 = (".hdf5", ".h5")
+_ARROW = (".arrow", ".feather", ".ipc")
+
+#: The suffixes that :func:`open_vectors` knows.
+SUFFIXES = (*BIN_DTYPES, *VECS_DTYPES, ".npy", *_HDF5, ".parquet", *_ARROW)
+
+
+def open_vectors(path: PathLike, *, column: str | None = None) -> Source:
+    """Open a file of vectors by its suffix; rows are read when they are asked for.
+
+    Parameters
+    ----------
+    path : path
+    column : str, optional
+        The column (Parquet, Arrow) or data set (HDF5) that holds the vectors, where several could.
+
+    Returns
+    -------
+    Source
+        ``shape``, ``dtype``, ``chunks(rows)``, ``read()``.
+
+    Raises
+    ------
+    FormatError
+        The file is truncated or its header makes no sense; the error names file and byte.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InvalidArgumentError(
+            f"{path}: unknown suffix {suffix!r}; known are {' '.join(SUFFIXES)}",
+            argument="path",
+            file=str(path),
+        )
+    try:
+        if suffix in BIN_DTYPES:
+            return open_bin(path, BIN_DTYPES[suffix])
+        if suffix in VECS_DTYPES:
+            return open_vecs(path, VECS_DTYPES[suffix])
+        if suffix == ".npy":
+            return open_npy(path)
+        if suffix in _HDF5:
+            return Hdf5Source(path, column or "train")
+        if suffix == ".parquet":
+            return ParquetSource(path, column)
+        return ArrowFileSource(path, column)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise FormatError(f"{path}: {error.strerror or error}", file=str(path)) from error
+
+
+def write_vectors(path: PathLike, vectors: Any, *, column: str = "vector") -> None:
+    """Write vectors to a file whose format is that of its suffix, in chunks.
+
+    Parameters
+    ----------
+    path : path
+    vectors : whatever :func:`velo.build` takes
+        Elements are converted to those of the format.
+    column : str
+        The column (Parquet, Arrow) or, for HDF5 if it is not ``"vector"``, the data set to write.
+    """
+    source = as_source(vectors)
+    suffix = Path(path).suffix.lower()
+    if suffix in BIN_DTYPES:
+        write_bin(path, source, BIN_DTYPES[suffix])
+    elif suffix in VECS_DTYPES:
+        write_vecs(path, source, VECS_DTYPES[suffix])
+    elif suffix == ".npy":
+        write_npy(path, source)
+    elif suffix in _HDF5:
+        write_hdf5(path, {"train" if column == "vector" else column: np.asarray(source.read())})
+    elif suffix == ".parquet":
+        write_parquet(path, source, column)
+    elif suffix in _ARROW:
+        write_arrow(path, source, column)
+    else:
+        raise InvalidArgumentError(
+            f"{path}: unknown suffix {suffix!r}; known are {' '.join(SUFFIXES)}",
+            argument="path",
+            file=str(path),
+        )
+
+
+def as_source(vectors: Any, argument: str = "vectors") -> Source:
+    """Whatever :func:`velo.build` takes as vectors, as a source.
+
+    Parameters
+    ----------
+    vectors : array, memmap, Arrow list array or table, path, source, or nested sequence
+    argument : str
+        Its name, for errors.
+    """
+    if isinstance(vectors, Source):
+        return vectors
+    if isinstance(vectors, np.ndarray):
+        return ArraySource(vectors, argument)
+    if isinstance(vectors, str | os.PathLike):
+        return open_vectors(vectors)
+    if isinstance(vectors, pa.Array | pa.ChunkedArray | pa.Table | pa.RecordBatch):
+        return ArrowSource(vectors, argument)
+    if hasattr(vectors, "shape") and hasattr(vectors, "dtype"):
+        if callable(getattr(vectors, "chunks", None)):
+            return ForeignSource(vectors)
+        if isinstance(vectors.dtype, np.dtype) and hasattr(vectors, "__getitem__"):
+            return ArraySource(vectors, argument)
+    return ArraySource(array_of(vectors, argument), argument)

@@ -1,0 +1,238 @@
+"""A sample of the user's vectors: drawn, indexed in a folder for scratch, searched for held-out rows."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from velo.building.build import build_shard
+from velo.building.held_out import draw_rows, rows_of
+from velo.errors import DimensionMismatchError, EmptyError, InvalidArgumentError, NotFiniteError
+from velo.folder.replace import os_failure
+from velo.formats.source import ArraySource, FileSource, Source, native_dtype
+from velo.index import Index, open_index
+from velo.options import LINKS_STEPS, BuildOptions, OpenTuning
+from velo.testing import brute_force, exact_distances, recall_at_k
+from velo.types import AnyArray, Int64Array, MetricName, PathLike
+
+__all__ = [
+    "Counts",
+    "Sample",
+    "at_recall",
+    "check_source",
+    "draw",
+    "links_bytes_grown",
+    "quarter_of",
+    "scratch_folder",
+]
+
+_ROWS_MIN: Final = 1000
+_QUERIES_MAX: Final = 600
+_LISTS: Final = (10, 16, 26, 42, 68, 110, 180, 290, 470, 760)
+
+#: Bits by which a link in memory, or an edge in a record, grows with each doubling of the vectors (gaps of
+#: ids in placement order): 0.68 to 0.73 from 50,000 to a million SIFT descriptors.
+_LINK_BITS_DOUBLING: Final = 0.73
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What searches with one list, or for one recall, were like: means of a query.
+
+    Attributes
+    ----------
+    list_size, recall, reads, rounds, estimates : float
+    """
+
+    list_size: float
+    recall: float
+    reads: float
+    rounds: float
+    estimates: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Vectors to index and queries to search for, none of them among the former.
+
+    Attributes
+    ----------
+    n : int
+        Rows of the whole input.
+    rows : ndarray of shape (m, d)
+    queries : ndarray of shape (q, d)
+    truth, truth_distances : ndarray of shape (q, k)
+        The exact nearest among `rows`.
+    metric : {"l2", "ip", "cosine"}
+    k : int
+    """
+
+    n: int
+    rows: AnyArray
+    queries: AnyArray
+    truth: Int64Array
+    truth_distances: AnyArray
+    metric: MetricName
+    k: int
+
+    def build(self, folder: Path, options: BuildOptions, tell: Callable[[], bool | None]) -> float:
+        """Index `rows`; returns the seconds that took."""
+        started = time.perf_counter()
+        build_shard(
+            folder,
+            ArraySource(self.rows),
+            replace(options, calibrate=False),
+            resume=False,
+            watch=lambda _stage, _done, _total: tell(),
+        )
+        return time.perf_counter() - started
+
+    def open_within(self, folder: Path, budget_bytes: int, threads: int | None) -> Index:
+        """That index with as many links in memory as the whole one would keep within `budget_bytes`."""
+        built, page_links = None, True
+        for links in (None, *LINKS_STEPS):
+            if links is None or built is None or links < built:
+                tuning = OpenTuning(links_kept=links)
+                index = open_index(folder, threads=threads, plan="links_in_memory", tuning=tuning)
+                if self.resident_bytes(index) <= budget_bytes:
+                    return index
+                built, page_links = index.info()["links_built"], index.info()["page_links"]
+                index.close()
+        if not page_links:  # whoever asked sees that it takes too much
+            return open_index(folder, threads=threads, tuning=OpenTuning(links_kept=LINKS_STEPS[-1]))
+        return open_index(folder, threads=threads, plan="links_on_disk")
+
+    def resident_bytes(self, index: Index) -> float:
+        """What codes, links and page directory of the whole index would take, by those of this one."""
+        info = index.info()
+        own = sum(info["memory_bytes"][part] for part in ("codes", "links", "pages"))
+        grown = links_bytes_grown(info["links_kept"], len(self.rows), self.n)
+        return float(self.n * (own / len(self.rows) + grown))
+
+    def curve(self, index: Index, recall: float) -> list[Counts]:
+        """Searches with growing lists until `recall` is found, or the longest list was tried."""
+        points: list[Counts] = []
+        for list_size in sorted({max(self.k, size) for size in _LISTS}):
+            found = index.search(self.queries, self.k, list_size=list_size)
+            means = {name: float(values.mean()) for name, values in found.stats.items()}
+            distances = exact_distances(self.rows, self.queries, found.ids, metric=self.metric)
+            share = recall_at_k(
+                found.ids, self.truth, found_distances=distances, true_distances=self.truth_distances
+            )
+            points.append(Counts(list_size, share, means["reads"], means["rounds"], means["estimates"]))
+            if share >= recall or list_size >= index.n:
+                break
+        return points
+
+
+def links_bytes_grown(links: float, sample_rows: int, n: int) -> float:
+    """Bytes a vector by which so many links, of a sample of the rows, are smaller than they will be."""
+    return links * _LINK_BITS_DOUBLING * math.log2(max(1.0, n / sample_rows)) / 8
+
+
+def at_recall(points: list[Counts], recall: float) -> Counts:
+    """What a recall takes, between the points around it; the last point where none comes so far."""
+    above = next((number for number, point in enumerate(points) if point.recall >= recall), None)
+    if above is None or above == 0:
+        return points[-1 if above is None else 0]
+    low, high = points[above - 1], points[above]
+    share = (recall - low.recall) / (high.recall - low.recall)
+
+    def between(name: str) -> float:
+        return float(getattr(low, name) + share * (getattr(high, name) - getattr(low, name)))
+
+    return Counts(
+        list_size=float(low.list_size * (high.list_size / low.list_size) ** share),
+        recall=recall,
+        reads=between("reads"),
+        rounds=between("rounds"),
+        estimates=between("estimates"),
+    )
+
+
+def check_source(source: Source) -> None:
+    """Whether there is enough to learn from.
+
+    Raises
+    ------
+    EmptyError, InvalidArgumentError, DimensionMismatchError, DtypeError
+    """
+    n, dim = source.shape
+    if n == 0:
+        raise EmptyError("there are no vectors to learn from", argument="vectors")
+    if n < _ROWS_MIN:
+        raise InvalidArgumentError(
+            f"vectors must be at least {_ROWS_MIN:,} rows to learn from, not {n:,}; so few need no tuning",
+            argument="vectors",
+        )
+    if dim < 1:
+        raise DimensionMismatchError("the vectors have no dimensions", argument="vectors")
+    native_dtype(source.dtype)
+
+
+def draw(source: Source, count: int, metric: MetricName, k: int, seed: int) -> Sample:
+    """Draw `count` rows (all where there are no more) and hold some of them out as queries.
+
+    Raises
+    ------
+    InvalidArgumentError, NotFiniteError
+    """
+    n = source.shape[0]
+    dtype = native_dtype(source.dtype)
+    numbers = draw_rows(n, count, seed)
+    with np.errstate(over="ignore"):
+        rows = rows_of(source, numbers, 0, n).astype(dtype, copy=False)
+    if dtype.kind == "f":
+        finite = np.isfinite(rows).all(axis=1)
+        if not finite.all():
+            row = int(numbers[np.argmin(finite)])
+            raise NotFiniteError(
+                f"row {row} of vectors has an element that is not finite", argument="vectors", row=row
+            )
+    held = draw_rows(len(rows), min(_QUERIES_MAX, len(rows) // 10), seed + 1)
+    if k > len(held):
+        raise InvalidArgumentError(
+            f"k must be at most {len(held)} with {len(rows):,} vectors to learn from, not {k}", argument="k"
+        )
+    queries = rows[held]
+    return _against(np.delete(rows, held, axis=0), queries, n, metric, k)
+
+
+def quarter_of(sample: Sample, seed: int) -> Sample:
+    """A quarter of the rows and the same queries, to see what grows with the number of rows."""
+    numbers = draw_rows(len(sample.rows), len(sample.rows) // 4, seed + 2)
+    return _against(sample.rows[numbers], sample.queries, sample.n, sample.metric, sample.k)
+
+
+def _against(rows: AnyArray, queries: AnyArray, n: int, metric: MetricName, k: int) -> Sample:
+    truth = brute_force(rows, queries, k, metric=metric)
+    assert truth.distances is not None
+    return Sample(n, rows, queries, truth.ids, truth.distances, metric, k)
+
+
+@contextmanager
+def scratch_folder(source: Source, folder: PathLike | None) -> Iterator[Path]:
+    """An empty folder, removed at the end: in `folder`, or beside the file of vectors, or here."""
+    if folder is None:
+        beside = source.path.resolve().parent if isinstance(source, FileSource) else Path.cwd()
+        parent = beside if os.access(beside, os.W_OK) else Path.cwd()
+    else:
+        parent = Path(folder)
+    try:
+        made = Path(tempfile.mkdtemp(prefix=".velo-tune-", dir=parent))
+    except OSError as error:
+        raise os_failure(error, str(parent)) from error
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

@@ -1,0 +1,25 @@
+"""Where filters meet an index: its metadata, its ids, its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from velo.errors import FilterTypeError, InvalidArgumentError
+from velo.filters.compiler import FilterCompiler
+from velo.folder.ids import Ids
+from velo.folder.metadata import MetadataStore
+from velo.types import Int64Array
+
+__all__ = ["compiler_for"]
+
+
+def compiler_for(row_count: int, store: MetadataStore | None, ids: Ids) -> FilterCompiler:
+    """The compiler of an open index: conditions over its metadata, masks over its rows, its ids."""
+
+    def vertices_of(given: Any) -> Int64Array:
+        try:
+            return ids.find(given, "filter")
+        except InvalidArgumentError as error:
+            raise FilterTypeError(f"filter: {error.message}", argument="filter") from error
+
+    return FilterCompiler(row_count, store, rows=ids.rows, vertices_of=vertices_of)

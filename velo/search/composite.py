@@ -1,0 +1,195 @@
+"""What an index answers with several searches: groups, and all hits within a radius."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from velo.errors import InvalidArgumentError
+from velo.filters.arguments import restricted, trees_of
+from velo.filters.compiler import Columns, FilterCompiler
+from velo.filters.tree import Expr
+from velo.folder.ids import Ids
+from velo.folder.metadata import MetadataStore
+from velo.options import SearchTuning
+from velo.results import GroupedResult, RangeResult
+from velo.search.groups import Groups, check_groups, group_script
+from velo.search.ranges import LIMIT_DEFAULT, Ranges, check_radius, range_script
+from velo.search.request import Request, native_queries
+from velo.search.script import Round, Script, deadline_of, drive, drive_async, left_s
+from velo.types import AnyArray
+
+__all__ = ["FurtherSearches", "check_no_group_size", "rows_of"]
+
+
+class FurtherSearches:
+    """The searches of :class:`velo.Index` that are made of several."""
+
+    n: int
+    dim: int
+    _ids: Ids
+    _metadata: MetadataStore | None
+    _filters: FilterCompiler
+    _request: Callable[..., Request]
+    _run: Callable[[Request], Request]
+    _run_async: Callable[[Request], Awaitable[Request]]
+    _columns: Callable[[Sequence[str] | bool | None], list[str] | None]
+
+    def range_search(
+        self,
+        queries: Any,
+        radius: float,
+        *,
+        filter: Any = None,  # noqa: A002
+        limit: int = LIMIT_DEFAULT,
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
+        timeout_s: float | None = None,
+        tuning: SearchTuning | None = None,
+    ) -> RangeResult:
+        """Find all vectors within a distance of each query.
+
+        The search asks for the nearest 16, then for four times as many, until one of them lies beyond the
+        radius. Distances are those that :meth:`search` reports, taken from the codes of the index: what lies
+        within some percent of the radius may fall on either side, and a vector is missed as rarely as
+        `recall` says.
+
+        Parameters
+        ----------
+        queries : array-like of shape (nq, dim) or (dim,)
+        radius : float
+            The largest distance: squared for ``l2``, 1 - cosine for ``cosine``; for ``ip`` the negated inner
+            product, so ``radius=-0.8`` finds all with an inner product of at least 0.8.
+        filter : optional
+            As for :meth:`search`.
+        limit : int
+            Hits of a query at most, its nearest; ``limited`` says where there may be more.
+        recall, list_size, return_metadata, timeout_s, tuning :
+            As for :meth:`search`; the time is that of all its searches.
+
+        Returns
+        -------
+        RangeResult
+            Unpacks as ``lims, distances, ids``, the hits of all queries one after another; ``result[i]`` are
+            the (ids, distances) of one query.
+
+        Examples
+        --------
+        >>> lims, distances, ids = index.range_search(queries, radius=0.3)  # doctest: +SKIP
+        """
+        columns = self._columns(return_metadata)
+        prepare = self._rounds(recall, list_size, timeout_s, tuning)
+        script = self._range_script(queries, radius, limit, filter)
+        return self._range_result(drive(script, lambda one: self._run(prepare(one))), columns)
+
+    async def range_search_async(
+        self,
+        queries: Any,
+        radius: float,
+        *,
+        filter: Any = None,  # noqa: A002
+        limit: int = LIMIT_DEFAULT,
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
+        timeout_s: float | None = None,
+        tuning: SearchTuning | None = None,
+    ) -> RangeResult:
+        """As :meth:`range_search`, without blocking the event loop."""
+        columns = self._columns(return_metadata)
+        prepare = self._rounds(recall, list_size, timeout_s, tuning)
+        script = self._range_script(queries, radius, limit, filter)
+        return self._range_result(
+            await drive_async(script, lambda one: self._run_async(prepare(one))), columns
+        )
+
+    # ---- how
+
+    def _rounds(
+        self,
+        recall: float | None,
+        list_size: int | None,
+        timeout_s: float | None,
+        tuning: SearchTuning | None,
+    ) -> Callable[[Round], Request]:
+        """Makes the searches of a script into requests; together they have one timeout."""
+        deadline = deadline_of(timeout_s)
+
+        def prepare(one: Round) -> Request:
+            left = left_s(timeout_s, deadline)
+            return self._request(one.queries, one.k, list(one.filters), recall, list_size, left, tuning)
+
+        return prepare
+
+    def _range_script(self, queries: Any, radius: float, limit: int, filters: Any) -> Script[Ranges]:
+        distance, most = check_radius(radius, limit)
+        native, _ = native_queries(queries, self.dim)
+        return range_script(native, distance, most, self.n, trees_of(filters, len(native), self._filters))
+
+    def _range_result(self, found: Ranges, columns: list[str] | None) -> RangeResult:
+        counts = [len(part) for part in found.vertices]
+        vertices = np.concatenate([np.zeros(0, np.int64), *found.vertices])
+        return RangeResult(
+            lims=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            distances=np.concatenate([np.zeros(0, np.float32), *found.distances]),
+            ids=self._ids.of(vertices),
+            limited=found.limited,
+            stats=found.stats,
+            metadata=None if columns is None else rows_of(self._metadata, vertices, columns),
+        )
+
+    def _group_script(
+        self, queries: Any, k: int, filters: Any, group_by: str, group_size: int
+    ) -> tuple[Script[Groups], bool]:
+        """The script of a search by groups, and whether its query came alone."""
+        known = {} if self._metadata is None else self._metadata.filter_columns
+        column = check_groups(group_by, group_size, k, known)
+        native, single = native_queries(queries, self.dim)
+        trees = trees_of(filters, len(native), self._filters)
+        store = self._metadata
+        assert store is not None
+
+        def restrict(given: Any, condition: Expr) -> Any:
+            return restricted(given, condition, self._filters)
+
+        def column_of(vertices: AnyArray) -> Any:
+            return store.rows(vertices, [group_by]).column(0).combine_chunks()
+
+        return group_script(native, k, group_size, column, trees, restrict, column_of), single
+
+    def _group_result(self, found: Groups, single: bool, columns: list[str] | None) -> GroupedResult:
+        ids = self._ids.of(found.vertices)
+        metadata = None
+        if columns is not None:
+            rows = rows_of(self._metadata, found.vertices[found.vertices >= 0], columns)
+            ends = np.cumsum(found.sizes.sum(axis=1, dtype=np.int64)).tolist()
+            starts = [0, *ends[:-1]]
+            metadata = [rows.slice(start, end - start) for start, end in zip(starts, ends, strict=False)]
+        return GroupedResult(
+            ids=ids[0] if single else ids,
+            distances=found.distances[0] if single else found.distances,
+            counts=np.array([len(values) for values in found.values], np.uint32),
+            stats=found.stats,
+            metadata=metadata[0] if single and metadata is not None else metadata,
+            group_sizes=found.sizes,
+            groups=found.values[0] if single else found.values,
+            complete=found.complete,
+        )
+
+
+def rows_of(store: Columns | None, vertices: AnyArray, columns: list[str]) -> pa.Table:
+    """The metadata of some vertices; all columns of none where the index has none."""
+    if store is None:
+        return pa.table({})
+    rows: pa.Table = store.rows(vertices, columns)
+    return rows
+
+
+def check_no_group_size(group_size: int) -> None:
+    """Refuse a group size without groups."""
+    if group_size != 1:
+        raise InvalidArgumentError("group_size goes with group_by", argument="group_size")

@@ -1,0 +1,69 @@
+"""What the library says of a filtered search before it runs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from velo import _native
+from velo.options import FILTER_PLANS
+from velo.results import FilterCost, FilterPlan
+from velo.search.request import Request
+
+__all__ = ["filter_plan_of"]
+
+_NAMES: Final = {code: name for name, code in FILTER_PLANS.items()}
+
+
+def filter_plan_of(index: Any, request: Request, asked: str) -> FilterPlan | None:
+    """How the first filter of a request will be met.
+
+    Parameters
+    ----------
+    index : cdata
+        ``velo_index *``, kept open by the caller.
+    request : Request
+    asked : str
+        ``SearchTuning.filter_plan`` of the request.
+
+    Returns
+    -------
+    FilterPlan or None
+        None where the request has no filter.
+    """
+    if not request.filters or request.filters[0] is None:
+        return None
+    told = _native.new("velo_filter_plan_info")
+    status = _native.lib.velo_filter_plan(index, request.filters[0].handle, request.options, told)
+    _native.check(status, "filter")
+    costs = {name: _cost(getattr(told, name)) for name in ("scan", "gate", "late")}
+    chosen = _NAMES[told.plan]
+    return FilterPlan(
+        chosen=chosen,
+        reason=_reason(chosen, asked, float(told.matches), costs),
+        matches=float(told.matches),
+        matches_exact=bool(told.matches_exact),
+        costs=costs,
+        gate_needs_bytes=int(told.gate_needs_bytes),
+    )
+
+
+def _cost(told: Any) -> FilterCost:
+    return FilterCost(
+        possible=bool(told.possible),
+        reads=float(told.reads),
+        estimates=float(told.estimates),
+        expanded=float(told.expanded),
+        cost_us=float(told.us),
+    )
+
+
+def _reason(chosen: str, asked: str, matches: float, costs: dict[str, FilterCost]) -> str:
+    if asked != "auto":
+        return "asked for" if chosen == asked else f"{asked} was asked for, and links are on disk"
+    if matches == 0:
+        return "nothing passes, so nothing is looked at"
+    other = costs["gate"] if costs["gate"].possible else costs["late"]
+    if chosen == "scan":
+        return f"looking at all that pass takes less than a walk of {other.expanded:,.0f} hops"
+    ahead = f"a walk of {other.expanded:,.0f} hops takes less than looking at all that pass"
+    return ahead if costs["gate"].possible else f"{ahead}, and without links in memory every hop is a read"

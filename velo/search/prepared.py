@@ -1,0 +1,144 @@
+"""What searches with the same options share: options that were checked, and buffers for single queries."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from velo import _native
+from velo.folder.ids import Ids
+from velo.options import SearchTuning, fill_search
+from velo.results import Expectation, SearchResult
+from velo.search.gate import Gate
+from velo.search.request import QUERY_DTYPES, Answer, Counters, native_queries
+from velo.types import AnyArray
+
+__all__ = ["Prepared", "PreparedOptions"]
+
+#: Prepared options kept by an index; a service uses a handful.
+_KEPT: Final = 64
+#: Buffers for single queries are kept for at most so many neighbors, and so many of them.
+_SPARE_K_MAX: Final = 256
+_SPARE_MAX: Final = 256
+
+
+class Prepared:
+    """Options of a search, checked, and spare buffers for the searches of one query with them.
+
+    Attributes
+    ----------
+    options : velo_search_options
+    expected : Expectation
+    k : int
+    """
+
+    __slots__ = ("_spare", "_spare_max", "expected", "k", "options")
+
+    def __init__(self, options: Any, expected: Expectation) -> None:
+        self.options = options
+        self.expected = expected
+        self.k = int(options.k)
+        # Taken and given back by atomic calls; what an exception keeps from coming back is merely forgotten.
+        self._spare: list[Answer] = []
+        self._spare_max = _SPARE_MAX if self.k <= _SPARE_K_MAX else 0
+
+    def search_one(self, handle: Any, gate: Gate, ids: Ids, query: AnyArray) -> SearchResult:
+        """The answer to one query without a filter: little but the library's own call.
+
+        Where many threads ask one query each, they share the interpreter's lock, and the processors with the
+        library's workers: what a call takes here is taken from searching.
+
+        Parameters
+        ----------
+        handle : velo_index
+        gate, ids :
+            The index's.
+        query : ndarray of shape (dim,) or (1, dim)
+        """
+        dtype = QUERY_DTYPES.get(query.dtype)
+        if dtype is None or not query.flags.c_contiguous:
+            query = native_queries(query, query.shape[-1])[0].reshape(query.shape)
+            dtype = QUERY_DTYPES[query.dtype]
+        spare = self._spare
+        try:
+            answer = spare.pop()
+        except IndexError:
+            answer = Answer(1, self.k)
+        ffi = _native.ffi
+        status = gate.call(
+            _native.lib.velo_search,
+            handle,
+            ffi.from_buffer(query),
+            dtype,
+            1,
+            ffi.NULL,
+            0,
+            self.options,
+            answer.out,
+        )
+        if status != 0:
+            _native.check(status, "queries")
+        narrow = answer.narrow.copy()
+        counts = narrow[0]
+        vertices, distances = answer.first if query.ndim == 1 else (answer.vertices, answer.distances)
+        result = SearchResult(
+            ids.of(vertices, counts.item() == self.k),
+            distances.copy(),
+            counts,
+            Counters(narrow, answer.wide.copy()),
+            None,
+            self.expected,
+        )
+        if len(spare) < self._spare_max:
+            spare.append(answer)
+        return result
+
+
+class PreparedOptions:
+    """The options with which an index was searched lately."""
+
+    def __init__(self, handle: Any, gate: Gate) -> None:
+        self._handle = handle
+        self._gate = gate
+        self._known: dict[tuple[Any, ...], Prepared] = {}
+
+    def of(
+        self,
+        k: int,
+        recall: float | None,
+        list_size: int | None,
+        timeout_s: float | None,
+        tuning: SearchTuning | None,
+    ) -> Prepared:
+        """The options of a search, checked.
+
+        Raises
+        ------
+        InvalidArgumentError, ClosedError, ForkedError
+        """
+        # The types too: True and 1.0 would be found under 1, and neither is a k.
+        key = (k, type(k), recall, list_size, type(list_size), timeout_s, tuning)
+        try:
+            return self._known[key]
+        except (KeyError, TypeError):
+            pass
+        struct = _native.new("velo_search_options")
+        fill_search(struct, k, recall, list_size, timeout_s, tuning)
+        if len(self._known) >= _KEPT:
+            self._known.clear()
+        prepared = self._known[key] = Prepared(struct, self._expectation(struct))
+        return prepared
+
+    def _expectation(self, options: Any) -> Expectation:
+        out = _native.new("velo_expectation")
+        _native.check(self._gate.call(_native.lib.velo_expect, self._handle, options, out))
+        if not out.calibrated:
+            return Expectation(int(out.list_size))
+        return Expectation(
+            list_size=int(out.list_size),
+            recall=float(out.recall),
+            reads=float(out.reads),
+            rounds=float(out.rounds),
+            estimates=float(out.estimates),
+            expanded=float(out.expanded),
+            records_scored=float(out.records_scored),
+        )

@@ -1,0 +1,84 @@
+"""Search by radius: all rows within a distance, found by asking for more until one lies beyond it."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from velo.errors import InvalidArgumentError
+from velo.options import whole_number
+from velo.search.script import Round, Script, Totals, blocks
+from velo.types import AnyArray
+
+__all__ = ["LIMIT_DEFAULT", "Ranges", "check_radius", "range_script"]
+
+#: Hits of a query at most, where the caller names no limit.
+LIMIT_DEFAULT: Final = 10_000
+_LIMIT_MAX: Final = 1 << 24
+_FIRST: Final = 16
+_GROWTH: Final = 4
+
+
+@dataclass(slots=True, eq=False)
+class Ranges:
+    """What a script found: for each query vertices and distances, and whether the limit cut it short."""
+
+    vertices: list[AnyArray]
+    distances: list[AnyArray]
+    limited: AnyArray
+    stats: dict[str, AnyArray]
+
+
+def check_radius(radius: Any, limit: Any) -> tuple[float, int]:
+    """Both as numbers, or an error that names the one that is none."""
+    if isinstance(radius, bool) or not isinstance(radius, numbers.Real) or math.isnan(float(radius)):
+        raise InvalidArgumentError(f"radius must be a distance, not {radius!r}", argument="radius")
+    return float(radius), whole_number(limit, "limit", 1, _LIMIT_MAX)
+
+
+def range_script(
+    queries: AnyArray, radius: float, limit: int, row_count: int, filters: Sequence[Any]
+) -> Script[Ranges]:
+    """The script of a search by radius.
+
+    Parameters
+    ----------
+    queries : ndarray of shape (nq, dim)
+    radius : float
+        In the terms of the distances that searches report.
+    limit : int
+        Hits of a query at most.
+    row_count : int
+        Of the index: no query has more hits.
+    filters : sequence of length nq
+    """
+    count = len(queries)
+    totals = Totals(count)
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.float32)
+    vertices, distances = [nothing[0]] * count, [nothing[1]] * count
+    limited = np.zeros(count, bool)
+    most = min(limit, row_count)
+    k = min(_FIRST, most)
+    open_rows = list(range(count)) if most else []
+    while open_rows:
+        further: list[int] = []
+        for rows in blocks(open_rows, k):
+            request = yield Round(queries[list(rows)], k, [filters[row] for row in rows])
+            totals.add(rows, request)
+            within = (request.distances <= radius) & (np.arange(k) < request.counts[:, None])
+            for place, row in enumerate(rows):
+                inside = int(within[place].sum())
+                if inside == k and k < most:
+                    further.append(row)  # all of them lie within: more may
+                    continue
+                vertices[row] = request.vertices[place, :inside].copy()
+                distances[row] = request.distances[place, :inside].copy()
+                limited[row] = inside == k and k < row_count
+        open_rows = further
+        k = min(k * _GROWTH, most)
+    return Ranges(vertices, distances, limited, totals.stats)

@@ -1,0 +1,105 @@
+"""Answers that take several searches, written once for callers that block and for those that wait.
+
+A script is a generator: it yields what to search for, is sent what was found, and returns its answer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, TypeVar
+
+import numpy as np
+
+from velo.search.request import COUNTERS, Request
+from velo.types import AnyArray
+
+__all__ = [
+    "HITS_AT_ONCE",
+    "Round",
+    "Script",
+    "Totals",
+    "blocks",
+    "deadline_of",
+    "drive",
+    "drive_async",
+    "left_s",
+]
+
+#: Hits that one search of a script may bring, over all its queries: bounds what a script holds at once.
+HITS_AT_ONCE: Final = 1 << 22
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """One search of a script: native queries, k, and a compiled filter (or None) for each."""
+
+    queries: AnyArray
+    k: int
+    filters: Sequence[Any]
+
+
+Script: TypeAlias = Generator[Round, Request, Answer]
+
+
+def drive(script: Script[Answer], search: Callable[[Round], Request]) -> Answer:
+    """Run a script, blocking."""
+    try:
+        step = next(script)
+        while True:
+            step = script.send(search(step))
+    except StopIteration as ended:
+        answer: Answer = ended.value
+        return answer
+
+
+async def drive_async(script: Script[Answer], search: Callable[[Round], Awaitable[Request]]) -> Answer:
+    """Run a script, awaiting its searches."""
+    try:
+        step = next(script)
+        while True:
+            step = script.send(await search(step))
+    except StopIteration as ended:
+        answer: Answer = ended.value
+        return answer
+
+
+def blocks(rows: Sequence[int], k: int) -> Generator[Sequence[int], None, None]:
+    """`rows`, so many at a time that their hits stay below ``HITS_AT_ONCE``."""
+    step = max(1, HITS_AT_ONCE // k)
+    for start in range(0, len(rows), step):
+        yield rows[start : start + step]
+
+
+@dataclass(slots=True, eq=False)
+class Totals:
+    """The counters of all searches of a script, summed for each query."""
+
+    count: int
+    stats: dict[str, AnyArray] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stats = {name: np.zeros(self.count, np.uint64) for name in COUNTERS}
+
+    def add(self, rows: Sequence[int], request: Request) -> None:
+        """Count a search whose queries were `rows`, which may repeat."""
+        for name, values in request.stats().items():
+            np.add.at(self.stats[name], np.asarray(rows, np.int64), values.astype(np.uint64))
+
+
+def deadline_of(timeout_s: Any) -> float | None:
+    """When the last of a script's searches must have ended."""
+    if timeout_s is None or isinstance(timeout_s, str) or not timeout_s > 0:
+        return None
+    return time.monotonic() + float(timeout_s)
+
+
+def left_s(timeout_s: float | None, deadline: float | None) -> float | None:
+    """What is left of a timeout, for the next search; whole milliseconds, so that options are found again."""
+    if deadline is None:
+        return timeout_s  # none, or one that is refused when the search is prepared
+    return max(1.0, math.ceil((deadline - time.monotonic()) * 1000)) / 1000
