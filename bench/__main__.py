@@ -241,12 +241,10 @@ def run_steps(arguments: argparse.Namespace) -> None:
 
 def run_serve(arguments: argparse.Namespace) -> None:
     from bench.commands import serve  # it needs the serving packages, which no other command does
-    from velo.formats import open_vectors
 
-    queries = open_vectors(arguments.queries).read().astype("float32")
     serve.run(
         arguments.collection,
-        queries,
+        arguments.queries,
         seconds=arguments.seconds,
         ray=not arguments.no_ray,
         out=arguments.out,

@@ -19,6 +19,7 @@ import numpy as np
 import velo
 from bench.harness.machine import describe
 from bench.harness.tables import machine_line, table
+from velo.formats import open_vectors
 from velo_serving.processes import open_process_backend
 from velo_serving.shard import Shard, ShardSpec
 from velo_serving.types import SearchRequest
@@ -67,14 +68,15 @@ def idle_shard(dim: int) -> None:
     shard.close()
 
 
-def run(collection: Path, queries: np.ndarray, *, seconds: float, ray: bool, out: Path, name: str) -> None:
+def run(collection: Path, asked: Path, *, seconds: float, ray: bool, out: Path, name: str) -> None:
     """Measure everything and write ``docs/results/serve-NAME.md``.
 
     Parameters
     ----------
     collection : Path
         Of four shards.
-    queries : ndarray of shape (nq, dim), float32
+    asked : Path
+        A file of vectors: the queries.
     seconds : float
         Of each throughput.
     ray : bool
@@ -82,6 +84,7 @@ def run(collection: Path, queries: np.ndarray, *, seconds: float, ray: bool, out
     out : Path
     name : str
     """
+    queries = open_vectors(asked).read().astype(np.float32)
     rows: list[dict[str, Any]] = [{"what": "machine", **describe(collection)}]
     rows += fan_out(queries.shape[1], ray=ray)
     rows += library(collection, queries, seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import math
 import os
@@ -85,8 +86,22 @@ def open_velo_index(spec: ShardSpec) -> SearchIndex:
         given["memory"] = spec.memory
     if spec.threads is not None:
         given["threads"] = spec.threads
-    index: SearchIndex = velo.open(spec.path, **given)
-    return index
+    index = velo.open(spec.path, **given)
+    _warm(index)
+    opened: SearchIndex = index
+    return opened
+
+
+def _warm(index: Any) -> None:
+    """Load now what a first filter and a first row of metadata would load, while nobody waits."""
+    with contextlib.suppress(VeloError):  # a damaged page is told to the search that needs it
+        from_sql("a = 1")
+    info = index.info()
+    columns = list(info.get("columns", ()))[:1]
+    if columns:
+        one = np.ones((1, int(info["dim"])), dtype=np.float32)
+        with contextlib.suppress(VeloError):
+            index.search(one, 1, filter={columns[0]: {"$exists": True}}, return_metadata=columns)
 
 
 class Shard:
