@@ -594,14 +594,19 @@ pub const Builder = struct {
     }
 
     pub fn place_with(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, sizes: []const u16, draft: bool, diagnostic: *Diagnostic) Error!graph.Placement {
-        return graph.place(quant.BuildCodes, self.allocator, points, built, .{
+        const options: graph.PlaceOptions = .{
             .page_bytes_budget = page_bytes - layout.page.header_bytes,
             .record_bytes = sizes,
             .draft = draft,
             .threads = self.options.threads,
             .progress = &self.control.done,
             .cancel = &self.control.canceled,
-        }) catch |err| graph_error(diagnostic, err);
+        };
+        const placed = if (self.options.metric == .ip)
+            graph.place(quant.DirectionCodes, self.allocator, &.of(points), built, options)
+        else
+            graph.place(quant.BuildCodes, self.allocator, points, built, options);
+        return placed catch |err| graph_error(diagnostic, err);
     }
 
     // ---- the end ----

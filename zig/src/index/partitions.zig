@@ -129,8 +129,11 @@ pub const Partitions = struct {
         var options = builder.graph_options(builder.options.seed +% partition);
         // Reachable from the hub, to which the tree of hubs leads; a partition of guests alone has none.
         if (std.sort.binarySearch(u32, rows, self.clusters.hubs[partition], compare)) |hub| options.entry = @intCast(hub);
-        var built = graph.build(quant.BuildCodes, self.allocator, &codes, options) catch |err|
-            return graph_error(self.diagnostic, err);
+        const linked = if (builder.options.metric == .ip)
+            graph.build(quant.ProductCodes, self.allocator, &.of(&codes), options)
+        else
+            graph.build(quant.BuildCodes, self.allocator, &codes, options);
+        var built = linked catch |err| return graph_error(self.diagnostic, err);
         defer built.deinit(self.allocator);
         for (0..built.n) |member| {
             const list = built.list(@intCast(member));

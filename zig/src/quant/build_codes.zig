@@ -146,3 +146,55 @@ pub const ProductCodes = struct {
         for (ids, out) |id, *value| value.* -= norm2 + self.codes.factors[id].norm2;
     }
 };
+
+/// The same codes compared by direction, and by length as far as that decides who is an answer: what queries by product find
+/// together. 2 − 2·cos, and a share of the squared logarithm of the ratio of lengths.
+pub const DirectionCodes = struct {
+    n: u32,
+    dim: u32,
+    codes: *const BuildCodes,
+
+    pub const Plane = BuildCodes.Plane;
+
+    pub fn of(codes: *const BuildCodes) DirectionCodes {
+        return .{ .n = codes.n, .dim = codes.dim, .codes = codes };
+    }
+
+    pub fn prepare(self: *const DirectionCodes, from: u32, plane: *Plane) void {
+        self.codes.prepare(from, plane);
+    }
+
+    pub fn distances_prepared(self: *const DirectionCodes, plane: *const Plane, ids: []const u32, out: []f32) void {
+        self.codes.distances_prepared(plane, ids, out);
+        self.turn(plane.terms.norm2, ids, out);
+    }
+
+    pub fn distances(self: *const DirectionCodes, from: u32, ids: []const u32, out: []f32) void {
+        self.codes.distances(from, ids, out);
+        self.turn(self.codes.factors[from].norm2, ids, out);
+    }
+
+    pub fn distance(self: *const DirectionCodes, a: u32, b: u32) f32 {
+        var out: [1]f32 = undefined;
+        self.distances(a, &.{b}, &out);
+        return out[0];
+    }
+
+    const length_weight = 0.25;
+    const opposite = 4;
+
+    fn turn(self: *const DirectionCodes, norm2: f32, ids: []const u32, out: []f32) void {
+        for (ids, out) |id, *value| {
+            const other = self.codes.factors[id].norm2;
+            const product = @sqrt(norm2) * @sqrt(other);
+            if (!(product > 0)) {
+                value.* = if (norm2 == other) 0 else opposite;
+                continue;
+            }
+            // 2 − 2·cos from |x − y|² = (|x| − |y|)² + 2·|x||y|·(1 − cos)
+            const gap = @sqrt(norm2) - @sqrt(other);
+            const half = @log(norm2 / other) / 2;
+            value.* = @max(0, value.* - gap * gap) / product + length_weight * half * half;
+        }
+    }
+};

@@ -25,6 +25,7 @@ pub const Codes = store.Codes;
 pub const Query = @import("query.zig").Query;
 pub const BuildCodes = @import("build_codes.zig").BuildCodes;
 pub const ProductCodes = @import("build_codes.zig").ProductCodes;
+pub const DirectionCodes = @import("build_codes.zig").DirectionCodes;
 
 const dispatch = @import("dispatch.zig");
 pub const Kernels = dispatch.Kernels;
