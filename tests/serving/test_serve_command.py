@@ -203,18 +203,17 @@ def test_shards_without_ray_and_a_clean_end(sharded_path: Path, sharded_queries:
 def test_a_drain_sends_new_requests_elsewhere_and_answers_those_that_come(
     sharded_path: Path, sharded_queries: np.ndarray
 ) -> None:
-    program = (
-        "import sys, velo_serving.serve as serve\n"
-        "serve.serve_local(sys.argv[1], port=0, threads=1, processes=True, ready_shards=4, drain_s=1.0,"
-        " on_ready=lambda url: print(url, flush=True))"
-    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    options = ["--processes", "--ready-shards", "4", "--drain-s", "1.0", "--threads", "1", "--port", "0"]
     process = subprocess.Popen(
-        [sys.executable, "-c", program, str(sharded_path)], stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-m", "velo", "serve", str(sharded_path), *options, "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
     try:
         assert process.stdout is not None
-        url = process.stdout.readline().strip()
+        url = json.loads(process.stdout.readline())["url"]
         with httpx.Client(base_url=url, timeout=30) as client:
             for _ in range(100):
                 if client.get("/readyz").status_code == 200:
