@@ -34,6 +34,7 @@ from velo.options import (
     OpenTuning,
     SearchTuning,
     code_of,
+    folder_path,
     memory_bytes,
     whole_number,
 )
@@ -54,6 +55,9 @@ _METRICS: Final[dict[int, MetricName]] = {code: name for name, code in METRIC_CO
 _PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
 _IO_NAMES: Final = {code: name for name, code in IO_CODES.items()}
 _DTYPE_NAMES: Final = {0: "float32", 1: "float16", 2: "uint8", 3: "int8"}
+
+#: The parts of its memory that an index's budget bounds.
+BUDGETED: Final = ("codes", "links", "cache", "pages")
 
 #: The flag of velo_search_options that counts which records were of use.
 _COUNT_USED = 2
@@ -96,7 +100,7 @@ def open_index(
     ------
     NotAnIndexError, CorruptIndexError, UnsupportedVersionError, BudgetTooSmallError, DeviceError
     """
-    folder = Path(path)
+    folder = folder_path(path)
     if (folder / "collection.json").is_file():
         raise NotAnIndexError(
             f"{folder} is a collection of shards: open one of them, or serve all with velo_serving",
@@ -136,7 +140,7 @@ def _shape_in_manifest(folder: Path) -> tuple[int, int]:
         manifest = read_manifest(folder)
     except VeloError:
         return 1 << 20, 1 << 10  # large enough that no share of it is nothing
-    return manifest.row_count, manifest.dim
+    return min(max(1, manifest.row_count), 2**31), min(max(1, manifest.dim), 2**16)
 
 
 def verify_folder(path: PathLike) -> int:
@@ -157,7 +161,14 @@ def verify_folder(path: PathLike) -> int:
         Naming file and page.
     """
     pages = _native.ffi.new("uint64_t *")
-    _native.check(_native.lib.velo_verify(bytes(Path(path)), pages), "path")
+    folder = folder_path(path)
+    _native.check(_native.lib.velo_verify(bytes(folder), pages), "path")
+    # What the library has no eyes for: that ids and metadata are what searches rely on.
+    manifest = read_manifest(folder)
+    Ids(folder, manifest.row_count, manifest.first_row).rows()
+    store = open_metadata(folder, manifest.row_count)
+    if store is not None:
+        _ = store.native_columns, store.statistics
     return int(pages[0])
 
 
@@ -212,6 +223,7 @@ class Index(FurtherSearches):
         filter: Any = None,  # noqa: A002
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         return_metadata: Sequence[str] | bool | None = None,
         group_by: str | None = None,
         group_size: int = 1,
@@ -236,6 +248,14 @@ class Index(FurtherSearches):
             taken, and ``expected`` of the result says what that finds.
         list_size : int, optional
             Candidates kept while searching, instead of a choice by `recall`.
+        exact : bool, optional
+            Whether the distances of the answers, and so their order, come from the vectors themselves; the
+            index must store them (:func:`velo.build`). They are then computed in float64 and rounded to
+            float32 once: a vector of the index is at 0 from itself in ``l2`` and ``cosine``. Whatever may
+            belong to the k nearest within the error of its code is read for that, mostly in one more round
+            of reads, which ``stats`` counts. Without it a distance is an estimate from a code: with 10 bits
+            a dimension about 3e-4 from the true one, one in a hundred 1.5e-3, and more where distances are
+            small beside the vectors' lengths, so that some percent of near neighbors change places.
         return_metadata : list of str or True, optional
             Columns to return with the hits.
         group_by : str, optional
@@ -251,7 +271,8 @@ class Index(FurtherSearches):
         Returns
         -------
         SearchResult
-            ``ids`` and ``distances`` of shape (nq, k); ``stats`` with one entry a query. With `group_by` a
+            ``ids`` and ``distances`` of shape (nq, k): squared L2, negated inner product, 1 - cosine, less is
+            nearer (see `exact`); ``stats`` with one entry a query. With `group_by` a
             :class:`GroupedResult`, of shape (nq, k, group_size).
 
         Examples
@@ -260,7 +281,7 @@ class Index(FurtherSearches):
         """
         columns = None if return_metadata is None else self._columns(return_metadata)
         if group_by is not None:
-            prepare = self._rounds(recall, list_size, timeout_s, tuning)
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
             script, single = self._group_script(queries, k, filter, group_by, group_size)
             return self._group_result(drive(script, lambda one: self._run(prepare(one))), single, columns)
         check_no_group_size(group_size)
@@ -270,9 +291,9 @@ class Index(FurtherSearches):
             and type(queries) is np.ndarray
             and queries.shape in self._single_shapes
         ):
-            prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning)
+            prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
             return prepared.search_one(self._handle, self._gate, self._ids, queries)
-        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning)
+        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
         return self._result(self._run(request), columns)
 
     async def search_async(
@@ -283,6 +304,7 @@ class Index(FurtherSearches):
         filter: Any = None,  # noqa: A002
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         return_metadata: Sequence[str] | bool | None = None,
         group_by: str | None = None,
         group_size: int = 1,
@@ -297,12 +319,12 @@ class Index(FurtherSearches):
         """
         columns = self._columns(return_metadata)
         if group_by is not None:
-            prepare = self._rounds(recall, list_size, timeout_s, tuning)
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
             script, single = self._group_script(queries, k, filter, group_by, group_size)
             found = await drive_async(script, lambda one: self._run_async(prepare(one)))
             return self._group_result(found, single, columns)
         check_no_group_size(group_size)
-        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning)
+        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
         return self._result(await self._run_async(request), columns)
 
     def _arguments(self, request: Request) -> Any:
@@ -347,6 +369,7 @@ class Index(FurtherSearches):
         filter: Any = None,  # noqa: A002
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         tuning: SearchTuning | None = None,
     ) -> Explanation:
         """Run one query and tell how it was answered: plan, hops, reads, bytes, time.
@@ -354,7 +377,7 @@ class Index(FurtherSearches):
         Parameters
         ----------
         query : array-like of shape (dim,)
-        k, filter, recall, list_size, tuning :
+        k, filter, recall, list_size, exact, tuning :
             As for :meth:`search`.
 
         Returns
@@ -364,7 +387,7 @@ class Index(FurtherSearches):
         """
         started = time.perf_counter()
         counted = replace(tuning or SearchTuning(), flags=(tuning.flags if tuning else 0) | _COUNT_USED)
-        request = self._request(query, k, filter, recall, list_size, None, counted)
+        request = self._request(query, k, filter, recall, list_size, None, counted, exact)
         if request.query_count != 1:
             raise InvalidArgumentError("explain takes a single query", argument="query")
         with self._gate:
@@ -398,11 +421,12 @@ class Index(FurtherSearches):
         list_size: int | None,
         timeout_s: float | None,
         tuning: SearchTuning | None,
+        exact: bool | None,
     ) -> Request:
         if self._gate.forked or self._gate.closed:
             with self._gate:  # says which
                 pass
-        prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning)
+        prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
         compiler = self._filters
         compiled = filters_of(filters, compiler)
         handles = _native.ffi.NULL
@@ -428,7 +452,14 @@ class Index(FurtherSearches):
         known = [] if self._metadata is None else list(self._metadata.column_names)
         if return_metadata is True:
             return known
-        wanted = [return_metadata] if isinstance(return_metadata, str) else list(return_metadata)
+        if isinstance(return_metadata, str):
+            return_metadata = [return_metadata]
+        if not isinstance(return_metadata, Sequence):
+            raise InvalidArgumentError(
+                f"return_metadata is True or a list of columns, not {return_metadata!r}",
+                argument="return_metadata",
+            )
+        wanted = list(return_metadata)
         for name in wanted:
             if name not in known:
                 raise UnknownColumnError(
@@ -569,8 +600,10 @@ class Index(FurtherSearches):
         Returns
         -------
         dict
-            Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), ``disk_bytes`` (by
-            file), ``column_bytes`` (mapped from the file as far as filters touch them) and ``device``.
+            Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), of them
+            ``memory_within_budget_bytes`` (what a budget bounds: codes, links, cache, page directory) and
+            ``memory_beside_budget_bytes`` (workers and filters), ``disk_bytes`` (by file), ``column_bytes``
+            (mapped from the file as far as filters touch them) and ``device``.
         """
         info = self._native_info()
         memory = {
@@ -608,6 +641,8 @@ class Index(FurtherSearches):
             "stores_vectors": bool(info.stores_vectors),
             "memory_bytes": memory,
             "memory_bytes_total": sum(memory.values()),
+            "memory_within_budget_bytes": sum(memory[part] for part in BUDGETED),
+            "memory_beside_budget_bytes": sum(memory.values()) - sum(memory[part] for part in BUDGETED),
             "memory_budget_bytes": int(info.memory_budget_bytes) or None,
             "disk_bytes": {
                 entry.name: entry.stat().st_size for entry in sorted(self.path.iterdir()) if entry.is_file()

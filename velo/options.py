@@ -6,9 +6,10 @@ import math
 import numbers
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
-from velo.errors import InvalidArgumentError
+from velo.errors import BudgetTooSmallError, InvalidArgumentError
 from velo.types import Memory
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "DTYPE_CODES",
     "FILTER_PLANS",
     "IO_CODES",
+    "LINKS_KEPT_USUAL",
     "LINKS_STEPS",
     "METRIC_CODES",
     "PLAN_CODES",
@@ -24,6 +26,7 @@ __all__ = [
     "OpenTuning",
     "SearchTuning",
     "code_of",
+    "folder_path",
     "memory_bytes",
     "whole_number",
 ]
@@ -37,6 +40,9 @@ FILTER_PLANS: Final = {"auto": 0, "late": 1, "early": 2, "gate": 3, "scan": 4}
 CACHE_UNITS: Final = {"color_set": 0, "record": 1, "page": 2}
 
 UINT32_MAX: Final = 2**32 - 1
+
+#: More than any machine has.
+_MEMORY_MAX: Final = 2**62
 
 _UNITS: Final = {
     "": 1,
@@ -88,7 +94,7 @@ def memory_bytes(memory: Memory | None, row_count: int, dim: int, argument: str 
                 argument=argument,
             )
         size = math.floor(share * row_count * dim * 4)
-    elif isinstance(memory, str):
+    elif isinstance(memory, str) and len(memory) < 100:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-z]*)\s*", memory.lower())
         if match is None or (match[2] != "%" and match[2] not in _UNITS):
             raise bad
@@ -100,7 +106,20 @@ def memory_bytes(memory: Memory | None, row_count: int, dim: int, argument: str 
         raise bad
     if size <= 0:
         raise InvalidArgumentError(f"{argument} must be more than 0 bytes, not {memory!r}", argument=argument)
+    if size > _MEMORY_MAX:
+        raise InvalidArgumentError(f"{argument} is more than any machine has: {memory!r}", argument=argument)
     return size
+
+
+def folder_path(path: Any, argument: str = "path") -> Path:
+    """`path` as a path that the system takes."""
+    try:
+        folder = Path(path)
+        if b"\0" not in bytes(folder):
+            return folder
+    except (TypeError, UnicodeError):
+        pass
+    raise InvalidArgumentError(f"{argument} must be a path, not {path!r}", argument=argument)
 
 
 def whole_number(value: Any, argument: str, low: int, high: int) -> int:
@@ -142,6 +161,9 @@ _BITS_LINKS_ON_DISK: Final = (2, 6)
 _LINKS_WANTED: Final = 16
 _LINKS_LEAST: Final = 12
 
+
+#: Links a vertex that a build keeps for memory, where the degree allows it.
+LINKS_KEPT_USUAL: Final = 32
 
 #: Codes are as long as a multiple of this (zig/src/base/limits.zig).
 _DIM_CODE_MULTIPLE: Final = 16
@@ -238,12 +260,14 @@ class BuildOptions:
     degree: int = 48
     build_list_size: int = 100
     alpha: float = 1.2
-    links_kept: int = 32
+    #: None: 32, or the degree where that is less.
+    links_kept: int | None = None
     #: None: only where `search_memory` is given and has room for links are they left out of pages.
     page_links: bool | None = None
     threads: int | None = None
     seed: int = 0
-    store_vectors: bool = False
+    #: None: only where the build finds that codes alone do not reach a recall.
+    store_vectors: bool | None = None
     affinity_percent: int = 5
     #: Seconds at least between two times that the state of a long stage is saved, for a build that is killed.
     checkpoint_s: float = 30.0
@@ -258,7 +282,13 @@ class BuildOptions:
         memory_bytes(self.search_memory, 1_000_000, 1_000, "search_memory")
         whole_number(self.degree, "degree", 1, 1024)
         whole_number(self.build_list_size, "build_list_size", 1, 100_000)
-        whole_number(self.links_kept, "links_kept", 0, self.degree)
+        if self.links_kept is not None:
+            whole_number(self.links_kept, "links_kept", 0, self.degree)
+        if self.links_kept == 0 and self.page_links is False:
+            raise InvalidArgumentError(
+                "links_kept is 0, and pages shall hold no links either: nothing could be searched",
+                argument="links_kept",
+            )
         whole_number(self.affinity_percent, "affinity_percent", 1, 99)
         whole_number(self.seed, "seed", 0, 2**64 - 1)
         _real_number(self.alpha, "alpha", 1.0, 10.0)
@@ -267,7 +297,14 @@ class BuildOptions:
             whole_number(self.threads, "threads", 1, 4096)
 
     def for_vectors(self, row_count: int, dim: int) -> BuildOptions:
-        """With what was left open chosen: bits, and whether pages hold links."""
+        """With what was left open chosen: bits, and which links are kept where.
+
+        Raises
+        ------
+        BudgetTooSmallError
+            The codes alone would not fit in `search_memory`, so that the index could not be opened in it.
+        """
+        links_kept = min(LINKS_KEPT_USUAL, self.degree) if self.links_kept is None else self.links_kept
         memory_bits = _MEMORY_BITS_DEFAULT if self.memory_bits is None else self.memory_bits
         record_bits = min(_RECORD_BITS_MAX, _BITS_IN_ALL - memory_bits)
         page_links = True if self.page_links is None else self.page_links
@@ -276,11 +313,25 @@ class BuildOptions:
             if self.memory_bits is None:
                 memory_bits, record_bits = bits_within(budget, row_count, dim)
             if self.page_links is None:
-                dim_work = dim
-                page_links = not (self.links_kept and links_fit(budget, row_count, dim_work, memory_bits))
+                page_links = not (links_kept and links_fit(budget, row_count, dim, memory_bits))
         if self.record_bits is not None:
             record_bits = self.record_bits
-        return replace(self, memory_bits=memory_bits, record_bits=record_bits, page_links=page_links)
+        needed = _codes_bytes(row_count, dim, memory_bits, record_bits)
+        if budget and needed > budget:
+            given = " as asked" if self.memory_bits is not None else ", the shortest there are,"
+            raise BudgetTooSmallError(
+                f"search_memory is {budget} bytes; codes of {memory_bits} bits a dimension in memory{given} "
+                f"and the page directory take {needed}",
+                argument="search_memory",
+                needed_bytes=needed,
+            )
+        return replace(
+            self,
+            memory_bits=memory_bits,
+            record_bits=record_bits,
+            links_kept=links_kept,
+            page_links=page_links,
+        )
 
     def fill(self, struct: Any) -> None:
         """Write these into a ``velo_build_options``; what was left open must be chosen (`for_vectors`)."""
@@ -290,11 +341,11 @@ class BuildOptions:
         struct.degree = self.degree
         struct.build_list_size = self.build_list_size
         struct.alpha = self.alpha
-        struct.links_kept = self.links_kept
+        struct.links_kept = UINT32_MAX if self.links_kept is None else self.links_kept
         struct.no_page_links = int(not self.page_links)
         struct.threads = self.threads or 0
         struct.seed = self.seed
-        struct.store_vectors = int(self.store_vectors)
+        struct.store_vectors = int(bool(self.store_vectors))
         struct.affinity_percent = self.affinity_percent
         struct.checkpoint_ms = int(self.checkpoint_s * 1000)
 
@@ -427,6 +478,7 @@ def fill_search(
     list_size: Any,
     timeout_s: Any,
     tuning: SearchTuning | None,
+    exact: Any = None,
 ) -> None:
     """Check what a search was asked for and write it into a ``velo_search_options``."""
     struct.k = whole_number(k, "k", 1, 1 << 24)
@@ -445,5 +497,9 @@ def fill_search(
             )
         # No search lasts an hour; the bound keeps infinity and its like out of the integer.
         struct.timeout_us = max(1, int(min(float(timeout_s), 3600.0) * 1e6))
+    if exact is not None:
+        if not isinstance(exact, bool):
+            raise InvalidArgumentError(f"exact must be True, False or None, not {exact!r}", argument="exact")
+        struct.exact = 1 if exact else -1
     if tuning is not None:
         tuning.fill(struct)

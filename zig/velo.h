@@ -142,7 +142,11 @@ int32_t velo_build_order(velo_build *build, uint32_t *rows_out);
  * before (ids.arrow, columns.arrow, …): their sizes and checksums enter the manifest. `extra_json` is one JSON object
  * kept verbatim under "user" in the manifest, or NULL. */
 int32_t velo_build_commit(velo_build *build, const char *const *extra_files, uint32_t extra_count, const char *extra_json);
-/* Always call it. Without a commit the work files are removed (and the folder, if the build made it). */
+/* What was done stays when the build is closed, for a later one of the same rows and options, as after a kill. No other
+ * call of this build may be running. */
+int32_t velo_build_keep(velo_build *build);
+/* Always call it. Work files are removed, and without a commit all of the index (and the folder, if the build made it).
+ * Until then a build that is killed after its commit can be taken over, too. */
 int32_t velo_build_close(velo_build *build);
 
 /* ---- an open index ---- */
@@ -221,6 +225,10 @@ typedef struct velo_search_options {
     const uint32_t *excluded_vertices; /* NULL, or query_count vertices (UINT32_MAX: none) that are taken as absent, so that
                                     * a row of the index can be a query (for calibration; without a filter). Alive until the
                                     * search has ended */
+    int32_t exact;                 /* 1: the last candidates are scored from the stored vectors (VELO_UNSUPPORTED without
+                                    * them): distances in float64, rounded to float, and the order that they make; 0: by
+                                    * plan; -1: never */
+    uint32_t reserved;
 } velo_search_options;
 
 /* One entry a query; any pointer may be NULL when not wanted. ids and distances hold query_count * k entries, rows
@@ -229,10 +237,11 @@ typedef struct velo_search_out {
     uint32_t struct_size;
     uint32_t reserved;
     int64_t *vertices;             /* (query_count, k), ascending distance */
-    float *distances;              /* (query_count, k): squared L2, negated inner product, 1 - cosine */
+    float *distances;              /* (query_count, k): squared L2, negated inner product, 1 - cosine; estimates from codes
+                                    * unless `exact` was asked for */
     uint32_t *counts;
     int32_t *statuses;             /* velo_status of each query */
-    int64_t *error_pages;          /* page of pages.bin at fault, or -1 */
+    int64_t *error_pages;          /* page at fault, or -1 */
     uint32_t *reads;               /* device reads that it caused */
     uint32_t *rounds;              /* dependent read rounds */
     uint64_t *bytes_read;
@@ -244,6 +253,7 @@ typedef struct velo_search_out {
     uint32_t *records_scored;      /* records of read pages scored with their full code */
     uint32_t *records_used;        /* of them, those that ended in the list or the results */
     uint32_t *shared_reads;        /* pages that another query's read brought; they are not among `reads` */
+    int32_t *error_files;          /* whose page it is: 0 pages.bin, 1 vectors.bin */
 } velo_search_out;
 
 /* Blocking. `queries` are query_count rows of dim elements, contiguous. filters: NULL, or filter_count handles with
@@ -290,6 +300,18 @@ int32_t velo_event_fd(velo_index *index, int32_t *fd_out);
 
 /* The stored vectors (VELO_UNSUPPORTED without them), as float32, in the space of the input. */
 int32_t velo_get_vectors(velo_index *index, const uint32_t *vertices, uint64_t count, float *vectors_out);
+
+/* Storing the vectors of an index that was built without them: open, then every row of the build once and in its order,
+ * then commit. `dim` and `dtype` are those of the rows, and of the index. `order` holds the row of each vertex, `count` of them (velo_build_order). The index is whole all the while:
+ * without the file until commit has renamed a manifest that names it, with all of it from then on. An index that is open
+ * goes on with what it has read. A folder that stores its vectors already is VELO_INVALID_ARGUMENT. One thread at a time. */
+typedef struct velo_vectors velo_vectors;
+int32_t velo_vectors_open(const char *path, uint32_t dim, int32_t dtype, const uint32_t *order, uint64_t count,
+                          velo_vectors **vectors_out);
+int32_t velo_vectors_add(velo_vectors *vectors, const void *rows, uint64_t row_count, uint64_t row_stride);
+int32_t velo_vectors_commit(velo_vectors *vectors);
+/* Always call it. Without a commit nothing is left of what was added. */
+int32_t velo_vectors_close(velo_vectors *vectors);
 
 /* Read every file whole and check every checksum, page and link. *pages_checked_out may be NULL. Needs no open index. */
 int32_t velo_verify(const char *path, uint64_t *pages_checked_out);

@@ -253,8 +253,8 @@ def peer_table(states: Sequence[State]) -> list[str]:
         "",
         *tables.table(["set", f"velo, {ASKED:g}", *head], table),
         "",
-        "hnswlib: M = 32, ef_construction = 200, float32 in memory, by ef. numpy computes float32 distances "
-        "by a matrix product, which is not exact where coordinates are large.",
+        "hnswlib: M = 32, ef_construction = 200, float32 in memory, by ef. numpy computes all distances "
+        "in float64.",
         "",
     ]
 

@@ -23,6 +23,7 @@ try:
     from fastapi import FastAPI
 
     from velo_serving.gateway import GatewayLimits, create_app
+    from velo_serving.gateway.connections import bounded_protocol
 except ImportError as error:
     raise MissingDependencyError(
         "the server's packages are not installed; pip install 'veloann[serving]'"
@@ -213,6 +214,7 @@ def run(
         backlog=BACKLOG,
         timeout_graceful_shutdown=10,
         lifespan="on",
+        http=bounded_protocol(gateway_limits or GatewayLimits()),
     )
     _Server(config, backend, drain_s).run(sockets=[listener])
 

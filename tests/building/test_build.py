@@ -515,9 +515,11 @@ def test_a_killed_build_does_not_open_and_the_next_one_takes_its_place(tmp_path:
 
 
 @pytest.mark.slow
-def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_build_does_not_open_and_leaves_its_work(tmp_path: Path) -> None:
     assert _during_a_long_build(tmp_path / "i", signal.SIGINT).endswith("interrupted\n")
-    assert_no_index(tmp_path / "i")
+    with pytest.raises(errors.NotAnIndexError):
+        velo.open(tmp_path / "i")
+    assert (tmp_path / "i" / "encode.work").exists()
 
 
 @pytest.mark.slow

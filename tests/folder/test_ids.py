@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import velo
 from velo import errors
 from velo.folder.ids import Ids, given_ids, write_ids
 
@@ -97,3 +98,40 @@ def test_a_damaged_file(tmp_path: Path) -> None:
     (tmp_path / "ids.arrow").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(errors.CorruptIndexError, match=r"ids\.arrow"):
         Ids(tmp_path, 3)
+
+
+def test_ids_near_the_ends_of_64_bits_come_back_whole(tmp_path: Path) -> None:
+    """Numbers that 32 bits, or a float, would make into others."""
+    ends = [2**62, 2**62 + 1, -(2**62), -(2**62) - 1, 2**63 - 1, -(2**63), 2**53 + 1, 2**32 + 5, 5, 2**31, 0]
+    given = np.array(ends, np.int64)
+    rows = np.arange(len(ends), dtype=np.uint32)[::-1].copy()
+    for source in (given, ends, pa.array(given)):
+        write_ids(tmp_path, given_ids(source, len(ends)), rows)
+        ids = Ids(tmp_path, len(ends))
+        vertices = np.arange(len(ends))
+        assert ids.of(vertices).tolist() == ends[::-1]
+        assert ids.of(vertices, complete=True).tolist() == ends[::-1]
+        assert ids.find(source).tolist() == vertices[::-1].tolist()
+        assert ids.find([2**62 + 2, 2**31 + 1, 2**32]).tolist() == [-1, -1, -1]
+
+
+def test_an_index_keeps_ids_near_the_ends_of_64_bits(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(3).standard_normal((300, 8)).astype(np.float32)
+    numbers = 2**62 + np.arange(300, dtype=np.int64) * (1 - 2 * (np.arange(300) % 2)) * 7
+    with velo.build(
+        tmp_path / "i", vectors, ids=numbers, degree=8, store_vectors=True, calibrate=False
+    ) as index:
+        found = index.search(vectors, k=1, list_size=100)
+        assert (found.ids[:, 0] == numbers).mean() > 0.99
+        assert set(found.ids[:, 0].tolist()) <= set(numbers.tolist())
+        assert np.array_equal(index.get_vectors(numbers[:5]), vectors[:5])
+        only = index.search(vectors[7], k=3, filter=[int(numbers[7]), int(numbers[9])])
+        assert set(only.ids.tolist()) == {int(numbers[7]), int(numbers[9]), -1}
+
+
+@pytest.mark.parametrize("ids", [[3, -1, 5], np.array([3, -1, 5]), pa.array([3, -1, 5])])
+def test_the_id_that_means_no_hit_is_refused(ids: Any) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="no hit") as caught:
+        given_ids(ids, 3)
+    assert (caught.value.argument, caught.value.row) == ("ids", 1)
+    assert len(given_ids(["-1", "a", "b"], 3)) == 3

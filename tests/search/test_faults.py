@@ -21,13 +21,14 @@ PROGRAM = """
     import numpy as np
     import velo
     from velo.formats import open_vectors
-    path, queries, seed, faults, how = sys.argv[1:]
+    path, queries, seed, faults, how, exact = sys.argv[1:]
+    exact = exact == "True"
     queries = open_vectors(queries).read()[:80]
     tuning = velo.OpenTuning(simulated_seed=int(seed), simulated_faults=int(faults))
 
     def told(found):
         if isinstance(found, velo.SearchResult):
-            return {"ids": found.ids.tolist()}
+            return {"ids": found.ids.tolist(), "distances": found.distances.tolist()}
         if not isinstance(found, velo.VeloError):
             raise found
         places = {"page": found.page, "file": found.file, "argument": found.argument}
@@ -36,12 +37,12 @@ PROGRAM = """
     def blocking(index):
         for query in queries:
             try:
-                yield told(index.search(query, 10, timeout_s=60))
+                yield told(index.search(query, 10, exact=exact, timeout_s=60))
             except velo.VeloError as error:
                 yield told(error)
 
     async def asynchronous(index):
-        searches = (index.search_async(query, 10, timeout_s=60) for query in queries)
+        searches = (index.search_async(query, 10, exact=exact, timeout_s=60) for query in queries)
         return [told(found) for found in await asyncio.gather(*searches, return_exceptions=True)]
 
     with velo.open(path, memory="20%", threads=1, tuning=tuning) as index:
@@ -60,9 +61,10 @@ def simulated(root: Path) -> Path:
     return library
 
 
-def answers(library: Path, path: Path, queries: Path, seed: int, faults: int, how: str = "blocking") -> Any:
+def answers(library: Path, path: Path, queries: Path, seed: int, faults: int, how: str, exact: bool) -> Any:
+    asked = [path, queries, str(seed), str(faults), how, str(exact)]
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), path, queries, str(seed), str(faults), how],
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), *asked],
         capture_output=True,
         text=True,
         timeout=240,
@@ -79,8 +81,9 @@ def answers(library: Path, path: Path, queries: Path, seed: int, faults: int, ho
 
 @pytest.fixture(scope="module")
 def ask(simulated: Path, sample: Any, sample_path: Path) -> Any:
-    def asked(seed: int, faults: int, how: str = "blocking") -> Any:
-        return answers(simulated, sample_path, sample.folder / "sample_queries.u8bin", seed, faults, how)
+    def asked(seed: int, faults: int, how: str = "blocking", exact: bool = False) -> Any:
+        queries = sample.folder / "sample_queries.u8bin"
+        return answers(simulated, sample_path, queries, seed, faults, how, exact)
 
     return asked
 
@@ -114,6 +117,23 @@ def test_what_it_may_not_do_is_an_error_that_names_the_page(
         assert f"page {one['page']} of pages.bin" in one["message"]
     for one, right in zip(found, expected, strict=True):
         assert "error" in one or one["ids"] == right["ids"]
+
+
+@pytest.mark.parametrize("how", ["blocking", "asynchronous"])
+def test_faults_while_vectors_are_read(how: str, ask: Any) -> None:
+    right = ask(1, 0, exact=True)
+    files = set()
+    for faults, kind in ((EIO_FOREVER, "DeviceError"), (BIT_FLIP | EIO_ONCE | SHORT, "CorruptIndexError")):
+        found = ask(4, faults, how, exact=True)
+        failed = [one for one in found if "error" in one]
+        assert len(failed) < len(found)
+        for one in failed:
+            assert one["error"] == kind
+            assert f"page {one['page']} of {one['file']}" in one["message"]
+            files.add(one["file"])
+        for one, expected in zip(found, right, strict=True):
+            assert "error" in one or one == expected
+    assert files == {"pages.bin", "vectors.bin"}
 
 
 def test_one_seed_is_one_world(ask: Any) -> None:

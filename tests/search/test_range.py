@@ -145,3 +145,12 @@ def test_what_is_no_radius(space: Any, radius: Any, options: Any, error: type[Ex
     index, queries, _ = space
     with pytest.raises(error, match=part):
         index.range_search(queries, radius, **options)
+
+
+def test_a_limit_beyond_the_greatest_is_refused(sample: Any, sample_index: velo.Index) -> None:
+    """2**24 hits of a query are the most that are asked for."""
+    assert len(sample_index.range_search(sample.queries[0], 1.0, limit=2**24).limited) == 1
+    for limit in (2**24 + 1, 2**32, 2**70):
+        with pytest.raises(errors.InvalidArgumentError) as caught:
+            sample_index.range_search(sample.queries[0], 1.0, limit=limit)
+        assert caught.value.argument == "limit"

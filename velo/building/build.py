@@ -16,6 +16,7 @@ from velo import _native
 from velo.building.calibration import calibrate as calibrate_index
 from velo.errors import (
     CancelledError,
+    DeviceError,
     DimensionMismatchError,
     EmptyError,
     VeloError,
@@ -32,9 +33,9 @@ from velo.folder.metadata import (
 )
 from velo.folder.replace import folder_to_fill, os_failure
 from velo.formats.files import as_source
-from velo.formats.source import Source, chunk_rows, native_dtype
+from velo.formats.source import Source, chunk_rows, native_dtype, native_layout
 from velo.index import Index, open_index
-from velo.options import DTYPE_CODES, BuildOptions, memory_bytes
+from velo.options import DTYPE_CODES, BuildOptions, folder_path, memory_bytes
 from velo.types import AnyArray, Memory, MetricName, PathLike, ProgressCallback
 
 __all__ = ["STAGES", "Resumed", "Watch", "build", "build_shard", "overall"]
@@ -67,11 +68,11 @@ def build(
     degree: int = 48,
     build_list_size: int = 100,
     alpha: float = 1.2,
-    links_kept: int = 32,
+    links_kept: int | None = None,
     page_links: bool | None = None,
     threads: int | None = None,
     seed: int = 0,
-    store_vectors: bool = False,
+    store_vectors: bool | None = None,
     calibrate: bool = True,
     overwrite: bool = False,
     resume: bool = True,
@@ -80,8 +81,8 @@ def build(
     """Build an index in a folder and open it.
 
     Vectors are read twice and never copied whole, so files and memmaps may be larger than memory. A build
-    that fails or is cancelled leaves nothing. One that was killed leaves a folder that does not open; the
-    same call goes on where it was.
+    that fails or is cancelled leaves nothing. One that was interrupted (Ctrl-C) or killed leaves its work;
+    the same call goes on where it was.
 
     Parameters
     ----------
@@ -116,8 +117,9 @@ def build(
         Candidates kept while a vertex is linked; more builds slower and searches better.
     alpha : float
         Pruning: above 1 keeps longer links.
-    links_kept : int
-        Links of a vertex that an open index may keep in memory.
+    links_kept : int, optional
+        Links of a vertex that an open index may keep in memory; 32, or `degree` where that is less. With 0 an
+        index is always opened with its links on disk.
     page_links : bool, optional
         Whether pages hold the links of their records as well, which an index needs that is opened in less
         memory than links take. Without them a page holds more records: an index of 128 dimensions is a
@@ -125,18 +127,21 @@ def build(
     threads : int, optional
         All cores without it; with 1 the same input and seed give the same index.
     seed : int
-    store_vectors : bool
-        Keep the vectors as they are, for :meth:`Index.get_vectors`.
+    store_vectors : bool, optional
+        Keep the vectors as they are, for :meth:`Index.get_vectors` and for exact distances (``exact=True`` of
+        :meth:`Index.search`): n·d times the size of an element on disk, and up to two fifths more where
+        few rows fill a page. Without a choice a build that measures (`calibrate`) keeps them where codes
+        alone do not reach a recall of 0.99.
     calibrate : bool
         Measure on rows held out for it which list each recall takes, so that ``recall=`` of a search means
         what it says; without it, and below 1,000 rows, a fixed table stands in. Reads the vectors once more.
     overwrite : bool
         Replace an index at `path` once the new one is complete.
     resume : bool
-        Where a killed build of the same vectors and options left its work, go on from there: the state of a
-        long stage is saved every half minute. The vectors are read and compared first. Work of other vectors
-        or options is removed, as all is without `resume`. With ``threads=1`` the index is the same, byte for
-        byte, as if the build had never been killed.
+        Where a killed or interrupted build of the same vectors and options left its work, go on from there:
+        the state of a long stage is saved every half minute. The vectors are read and compared first. Work of
+        other vectors or options is removed, as all is without `resume`. With ``threads=1`` the index is the
+        same, byte for byte, as if the build had never been killed.
     progress : callable, optional
         Called with (done, total) now and then from this thread; returning False cancels.
 
@@ -239,22 +244,17 @@ def build_shard(
     dtype = native_dtype(source.dtype)
     column = None if ids is None else given_ids(ids, stop - start)
     table = None if metadata is None else given_metadata(metadata, stop - start)
-    target = Path(path)
+    target = folder_path(path)
     with folder_to_fill(target, overwrite, MANIFEST_FILE) as folder:
         limit_bytes = memory_bytes(build_memory, stop - start, dim)
         existed = folder.exists()
         work = _Build(folder, source, dtype, start, stop, options, limit_bytes, restart=not resume)
+        removed = False
         try:
             work.stream(watch, resumed)
             work.run(watch)
             order = work.commit(column, table, watch)
-        except BaseException:
-            work.remove_extra_files()
-            raise
-        finally:
-            work.close()
-        if options.calibrate:
-            try:
+            if options.calibrate:
                 calibrate_index(
                     folder,
                     source,
@@ -268,20 +268,22 @@ def build_shard(
                     page_links=bool(options.page_links),
                     watch=lambda done: _tell(watch, "calibrate", done, stop - start),
                 )
-            except BaseException:
-                _remove_index(folder, not existed)
-                raise
+        except KeyboardInterrupt:
+            work.keep()
+            raise KeyboardInterrupt(
+                f"the work of this build stays in {folder}; the same call goes on from there"
+            ) from None
+        except BaseException:
+            removed = work.committed
+            work.remove()
+            raise
+        finally:
+            # Only now does the library take its marker away: killed before, the same call finishes the index.
+            work.close()
+            if removed and not existed:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
         _tell(watch, "calibrate", stop - start, stop - start)
-
-
-def _remove_index(folder: Path, and_folder: bool) -> None:
-    """Take an index away again, its manifest first, so that it is none from then on."""
-    with contextlib.suppress(OSError, VeloError):
-        names = read_manifest(folder).files
-        for name in (MANIFEST_FILE, *names):
-            (folder / name).unlink(missing_ok=True)
-        if and_folder:
-            folder.rmdir()
 
 
 class _Build:
@@ -314,6 +316,8 @@ class _Build:
         out = _native.ffi.new("velo_build **")
         _native.check(_native.lib.velo_build_open(os.fsencode(folder), struct, out), "path")
         self._handle = out[0]
+        #: Whether the manifest is there.
+        self.committed = False
 
     def stream(self, watch: Watch | None, resumed: Resumed | None = None) -> None:
         """Both passes over the vectors; the second as far as a killed build had not come."""
@@ -331,7 +335,7 @@ class _Build:
     ) -> None:
         rows = chunk_rows(self._source.shape[1] * self._dtype.itemsize)
         for given in self._source.chunks(rows, self._start + done, self._stop):
-            chunk = _in_native_layout(given, self._dtype)
+            chunk = native_layout(given, self._dtype)
             status = take(self._handle, _native.address(chunk), len(chunk), chunk.strides[0])
             _native.check(status, "vectors")
             done += len(chunk)
@@ -352,8 +356,13 @@ class _Build:
             finally:
                 ended.set()
 
-        worker = threading.Thread(target=work, name="velo-build")
-        worker.start()
+        try:
+            threading.Thread(target=work, name="velo-build").start()
+        except RuntimeError as error:
+            raise DeviceError(
+                "the system gave no thread for the build (limits of processes, ulimit -u, and of address "
+                "space, ulimit -v)"
+            ) from error
         progress = _native.new("velo_build_progress")
         stages = list(STAGES)
         try:
@@ -390,8 +399,24 @@ class _Build:
         pointers = _native.ffi.new("char *[]", names)
         user = _native.ffi.new("char[]", json.dumps({"ids": kind, "first_row": self._start}).encode())
         _native.check(_native.lib.velo_build_commit(self._handle, pointers, len(names), user))
+        self.committed = True
         _tell(watch, "commit", self._rows, self._rows)
         return rows
+
+    def keep(self) -> None:
+        """Let what was done stay for the next build of the same vectors and options."""
+        with contextlib.suppress(VeloError):  # what cannot be saved is done again
+            _native.check(_native.lib.velo_build_keep(self._handle), "path")
+
+    def remove(self) -> None:
+        """Take away what the library does not remove: an index that is complete, and files written here."""
+        if self.committed:
+            with contextlib.suppress(OSError, VeloError):
+                # The manifest first, so that it is no index from then on.
+                for name in (MANIFEST_FILE, *read_manifest(self._folder).files):
+                    (self._folder / name).unlink(missing_ok=True)
+        elif not (self._folder / MANIFEST_FILE).exists():  # else that of an index which is not this build's
+            self.remove_extra_files()
 
     def remove_extra_files(self) -> None:
         """Remove what is written here beside the library's own files, so that it can remove the folder."""
@@ -410,16 +435,6 @@ def _wait_whatever_comes(ended: threading.Event) -> None:
     while not ended.is_set():
         with contextlib.suppress(KeyboardInterrupt):
             ended.wait()
-
-
-def _in_native_layout(chunk: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
-    """Rows as the library takes them: native elements, contiguous within a row, rows any stride apart."""
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is reported as such
-        native = chunk.astype(dtype, copy=False)
-    within = native.strides[1] == dtype.itemsize or native.shape[1] == 1
-    if within and native.strides[0] >= native.shape[1] * dtype.itemsize and native.flags.aligned:
-        return native
-    return np.ascontiguousarray(native)
 
 
 def _tell(watch: Watch | None, stage: str, done: int, total: int) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from velo import _native
 from velo.building.held_out import HeldOut, draw_distinct, exact_neighbors
-from velo.errors import BudgetTooSmallError
+from velo.errors import BudgetTooSmallError, UnsupportedError
 from velo.formats.source import Source
 from velo.index import Index, open_index
 from velo.options import FILTER_PLANS, OpenTuning
@@ -272,7 +272,7 @@ class _Table:
                     plan="links_in_memory",
                     tuning=tuning,
                 )
-            except BudgetTooSmallError:
+            except (BudgetTooSmallError, UnsupportedError):  # or links were kept for no memory
                 if not self._page_links:
                     raise
                 # Then only links on disk can be measured, within this budget

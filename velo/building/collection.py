@@ -15,7 +15,7 @@ from velo.folder.ids import given_ids
 from velo.folder.metadata import given_metadata
 from velo.folder.replace import durable_file, folder_to_fill, os_failure, sync_folder
 from velo.formats.files import as_source
-from velo.options import BuildOptions, whole_number
+from velo.options import BuildOptions, folder_path, whole_number
 from velo.types import Memory, PathLike, ProgressCallback
 
 __all__ = ["COLLECTION_FILE", "build_collection", "build_shards", "row_ranges", "shard_name"]
@@ -52,11 +52,11 @@ def build_collection(
     degree: int = 48,
     build_list_size: int = 100,
     alpha: float = 1.2,
-    links_kept: int = 32,
+    links_kept: int | None = None,
     page_links: bool | None = None,
     threads: int | None = None,
     seed: int = 0,
-    store_vectors: bool = False,
+    store_vectors: bool | None = None,
     calibrate: bool = True,
     overwrite: bool = False,
     progress: ProgressCallback | None = None,
@@ -145,7 +145,7 @@ def build_shards(
         raise InvalidArgumentError(f"{shards} shards cannot hold {total} vectors", argument="shards")
     column = None if ids is None else given_ids(ids, total)
     table = None if metadata is None else given_metadata(metadata, total).table()
-    target = Path(path)
+    target = folder_path(path)
     with folder_to_fill(target, overwrite, COLLECTION_FILE) as folder:
         made = _claim(folder)
         try:
@@ -170,6 +170,9 @@ def build_shards(
             if isinstance(error, VeloError):
                 raise
             raise os_failure(error, str(error.filename or folder)) from error
+        except KeyboardInterrupt:
+            _abandon(folder, made)
+            raise KeyboardInterrupt from None  # a shard would say that its work stays
         except BaseException:
             _abandon(folder, made)
             raise

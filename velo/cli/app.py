@@ -86,7 +86,10 @@ def build(
     degree: Annotated[int, typer.Option(help="Links of a vertex.")] = 48,
     build_list_size: Annotated[int, typer.Option(help="Candidates kept while a vertex is linked.")] = 100,
     alpha: Annotated[float, typer.Option(help="Pruning; above 1 keeps longer links.")] = 1.2,
-    links_kept: Annotated[int, typer.Option(help="Links a vertex that can be kept in memory.")] = 32,
+    links_kept: Annotated[
+        int | None,
+        typer.Option(help="Links a vertex that can be kept in memory; 32, or the degree if that is less."),
+    ] = None,
     page_links: Annotated[
         bool | None,
         typer.Option(
@@ -98,8 +101,12 @@ def build(
     threads: Threads = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     store_vectors: Annotated[
-        bool, typer.Option("--store-vectors", help="Keep the vectors themselves.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--store-vectors/--no-store-vectors",
+            help="Keep the vectors themselves, for exact distances; else only where codes miss a recall.",
+        ),
+    ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate/--no-calibrate", help="Measure which list each recall takes.")
     ] = True,
@@ -173,6 +180,10 @@ def search(
     truth: Annotated[Path | None, typer.Option(help="Exact neighbors, to measure recall.")] = None,
     recall: Annotated[float | None, typer.Option(help="Recall to aim for, between 0 and 1.")] = None,
     list_size: Annotated[int | None, typer.Option(help="Candidates kept while searching.")] = None,
+    exact: Annotated[
+        bool | None,
+        typer.Option("--exact/--estimated", help="Distances from stored vectors, or from codes alone."),
+    ] = None,
     first: Annotated[int | None, typer.Option(min=1, help="Only so many queries.")] = None,
     column: Annotated[str | None, typer.Option(help="Column or data set of the queries.")] = None,
     memory: MemoryText = None,
@@ -205,6 +216,7 @@ def search(
         truth=truth,
         recall=recall,
         list_size=list_size,
+        exact=exact,
         first=first,
         column=column,
         memory=memory,
@@ -289,11 +301,20 @@ def tune(
 
 @app.command()
 @reported
-def verify(index: IndexPath, as_json: AsJson = False) -> None:
+def verify(
+    index: IndexPath,
+    clean: Annotated[
+        bool,
+        typer.Option(
+            "--clean", help="First remove what killed builds and exchanges left there and beside it."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Read every file of an index whole and check every checksum, page and link."""
     from velo.cli import inspection
 
-    inspection.verify(index, as_json=as_json)
+    inspection.verify(index, clean=clean, as_json=as_json)
 
 
 metadata_app = typer.Typer(

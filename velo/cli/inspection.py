@@ -18,6 +18,7 @@ from velo._native import loader
 from velo.building.collection import COLLECTION_FILE
 from velo.cli.output import EXIT_ERROR, console, emit_json, facts, size_text, table
 from velo.errors import NativeLibraryError, NotAnIndexError
+from velo.folder.leftovers import clean_folder
 from velo.index import device_dict, open_index, verify_folder
 from velo.options import IO_CODES
 
@@ -79,6 +80,8 @@ def _print_info(one: dict[str, Any]) -> None:
         memory.add_row(name, size_text(size), f"{size / n:.1f}", f"{size / floats:.1%}")
     if one["memory_budget_bytes"]:
         budget = one["memory_budget_bytes"]
+        within = one["memory_within_budget_bytes"]  # workers and filters stand beside it
+        memory.add_row("within the budget", size_text(within), f"{within / n:.1f}", f"{within / floats:.1%}")
         memory.add_row("budget", size_text(budget), f"{budget / n:.1f}", f"{budget / floats:.1%}")
     out.print()
     out.print(memory)
@@ -89,14 +92,18 @@ def _print_info(one: dict[str, Any]) -> None:
     out.print(disk)
 
 
-def verify(path: Path, *, as_json: bool) -> None:
+def verify(path: Path, *, clean: bool, as_json: bool) -> None:
     """Check an index, or each shard of a collection."""
+    removed = clean_folder(path) if clean else []
     pages = {folder.name: verify_folder(folder) for folder in _folders(path)}
     if not pages:
         raise NotAnIndexError(f"{path} is a collection without shards", argument="path")
     if as_json:
-        emit_json({"path": str(path), "sound": True, "pages_checked": sum(pages.values())})
+        told = {"path": str(path), "sound": True, "pages_checked": sum(pages.values())}
+        emit_json(told | {"removed": removed} if clean else told)
         return
+    for name in removed:
+        console().print(f"{name}: left by a process that was killed, and removed")
     console().print(f"{path} is sound: {sum(pages.values()):,} pages and every other file checked")
 
 

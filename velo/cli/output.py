@@ -69,8 +69,8 @@ def reported(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
             command(*args, **kwargs)
         except VeloError as error:
             _fail(error, EXIT_DAMAGED if isinstance(error, CorruptIndexError) else EXIT_ERROR, kwargs)
-        except KeyboardInterrupt:
-            sys.stderr.write("velo: interrupted\n")
+        except KeyboardInterrupt as interrupt:
+            sys.stderr.write(f"velo: interrupted{': ' if str(interrupt) else ''}{interrupt}\n")
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
             sys.stderr.close()  # nobody reads on, so nobody needs to be told at exit either

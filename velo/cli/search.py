@@ -38,6 +38,7 @@ def run(
     truth: Path | None,
     recall: float | None,
     list_size: int | None,
+    exact: bool | None,
     first: int | None,
     column: str | None,
     memory: str | None,
@@ -57,7 +58,7 @@ def run(
     queries = open_vectors(queries_path, column=column).read()[:first]
     filters = _filters(filter_json, query_table, len(queries))
     tuning = SearchTuning(filter_plan=filter_plan)
-    asked: dict[str, Any] = {"recall": recall, "list_size": list_size, "tuning": tuning}
+    asked: dict[str, Any] = {"recall": recall, "list_size": list_size, "exact": exact, "tuning": tuning}
     with open_index(index_path, memory=memory, threads=threads, io=io, plan=plan) as index:
         started = time.perf_counter()
         result: SearchResult | RangeResult

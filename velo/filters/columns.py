@@ -74,6 +74,8 @@ _INTEGERS: Final = {
 _SECOND: Final = 10**9
 _UNITS: Final = {"s": _SECOND, "ms": 10**6, "us": 10**3, "ns": 1}
 _CODES_MAX: Final = 2**31 - 1
+#: How strings are stored.
+_CODES: Final = pa.dictionary(pa.int32(), pa.large_string())
 
 
 @dataclass(frozen=True)
@@ -314,6 +316,49 @@ def describe(name: str, arrow_type: ArrowType, stored: ArrowArray) -> FilterColu
         native = NativeType.I32 if pa.types.is_time32(kind) else NativeType.I64
         return column(native, "time", unit_ns=_UNITS[kind.unit])
     return column(None, None)
+
+
+def _is_stored_as(arrow_type: ArrowType, stored: ArrowType) -> bool:
+    """Whether a column given as `arrow_type` is stored in this type; the table above, read backwards."""
+    kind = _plain_type(arrow_type)
+    if _is_string(kind):
+        return bool(stored.equals(_CODES))
+    if _is_list(kind):
+        element = _plain_type(kind.value_type)
+        if _is_string(element) or pa.types.is_integer(element):
+            possible = [_CODES] if _is_string(element) else [pa.int64(), pa.dictionary(pa.int32(), element)]
+            return pa.types.is_list(stored) and any(stored.value_type.equals(one) for one in possible)
+    if pa.types.is_float16(kind):
+        return bool(stored.equals(pa.float32()))
+    return bool(stored.equals(pa.bool_() if pa.types.is_null(kind) else kind))
+
+
+def check_stored(name: str, arrow_type: ArrowType, stored: ArrowArray) -> None:
+    """Hold a stored column, sound by itself, to what filters and answers rely on.
+
+    Raises
+    ------
+    ValueError
+        It is stored in another type than a column of `arrow_type` is, its codes are none of its dictionary,
+        or the dictionary is not in order.
+    """
+    if not _is_stored_as(arrow_type, stored.type):
+        raise ValueError(f"column {name!r}, given as {arrow_type}, is stored as {stored.type}")
+    lists = pa.types.is_list(stored.type)
+    values = stored.values if lists else stored
+    if not pa.types.is_dictionary(values.type):
+        return
+    dictionary = values.dictionary
+    if dictionary.null_count or (
+        len(dictionary) > 1 and not pc.all(pc.less(dictionary[:-1], dictionary[1:])).as_py()
+    ):
+        raise ValueError(f"the dictionary of column {name!r} is not in order")
+    # The library looks at codes without their validity: below a null element of a list there is -1.
+    if len(values) == 0:
+        return
+    codes = np.frombuffer(values.indices.buffers()[1], np.int32, len(values), 4 * values.indices.offset)
+    if int(codes.min()) < (-1 if lists else 0) or int(codes.max()) >= max(1, len(dictionary)):
+        raise ValueError(f"column {name!r} holds codes that are none of its dictionary")
 
 
 def restore(stored: ArrowArray, arrow_type: ArrowType) -> ArrowArray:

@@ -243,6 +243,6 @@ def _array_of(given: Any) -> Any:
         refuse(FilterTypeError, f"a {type(given).__name__} is no filter; it takes {kinds}")
     try:
         array = np.zeros(0, np.int64) if len(given) == 0 else pa.array(given)
-    except (pa.ArrowException, TypeError, OverflowError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         refuse(FilterTypeError, f"a list is a mask of bool or ids, all whole numbers or all strings: {error}")
     return array

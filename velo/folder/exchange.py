@@ -44,7 +44,7 @@ from velo.folder.metadata import (
 from velo.folder.replace import os_failure
 from velo.types import AnyArray, Int64Array
 
-__all__ = ["change_metadata", "find_index"]
+__all__ = ["change_metadata", "find_index", "locked"]
 
 _PREFIX: Final = "columns."
 
@@ -96,7 +96,7 @@ def change_metadata(
     BusyError
         Another process is changing the metadata of this index.
     """
-    with _locked(folder):
+    with locked(folder):
         table, rows = _placed(source, row_count, ids, ids_column)
         arrays, schema = encoded_columns(table, rows), table.schema
         before = open_metadata(folder, row_count) if keep else None
@@ -120,7 +120,7 @@ def change_metadata(
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """One change at a time; the system unlocks when a process dies."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -132,7 +132,7 @@ def _locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BusyError(f"the metadata of {folder} is being changed already") from None
+            raise BusyError(f"{folder} is being changed already") from None
         except OSError as error:
             raise DeviceError(f"{folder} cannot be locked: {error.strerror}", file=str(folder)) from error
         yield

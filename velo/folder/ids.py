@@ -13,11 +13,15 @@ import pyarrow.compute as pc
 from velo.errors import CorruptIndexError, DuplicateIdError, InvalidArgumentError, UnknownIdError
 from velo.folder.arrays import arrow_of, numpy_of
 from velo.folder.replace import durable_file
+from velo.folder.stored import check_permutation, damage, mapped_batch
 from velo.types import AnyArray, Int64Array
 
 __all__ = ["FILE_NAME", "Ids", "given_ids", "write_ids"]
 
 FILE_NAME = "ids.arrow"
+
+#: What answers hold in the place of a hit that there is not.
+NO_ID = -1
 
 #: A checked column of ids: int64, or an Arrow array of large strings (``Any`` to the stubs of pyarrow).
 IdColumn: TypeAlias = Int64Array | Any
@@ -38,6 +42,13 @@ def given_ids(ids: Any, row_count: int) -> IdColumn:
     column = _column(ids)
     if len(column) != row_count:
         raise InvalidArgumentError(f"{len(column)} ids were given for {row_count} vectors", argument="ids")
+    if isinstance(column, np.ndarray) and len(column) and bool((column == NO_ID).any()):
+        row = int(np.flatnonzero(column == NO_ID)[0])
+        raise InvalidArgumentError(
+            f"ids: row {row} has the id {NO_ID}, which in answers means that there is no hit",
+            argument="ids",
+            row=row,
+        )
     twice = _first_duplicate(column)
     if twice is not None:
         row, first = twice
@@ -55,7 +66,7 @@ def _column(ids: Any) -> IdColumn:
     if not isinstance(ids, pa.Array | pa.ChunkedArray):
         try:
             ids = pa.array(ids)
-        except (pa.ArrowException, TypeError) as error:
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"ids must be whole numbers or strings: {error}", argument="ids"
             ) from error
@@ -157,16 +168,10 @@ class Ids:
 
     def __init__(self, folder: Path, row_count: int, first_row: int = 0) -> None:
         self.first_row = first_row
-        try:
-            with pa.memory_map(str(folder / FILE_NAME)) as mapped:
-                reader = pa.ipc.open_file(mapped)
-                if reader.num_record_batches != 1:
-                    raise CorruptIndexError(
-                        f"{FILE_NAME} holds {reader.num_record_batches} batches, not one", file=FILE_NAME
-                    )
-                batch = reader.get_batch(0)
-                column = batch.column("id")
-                rows = batch.column("row") if "row" in batch.schema.names else None
+        batch = mapped_batch(folder / FILE_NAME)
+        with damage(FILE_NAME):
+            column = batch.column("id")
+            rows = batch.column("row") if "row" in batch.schema.names else None
             if len(column) != row_count or column.null_count or (rows is not None and rows.null_count):
                 raise CorruptIndexError(
                     f"{FILE_NAME} holds {len(column)} ids for {row_count} vectors", file=FILE_NAME
@@ -181,17 +186,26 @@ class Ids:
                 self._strings = column
             else:
                 raise CorruptIndexError(f"{FILE_NAME} holds {column.type}", file=FILE_NAME)
-            self._rows: AnyArray | None = None if rows is None else numpy_of(rows, np.uint32)
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:  # a buffer may be too short
-            raise CorruptIndexError(f"{FILE_NAME} cannot be read: {error}", file=FILE_NAME) from error
+            self._rows: AnyArray | None = None
+            if rows is not None:
+                if not pa.types.is_uint32(rows.type):
+                    raise CorruptIndexError(f"{FILE_NAME} holds rows of {rows.type}", file=FILE_NAME)
+                self._rows = numpy_of(rows, np.uint32)
+            elif self._numbers is None:
+                raise CorruptIndexError(f"{FILE_NAME} has no rows", file=FILE_NAME)
+        self._rows_checked = False
         self._order: AnyArray | None = None
 
     def rows(self) -> AnyArray:
         """The row of the input, counted from the first of this index, that each vertex holds."""
-        if self._rows is not None:
-            return self._rows
-        assert self._numbers is not None
-        return self._numbers - self.first_row
+        rows = self._rows
+        if rows is None:
+            assert self._numbers is not None
+            rows = self._numbers - self.first_row
+        if not self._rows_checked:  # masks and metadata are put into their order by it
+            check_permutation(rows, FILE_NAME)
+            self._rows_checked = True
+        return rows
 
     def of(self, vertices: Int64Array, complete: bool = False) -> AnyArray:
         """The ids of `vertices`, an array of any shape in which -1 stands for none.
@@ -249,6 +263,8 @@ class Ids:
 
     def find(self, ids: Any, argument: str = "ids") -> Int64Array:
         """The vertex of each id, -1 where no vector has it."""
+        if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
+            raise InvalidArgumentError(f"{argument} must be a list of ids, not {ids!r}", argument=argument)
         if len(ids) == 0:
             return np.zeros(0, np.int64)
         column = _column(ids)

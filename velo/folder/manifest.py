@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from velo.errors import CorruptIndexError, NotAnIndexError
+from velo.folder.stored import load_json
 
 __all__ = ["MANIFEST_FILE", "Manifest", "manifest_bytes", "read_manifest"]
 
 MANIFEST_FILE: Final = "manifest.json"
+
+#: Rows of a whole input, and generations of metadata, are not more.
+_COUNT_MAX: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +46,20 @@ class Manifest:
     @property
     def first_row(self) -> int:
         """The row of the whole input at which this index begins, where it is a shard."""
-        return int(self.user.get("first_row", 0))
+        return _count(self.user, "first_row", 0)
 
     @property
     def generation(self) -> int:
         """The number of the metadata's generation, where there is metadata."""
-        return int((self.user.get("metadata") or {}).get("generation", 1))
+        return _count(self.user.get("metadata") or {}, "generation", 1)
+
+
+def _count(holder: dict[str, Any], name: str, least: int) -> int:
+    """A number that begins with `least`, which is what it is where nothing is said."""
+    value = holder.get(name, least)
+    if type(value) is not int or not least <= value <= _COUNT_MAX:
+        raise ValueError(f"{name} is {str(value)[:40]}")
+    return value
 
 
 def manifest_bytes(folder: Path) -> bytes:
@@ -67,10 +78,12 @@ def read_manifest(folder: Path) -> Manifest:
     NotAnIndexError
         There is none.
     CorruptIndexError
-        It cannot be read, or lacks what every manifest has.
+        It is damaged, or lacks what every manifest has.
+    DeviceError, PermissionDeniedError
+        The system does not let us read it.
     """
     try:
-        document = json.loads((folder / MANIFEST_FILE).read_bytes())
+        document = load_json(folder / MANIFEST_FILE)
         manifest = Manifest(
             row_count=int(document["n"]),
             dim=int(document["dim"]),
@@ -85,6 +98,6 @@ def read_manifest(folder: Path) -> Manifest:
         _ = manifest.first_row, manifest.generation
     except FileNotFoundError as error:
         raise NotAnIndexError(f"{folder} is no index: it has no {MANIFEST_FILE}", argument="path") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CorruptIndexError(f"{MANIFEST_FILE} cannot be read: {error}", file=MANIFEST_FILE) from error
     return manifest

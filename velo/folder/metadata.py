@@ -32,10 +32,11 @@ from velo.errors import (
     UnknownColumnError,
     VeloError,
 )
-from velo.filters.columns import FilterColumn, NativeType, describe, encode, restore
+from velo.filters.columns import FilterColumn, NativeType, check_stored, describe, encode, restore
 from velo.filters.native import NativeColumns
 from velo.folder.manifest import read_manifest
 from velo.folder.replace import durable_file
+from velo.folder.stored import damage, load_json, mapped_batch
 from velo.types import AnyArray, PathLike
 
 __all__ = [
@@ -138,7 +139,7 @@ def _table_of(source: Any) -> Any:
             return pa.Table.from_pandas(source, preserve_index=False)
         if hasattr(source, "__arrow_c_stream__"):  # polars, duckdb
             return pa.table(source)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         message = f"metadata cannot be read as a table: {error}"
         raise InvalidArgumentError(message, argument="metadata") from error
     kind = type(source).__name__
@@ -420,27 +421,23 @@ class MetadataStore:
     def __init__(self, path: Path, row_count: int) -> None:
         self.row_count = row_count
         self._path = path
-        try:
-            with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
-                if reader.num_record_batches != 1:
-                    raise ValueError(f"{reader.num_record_batches} batches, not one")
-                batch: Any = reader.get_batch(0)
+        batch: Any = mapped_batch(path)
+        with damage(path.name):
             found = (batch.schema.metadata or {}).get(b"velo.format")
             if found != _FORMAT:
                 raise ValueError(f"format {found!r} is unknown")
-            batch.validate()
             self.generation = int((batch.schema.metadata or {}).get(b"velo.generation", b"1"))
             self.schema: Any = _original_schema(batch.schema)
             if self.schema.names != batch.schema.names or batch.num_rows != row_count:
                 raise ValueError(f"{batch.num_rows} rows and columns {batch.schema.names}")
-        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            raise CorruptIndexError(f"{path.name} cannot be read: {error}", file=path.name) from error
+            for field, stored in zip(self.schema, batch.columns, strict=True):
+                check_stored(field.name, field.type, stored)
+            self.filter_columns: dict[str, FilterColumn] = {
+                field.name: describe(field.name, field.type, stored)
+                for field, stored in zip(self.schema, batch.columns, strict=True)
+            }
         self._batch: Any = batch
         self._postings_path = path.with_name(file_names(self.generation)[2])
-        self.filter_columns: dict[str, FilterColumn] = {
-            field.name: describe(field.name, field.type, stored)
-            for field, stored in zip(self.schema, batch.columns, strict=True)
-        }
 
     @property
     def column_names(self) -> list[str]:
@@ -490,10 +487,13 @@ class MetadataStore:
         names = self.checked_names(columns)
         wanted = pa.array(np.asarray(vertices).astype(np.int64, copy=False))
         fields = [self.schema.field(name) for name in names]
-        arrays = [
-            restore(self._batch.column(field.name).take(wanted), field.type) if len(wanted) else _none(field)
-            for field in fields
-        ]
+        with damage(self._path.name):
+            arrays = [
+                restore(self._batch.column(field.name).take(wanted), field.type)
+                if len(wanted)
+                else _none(field)
+                for field in fields
+            ]
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields, self.schema.metadata))
 
     def checked_names(self, columns: Sequence[str] | None) -> list[str]:
@@ -514,10 +514,11 @@ class MetadataStore:
 
     def table(self) -> Any:
         """All rows in placement order, as they were given."""
-        arrays = [
-            restore(stored, field.type)
-            for stored, field in zip(self._batch.columns, self.schema, strict=True)
-        ]
+        with damage(self._path.name):
+            arrays = [
+                restore(stored, field.type)
+                for stored, field in zip(self._batch.columns, self.schema, strict=True)
+            ]
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
     @cached_property
@@ -525,9 +526,8 @@ class MetadataStore:
         """Of each column: type, nulls, distinct values, extremes (see :data:`STATISTICS_FILE`)."""
         path = self._path.with_name(file_names(self.generation)[1])
         try:
-            parsed = json.loads(path.read_bytes())
-            return {entry["name"]: entry for entry in parsed["columns"]}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return {entry["name"]: entry for entry in load_json(path)["columns"]}
+        except (FileNotFoundError, KeyError, TypeError) as error:
             raise CorruptIndexError(f"{path.name} cannot be read: {error}", file=path.name) from error
 
     @property

@@ -19,6 +19,7 @@ from velo.errors import (
     PermissionDeniedError,
     VeloError,
 )
+from velo.folder.leftovers import MARKER, building_folder, old_prefix, settle
 
 __all__ = ["durable_file", "folder_to_fill", "os_failure", "sync_folder"]
 
@@ -38,10 +39,11 @@ def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator
     written_last : str
         The file that makes a folder complete.
     """
+    settle(target)
     if not (overwrite and (target / written_last).is_file()):
         yield target
         return
-    fresh = target.parent / f".{target.name}.building"
+    fresh = building_folder(target)
     try:
         fresh.mkdir(exist_ok=True)
         handle = os.open(fresh, os.O_RDONLY)
@@ -49,8 +51,13 @@ def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator
         raise os_failure(error, str(fresh)) from error
     try:
         _lock(handle, fresh)
-        if (fresh / written_last).is_file():  # killed when it was complete: of which vectors, nobody knows
-            _empty(fresh)
+        if (fresh / written_last).is_file():  # killed when it was complete
+            if (
+                fresh / MARKER
+            ).is_file():  # whoever builds knows of which vectors, as long as its work is there
+                (fresh / written_last).unlink()
+            else:
+                _empty(fresh)
         try:
             yield fresh
         except BaseException:
@@ -85,7 +92,7 @@ def _empty(folder: Path) -> None:
 
 def _swap(fresh: Path, target: Path) -> None:
     """Put a complete folder in the place of another, which is removed, and sync the folder of both."""
-    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
+    beside = Path(tempfile.mkdtemp(prefix=old_prefix(target), dir=target.parent))
     try:
         # An index that is open keeps its files until it closes, whatever their folder is called.
         os.rename(target, beside / "old")

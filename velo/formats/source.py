@@ -24,6 +24,7 @@ __all__ = [
     "array_of",
     "chunk_rows",
     "native_dtype",
+    "native_layout",
 ]
 
 #: Rows are handed on in chunks of about this many bytes.
@@ -51,6 +52,16 @@ def native_dtype(dtype: np.dtype[Any], argument: str = "vectors") -> np.dtype[An
         + ("; convert them with .astype(numpy.float32)" if dtype.kind in "iufb" else ""),
         argument=argument,
     )
+
+
+def native_layout(chunk: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
+    """Rows as the library takes them: native elements, contiguous within a row, rows any stride apart."""
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is reported as such
+        native = chunk.astype(dtype, copy=False)
+    within = native.strides[1] == dtype.itemsize or native.shape[1] == 1
+    if within and native.strides[0] >= native.shape[1] * dtype.itemsize and native.flags.aligned:
+        return native
+    return np.ascontiguousarray(native)
 
 
 class Source(ABC):

@@ -35,6 +35,7 @@ from velo.errors import BudgetTooSmallError, CancelledError, InvalidArgumentErro
 from velo.formats.files import as_source
 from velo.index import Index, open_index
 from velo.options import (
+    LINKS_KEPT_USUAL,
     BuildOptions,
     OpenTuning,
     bits_around,
@@ -67,7 +68,6 @@ _SAMPLE: Final = 50_000
 _SAMPLE_LEAST: Final = 4_000
 _SAMPLE_MOST: Final = 1_000_000
 _DEGREE_USUAL: Final = BuildOptions().degree
-_LINKS_USUAL: Final = BuildOptions().links_kept
 
 #: Queries a second closer than this are the same, as far as a sample and the model can tell.
 _SAME: Final = 0.92
@@ -320,11 +320,10 @@ def tune(
     check_source(source)
     n, dim = source.shape
     budget = memory_bytes(memory, n, dim)
-    dim_work = dim + (metric == "ip")
-    splits = bits_around(budget, n, dim_work)
+    splits = bits_around(budget, n, dim)
     usual_bits = bits_within(budget, n, dim)
     if not splits:
-        raise _too_small(budget, n, codes_bytes_least(n, dim_work))
+        raise _too_small(budget, n, codes_bytes_least(n, dim))
     steps = _Steps(len(splits) + len(tried) + 1 + (len(tried) > 1), progress)
     steps.tell("drawing the sample")
     drawn = draw(source, sample, metric, k, seed)
@@ -448,14 +447,13 @@ class _Trial:
     def take(self, degree: int, bits: tuple[int, int]) -> _Seen:
         """Build one candidate and search it."""
         self._steps.tell(f"degree {degree}, {bits[0]} + {bits[1]} bits")
-        dim_work = self._sample.rows.shape[1] + (self._options.metric == "ip")
         options = replace(
             self._options,
             degree=degree,
-            links_kept=min(degree, _LINKS_USUAL),
+            links_kept=min(degree, LINKS_KEPT_USUAL),
             memory_bits=bits[0],
             record_bits=bits[1],
-            page_links=not links_fit(self._budget, self._sample.n, dim_work, bits[0]),
+            page_links=not links_fit(self._budget, self._sample.n, self._sample.rows.shape[1], bits[0]),
         )
         folder = self._folder / f"{degree}-{bits[0]}-{bits[1]}"
         build_s = self._sample.build(folder, options, self._steps.again)

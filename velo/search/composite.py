@@ -47,6 +47,7 @@ class FurtherSearches:
         limit: int = LIMIT_DEFAULT,
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         return_metadata: Sequence[str] | bool | None = None,
         timeout_s: float | None = None,
         tuning: SearchTuning | None = None,
@@ -54,9 +55,9 @@ class FurtherSearches:
         """Find all vectors within a distance of each query.
 
         The search asks for the nearest 16, then for four times as many, until one of them lies beyond the
-        radius. Distances are those that :meth:`search` reports, taken from the codes of the index: what lies
-        within some percent of the radius may fall on either side, and a vector is missed as rarely as
-        `recall` says.
+        radius. Distances are those that :meth:`search` reports. Without `exact` they are estimates: what lies
+        within some percent of the radius may fall on either side. With it only what the search does not find
+        is missed, as rarely as `recall` says.
 
         Parameters
         ----------
@@ -68,7 +69,7 @@ class FurtherSearches:
             As for :meth:`search`.
         limit : int
             Hits of a query at most, its nearest; ``limited`` says where there may be more.
-        recall, list_size, return_metadata, timeout_s, tuning :
+        recall, list_size, exact, return_metadata, timeout_s, tuning :
             As for :meth:`search`; the time is that of all its searches.
 
         Returns
@@ -82,7 +83,7 @@ class FurtherSearches:
         >>> lims, distances, ids = index.range_search(queries, radius=0.3)  # doctest: +SKIP
         """
         columns = self._columns(return_metadata)
-        prepare = self._rounds(recall, list_size, timeout_s, tuning)
+        prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
         script = self._range_script(queries, radius, limit, filter)
         return self._range_result(drive(script, lambda one: self._run(prepare(one))), columns)
 
@@ -95,13 +96,14 @@ class FurtherSearches:
         limit: int = LIMIT_DEFAULT,
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         return_metadata: Sequence[str] | bool | None = None,
         timeout_s: float | None = None,
         tuning: SearchTuning | None = None,
     ) -> RangeResult:
         """As :meth:`range_search`, without blocking the event loop."""
         columns = self._columns(return_metadata)
-        prepare = self._rounds(recall, list_size, timeout_s, tuning)
+        prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
         script = self._range_script(queries, radius, limit, filter)
         return self._range_result(
             await drive_async(script, lambda one: self._run_async(prepare(one))), columns
@@ -115,13 +117,16 @@ class FurtherSearches:
         list_size: int | None,
         timeout_s: float | None,
         tuning: SearchTuning | None,
+        exact: bool | None,
     ) -> Callable[[Round], Request]:
         """Makes the searches of a script into requests; together they have one timeout."""
         deadline = deadline_of(timeout_s)
 
         def prepare(one: Round) -> Request:
             left = left_s(timeout_s, deadline)
-            return self._request(one.queries, one.k, list(one.filters), recall, list_size, left, tuning)
+            return self._request(
+                one.queries, one.k, list(one.filters), recall, list_size, left, tuning, exact
+            )
 
         return prepare
 

@@ -108,6 +108,7 @@ class PreparedOptions:
         list_size: int | None,
         timeout_s: float | None,
         tuning: SearchTuning | None,
+        exact: bool | None,
     ) -> Prepared:
         """The options of a search, checked.
 
@@ -116,13 +117,13 @@ class PreparedOptions:
         InvalidArgumentError, ClosedError, ForkedError
         """
         # The types too: True and 1.0 would be found under 1, and neither is a k.
-        key = (k, type(k), recall, list_size, type(list_size), timeout_s, tuning)
+        key = (k, type(k), recall, list_size, type(list_size), timeout_s, tuning, exact, type(exact))
         try:
             return self._known[key]
         except (KeyError, TypeError):
             pass
         struct = _native.new("velo_search_options")
-        fill_search(struct, k, recall, list_size, timeout_s, tuning)
+        fill_search(struct, k, recall, list_size, timeout_s, tuning, exact)
         if len(self._known) >= _KEPT:
             self._known.clear()
         prepared = self._known[key] = Prepared(struct, self._expectation(struct))

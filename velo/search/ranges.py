@@ -36,7 +36,11 @@ class Ranges:
 
 def check_radius(radius: Any, limit: Any) -> tuple[float, int]:
     """Both as numbers, or an error that names the one that is none."""
-    if isinstance(radius, bool) or not isinstance(radius, numbers.Real) or math.isnan(float(radius)):
+    try:
+        bad = isinstance(radius, bool) or not isinstance(radius, numbers.Real) or math.isnan(float(radius))
+    except OverflowError:  # a whole number beyond all floats
+        bad = True
+    if bad:
         raise InvalidArgumentError(f"radius must be a distance, not {radius!r}", argument="radius")
     return float(radius), whole_number(limit, "limit", 1, _LIMIT_MAX)
 

@@ -16,7 +16,8 @@ from velo.types import AnyArray
 
 __all__ = ["COUNTERS", "QUERY_DTYPES", "Answer", "Counters", "Request", "native_queries"]
 
-PAGES_FILE: Final = "pages.bin"
+#: By the numbers that the library gives them.
+_PAGE_FILES: Final = ("pages.bin", "vectors.bin")
 
 _NARROW: Final = (
     "counts",
@@ -104,6 +105,7 @@ class Answer:
     __slots__ = (
         "_keep",
         "distances",
+        "error_files",
         "error_pages",
         "first",
         "k",
@@ -122,6 +124,7 @@ class Answer:
         self.wide = np.zeros((len(_WIDE), count), np.uint64)
         self.statuses = np.zeros(count, np.int32)
         self.error_pages = np.full(count, -1, np.int64)
+        self.error_files = np.zeros(count, np.int32)
         if count == 0:
             return
         #: Vertices and distances of the first query.
@@ -132,15 +135,16 @@ class Answer:
         wide = pointer("uint64_t", self.wide, writable=True)
         statuses = pointer("int32_t", self.statuses, writable=True)
         pages = pointer("int64_t", self.error_pages, writable=True)
+        files = pointer("int32_t", self.error_files, writable=True)
         vertices = pointer("int64_t", self.vertices, writable=True)
         distances = pointer("float", self.distances, writable=True)
         # A struct's pointer fields do not keep memory alive: the buffers here do.
-        self._keep = (narrow, wide, statuses, pages, vertices, distances)
+        self._keep = (narrow, wide, statuses, pages, files, vertices, distances)
         for position, name in enumerate(_NARROW):
             setattr(out, name, narrow + position * count)
         for position, name in enumerate(_WIDE):
             setattr(out, name, wide + position * count)
-        out.statuses, out.error_pages = statuses, pages
+        out.statuses, out.error_pages, out.error_files = statuses, pages, files
         out.vertices, out.distances = vertices, distances
 
     @property
@@ -192,9 +196,10 @@ class Request(Answer):
         failed = np.flatnonzero(self.statuses == status)
         row = int(failed[0]) if len(failed) else None
         page = int(self.error_pages[row]) if row is not None and self.error_pages[row] >= 0 else None
-        error = _native.error_of(status, file=None if page is None else PAGES_FILE, page=page, row=row)
+        file = None if page is None else _PAGE_FILES[self.error_files[row]]
+        error = _native.error_of(status, file=file, page=page, row=row)
         if page is not None:
             damaged = isinstance(error, CorruptIndexError)
-            what = f"page {page} of {PAGES_FILE} is damaged"
-            error.message = what if damaged else f"the device failed to read page {page} of {PAGES_FILE}"
+            what = f"page {page} of {file} is damaged"
+            error.message = what if damaged else f"the device failed to read page {page} of {file}"
         return error

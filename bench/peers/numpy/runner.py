@@ -1,4 +1,4 @@
-"""Brute force with numpy: every distance, by matrix products in float32."""
+"""Brute force with numpy: every distance, by matrix products in float32, or in float64 where asked."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class BruteForce(System):
     single_max = 50
     base: np.ndarray
     squares: np.ndarray
+    center: np.ndarray
 
     def version(self) -> str:
         return np.__version__
@@ -26,16 +27,21 @@ class BruteForce(System):
         np.save(self.folder / "base.npy", np.asarray(base, dtype=np.float32))
 
     def open(self) -> None:
-        self.base = np.load(self.folder / "base.npy")
+        self.base = np.load(self.folder / "base.npy").astype(self.options.get("dtype", "float32"))
+        self.center = np.zeros(self.base.shape[1], self.base.dtype)
+        if self.base.dtype == np.float64 and self.options.get("metric") != "ip":
+            self.center = self.base.mean(axis=0)  # near zero, squares lose no digits
+            self.base -= self.center
         self.squares = np.einsum("ij,ij->i", self.base, self.base)
         if self.options.get("metric") == "ip":
             self.squares[:] = 0
 
     def prepare_queries(self, queries: np.ndarray) -> np.ndarray:
-        return queries.astype(np.float32)
+        return queries.astype(self.options.get("dtype", "float32"))
 
     def search_batch(self, queries: np.ndarray) -> Any:
-        best = np.full((len(queries), self.k), np.inf, dtype=np.float32)
+        queries = queries - self.center
+        best = np.full((len(queries), self.k), np.inf, dtype=self.base.dtype)
         best_ids = np.full((len(queries), self.k), -1, dtype=np.int64)
         for start in range(0, len(self.base), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -13,6 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.requests import ClientDisconnect
 
+from velo.errors import SearchTimeoutError
 from velo_serving.backend import Backend, ServedCollection
 from velo_serving.errors import BodyTooLargeError, QueueFullError
 from velo_serving.gateway import bodies
@@ -31,7 +33,7 @@ from velo_serving.gateway.schemas import (
     SearchBody,
     ShardAnswer,
 )
-from velo_serving.types import Answer
+from velo_serving.types import Answer, SearchRequest
 
 __all__ = ["create_app"]
 
@@ -217,6 +219,7 @@ class _Gate:
             raise BodyTimeoutError(f"the body did not arrive within {limits.body_read_s:g} s") from None
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
+        arrived = time.perf_counter()
         # Only now: a client that sends slowly holds nobody's place.
         if self._requests >= limits.requests_max:
             raise QueueFullError(
@@ -226,9 +229,10 @@ class _Gate:
         try:
             pairs = request.query_params.multi_items()
             parsed = await self._apart(
-                len(body) > limits.inline_bytes_max,
+                bodies.is_long_to_parse(media_type, body, pairs, limits),
                 lambda: bodies.parse_search(media_type, body, pairs, dim=served.dim, limits=limits),
             )
+            parsed = _less_time(parsed, time.perf_counter() - arrived)
             answer_type, encode = bodies.choose_encoder(
                 request.headers.get("accept"),
                 with_metadata=parsed.return_metadata is not None,
@@ -293,6 +297,15 @@ async def _unless_gone(request: Request, searching: Coroutine[Any, Any, Answer])
         for one in (search, gone):
             if one is not None and not one.done():
                 one.cancel()
+
+
+def _less_time(parsed: SearchRequest, spent_s: float) -> SearchRequest:
+    """The request with what parsing took off its deadline."""
+    if parsed.timeout_s is None:
+        return parsed
+    if spent_s >= parsed.timeout_s:
+        raise SearchTimeoutError(f"the deadline passed after {spent_s:.3f} s, while the request was parsed")
+    return replace(parsed, timeout_s=parsed.timeout_s - spent_s)
 
 
 def _summary(served: ServedCollection) -> CollectionSummary:

@@ -6,7 +6,7 @@ import ast
 import io
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,17 @@ from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, refusal
 from velo_serving.types import Answer, FilterForm, Float32Matrix, SearchRequest
 
-__all__ = ["ARROW", "JSON", "NPY", "NPZ", "check_encoding", "choose_encoder", "media_type_of", "parse_search"]
+__all__ = [
+    "ARROW",
+    "JSON",
+    "NPY",
+    "NPZ",
+    "check_encoding",
+    "choose_encoder",
+    "is_long_to_parse",
+    "media_type_of",
+    "parse_search",
+]
 
 JSON = "application/json"
 NPY = "application/x-npy"
@@ -35,6 +45,9 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 READS = (JSON, NPY, ARROW)
 WRITES = (JSON, NPZ, ARROW)
+
+#: Requests with a filter that are longer than this are parsed in a thread.
+_FILTER_INLINE_MAX = 2 << 10
 
 #: Longest npy header that is parsed; a real one takes about a hundred bytes.
 NPY_HEADER_BYTES_MAX = 10_000
@@ -98,11 +111,12 @@ def parse_search(
         return _of_json(body, pairs, dim, limits)
     options = QueryOptions.of(pairs)
     filters: tuple[FilterForm | None, ...] | None = None if options.filter is None else (options.filter,)
+    _check_sql((options.filter,), "filter", limits)
     check_filter(options.filter, "filter")
     if media_type == NPY:
         queries = _matrix_of_npy(body)
     else:
-        queries, each = _matrix_of_arrow(body)
+        queries, each = _matrix_of_arrow(body, limits)
         if each is not None:
             if filters is not None:
                 raise RequestError(
@@ -123,10 +137,12 @@ def _of_json(body: bytes, pairs: list[tuple[str, str]], dim: int, limits: Gatewa
         raise refusal(error, body) from None
     filters: tuple[FilterForm | None, ...] | None = None
     if parsed.filters is not None:
+        _check_sql(parsed.filters, "filters", limits)
         for place, one in enumerate(parsed.filters):
             check_filter(one, f"filters[{place}]")
         filters = tuple(parsed.filters)
     elif parsed.filter is not None:
+        _check_sql((parsed.filter,), "filter", limits)
         check_filter(parsed.filter, "filter")
         filters = (parsed.filter,)
     rows = parsed.vectors
@@ -146,6 +162,36 @@ def _of_json(body: bytes, pairs: list[tuple[str, str]], dim: int, limits: Gatewa
     with np.errstate(over="ignore"):
         queries = np.array(rows, dtype=np.float32).reshape(len(rows), dim)
     return _request(queries, filters, parsed, dim, limits)
+
+
+def _check_sql(filters: Iterable[FilterForm | str | None], argument: str, limits: GatewayLimits) -> None:
+    """Refuse SQL that would take seconds to read: a dict of the same conditions takes a hundredth."""
+    texts = {one for one in filters if isinstance(one, str)}
+    longest = max(map(len, texts), default=0)
+    if longest > limits.sql_bytes_max:
+        raise BodyTooLargeError(
+            f"{argument}: SQL of {longest} characters is above the limit of {limits.sql_bytes_max}; "
+            "a dict may be longer",
+            argument=argument,
+        )
+    total = sum(map(len, texts))
+    if total > limits.sql_total_bytes_max:
+        raise BodyTooLargeError(
+            f"{argument}: SQL of {total} characters in all is above the limit of "
+            f"{limits.sql_total_bytes_max}; dicts may be longer",
+            argument=argument,
+        )
+
+
+def is_long_to_parse(
+    media_type: str, body: bytes, pairs: list[tuple[str, str]], limits: GatewayLimits
+) -> bool:
+    """Whether parsing belongs into a thread: a large body, or a filter of more than a few conditions."""
+    if len(body) > limits.inline_bytes_max:
+        return True
+    if sum(len(value) for name, value in pairs if name == "filter") > _FILTER_INLINE_MAX:
+        return True
+    return len(body) > _FILTER_INLINE_MAX and media_type != NPY and b"filter" in body
 
 
 def _request(
@@ -263,7 +309,9 @@ def _float32(matrix: Any) -> Float32Matrix:
 # ---- Arrow ----
 
 
-def _matrix_of_arrow(body: bytes) -> tuple[Float32Matrix, tuple[FilterForm | None, ...] | None]:
+def _matrix_of_arrow(
+    body: bytes, limits: GatewayLimits
+) -> tuple[Float32Matrix, tuple[FilterForm | None, ...] | None]:
     """Read a stream with a list column ``vector`` and, if there is one, a text column ``filter`` of JSON."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
@@ -276,6 +324,15 @@ def _matrix_of_arrow(body: bytes) -> tuple[Float32Matrix, tuple[FilterForm | Non
             f"the Arrow stream has no column 'vector' but {', '.join(table.column_names) or 'none'}",
             argument="vector",
         )
+    for name in ("vector", "filter"):
+        count = table.column_names.count(name)
+        if count > 1:
+            raise RequestError(
+                f"the Arrow stream has {count} columns {name!r}",
+                status=400,
+                argument=name,
+                place={"path": name},
+            )
     column: Any = table.column("vector").combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
@@ -297,16 +354,20 @@ def _matrix_of_arrow(body: bytes) -> tuple[Float32Matrix, tuple[FilterForm | Non
     matrix = _float32(values.to_numpy(zero_copy_only=False).reshape(rows, int(lengths[0])))
     if "filter" not in table.column_names:
         return matrix, None
-    return matrix, tuple(
-        _filter_of_text(place, text) for place, text in enumerate(table.column("filter").to_pylist())
-    )
+    texts = table.column("filter").to_pylist()
+    _check_sql([text for text in texts if isinstance(text, str) and not _is_json(text)], "filter", limits)
+    return matrix, tuple(_filter_of_text(place, text) for place, text in enumerate(texts))
+
+
+def _is_json(text: str) -> bool:
+    return text.lstrip()[:1] in ("{", "[")
 
 
 def _filter_of_text(place: int, text: Any) -> FilterForm | None:
     if text is None:
         return None
     try:
-        condition = json.loads(text) if not isinstance(text, str) or text.lstrip()[:1] in "{[" else text
+        condition = json.loads(text) if not isinstance(text, str) or _is_json(text) else text
         if not isinstance(condition, dict | str):
             raise ValueError("it must be a JSON object or SQL text")
     except (ValueError, TypeError, RecursionError) as error:

@@ -32,7 +32,15 @@ class GatewayLimits:
     hits_max : int
         Vectors times k of one request; more is 413.
     inline_bytes_max : int
-        Bodies up to this size are parsed on the event loop, larger ones in a thread.
+        Bodies up to this size are parsed on the event loop, larger ones and long filters in a thread.
+    sql_bytes_max : int
+        Bytes of a filter as SQL text; more is 413. Long lists travel better as a dict.
+    sql_total_bytes_max : int
+        Bytes of all different SQL texts of a request.
+    headers_read_s : float
+        Seconds in which a connection must bring the headers of a request.
+    connections_waiting_max : int
+        Connections whose request is not there yet; of more, the one that has waited longest ends.
     """
 
     body_bytes_max: int = 32 << 20
@@ -44,6 +52,10 @@ class GatewayLimits:
     k_max: int = 10_000
     hits_max: int = 1_000_000
     inline_bytes_max: int = 64 << 10
+    sql_bytes_max: int = 16 << 10
+    sql_total_bytes_max: int = 64 << 10
+    headers_read_s: float = 10.0
+    connections_waiting_max: int = 768
 
     def __post_init__(self) -> None:
         for name in (field.name for field in dataclasses.fields(self)):

@@ -21,8 +21,8 @@ pub const record_bits_max = 8;
 /// Centers that vectors are coded around: a byte names one.
 pub const centers_max = 256;
 
-/// Vertex ids are u32; the largest value means "none".
-pub const vertices_max = std.math.maxInt(u32) - 1;
+/// Vertex ids are u32 below 2^31, so that a signed difference of two fits; the largest u32 means "none".
+pub const vertices_max = 1 << 31;
 
 /// Kernels may read this many bytes past the end of the last code: whoever stores codes pads by as much.
 pub const code_padding = 64;

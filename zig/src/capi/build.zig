@@ -131,6 +131,14 @@ export fn velo_build_cancel(build: ?*Build) i32 {
     return ok;
 }
 
+export fn velo_build_keep(build: ?*Build) i32 {
+    const own = build orelse return common.null_argument("build");
+    if (own.process != common.process()) return common.forked();
+    var diagnostic: index.Diagnostic = .{};
+    own.builder.keep(&diagnostic) catch |err| return common.fail_index(err, &diagnostic);
+    return ok;
+}
+
 export fn velo_build_order(build: ?*Build, rows_out: ?[*]u32) i32 {
     const own = build orelse return common.null_argument("build");
     const out = rows_out orelse return common.null_argument("rows_out");

@@ -5,6 +5,7 @@ comptime {
     _ = @import("errors.zig");
     _ = @import("filters.zig");
     _ = @import("build.zig");
+    _ = @import("vectors.zig");
     _ = @import("open.zig");
     _ = @import("calibration.zig");
     _ = @import("filter_plan.zig");
@@ -20,6 +21,7 @@ export fn velo_cpu_level() [*:0]const u8 {
 }
 
 test {
+    _ = @import("common.zig");
     _ = @import("errors.zig");
     _ = @import("filters.zig");
     _ = @import("tickets.zig");

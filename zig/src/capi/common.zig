@@ -94,3 +94,38 @@ pub fn put_text(field: []u8, text: []const u8) void {
     @memcpy(field[0..len], text[0..len]);
     @memset(field[len..], 0);
 }
+
+/// As a struct of velo.h was once, and as it is now.
+const Older = extern struct { struct_size: u32, k: u32 };
+const Newer = extern struct { struct_size: u32, k: u32, recall: f32, burst: u32 };
+
+test "a struct that is too short to say anything is refused" {
+    var given: Newer = .{ .struct_size = 0, .k = 5, .recall = 0.5, .burst = 9 };
+    for ([_]u32{ 0, 4, 7 }) |size| {
+        given.struct_size = size;
+        try std.testing.expectEqual(null, versioned(Newer, &given));
+    }
+    given.struct_size = @sizeOf(Older);
+    try std.testing.expect(versioned(Newer, &given) != null);
+}
+
+test "of an older, shorter struct only its own fields are read, whatever lies behind it" {
+    const Given = extern struct { older: Older, behind: [64]u8 };
+    const given: Given = .{ .older = .{ .struct_size = @sizeOf(Older), .k = 5 }, .behind = @splat(0xa5) };
+    const own = versioned(Newer, @ptrCast(&given)).?;
+    try std.testing.expectEqual(Newer{ .struct_size = @sizeOf(Older), .k = 5, .recall = 0, .burst = 0 }, own);
+}
+
+test "of a newer, longer struct all that is known is read" {
+    const Given = extern struct { own: Newer, behind: [64]u8 };
+    const given: Given = .{ .own = .{ .struct_size = @sizeOf(Given), .k = 5, .recall = 0.5, .burst = 9 }, .behind = @splat(0xa5) };
+    try std.testing.expectEqual(given.own, versioned(Newer, &given.own).?);
+}
+
+test "into an older, shorter struct nothing is written behind its end" {
+    const Given = extern struct { older: Older, behind: [8]u8 };
+    var given: Given = .{ .older = .{ .struct_size = @sizeOf(Older), .k = 0 }, .behind = @splat(0xa5) };
+    write_versioned(Newer, @ptrCast(&given), &.{ .struct_size = @sizeOf(Newer), .k = 5, .recall = 0.5, .burst = 9 });
+    try std.testing.expectEqual(Older{ .struct_size = @sizeOf(Older), .k = 5 }, given.older);
+    try std.testing.expectEqualSlices(u8, &@as([8]u8, @splat(0xa5)), &given.behind);
+}

@@ -44,6 +44,8 @@ pub const SearchOptions = extern struct {
     prefetch_off: i32,
     staleness: u32,
     excluded_vertices: ?[*]const u32,
+    exact: i32,
+    reserved: u32,
 };
 
 pub const IndexInfo = extern struct {
@@ -90,6 +92,7 @@ pub const Index = struct {
     engine: Engines,
     cache: ?search.Cache,
     pages_fd: std.posix.fd_t,
+    vectors_fd: ?std.posix.fd_t,
     device: device.DeviceInfo,
     threads: u32,
     queries_in_flight: u32,
@@ -119,6 +122,11 @@ pub const Index = struct {
     /// What the build measured for the plan in use.
     pub fn calibration(self: *const Index) search.Calibration {
         return .of(self.reader.manifest(), self.shared.plan, self.reader.links_kept);
+    }
+
+    fn close_files(self: *Index) void {
+        std.posix.close(self.pages_fd);
+        if (self.vectors_fd) |fd| std.posix.close(fd);
     }
 
     pub fn leave(self: *Index) void {
@@ -174,10 +182,13 @@ fn open(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
         self.reader.deinit();
         return common.out_of_memory();
     };
-    self.completed = tickets.Completed.init() catch {
+    self.completed = tickets.Completed.init() catch |err| {
         self.shared.deinit(common.allocator);
         self.reader.deinit();
-        return fail(.out_of_memory, .{}, "the system gave no eventfd", .{});
+        return switch (err) {
+            error.SystemResources => common.out_of_memory(),
+            else => fail(.io, .{}, "the system gave no eventfd: {s}", .{index.diagnostic.reason(err)}),
+        };
     };
     self.process = common.process();
     self.calls = .init(0);
@@ -216,8 +227,21 @@ fn start(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
     defer common.allocator.free(pages_path);
     const direct = o.buffered == 0;
     const pages = io.open_pages(pages_path, direct) catch |err|
-        return fail(.io, .{ .file = index.reader.file_pages }, "cannot open {s}: {t}", .{ index.reader.file_pages, err });
+        return fail(.io, .{ .file = index.reader.file_pages }, "cannot open {s}: {s}", .{ index.reader.file_pages, index.diagnostic.reason(err) });
     self.pages_fd = pages.fd;
+    self.vectors_fd = null;
+    if (self.reader.vectors != null) {
+        const vectors_path = std.fmt.allocPrintSentinel(common.allocator, "{s}/{s}", .{ path, index.reader.file_vectors }, 0) catch {
+            std.posix.close(self.pages_fd);
+            return common.out_of_memory();
+        };
+        defer common.allocator.free(vectors_path);
+        const vectors = io.open_pages(vectors_path, direct) catch |err| {
+            std.posix.close(self.pages_fd);
+            return fail(.io, .{ .file = index.reader.file_vectors }, "cannot open {s}: {t}", .{ index.reader.file_vectors, err });
+        };
+        self.vectors_fd = vectors.fd;
+    }
     const queue_depth = if (o.queue_depth == 0) search.engine.queue_depth_default else o.queue_depth;
     const engine_options: search.EngineOptions = .{
         .threads = self.threads,
@@ -225,11 +249,12 @@ fn start(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
         .adaptive = o.queries_in_flight == 0,
         .queue_depth = queue_depth,
         .file = pages.fd,
+        .vectors_file = self.vectors_fd,
         .simulated_seed = o.simulated_seed,
         .simulated_faults = o.simulated_faults,
     };
     const status = start_engine(self, o, pages, direct, engine_options);
-    if (status != ok) std.posix.close(self.pages_fd);
+    if (status != ok) self.close_files();
     return status;
 }
 
@@ -263,7 +288,10 @@ fn start_engine(self: *Index, o: OpenOptions, pages: io.Pages, direct: bool, opt
 }
 
 fn engine_failed(err: anyerror) i32 {
-    return fail(.out_of_memory, .{}, "cannot start the search workers: {t}", .{err});
+    return switch (err) {
+        error.ThreadFailed => fail(.io, .{}, "cannot start the search workers: the system gave no thread (limits of processes, ulimit -u, and of address space, ulimit -v)", .{}),
+        else => fail(.out_of_memory, .{}, "cannot start the search workers: {t}", .{err}),
+    };
 }
 
 export fn velo_index_close(handle: ?*Index) i32 {
@@ -276,7 +304,7 @@ export fn velo_index_close(handle: ?*Index) i32 {
         inline else => |engine| engine.deinit(),
     }
     while (self.calls.load(.acquire) > 0) std.Thread.sleep(50 * std.time.ns_per_us);
-    std.posix.close(self.pages_fd);
+    self.close_files();
     self.completed.deinit();
     if (self.cache) |*cache| cache.deinit();
     self.shared.deinit(common.allocator);
@@ -336,6 +364,7 @@ pub fn refused(o: *const SearchOptions) ?i32 {
     if (o.k < 1 or o.k > limits.k_max) return fail(.invalid_argument, .{ .argument = "k" }, "k is {d}; it must lie within 1 and {d}", .{ o.k, limits.k_max });
     if (o.list_size > limits.list_size_max) return fail(.invalid_argument, .{ .argument = "list_size" }, "list_size is {d}; at most {d}", .{ o.list_size, limits.list_size_max });
     if (!(o.recall >= 0 and o.recall < 1)) return fail(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
+    if (o.exact < -1 or o.exact > 1) return fail(.invalid_argument, .{ .argument = "exact" }, "exact is {d}; it must be -1, 0 or 1", .{o.exact});
     if (o.staleness > limits.staleness_max) return fail(.invalid_argument, .{ .argument = "staleness" }, "staleness is {d}; at most {d}", .{ o.staleness, limits.staleness_max });
     if (std.math.isNan(o.sigma)) return fail(.invalid_argument, .{ .argument = "sigma" }, "sigma is not a number", .{});
     if (std.enums.fromInt(limits.FilterPlan, o.filter_plan) == null) return fail(.invalid_argument, .{ .argument = "filter_plan" }, "filter_plan {d} is unknown", .{o.filter_plan});
@@ -355,6 +384,7 @@ pub fn resolved(o: *const SearchOptions, calibration: search.Calibration) search
         .strict_order = o.strict_order != 0,
         .prefetch = o.prefetch_off == 0,
         .staleness = o.staleness,
+        .exact = if (o.exact == 0) null else o.exact > 0,
     }, calibration);
 }
 
@@ -382,6 +412,8 @@ fn prepare(
     const o = common.versioned(SearchOptions, given) orelse return common.size_error("options", given.struct_size);
     const element = std.enums.fromInt(index.Dtype, dtype) orelse return fail(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{dtype});
     if (refused(&o)) |status| return status;
+    if (o.exact > 0 and reader.vectors == null)
+        return fail(.unsupported, .{ .argument = "exact" }, "exact distances need the vectors, which this index does not store; build it with store_vectors=True", .{});
     if (filter_count > 0 and o.excluded_vertices != null)
         return fail(.invalid_argument, .{ .argument = "excluded_vertices" }, "excluded_vertices are for searches without a filter", .{});
     if (filter_count > 1 and filter_count != query_count)
@@ -441,13 +473,17 @@ const Blocking = struct {
 /// The status of an ended job, with its message.
 fn outcome_status(job: *const search.Job) i32 {
     const page = job.failure_page.load(.acquire);
+    const file = switch (job.file_at_fault()) {
+        .pages => index.reader.file_pages,
+        .vectors => index.reader.file_vectors,
+    };
     return switch (job.outcome()) {
         .ok => ok,
         .corrupt => if (page >= 0)
-            fail(.corrupt, .{ .file = index.reader.file_pages, .page = page }, "page {d} of {s} is damaged", .{ page, index.reader.file_pages })
+            fail(.corrupt, .{ .file = file, .page = page }, "page {d} of {s} is damaged", .{ page, file })
         else
             fail(.corrupt, .{ .file = index.reader.file_links }, "{s} is damaged", .{index.reader.file_links}),
-        .io => fail(.io, .{ .file = index.reader.file_pages, .page = page }, "the device failed to read page {d} of {s}", .{ page, index.reader.file_pages }),
+        .io => fail(.io, .{ .file = file, .page = page }, "the device failed to read page {d} of {s}", .{ page, file }),
         .timeout => fail(.timeout, .{}, "the search ran into its timeout", .{}),
         .closed => closed(),
         .canceled => fail(.cancelled, .{}, "the search was cancelled", .{}),

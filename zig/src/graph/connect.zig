@@ -87,12 +87,12 @@ fn attach(comptime Distances: type, distances: *const Distances, graph: *Graph, 
     }
     // Copies of one vector fill each other's lists: going down along copies, at random, ends at one with a free place.
     var parent: u32 = near[0].id;
-    if (types.is_copy(Distances, near[0].distance())) {
+    if (types.is_copy(Distances, distances, near[0].id, near[0].distance())) {
         var prng = base.Prng.init(vertex);
         for (0..64) |_| {
             const list = graph.list(parent);
             const below = list[@intCast(prng.below(list.len))];
-            if (distances.distance(vertex, below) != 0) continue;
+            if (!types.is_copy(Distances, distances, below, distances.distance(vertex, below))) continue;
             parent = below;
             if (prepend(graph, parent, vertex)) return;
         }

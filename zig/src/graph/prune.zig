@@ -49,7 +49,7 @@ pub fn Pruner(comptime Distances: type) type {
             var copies: u32 = 0;
             for (candidates) |candidate| {
                 if (kept == degree) break;
-                if (types.is_copy(Distances, candidate.distance())) {
+                if (types.is_copy(Distances, distances, candidate.id, candidate.distance())) {
                     if (copies == copies_max) continue;
                     copies += 1;
                 } else {

@@ -14,9 +14,9 @@ pub inline fn hides(comptime Distances: type, alpha: f32, between: f32, distance
     return between < if (distance < 0) alpha * distance else distance / alpha;
 }
 
-/// Whether this is the distance of a copy of the target. A product never says so.
-pub inline fn is_copy(comptime Distances: type, distance: f32) bool {
-    return !is_product(Distances) and distance == 0;
+/// Whether this is the distance of a copy of the target: 0, or −2·|x|² of the candidate itself.
+pub inline fn is_copy(comptime Distances: type, distances: *const Distances, candidate: u32, distance: f32) bool {
+    return distance == if (is_product(Distances)) -2 * distances.norm2(candidate) else 0;
 }
 
 inline fn is_product(comptime Distances: type) bool {

@@ -10,10 +10,7 @@ const Error = diagnostics.Error;
 /// Replaces the calibration in the manifest; null takes it out.
 pub fn store_calibration(allocator: std.mem.Allocator, path: []const u8, json: ?[]const u8, diagnostic: *Diagnostic) Error!void {
     // Opened to be read, as a folder must be that is to be synced.
-    var dir = std.fs.cwd().openDir(path, .{ .iterate = true }) catch |err| {
-        diagnostic.say("{s} is no index: {t}", .{ path, err });
-        return error.NotAnIndex;
-    };
+    var dir = std.fs.cwd().openDir(path, .{ .iterate = true }) catch |err| return reader.open_folder_error(path, err, diagnostic);
     defer dir.close();
     var parsed = try reader.read_manifest(allocator, dir, path, diagnostic);
     defer parsed.deinit();

@@ -58,6 +58,10 @@ pub const Builder = struct {
     made_folder: bool,
     /// Locked for as long as the build lives.
     marker: std.fs.File,
+    /// An index is there that is not known to be of these rows: nothing of it is touched.
+    complete: bool,
+    /// What was done stays when the build is closed.
+    kept: bool = false,
     options: Options,
     plan: option_room.Plan,
     params: quant.CodeParams,
@@ -100,9 +104,9 @@ pub const Builder = struct {
         var dir = folder.dir;
         errdefer folder.marker.close();
         errdefer {
-            dir.deleteFile(folders.marker_name) catch {};
+            if (!folder.taken_over) dir.deleteFile(folders.marker_name) catch {};
             dir.close();
-            if (folder.made) std.fs.cwd().deleteDir(path) catch {};
+            if (folder.made and !folder.taken_over) std.fs.cwd().deleteDir(path) catch {};
         }
         const self = try allocator.create(Builder);
         errdefer allocator.destroy(self);
@@ -137,6 +141,7 @@ pub const Builder = struct {
             .dir = dir,
             .made_folder = folder.made,
             .marker = folder.marker,
+            .complete = folder.complete,
             .options = options,
             .plan = plan,
             .params = params,
@@ -155,16 +160,18 @@ pub const Builder = struct {
     pub fn close(self: *Builder) void {
         const allocator = self.allocator;
         self.close_work();
-        if (!self.committed) {
-            folders.remove(self.dir, &folders.index_names);
-            folders.remove(self.dir, &folders.large_work_names);
+        const removed = !self.kept and !self.complete;
+        if (removed) {
+            if (!self.committed) folders.remove(self.dir, &folders.index_names);
+            folders.remove(self.dir, &folders.large_work_names); // a build killed while it removed them left some
             folders.remove(self.dir, &folders.small_work_names);
-            self.dir.deleteFile(folders.marker_name) catch {};
         }
+        // The marker goes last: a folder with a marker can be taken over, whatever else it holds.
+        if (removed or (self.complete and !folders.exists(self.dir, resume_room.encode_name))) self.dir.deleteFile(folders.marker_name) catch {};
         self.marker.close();
         self.dir.close();
         // Only when empty: files that somebody else put there are not ours to remove.
-        if (!self.committed and self.made_folder) std.fs.cwd().deleteDir(self.path) catch {};
+        if (removed and !self.committed and self.made_folder) std.fs.cwd().deleteDir(self.path) catch {};
         for (self.encoders) |*encoder| encoder.deinit(allocator);
         allocator.free(self.encoders);
         if (self.order) |order| allocator.free(order);
@@ -175,6 +182,12 @@ pub const Builder = struct {
         allocator.free(self.mean);
         allocator.free(self.path);
         allocator.destroy(self);
+    }
+
+    /// Lets what was done stay when the build is closed, for a later one of the same rows; saves how far encoding came.
+    pub fn keep(self: *Builder, diagnostic: *Diagnostic) Error!void {
+        self.kept = true;
+        if (self.work_codes != null and self.added > 0 and self.added < self.options.n) try self.save_encoded(diagnostic);
     }
 
     fn close_work(self: *Builder) void {
@@ -254,7 +267,17 @@ pub const Builder = struct {
         if (self.options.metric != .ip) try robust.mean(self.allocator, drawn, self.params.dim, self.mean);
         try self.make_centers();
         self.control.enter(.encode, self.options.n);
-        if (self.options.restart or !try self.take_up()) {
+        if (self.complete) {
+            if (self.options.restart or !try self.take_up() or self.written == null) {
+                diagnostic.argument = "path";
+                diagnostic.say("{s} already holds an index, of other vectors or options; pass overwrite to replace it", .{self.path});
+                return error.Exists;
+            }
+            // Of these rows: what is left to do is done as if the manifest had not been written.
+            self.dir.deleteFile(layout.manifest.file_name) catch |err|
+                return diagnostics.file_error(diagnostic, layout.manifest.file_name, "remove", err);
+            self.complete = false;
+        } else if (self.options.restart or !try self.take_up()) {
             folders.remove(self.dir, &folders.index_names);
             folders.remove(self.dir, &folders.large_work_names);
             folders.remove(self.dir, &folders.small_work_names);
@@ -664,12 +687,9 @@ pub const Builder = struct {
             .files = entries.items,
             .user = user,
         });
-        // The marker goes last: a folder with a marker and no manifest can be taken over, whatever else it holds.
+        // Marker and small work files stay until the build is closed: until then it may be taken over, and finished.
         try files.replace(self.dir, layout.manifest.file_name, text, diagnostic);
         self.committed = true;
-        folders.remove(self.dir, &folders.large_work_names); // a build killed while it removed them left some
-        folders.remove(self.dir, &folders.small_work_names);
-        self.dir.deleteFile(folders.marker_name) catch {};
         self.control.enter(.done, o.n);
     }
 };

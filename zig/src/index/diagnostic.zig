@@ -52,9 +52,18 @@ pub const Error = error{
     Internal,
 };
 
+/// What people know under another name than Zig's.
+pub fn reason(err: anyerror) []const u8 {
+    return switch (err) {
+        error.ProcessFdQuotaExceeded => "this process is out of file descriptors (ulimit -n)",
+        error.SystemFdQuotaExceeded => "the system is out of file descriptors (fs.file-max)",
+        else => @errorName(err),
+    };
+}
+
 /// Translates an errno-like Zig error of a file call.
 pub fn file_error(diagnostic: *Diagnostic, name: []const u8, doing: []const u8, err: anyerror) Error {
-    diagnostic.in_file(name, "cannot {s} {s}: {t}", .{ doing, name, err });
+    diagnostic.in_file(name, "cannot {s} {s}: {s}", .{ doing, name, reason(err) });
     return switch (err) {
         error.NoSpaceLeft, error.DiskQuota, error.FileTooBig => error.NoSpace,
         error.AccessDenied, error.PermissionDenied, error.ReadOnlyFileSystem => error.Permission,

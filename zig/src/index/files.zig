@@ -222,21 +222,91 @@ pub fn forget(part: []const u8) void {
 pub fn replace(dir: std.fs.Dir, name: []const u8, bytes: []const u8, diagnostic: *Diagnostic) Error!void {
     var buffer: [256]u8 = undefined;
     const temporary = std.fmt.bufPrint(&buffer, "{s}.tmp", .{name}) catch unreachable; // our own short names
-    write_and_rename(dir, name, temporary, bytes) catch |err| {
+    write_and_rename(Disk{ .dir = dir }, name, temporary, bytes) catch |err| {
         dir.deleteFile(temporary) catch {};
         return diagnostics.file_error(diagnostic, name, "write", err);
     };
 }
 
-fn write_and_rename(dir: std.fs.Dir, name: []const u8, temporary: []const u8, bytes: []const u8) !void {
+/// Over any store with these calls, so that a test can look at what each of them would leave if it were the last.
+fn write_and_rename(store: anytype, name: []const u8, temporary: []const u8, bytes: []const u8) !void {
     {
-        const file = try dir.createFile(temporary, .{ .truncate = true });
-        defer file.close();
+        const file = try store.create(temporary);
+        defer store.close(file);
+        try store.write(file, bytes);
+        try store.sync(file);
+    }
+    try store.rename(temporary, name);
+    try store.sync_folder();
+}
+
+const Disk = struct {
+    dir: std.fs.Dir,
+
+    fn create(self: Disk, name: []const u8) !std.fs.File {
+        return self.dir.createFile(name, .{ .truncate = true });
+    }
+    fn write(_: Disk, file: std.fs.File, bytes: []const u8) !void {
         try file.writeAll(bytes);
+    }
+    fn sync(_: Disk, file: std.fs.File) !void {
         try file.sync();
     }
-    try dir.rename(temporary, name);
-    try std.posix.fsync(dir.fd);
+    fn close(_: Disk, file: std.fs.File) void {
+        file.close();
+    }
+    fn rename(self: Disk, from: []const u8, to: []const u8) !void {
+        try self.dir.rename(from, to);
+    }
+    fn sync_folder(self: Disk) !void {
+        try std.posix.fsync(self.dir.fd);
+    }
+};
+
+/// A store of which a power cut keeps the least that a file system may: the bytes of a file as of its last sync, and of
+/// names those before a rename or those after it. Whenever the new name may be there the whole file must be.
+const Losing = struct {
+    synced: []const u8 = "",
+    written: []const u8 = "",
+    renamed: bool = false,
+    folder_synced: bool = false,
+    whole: []const u8,
+
+    fn check(self: *const Losing) !void {
+        // A rename may reach the device before anything that was not synced.
+        if (self.renamed) try std.testing.expectEqualStrings(self.whole, self.synced);
+    }
+    fn create(self: *Losing, name: []const u8) !u8 {
+        try std.testing.expectEqualStrings("m.tmp", name);
+        try self.check();
+        return 1;
+    }
+    fn write(self: *Losing, _: u8, bytes: []const u8) !void {
+        self.written = bytes;
+        try self.check();
+    }
+    fn sync(self: *Losing, _: u8) !void {
+        self.synced = self.written;
+        try self.check();
+    }
+    fn close(_: *Losing, _: u8) void {}
+    fn rename(self: *Losing, from: []const u8, to: []const u8) !void {
+        try std.testing.expectEqualStrings("m.tmp", from);
+        try std.testing.expectEqualStrings("m", to);
+        self.renamed = true;
+        try self.check();
+    }
+    fn sync_folder(self: *Losing) !void {
+        self.folder_synced = self.renamed;
+        try self.check();
+    }
+};
+
+test "a file takes its name after its bytes are on the device, and the name is there when replacing ends" {
+    var store: Losing = .{ .whole = "the new file" };
+    try write_and_rename(&store, "m", "m.tmp", store.whole);
+    try std.testing.expect(store.renamed);
+    try std.testing.expect(store.folder_synced);
 }
 
 test "a written file reads back, and a changed one does not" {

@@ -39,7 +39,15 @@ pub fn remove(dir: std.fs.Dir, names: []const []const u8) void {
     for (names) |name| dir.deleteFile(name) catch {};
 }
 
-pub const Folder = struct { dir: std.fs.Dir, made: bool, marker: std.fs.File };
+pub const Folder = struct {
+    dir: std.fs.Dir,
+    made: bool,
+    marker: std.fs.File,
+    /// The marker of a killed build stood there.
+    taken_over: bool,
+    /// An index is there, of a build that was killed after its manifest: only a build of the same rows goes on with it.
+    complete: bool,
+};
 
 pub fn claim(path: []const u8, overwrite: bool, diagnostic: *Diagnostic) Error!Folder {
     var made = true;
@@ -63,7 +71,8 @@ pub fn claim(path: []const u8, overwrite: bool, diagnostic: *Diagnostic) Error!F
     const had_manifest = exists(dir, layout.manifest.file_name);
     var iterator = dir.iterate();
     const empty = (iterator.next() catch |err| return diagnostics.file_error(diagnostic, path, "list", err)) == null;
-    if (had_manifest and !overwrite) {
+    const complete = had_manifest and had_marker and !overwrite;
+    if (had_manifest and !overwrite and !complete) {
         diagnostic.argument = "path";
         diagnostic.say("{s} already holds an index; pass overwrite to replace it", .{path});
         return error.Exists;
@@ -84,14 +93,14 @@ pub fn claim(path: []const u8, overwrite: bool, diagnostic: *Diagnostic) Error!F
     };
     errdefer marker.close();
     // Between the look and the lock another build may have come to its end, and taken its marker away.
-    if (!same_file(dir, marker) or (!overwrite and exists(dir, layout.manifest.file_name))) {
+    if (!same_file(dir, marker) or (!overwrite and !complete and exists(dir, layout.manifest.file_name))) {
         diagnostic.argument = "path";
         diagnostic.say("another build has just ended in {s}", .{path});
         return error.Exists;
     }
-    if (had_manifest) dir.deleteFile(layout.manifest.file_name) catch |err|
+    if (had_manifest and !complete) dir.deleteFile(layout.manifest.file_name) catch |err|
         return diagnostics.file_error(diagnostic, layout.manifest.file_name, "remove", err);
-    return .{ .dir = dir, .made = made or had_marker, .marker = marker };
+    return .{ .dir = dir, .made = made or had_marker, .marker = marker, .taken_over = had_marker, .complete = complete };
 }
 
 fn same_file(dir: std.fs.Dir, marker: std.fs.File) bool {
@@ -100,7 +109,7 @@ fn same_file(dir: std.fs.Dir, marker: std.fs.File) bool {
     return named.inode == held.inode;
 }
 
-fn exists(dir: std.fs.Dir, name: []const u8) bool {
+pub fn exists(dir: std.fs.Dir, name: []const u8) bool {
     dir.access(name, .{}) catch return false;
     return true;
 }

@@ -11,6 +11,7 @@ pub const Builder = builder.Builder;
 pub const recommit = @import("recommit.zig").recommit;
 pub const space = @import("space.zig");
 pub const store_calibration = @import("amend.zig").store_calibration;
+pub const vectors = @import("vectors.zig");
 pub const trim = @import("trim.zig");
 pub const verify = @import("verify.zig").verify;
 
@@ -28,6 +29,7 @@ test {
     _ = @import("encode_thread.zig");
     _ = space;
     _ = trim;
+    _ = vectors;
     _ = @import("verify.zig");
     _ = @import("tests.zig");
     _ = @import("test_partitions.zig");

@@ -8,6 +8,7 @@ const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
 const space = @import("space.zig");
 const trim = @import("trim.zig");
+const Vectors = @import("vectors.zig").Vectors;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 
@@ -68,7 +69,7 @@ pub const Reader = struct {
     links: ?layout.links.Links = null,
     links_memory: base.AlignedBytes = .empty,
     links_kept: u32 = 0,
-    vectors: ?std.fs.File = null,
+    vectors: ?Vectors = null,
 
     pub fn manifest(self: *const Reader) *const layout.manifest.Manifest {
         return &self.parsed.value;
@@ -79,13 +80,7 @@ pub const Reader = struct {
     }
 
     pub fn open(allocator: std.mem.Allocator, path: []const u8, options: Options, diagnostic: *Diagnostic) Error!Reader {
-        var dir = std.fs.cwd().openDir(path, .{}) catch |err| {
-            diagnostic.say("{s} is no index: {t}", .{ path, err });
-            return switch (err) {
-                error.AccessDenied, error.PermissionDenied => error.Permission,
-                else => error.NotAnIndex,
-            };
-        };
+        var dir = std.fs.cwd().openDir(path, .{}) catch |err| return open_folder_error(path, err, diagnostic);
         errdefer dir.close();
         var parsed = try read_manifest(allocator, dir, path, diagnostic);
         errdefer parsed.deinit();
@@ -115,7 +110,7 @@ pub const Reader = struct {
             header.memory_bits < 1 or header.memory_bits > 8 or header.record_bits > 8 or
             header.metric != @intFromEnum(metric) or header.entry_vertex >= header.n or
             header.center_count < 1 or header.center_count > base.limits.centers_max or
-            header.file_bytes() != codes_file.bytes) return bad_file(diagnostic, file_codes);
+            header.file_bytes() != codes_file.bytes or !header.finite()) return bad_file(diagnostic, file_codes);
         const mean = try allocator.alloc(f32, header.dim_in);
         errdefer allocator.free(mean);
         @memcpy(mean, std.mem.bytesAsSlice(f32, codes_memory.bytes[@sizeOf(layout.headers.Codes)..][0 .. header.dim_in * 4]));
@@ -134,6 +129,11 @@ pub const Reader = struct {
             .tan_full = header.tan_full,
         };
         if (std.mem.max(u8, codes.center_ids) >= header.center_count) return bad_file(diagnostic, file_codes);
+        for (codes.factors) |pair| {
+            const offset: u16 = @truncate(pair);
+            if (@max(offset, pair >> 16) > quant.PositiveFloat.largest) return bad_file(diagnostic, file_codes);
+        }
+        if (!all_finite(mean) or !all_finite(codes.centers)) return bad_file(diagnostic, file_codes);
 
         // ---- pages ----
         const pages_header = try read_pages_header(dir, m, &header, diagnostic);
@@ -178,18 +178,19 @@ pub const Reader = struct {
         }
         if (options.links != .on_disk) self.load_links(options, resident, diagnostic) catch |err| {
             // Too little memory for links is not too little for an index whose links may stay on disk.
-            if (err != error.BudgetTooSmall or options.links == .in_memory or !m.page_links) return err;
+            const none = err == error.Unsupported or err == error.BudgetTooSmall;
+            if (!none or options.links == .in_memory or !m.page_links) return err;
         };
         errdefer self.free_links();
         if (m.file(file_vectors)) |file| {
             try check_size(dir, file, diagnostic);
-            self.vectors = dir.openFile(file_vectors, .{}) catch |err| return files.open_error(diagnostic, file_vectors, err);
+            self.vectors = try Vectors.open(dir, m, header.dim_in * dtype.bytes(), pages_header.salt, diagnostic);
         }
         return self;
     }
 
     pub fn deinit(self: *Reader) void {
-        if (self.vectors) |file| file.close();
+        if (self.vectors) |*vectors| vectors.close();
         self.free_links();
         self.directory.deinit(self.allocator);
         self.rotation.deinit(self.allocator);
@@ -216,6 +217,7 @@ pub const Reader = struct {
         if (file.bytes < @sizeOf(layout.headers.Links)) return bad_file(diagnostic, file_links);
         const header = std.mem.bytesToValue(layout.headers.Links, memory[0..@sizeOf(layout.headers.Links)]);
         if (!std.mem.eql(u8, &header.magic, layout.headers.Links.magic_expected) or header.n != self.header.n or
+            header.links_built != m.links_built or header.links_built > layout.adjacency.neighbors_max or
             header.heap_bytes > file.bytes or header.file_bytes() != file.bytes) return bad_file(diagnostic, file_links);
         const groups = layout.links.group_count(self.n());
         var at: usize = @sizeOf(layout.headers.Links);
@@ -233,6 +235,12 @@ pub const Reader = struct {
         links.verify() catch return bad_file(diagnostic, file_links);
 
         const built = header.links_built;
+        if (built == 0) {
+            // Navigation would stay where it begins.
+            diagnostic.argument = "plan";
+            diagnostic.say("this index was built without links for memory (links_kept=0): they can only stay on disk", .{});
+            return error.Unsupported;
+        }
         const room: ?u64 = if (options.memory_bytes == 0) null else options.memory_bytes - resident;
         const wanted = @min(built, options.links_kept orelse built);
         const resident_bytes: usize = @intCast(header.resident_bytes());
@@ -279,7 +287,8 @@ pub const Reader = struct {
         defer file.close();
         var header: layout.headers.Links = undefined;
         const len = file.readAll(std.mem.asBytes(&header)) catch |err| return diagnostics.file_error(diagnostic, file_links, "read", err);
-        if (len != @sizeOf(layout.headers.Links) or header.n != self.header.n) return bad_file(diagnostic, file_links);
+        if (len != @sizeOf(layout.headers.Links) or header.n != self.header.n or header.links_built != self.manifest().links_built or
+            header.links_built > layout.adjacency.neighbors_max) return bad_file(diagnostic, file_links);
         const choice = trim.choose(&header, if (memory_bytes == 0) null else memory_bytes - resident);
         if (choice == null and !self.manifest().page_links) return self.links_needed(diagnostic);
         return choice;
@@ -337,27 +346,30 @@ pub const Reader = struct {
 
     /// Stored vectors of these vertices as float32 (count × dim), in the space of the input.
     pub fn get_vectors(self: *const Reader, vertices: []const u32, out: []f32, diagnostic: *Diagnostic) Error!void {
-        const file = self.vectors orelse {
+        const vectors = self.vectors orelse {
             diagnostic.say("this index stores no vectors; build it with store_vectors=True", .{});
             return error.Unsupported;
         };
-        const dim = self.header.dim_in;
-        const row_bytes = dim * self.dtype.bytes();
-        const row = try self.allocator.alloc(u8, row_bytes);
-        defer self.allocator.free(row);
-        for (vertices, 0..) |vertex, i| {
-            if (vertex >= self.n()) {
-                diagnostic.argument = "vertices";
-                diagnostic.say("vertex {d} is not below {d}", .{ vertex, self.n() });
-                return error.InvalidArgument;
-            }
-            const len = file.preadAll(row, @as(u64, vertex) * row_bytes) catch |err|
-                return diagnostics.file_error(diagnostic, file_vectors, "read", err);
-            if (len != row_bytes) return bad_file(diagnostic, file_vectors);
-            space.convert(self.dtype, row, out[i * dim ..][0..dim]);
+        for (vertices) |vertex| {
+            if (vertex < self.n()) continue;
+            diagnostic.argument = "vertices";
+            diagnostic.say("vertex {d} is not below {d}", .{ vertex, self.n() });
+            return error.InvalidArgument;
         }
+        try vectors.read(self.allocator, self.dtype, vertices, out, diagnostic);
     }
 };
+
+/// Only a folder that is not there is no index; where the system refuses to open it nothing is known of what is there.
+pub fn open_folder_error(path: []const u8, err: anyerror, diagnostic: *Diagnostic) Error {
+    switch (err) {
+        error.FileNotFound, error.NotDir, error.BadPathName, error.InvalidUtf8, error.NameTooLong => {
+            diagnostic.say("{s} is no index: {t}", .{ path, err });
+            return error.NotAnIndex;
+        },
+        else => return diagnostics.file_error(diagnostic, path, "open", err),
+    }
+}
 
 pub fn read_manifest(allocator: std.mem.Allocator, dir: std.fs.Dir, path: []const u8, diagnostic: *Diagnostic) Error!layout.manifest.Parsed {
     const text = dir.readFileAlloc(allocator, layout.manifest.file_name, layout.manifest.bytes_max) catch |err| switch (err) {
@@ -402,6 +414,11 @@ fn read_pages_header(dir: std.fs.Dir, m: *const layout.manifest.Manifest, codes:
     return header;
 }
 
+fn all_finite(values: []const f32) bool {
+    for (values) |value| if (!std.math.isFinite(value)) return false;
+    return true;
+}
+
 fn load(allocator: std.mem.Allocator, dir: std.fs.Dir, file: layout.manifest.File, buffer: []u8, diagnostic: *Diagnostic) Error!void {
     const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return bad_manifest(diagnostic, file.name);
     return files.read_checked(allocator, dir, file.name, buffer, sum, diagnostic);
@@ -425,12 +442,12 @@ fn check_size(dir: std.fs.Dir, file: layout.manifest.File, diagnostic: *Diagnost
     }
 }
 
-fn bad_manifest(diagnostic: *Diagnostic, what: []const u8) Error {
+pub fn bad_manifest(diagnostic: *Diagnostic, what: []const u8) Error {
     diagnostic.in_file(layout.manifest.file_name, "the manifest says nothing sensible of {s}", .{what});
     return error.Corrupt;
 }
 
-fn bad_file(diagnostic: *Diagnostic, name: []const u8) Error {
+pub fn bad_file(diagnostic: *Diagnostic, name: []const u8) Error {
     diagnostic.in_file(name, "{s} is damaged: its header or tables contradict the manifest", .{name});
     return error.Corrupt;
 }

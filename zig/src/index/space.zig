@@ -56,6 +56,11 @@ pub fn place(metric: Metric, row: []f32) void {
     if (metric == .cosine) normalise(row);
 }
 
+/// How many times what users see is compared.
+pub fn compared_scale(metric: Metric) f32 {
+    return if (metric == .l2) 1 else 2;
+}
+
 /// What users see, from what is compared in the working space.
 pub fn reported(metric: Metric, compared: f32) f32 {
     return switch (metric) {

@@ -7,6 +7,7 @@ const Options = @import("builder.zig").Options;
 const Reader = @import("reader.zig").Reader;
 const reader = @import("reader.zig");
 const verify = @import("verify.zig").verify;
+const vectors = @import("vectors.zig");
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const testing = std.testing;
 
@@ -158,4 +159,102 @@ test "a flipped bit in any file is noticed by verify" {
         try file.pwriteAll(&last, size - 1);
         try verify(testing.allocator, place.path, &pages, &diagnostic);
     }
+}
+
+const stored: Options = .{ .dim = 16, .n = 300, .metric = .cosine, .dtype = .f32, .degree = 8, .build_list_size = 16, .store_vectors = true };
+
+/// Builds without vectors; returns the row of every vertex.
+fn build_unstored(path: []const u8, rows: []const f32, order: *[300]u32, diagnostic: *Diagnostic) !void {
+    var options = stored;
+    options.store_vectors = false;
+    const builder = try Builder.open(testing.allocator, path, options, diagnostic);
+    defer builder.close();
+    const bytes: [*]const u8 = @ptrCast(rows.ptr);
+    try builder.scan(bytes, options.n, options.dim * 4, diagnostic);
+    try builder.add(bytes, options.n, options.dim * 4, diagnostic);
+    try builder.run(diagnostic);
+    @memcpy(order, builder.order.?);
+    try builder.commit(&.{}, null, diagnostic);
+}
+
+fn file_sum(path: []const u8, name: []const u8) !u64 {
+    const whole = try std.fs.path.join(testing.allocator, &.{ path, name });
+    defer testing.allocator.free(whole);
+    const text = try std.fs.cwd().readFileAlloc(testing.allocator, whole, 1 << 24);
+    defer testing.allocator.free(text);
+    return base.checksum(text);
+}
+
+test "vectors stored in a finished index are those that its build would have stored" {
+    var place: Place = undefined;
+    try place.init();
+    defer place.tmp.cleanup();
+    var diagnostic: Diagnostic = .{};
+    errdefer std.debug.print("{s} {s}\n", .{ diagnostic.message(), diagnostic.file() });
+    const rows = try random_rows(testing.allocator, 300, 16, 2);
+    defer testing.allocator.free(rows);
+    try build(place.path, stored, rows, &diagnostic);
+    const expected = try file_sum(place.path, reader.file_vectors);
+    var other: Place = undefined;
+    try other.init();
+    defer other.tmp.cleanup();
+    var order: [300]u32 = undefined;
+    try build_unstored(other.path, rows, &order, &diagnostic);
+
+    const manifest_before = try file_sum(other.path, layout.manifest.file_name);
+    const bytes: [*]const u8 = @ptrCast(rows.ptr);
+    { // ended early: nothing is left of it
+        var store = try vectors.Store.open(testing.allocator, other.path, 16, .f32, &order, &diagnostic);
+        defer store.close();
+        try store.add(bytes, 299, 64, &diagnostic);
+        try testing.expectError(error.InvalidArgument, store.commit(&diagnostic));
+        try testing.expectError(error.InvalidArgument, store.add(bytes, 2, 64, &diagnostic));
+        try testing.expectEqualStrings("rows", diagnostic.argument);
+    }
+    try testing.expectEqual(manifest_before, try file_sum(other.path, layout.manifest.file_name));
+    try testing.expectError(error.FileNotFound, file_sum(other.path, reader.file_vectors));
+    try testing.expectError(error.FileNotFound, file_sum(other.path, reader.file_vectors ++ ".tmp"));
+
+    {
+        var store = try vectors.Store.open(testing.allocator, other.path, 16, .f32, &order, &diagnostic);
+        defer store.close();
+        try store.add(bytes, 100, 64, &diagnostic);
+        try store.add(bytes + 100 * 64, 200, 64, &diagnostic);
+        try store.commit(&diagnostic);
+    }
+    try testing.expectEqual(expected, try file_sum(other.path, reader.file_vectors));
+    try testing.expectError(error.FileNotFound, file_sum(other.path, reader.file_vectors ++ ".tmp"));
+    var pages: u64 = 0;
+    try verify(testing.allocator, other.path, &pages, &diagnostic);
+    var opened = try Reader.open(testing.allocator, other.path, .{}, &diagnostic);
+    defer opened.deinit();
+    try testing.expect(opened.manifest().stores_vectors);
+    for (order, 0..) |row, vertex| {
+        var found: [16]f32 = undefined;
+        try opened.get_vectors(&.{@intCast(vertex)}, &found, &diagnostic);
+        try testing.expectEqualSlices(f32, rows[row * 16 ..][0..16], &found);
+    }
+    try testing.expectError(error.InvalidArgument, vectors.Store.open(testing.allocator, other.path, 16, .f32, &order, &diagnostic));
+}
+
+test "an order that is none, and rows of another shape, are refused" {
+    var place: Place = undefined;
+    try place.init();
+    defer place.tmp.cleanup();
+    var diagnostic: Diagnostic = .{};
+    const rows = try random_rows(testing.allocator, 300, 16, 2);
+    defer testing.allocator.free(rows);
+    var order: [300]u32 = undefined;
+    try build_unstored(place.path, rows, &order, &diagnostic);
+    var twice = order;
+    twice[7] = twice[8];
+    var beyond = order;
+    beyond[7] = 300;
+    for ([_][]const u32{ order[0..299], &twice, &beyond }) |bad| {
+        try testing.expectError(error.InvalidArgument, vectors.Store.open(testing.allocator, place.path, 16, .f32, bad, &diagnostic));
+        try testing.expectEqualStrings("order", diagnostic.argument);
+    }
+    try testing.expectError(error.InvalidArgument, vectors.Store.open(testing.allocator, place.path, 15, .f32, &order, &diagnostic));
+    try testing.expectError(error.InvalidArgument, vectors.Store.open(testing.allocator, place.path, 16, .f16, &order, &diagnostic));
+    try testing.expectEqualStrings("vectors", diagnostic.argument);
 }

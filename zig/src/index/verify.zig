@@ -10,17 +10,25 @@ const adjacency = layout.adjacency;
 
 pub fn verify(allocator: std.mem.Allocator, path: []const u8, pages_checked: *u64, diagnostic: *Diagnostic) Error!void {
     pages_checked.* = 0;
-    var opened = try reader.Reader.open(allocator, path, .{}, diagnostic);
+    var opened = try reader.Reader.open(allocator, path, .{ .links = .where_room }, diagnostic);
     defer opened.deinit();
     const n = opened.n();
     var ids: [adjacency.neighbors_max]u32 = undefined;
-    for (0..n) |vertex| {
-        _ = opened.links.?.decode(@intCast(vertex), &ids) catch {
+    if (opened.links) |links| for (0..n) |vertex| {
+        _ = links.decode(@intCast(vertex), &ids) catch {
             diagnostic.in_file(reader.file_links, "the links of vertex {d} are damaged", .{vertex});
             return error.Corrupt;
         };
-    }
+    };
     try check_pages(allocator, &opened, pages_checked, diagnostic);
+    if (opened.vectors) |*vectors| {
+        const page = try allocator.alloc(u8, vectors.geometry.page_size);
+        defer allocator.free(page);
+        for (0..@intCast(vectors.geometry.page_count(n))) |i| {
+            try vectors.read_page(@intCast(i), page, diagnostic);
+            pages_checked.* += 1;
+        }
+    }
     for ([_][]const u8{ reader.file_pages, reader.file_vectors }) |name| {
         if (opened.manifest().file(name)) |file| try reader.check_file(allocator, opened.dir, file, diagnostic);
     }
@@ -44,11 +52,11 @@ fn check_pages(allocator: std.mem.Allocator, opened: *const reader.Reader, pages
             .first_vertex = opened.directory.starts[i],
             .record_count = opened.directory.record_count(page_index),
         }) catch |err| return bad_page(diagnostic, page_index, layout.page.describe(err));
-        for (0..view.record_count) |record| {
+        if (geometry.lists) for (0..view.record_count) |record| {
             const list = view.list(@intCast(record)) catch |err| return bad_page(diagnostic, page_index, layout.page.describe(err));
             _ = opened.adjacency.decode(view.first_vertex + @as(u32, @intCast(record)), list.bytes, list.length, n, &ids) catch
                 return bad_page(diagnostic, page_index, "a neighbor list is damaged");
-        }
+        };
         pages_checked.* += 1;
     }
 }

@@ -8,6 +8,7 @@ const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
 const work = @import("work.zig");
 const reader = @import("reader.zig");
+const vectors_file = @import("vectors.zig");
 const ListFile = @import("list_file.zig").ListFile;
 const Control = @import("builder.zig").Control;
 const Diagnostic = diagnostics.Diagnostic;
@@ -376,14 +377,14 @@ fn write_codes(input: Input, entry_vertex: u32, written: *Written, diagnostic: *
 }
 
 fn write_vectors(input: Input, vectors: *const work.GrowingFile, written: *Written, diagnostic: *Diagnostic) Error!void {
-    var file = try files.FileWriter.create(input.allocator, input.dir, reader.file_vectors, diagnostic);
+    var file = try vectors_file.Writer.create(input.allocator, input.dir, .of(input.vector_bytes, input.salt), diagnostic);
     defer file.deinit();
     const row = try input.allocator.alloc(u8, input.vector_bytes);
     defer input.allocator.free(row);
     for (input.placement.order, 0..) |old, vertex| {
         if (vertex % 4096 == 0) try input.control.check();
         try vectors.read_at(row, @as(u64, old) * row.len, diagnostic);
-        try file.write(row);
+        try file.add(row);
     }
     try written.files.append(input.allocator, .{ .name = reader.file_vectors, .summary = try file.finish() });
 }

@@ -16,42 +16,57 @@ const page_count = 200;
 const tail_size = 1000;
 const file_size = page_count * page_size + tail_size;
 
-/// Byte `i` of the test file.
-fn byte_at(i: u64) u8 {
-    return @truncate((i *% 0x9e3779b97f4a7c15) >> 56);
+/// A second file: shorter, and of other bytes.
+const second_page_count = 37;
+const second_file_size = second_page_count * page_size;
+
+/// Byte `i` of a test file.
+fn byte_at(file: u1, i: u64) u8 {
+    const byte: u8 = @truncate((i *% 0x9e3779b97f4a7c15) >> 56);
+    return byte ^ @as(u8, if (file == 0) 0 else 0x5a);
 }
 
 fn expect_content(read: *const Read) !void {
     for (read.data(), read.offset..) |byte, i| {
-        if (byte != byte_at(i)) {
-            std.debug.print("byte {d} of the file: {x} where {x} stands\n", .{ i, byte, byte_at(i) });
+        if (byte != byte_at(read.file, i)) {
+            std.debug.print("byte {d} of file {d}: {x} where {x} stands\n", .{ i, read.file, byte, byte_at(read.file, i) });
             return error.TestUnexpectedResult;
         }
     }
 }
 
-/// The known file in a folder of its own, open with O_DIRECT where the file system allows it.
+/// The known files in a folder of their own, open with O_DIRECT where the file system allows it.
 const Fixture = struct {
     folder: testing.TmpDir,
     path: [:0]u8,
     pages: probe.Pages,
+    second: probe.Pages,
 
     fn init() !Fixture {
         var folder = testing.tmpDir(.{});
         errdefer folder.cleanup();
-        const content = try testing.allocator.alloc(u8, file_size);
-        defer testing.allocator.free(content);
-        for (content, 0..) |*byte, i| byte.* = byte_at(i);
-        try folder.dir.writeFile(.{ .sub_path = "pages", .data = content });
-        const real = try folder.dir.realpathAlloc(testing.allocator, "pages");
-        defer testing.allocator.free(real);
-        const path = try testing.allocator.dupeZ(u8, real);
+        const path = try write(&folder, 0, "pages", file_size);
         errdefer testing.allocator.free(path);
-        return .{ .folder = folder, .path = path, .pages = try probe.open_pages(path, true) };
+        const second_path = try write(&folder, 1, "second", second_file_size);
+        defer testing.allocator.free(second_path);
+        const pages = try probe.open_pages(path, true);
+        errdefer std.posix.close(pages.fd);
+        return .{ .folder = folder, .path = path, .pages = pages, .second = try probe.open_pages(second_path, true) };
+    }
+
+    fn write(folder: *testing.TmpDir, file: u1, name: []const u8, size: usize) ![:0]u8 {
+        const content = try testing.allocator.alloc(u8, size);
+        defer testing.allocator.free(content);
+        for (content, 0..) |*byte, i| byte.* = byte_at(file, i);
+        try folder.dir.writeFile(.{ .sub_path = name, .data = content });
+        const real = try folder.dir.realpathAlloc(testing.allocator, name);
+        defer testing.allocator.free(real);
+        return testing.allocator.dupeZ(u8, real);
     }
 
     fn deinit(fixture: *Fixture) void {
         std.posix.close(fixture.pages.fd);
+        std.posix.close(fixture.second.fd);
         testing.allocator.free(fixture.path);
         fixture.folder.cleanup();
     }
@@ -80,6 +95,7 @@ pub fn Suite(comptime Device: type) type {
             try large_reads(&fixture);
             try buffers_elsewhere(&fixture);
             try ends_of_file(&fixture);
+            try two_files(&fixture, seed);
             try idle_device(&fixture);
             try refused_file(&fixture);
             try drained_in_flight(&fixture);
@@ -204,6 +220,39 @@ pub fn Suite(comptime Device: type) type {
             for (&reads, [_]u32{ page_size + tail_size, tail_size, 0 }) |*read, bytes| {
                 try testing.expectEqual(.short, read.status);
                 try testing.expectEqual(bytes, read.bytes);
+                try expect_content(read);
+            }
+        }
+
+        /// Reads of both files at once, some of them behind the end of the second: each brings its own file's bytes.
+        fn two_files(fixture: *Fixture, seed: u64) !void {
+            const count = 60;
+            const length = 2 * page_size;
+            const buffers = try allocate(count * length);
+            defer testing.allocator.free(buffers);
+            var device = try Device.init(testing.allocator, .{
+                .file = fixture.pages.fd,
+                .second_file = fixture.second.fd,
+                .queue_depth = 8,
+                .buffers = buffers[0 .. count / 2 * length],
+            });
+            defer device.deinit();
+            var prng = base.Prng.init(seed);
+            var reads: [count]Read = undefined;
+            for (&reads, 0..) |*read, i| {
+                read.* = .{
+                    .file = @intCast(prng.below(2)),
+                    .offset = prng.below(second_page_count + 3) * page_size,
+                    .buffer = @alignCast(buffers.ptr + i * length),
+                    .length = length,
+                };
+                device.submit(read);
+            }
+            try testing.expectEqual(count, try finish(&device));
+            for (&reads) |*read| {
+                const left = if (read.file == 0) length else @min(length, second_file_size -| read.offset);
+                try testing.expectEqual(left, read.bytes);
+                try testing.expectEqual(left == length, read.status == .ok);
                 try expect_content(read);
             }
         }

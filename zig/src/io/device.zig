@@ -27,9 +27,11 @@ pub const Kind = enum { uring, threads, simulated };
 pub const Wait = enum { none, one };
 
 pub const Options = struct {
-    /// Stays the caller's, and open until `deinit`.
+    /// File 0 of reads. Stays the caller's, and open until `deinit`.
     file: std.posix.fd_t,
-    /// Reads with the system at a time.
+    /// File 1 of reads, on the same terms.
+    second_file: ?std.posix.fd_t = null,
+    /// Reads with the system at a time, of all files together.
     queue_depth: u32 = 64,
     /// Memory that most reads go to; registered with the kernel once, where it allows that. Reads may go elsewhere.
     buffers: []align(4096) u8 = &.{},
@@ -39,6 +41,8 @@ pub const Options = struct {
 };
 
 pub const queue_depth_max = 4096;
+/// Files that one device reads.
+pub const file_count = 2;
 
 pub const InitError = error{
     OutOfMemory,

@@ -13,6 +13,7 @@ pub const Wait = device.Wait;
 pub const Options = device.Options;
 pub const InitError = device.InitError;
 pub const queue_depth_max = device.queue_depth_max;
+pub const file_count = device.file_count;
 pub const check_device = device.check;
 
 /// What a device makes of one attempt's answer; for devices outside this room (the simulated one).

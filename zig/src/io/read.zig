@@ -25,6 +25,8 @@ pub const Status = enum(u8) {
 pub const Read = struct {
     /// Bytes from the start of the file.
     offset: u64,
+    /// Which of the device's files: 0 is `Options.file`, 1 `Options.second_file`.
+    file: u1 = 0,
     buffer: [*]align(sector_size) u8,
     /// Bytes wanted.
     length: u32,

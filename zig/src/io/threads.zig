@@ -16,7 +16,7 @@ const stack_size = 256 * 1024;
 
 /// On the heap: threads point to it, and the device itself may be moved.
 const Shared = struct {
-    file: std.posix.fd_t,
+    files: [contract.file_count]?std.posix.fd_t,
     queue_depth: u32,
     mutex: std.Thread.Mutex = .{},
     /// Signaled when `pending` gained a read that a thread may take, or `stopping` was set.
@@ -35,7 +35,7 @@ const Shared = struct {
         while (true) {
             while (shared.pending.pop()) |read| {
                 shared.mutex.unlock();
-                execute(shared.file, read);
+                execute(&shared.files, read);
                 shared.mutex.lock();
                 shared.completed.push(read);
                 if (shared.completed.count == 1) shared.ended.signal();
@@ -49,7 +49,8 @@ const Shared = struct {
 };
 
 /// One read, from its first attempt to its end.
-fn execute(file: std.posix.fd_t, read: *Read) void {
+fn execute(files: *const [contract.file_count]?std.posix.fd_t, read: *Read) void {
+    const file = files[read.file].?;
     while (true) {
         const returned = std.os.linux.pread(file, read.attempt_buffer(), read.attempt_length(), @intCast(read.attempt_offset()));
         // A raw system call: a byte count, or a negative errno.
@@ -75,7 +76,7 @@ pub const Threads = struct {
         assert(options.queue_depth > 0);
         assert(options.queue_depth <= contract.queue_depth_max);
         const shared = try allocator.create(Shared);
-        shared.* = .{ .file = options.file, .queue_depth = options.queue_depth };
+        shared.* = .{ .files = .{ options.file, options.second_file }, .queue_depth = options.queue_depth };
         return .{ .allocator = allocator, .shared = shared };
     }
 
@@ -118,7 +119,7 @@ pub const Threads = struct {
         if (device.thread_count == 0) {
             // Nobody else reads: one here, so that poll makes progress whichever way it was called.
             if (shared.pending.pop()) |read| {
-                execute(shared.file, read);
+                execute(&shared.files, read);
                 shared.completed.push(read);
             }
         }

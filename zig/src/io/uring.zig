@@ -1,8 +1,8 @@
-//! The io_uring device: one ring, one file, one thread.
+//! The io_uring device: one ring, one thread, the files that reads name by number.
 //!
 //! Flags: single issuer, deferred and cooperative task work, where the kernel takes them (uring_shim.c falls back).
 //! No IOPOLL (drives behind virtio and most file systems answer EOPNOTSUPP) and no SQPOLL (it burns a core that
-//! searching needs). The file and the buffers are registered when the locked-memory limit allows it.
+//! searching needs). The files and the buffers are registered when the locked-memory limit allows it.
 const std = @import("std");
 const assert = std.debug.assert;
 const contract = @import("device.zig");
@@ -13,11 +13,11 @@ const E = std.os.linux.E;
 
 const Ring = opaque {};
 const Completion = extern struct { context: u64, result: i32, reserved: u32 };
-extern fn velo_uring_open(ring_out: *?*Ring, entries: c_uint, fd: c_int, buffers: ?*anyopaque, buffers_size: usize) c_int;
+extern fn velo_uring_open(ring_out: *?*Ring, entries: c_uint, fd: c_int, second_fd: c_int, buffers: ?*anyopaque, buffers_size: usize) c_int;
 extern fn velo_uring_close(ring: *Ring) void;
 extern fn velo_uring_registered(ring: *const Ring) c_uint;
 extern fn velo_uring_enable(ring: *Ring) c_int;
-extern fn velo_uring_read(ring: *Ring, offset: u64, buffer: *anyopaque, length: c_uint, context: u64) c_int;
+extern fn velo_uring_read(ring: *Ring, file: c_uint, offset: u64, buffer: *anyopaque, length: c_uint, context: u64) c_int;
 extern fn velo_uring_submit(ring: *Ring, wait_count: c_uint) c_int;
 extern fn velo_uring_reap(ring: *Ring, completions: [*]Completion, capacity: c_uint) c_uint;
 
@@ -51,7 +51,7 @@ pub const Uring = struct {
         assert(options.queue_depth > 0);
         assert(options.queue_depth <= contract.queue_depth_max);
         var ring: ?*Ring = null;
-        const status = velo_uring_open(&ring, options.queue_depth, options.file, options.buffers.ptr, options.buffers.len);
+        const status = velo_uring_open(&ring, options.queue_depth, options.file, options.second_file orelse -1, options.buffers.ptr, options.buffers.len);
         errno_out.* = -status;
         if (status < 0) return switch (@as(E, @enumFromInt(-status))) {
             // kernel.io_uring_disabled, or a seccomp filter.
@@ -70,10 +70,10 @@ pub const Uring = struct {
         device.* = undefined;
     }
 
-    /// Whether the kernel holds the file and the buffers ready.
-    pub fn registered(device: *const Uring) struct { file: bool, buffers: bool } {
+    /// Whether the kernel holds the files and the buffers ready.
+    pub fn registered(device: *const Uring) struct { files: bool, buffers: bool } {
         const bits = velo_uring_registered(device.ring);
-        return .{ .file = bits & 1 != 0, .buffers = bits & 2 != 0 };
+        return .{ .files = bits & 1 != 0, .buffers = bits & 2 != 0 };
     }
 
     pub fn submit(device: *Uring, read: *Read) void {
@@ -124,7 +124,7 @@ pub const Uring = struct {
     fn prepare(device: *Uring) void {
         while (device.in_ring < device.queue_depth) {
             const read = device.queue.pop() orelse return;
-            const taken = velo_uring_read(device.ring, read.attempt_offset(), read.attempt_buffer(), read.attempt_length(), @intFromPtr(read));
+            const taken = velo_uring_read(device.ring, read.file, read.attempt_offset(), read.attempt_buffer(), read.attempt_length(), @intFromPtr(read));
             if (taken == 0) { // the submission queue is full: its turn comes after the next submit
                 device.queue.push_front(read);
                 return;

@@ -7,8 +7,8 @@
 
 struct velo_uring {
     struct io_uring ring;
-    int fd;
-    int file_registered;
+    int fds[2]; /* -1 where there is no second file */
+    int files_registered;
     const char *buffers;
     size_t buffers_size;
     int buffers_registered;
@@ -39,8 +39,10 @@ static const unsigned setup_flags[] = {
     0,
 };
 
-/* 0, or a negative errno. Registering the file and the buffers is a wish: without it reads cost a little more. */
-int velo_uring_open(struct velo_uring **uring_out, unsigned entries, int fd, void *buffers, size_t buffers_size) {
+/* 0, or a negative errno. Registering the files and the buffers is a wish: without it reads cost a little more. A
+ * second_fd of -1 is none. */
+int velo_uring_open(struct velo_uring **uring_out, unsigned entries, int fd, int second_fd, void *buffers,
+                    size_t buffers_size) {
     struct velo_uring *uring = calloc(1, sizeof *uring);
     if (!uring) return -ENOMEM;
     int status = -EINVAL;
@@ -56,8 +58,9 @@ int velo_uring_open(struct velo_uring **uring_out, unsigned entries, int fd, voi
         return status;
     }
     uring->enabled = !(flags & IORING_SETUP_R_DISABLED);
-    uring->fd = fd;
-    uring->file_registered = io_uring_register_files(&uring->ring, &fd, 1) == 0;
+    uring->fds[0] = fd;
+    uring->fds[1] = second_fd;
+    uring->files_registered = io_uring_register_files(&uring->ring, uring->fds, second_fd < 0 ? 1 : 2) == 0;
     if (buffers_size > 0) {
         struct iovec whole = {.iov_base = buffers, .iov_len = buffers_size};
         uring->buffers_registered = io_uring_register_buffers(&uring->ring, &whole, 1) == 0;
@@ -74,9 +77,9 @@ void velo_uring_close(struct velo_uring *uring) {
     free(uring);
 }
 
-/* Bit 0: the file is registered; bit 1: the buffers are. */
+/* Bit 0: the files are registered; bit 1: the buffers are. */
 unsigned velo_uring_registered(const struct velo_uring *uring) {
-    return (unsigned)uring->file_registered | (unsigned)uring->buffers_registered << 1;
+    return (unsigned)uring->files_registered | (unsigned)uring->buffers_registered << 1;
 }
 
 /* Binds the ring to the calling thread, the first time. */
@@ -87,18 +90,19 @@ int velo_uring_enable(struct velo_uring *uring) {
     return status < 0 ? status : 0;
 }
 
-/* Prepares one read; 0 when the submission queue is full. Nothing reaches the kernel before the next submit. */
-int velo_uring_read(struct velo_uring *uring, uint64_t offset, void *buffer, unsigned length, uint64_t context) {
+/* Prepares one read of the first or the second file (0, 1); 0 when the submission queue is full. Nothing reaches the kernel before the next submit. */
+int velo_uring_read(struct velo_uring *uring, unsigned file, uint64_t offset, void *buffer, unsigned length,
+                    uint64_t context) {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
     if (!sqe) return 0;
     const char *start = buffer;
-    int fd = uring->file_registered ? 0 : uring->fd;
+    int fd = uring->files_registered ? (int)file : uring->fds[file];
     if (uring->buffers_registered && start >= uring->buffers &&
         start + length <= uring->buffers + uring->buffers_size)
         io_uring_prep_read_fixed(sqe, fd, buffer, length, offset, 0);
     else
         io_uring_prep_read(sqe, fd, buffer, length, offset);
-    if (uring->file_registered) sqe->flags |= IOSQE_FIXED_FILE;
+    if (uring->files_registered) sqe->flags |= IOSQE_FIXED_FILE;
     sqe->user_data = context;
     return 1;
 }

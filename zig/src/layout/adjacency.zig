@@ -325,3 +325,16 @@ test "lengths that are no complete prefix code are refused" {
     lengths[3] = 0;
     try std.testing.expectError(error.BadCode, PrefixCode.from_lengths(lengths));
 }
+
+test "a list whose last id is n is a bad list, by the first id and by a gap" {
+    var statistics: Codec.Statistics = .{};
+    statistics.count(5, &.{ 1, 2, 9, 700 });
+    const codec = Codec.train(&statistics);
+    var bytes: [64]u8 = @splat(0);
+    var out: [8]u32 = undefined;
+    for ([_][]const u32{ &.{99}, &.{ 3, 99 }, &.{ 97, 98, 99 } }) |ids| {
+        const length = codec.encode(7, ids, &bytes);
+        try std.testing.expectEqualSlices(u32, ids, try codec.decode(7, &bytes, length, 100, &out));
+        try std.testing.expectError(error.BadList, codec.decode(7, &bytes, length, 99, &out));
+    }
+}

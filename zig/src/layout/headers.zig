@@ -33,6 +33,14 @@ pub const Codes = extern struct {
     /// Kernels may look that far past the last entry.
     pub const padding_bytes = 64;
 
+    /// Whether all numbers are ones; a NaN in them would be one in every distance.
+    pub fn finite(self: *const Codes) bool {
+        inline for (@typeInfo(Codes).@"struct".fields) |field| {
+            if (field.type == f32 and !std.math.isFinite(@field(self, field.name))) return false;
+        }
+        return true;
+    }
+
     pub fn centers_offset(self: *const Codes) u64 {
         return @sizeOf(Codes) + @as(u64, self.dim_in) * 4;
     }

@@ -6,6 +6,7 @@ pub const links = @import("links.zig");
 pub const page_starts = @import("page_starts.zig");
 pub const headers = @import("headers.zig");
 pub const manifest = @import("manifest.zig");
+pub const vectors = @import("vectors.zig");
 
 /// Raised when a reader of the former version could misread what this one writes.
 pub const format_version: u32 = 5;
@@ -18,4 +19,5 @@ test {
     _ = page_starts;
     _ = headers;
     _ = manifest;
+    _ = vectors;
 }

@@ -127,7 +127,14 @@ pub fn parse(allocator: std.mem.Allocator, text: []const u8) ParseError!Parsed {
     const sum = checksum_text(base.checksum(text[0..at]));
     if (!std.mem.eql(u8, found, sum ++ "\"\n}\n")) return error.BadManifest;
     const value = std.json.parseFromSliceLeaky(Manifest, arena.allocator(), text, options) catch |err| return refuse(err);
+    for (value.files) |file| if (!is_plain_name(file.name)) return error.BadManifest;
     return .{ .arena = arena, .value = value };
+}
+
+/// Files lie in the folder itself: a name that leads elsewhere is none.
+fn is_plain_name(name: []const u8) bool {
+    return name.len > 0 and name.len <= 255 and std.mem.indexOfAny(u8, name, "/\x00") == null and
+        !std.mem.eql(u8, name, ".") and !std.mem.eql(u8, name, "..");
 }
 
 fn refuse(err: anytype) ParseError {
@@ -185,4 +192,16 @@ test "another version is told apart from damage" {
     try std.testing.expectError(error.OlderVersion, parse(allocator, "{\"format_version\": 1, \"other\": []}"));
     try std.testing.expectError(error.BadManifest, parse(allocator, std.fmt.comptimePrint("{{\"format_version\": {d}}}", .{format_version})));
     try std.testing.expectError(error.BadManifest, parse(allocator, "nonsense"));
+}
+
+test "a file of another folder is none of the index" {
+    const allocator = std.testing.allocator;
+    for ([_][]const u8{ "../codes.bin", "/etc/passwd", "a/b", "..", ".", "", "a\x00b", "x" ** 256 }) |name| {
+        var manifest = example();
+        const files = [_]File{.{ .name = name, .bytes = 12, .checksum = "00ff" }};
+        manifest.files = &files;
+        const text = try write(allocator, &manifest);
+        defer allocator.free(text);
+        try std.testing.expectError(error.BadManifest, parse(allocator, text));
+    }
 }

@@ -34,6 +34,7 @@ pub const Corrupt = error{
     WrongIndex,
     BadRecordCount,
     BadAdjacency,
+    BadFactors,
 };
 
 pub fn describe(corrupt: Corrupt) []const u8 {
@@ -42,6 +43,7 @@ pub fn describe(corrupt: Corrupt) []const u8 {
         error.WrongPage => "it carries another page's number",
         error.WrongIndex => "it belongs to another index",
         error.BadRecordCount => "its record count is impossible",
+        error.BadFactors => "a factor of a code is no number",
         error.BadAdjacency => "its adjacency lists overlap or leave the page",
     };
 }
@@ -80,7 +82,7 @@ pub const View = struct {
         if (read_u32(bytes, 16) != geometry.salt) return error.WrongIndex;
         if (read_u32(bytes, 8) != expected.page_index) return error.WrongPage;
         const count: u32 = read_u16(bytes, 20);
-        if (count != expected.record_count or read_u32(bytes, 12) != expected.first_vertex) return error.BadRecordCount;
+        if (count > records_max or count != expected.record_count or read_u32(bytes, 12) != expected.first_vertex) return error.BadRecordCount;
         const start = geometry.bytes_needed(count, 0);
         if (start > bytes.len or read_u16(bytes, 22) != start) return error.BadRecordCount;
         var at: u32 = header_bytes;
@@ -88,6 +90,7 @@ pub const View = struct {
         at += count * geometry.lower_bytes;
         const offsets: []align(1) const f32 = @ptrCast(bytes[at..][0 .. 4 * count]);
         at += 4 * count;
+        for (offsets) |offset| if (std.math.isNan(offset)) return error.BadFactors;
         const ratios: []align(1) const u16 = @ptrCast(bytes[at..][0 .. 2 * count]);
         at += 2 * count;
         const colors = bytes[at..][0..count];
@@ -228,4 +231,33 @@ test "a page of another place or index is named as such" {
     var other = geometry;
     other.salt = 2;
     try std.testing.expectError(error.WrongIndex, View.parse(&bytes, other, right));
+}
+
+test "a page of more than the most records is refused, whatever the directory says" {
+    const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = 0, .salt = 1, .lists = false };
+    for ([_]u32{ records_max, records_max + 1, 581 }) |count| {
+        var bytes: [4096]u8 = @splat(0);
+        std.mem.writeInt(u32, bytes[16..20], geometry.salt, .little);
+        std.mem.writeInt(u16, bytes[20..22], @intCast(count), .little);
+        std.mem.writeInt(u16, bytes[22..24], @intCast(geometry.bytes_needed(count, 0)), .little);
+        std.mem.writeInt(u64, bytes[0..8], base.checksum(bytes[8..]), .little);
+        const parsed = View.parse(&bytes, geometry, .{ .page_index = 0, .first_vertex = 0, .record_count = count });
+        if (count == records_max)
+            try std.testing.expectEqual(count, (try parsed).record_count)
+        else
+            try std.testing.expectError(error.BadRecordCount, parsed);
+    }
+}
+
+test "an offset that is no number is refused" {
+    const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = 8, .salt = 1, .lists = false };
+    const expected: View.Expected = .{ .page_index = 0, .first_vertex = 0, .record_count = 3 };
+    for ([_]f32{ std.math.nan(f32), -std.math.nan(f32), -7, std.math.floatMax(f32) }) |offset| {
+        var bytes: [4096]u8 = undefined;
+        var composer = Composer.init(&bytes, geometry, 0, 0, 3);
+        for (0..3) |i| composer.add(&@as([8]u8, @splat(1)), if (i == 1) offset else 1, 0, 0, &.{});
+        composer.seal();
+        const parsed = View.parse(&bytes, geometry, expected);
+        if (std.math.isNan(offset)) try std.testing.expectError(error.BadFactors, parsed) else _ = try parsed;
+    }
 }

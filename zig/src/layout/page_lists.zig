@@ -250,3 +250,20 @@ test "random bytes never decode to an id outside the index, nor to ids out of or
         }
     }
 }
+
+test "a list whose last id is n is a bad list, and so is one that goes below 0" {
+    var statistics: Codec.Statistics = .init(64);
+    statistics.count(5, &.{ 1, 2, 9, 700 });
+    const codec = Codec.train(&statistics);
+    var bytes: [64]u8 = @splat(0);
+    var out: [64]u32 = undefined;
+    for ([_][]const u32{ &.{99}, &.{ 3, 99 }, &.{ 97, 98, 99 } }) |ids| {
+        const length = codec.encode(7, ids, &bytes);
+        try std.testing.expectEqualSlices(u32, ids, try codec.decode(7, &bytes, length, 100, &out));
+        try std.testing.expectError(error.BadList, codec.decode(7, &bytes, length, 99, &out));
+    }
+    // The same gaps from one vertex further down lead from 0 to -1.
+    const length = codec.encode(7, &.{ 0, 3 }, &bytes);
+    try std.testing.expectEqualSlices(u32, &.{ 0, 3 }, try codec.decode(7, &bytes, length, 100, &out));
+    try std.testing.expectError(error.BadList, codec.decode(6, &bytes, length, 100, &out));
+}

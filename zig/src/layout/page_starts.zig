@@ -12,6 +12,8 @@
 //! In memory the sequence is unfolded into a page per block of vertices (Directory), which finds a vertex's page in
 //! one or two steps and costs a quarter of a byte a vertex.
 const std = @import("std");
+const base = @import("base");
+const records_max = @import("page.zig").records_max;
 const assert = std.debug.assert;
 
 pub const magic = "VELOSTRT";
@@ -71,7 +73,7 @@ pub const Directory = struct {
         if (bytes.len < header_bytes or !std.mem.eql(u8, bytes[0..8], magic)) return error.BadStarts;
         const pages = std.mem.readInt(u32, bytes[8..12], .little);
         const n = std.mem.readInt(u32, bytes[12..16], .little);
-        if (pages == 0 or pages > n) return error.BadStarts;
+        if (pages == 0 or pages > n or n > base.limits.vertices_max) return error.BadStarts;
         const l = low_bits_of(n, pages);
         if (std.mem.readInt(u32, bytes[16..20], .little) != l) return error.BadStarts;
         if (bytes.len != encoded_bytes(n, pages)) return error.BadStarts;
@@ -91,6 +93,8 @@ pub const Directory = struct {
             position += 1;
         }
         starts[pages] = n;
+        // Whoever scores a page has room for so many records, whatever a page would hold.
+        for (starts[0..pages], starts[1..]) |start, end| if (end - start > records_max) return error.BadStarts;
         const block_pages = try allocator.alloc(u32, (n + block_size - 1) / block_size);
         var page: u32 = 0;
         for (block_pages, 0..) |*block_page, block| {
@@ -131,14 +135,14 @@ test "every vertex finds its page, for many shapes" {
     var prng = std.Random.DefaultPrng.init(seed);
     const random = prng.random();
     const allocator = std.testing.allocator;
-    for ([_]u32{ 1, 1, 2, 3, 30, 100 }) |records_max| {
+    for ([_]u32{ 1, 1, 2, 3, 30, 100 }) |most| {
         for (0..20) |_| {
             var starts: std.ArrayList(u32) = .empty;
             defer starts.deinit(allocator);
             var n: u32 = 0;
             for (0..random.uintAtMost(u32, 200) + 1) |_| {
                 try starts.append(allocator, n);
-                n += random.uintLessThan(u32, records_max) + 1;
+                n += random.uintLessThan(u32, most) + 1;
             }
             const bytes = try allocator.alloc(u8, encoded_bytes(n, @intCast(starts.items.len)));
             defer allocator.free(bytes);
@@ -151,6 +155,31 @@ test "every vertex finds its page, for many shapes" {
                 try std.testing.expect(directory.starts[page] <= v and v < directory.starts[page + 1]);
             }
             if (n > 1) try std.testing.expectError(error.BadStarts, Directory.decode(allocator, bytes[0 .. bytes.len - 1]));
+        }
+    }
+}
+
+test "a page of more records than a search has room for is refused" {
+    const allocator = std.testing.allocator;
+    for ([_]u32{ records_max, records_max + 1 }) |count| {
+        for ([_]u32{ 0, 1, 2 }) |long_page| {
+            // Three pages of 5 records, one of them long.
+            var starts: [3]u32 = undefined;
+            var n: u32 = 0;
+            for (&starts, 0..) |*start, i| {
+                start.* = n;
+                n += if (i == long_page) count else 5;
+            }
+            const bytes = try allocator.alloc(u8, encoded_bytes(n, starts.len));
+            defer allocator.free(bytes);
+            encode(n, &starts, bytes);
+            var directory = Directory.decode(allocator, bytes) catch |err| {
+                try std.testing.expectEqual(error.BadStarts, err);
+                try std.testing.expect(count > records_max);
+                continue;
+            };
+            defer directory.deinit(allocator);
+            try std.testing.expectEqual(records_max, count);
         }
     }
 }

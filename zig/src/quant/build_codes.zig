@@ -141,9 +141,13 @@ pub const ProductCodes = struct {
         return out[0];
     }
 
+    pub fn norm2(self: *const ProductCodes, id: u32) f32 {
+        return self.codes.factors[id].norm2;
+    }
+
     /// −2·⟨x,y⟩ = |x − y|² − |x|² − |y|²
-    fn less_lengths(self: *const ProductCodes, norm2: f32, ids: []const u32, out: []f32) void {
-        for (ids, out) |id, *value| value.* -= norm2 + self.codes.factors[id].norm2;
+    fn less_lengths(self: *const ProductCodes, own: f32, ids: []const u32, out: []f32) void {
+        for (ids, out) |id, *value| value.* -= own + self.norm2(id);
     }
 };
 

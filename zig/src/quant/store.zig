@@ -15,7 +15,7 @@ pub const Form = enum {
 /// A float that is not negative in 16 bits: 8 of exponent, 8 of mantissa. Its relative error is at most 2⁻⁹ whatever its
 /// size, so one vector's factors do not depend on another's.
 pub const PositiveFloat = struct {
-    const largest: u16 = 0xfeff;
+    pub const largest: u16 = 0xfeff;
 
     /// The nearest that has a code; what is negative becomes 0.
     pub fn encode(value: f32) u16 {

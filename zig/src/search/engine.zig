@@ -12,6 +12,7 @@ const Queue = job_file.Queue;
 const Outcome = job_file.Outcome;
 const Search = @import("search_state.zig").Search;
 const Fate = @import("search_state.zig").Fate;
+const File = @import("search_state.zig").File;
 const InFlight = @import("in_flight.zig").InFlight;
 const flag_own_reads = @import("parameters.zig").flag_own_reads;
 const Shared = @import("shared.zig").Shared;
@@ -26,6 +27,8 @@ pub const Options = struct {
     queue_depth: u32 = queue_depth_default,
     /// pages.bin, open until `deinit`.
     file: std.posix.fd_t,
+    /// vectors.bin, where the index stores them and searches may ask for exact distances.
+    vectors_file: ?std.posix.fd_t = null,
     simulated_seed: u64 = 0,
     simulated_faults: u32 = 0,
 };
@@ -103,7 +106,7 @@ pub fn Engine(comptime Device: type) type {
 
         pub fn memory_bytes(self: *const Self) u64 {
             var sum: u64 = 0;
-            for (self.workers) |*worker| sum += worker.memory.bytes.len + worker.slots.len * @sizeOf(Slot) + worker.in_flight.memory_bytes();
+            for (self.workers) |*worker| sum += worker.pools[0].memory.bytes.len + worker.pools[1].memory.bytes.len + worker.slots.len * @sizeOf(Slot) + worker.in_flight.memory_bytes();
             return sum;
         }
 
@@ -115,8 +118,10 @@ pub fn Engine(comptime Device: type) type {
             /// Pages that it waits for, whoever asked for them first.
             in_flight: u32 = 0,
             outcome: Outcome = .ok,
+            /// The page at fault, and its file.
             page: i64 = -1,
-            /// In the worker's `starved` list, waiting for page buffers.
+            file: File = .pages,
+            /// In a pool's `starved` list, waiting for page buffers.
             starved: bool = false,
             /// When the pages of this round were asked for; 0 once one of them has arrived.
             asked_us: u64 = 0,
@@ -131,19 +136,16 @@ pub fn Engine(comptime Device: type) type {
         const Worker = struct {
             engine: *Self,
             device: Device,
-            memory: base.AlignedBytes,
-            buffer_stride: usize,
+            /// Buffers for pages of each file. Their numbers are those of `reads`, first all of the first pool.
+            pools: [io.file_count]Pool,
             reads: []io.Read,
-            free_buffers: []u32,
-            free_count: u32,
             /// Who needs a buffer: the read into it, and every query that holds its page.
             users: []u32,
             in_flight: InFlight,
             slots: []Slot,
-            /// Slots without a query; slots whose query can go on; slots that wait for buffers.
+            /// Slots without a query; slots whose query can go on.
             idle: Stack,
             ready: Stack,
-            starved: Stack,
             /// Slots whose query goes on once what it wanted was handed to the device.
             ahead: Stack,
             done: []*io.Read,
@@ -160,34 +162,32 @@ pub fn Engine(comptime Device: type) type {
             processor: u32 = 0,
 
             fn init(self: *Worker, allocator: std.mem.Allocator, engine: *Self, options: Options) InitError!void {
-                const page_size = engine.shared.reader.pages_header.page_size;
-                // Kernels and list readers look a little past a page: the next sector is theirs to look at.
-                const stride = page_size + io.sector_size;
+                const reader = engine.shared.reader;
                 const depth = @min(options.queue_depth, io.queue_depth_max);
                 const slot_count = options.queries_in_flight;
                 // With links on disk queries hold on to pages: enough for all of them, so that none waits for another.
-                const buffer_count: u32 = if (engine.shared.plan == .links_on_disk)
+                const page_buffers: u32 = if (engine.shared.plan == .links_on_disk)
                     slot_count * (Search.held_max + beam_reads_max)
                 else
                     2 * depth;
-                var memory = try base.AlignedBytes.alloc(buffer_count * stride, .{});
-                errdefer memory.free();
+                const vector_buffers: u32 = if (options.vectors_file == null) 0 else 2 * depth;
+                const buffer_count = page_buffers + vector_buffers;
+                const reads = try allocator.alloc(io.Read, buffer_count);
+                errdefer allocator.free(reads);
+                var pages = try Pool.init(allocator, 0, reads[0..page_buffers], 0, reader.pages_header.page_size, slot_count);
+                errdefer pages.deinit(allocator);
+                const vector_page_size = if (vector_buffers == 0) 0 else reader.vectors.?.geometry.page_size;
+                var vectors = try Pool.init(allocator, 1, reads[page_buffers..], page_buffers, vector_page_size, slot_count);
+                errdefer vectors.deinit(allocator);
                 var device = try Device.init(allocator, .{
                     .file = options.file,
+                    .second_file = options.vectors_file,
                     .queue_depth = depth,
-                    .buffers = memory.bytes,
+                    .buffers = pages.memory.bytes,
                     .simulated_seed = options.simulated_seed,
                     .simulated_faults = options.simulated_faults,
                 });
                 errdefer device.deinit();
-                const reads = try allocator.alloc(io.Read, buffer_count);
-                errdefer allocator.free(reads);
-                const free_buffers = try allocator.alloc(u32, buffer_count);
-                errdefer allocator.free(free_buffers);
-                for (reads, free_buffers, 0..) |*read, *free, i| {
-                    read.* = .{ .offset = 0, .buffer = @alignCast(memory.bytes.ptr + i * stride), .length = page_size };
-                    free.* = @intCast(buffer_count - 1 - i);
-                }
                 const users = try allocator.alloc(u32, buffer_count);
                 errdefer allocator.free(users);
                 @memset(users, 0);
@@ -199,8 +199,6 @@ pub fn Engine(comptime Device: type) type {
                 errdefer idle.deinit(allocator);
                 var ready = try Stack.init(allocator, slot_count);
                 errdefer ready.deinit(allocator);
-                var starved = try Stack.init(allocator, slot_count);
-                errdefer starved.deinit(allocator);
                 var ahead = try Stack.init(allocator, slot_count);
                 errdefer ahead.deinit(allocator);
                 const slots = try allocator.alloc(Slot, slot_count);
@@ -215,17 +213,13 @@ pub fn Engine(comptime Device: type) type {
                 self.* = .{
                     .engine = engine,
                     .device = device,
-                    .memory = memory,
-                    .buffer_stride = stride,
+                    .pools = .{ pages, vectors },
                     .reads = reads,
-                    .free_buffers = free_buffers,
-                    .free_count = @intCast(buffer_count),
                     .users = users,
                     .in_flight = in_flight,
                     .slots = slots,
                     .idle = idle,
                     .ready = ready,
-                    .starved = starved,
                     .ahead = ahead,
                     .done = done,
                     .adaptive = options.adaptive,
@@ -234,20 +228,18 @@ pub fn Engine(comptime Device: type) type {
             }
 
             fn deinit(self: *Worker, allocator: std.mem.Allocator) void {
-                assert(self.free_count == self.reads.len);
+                for (&self.pools) |*pool| assert(pool.free.len == pool.buffer_count);
                 self.device.deinit();
                 for (self.slots) |*slot| slot.search.deinit(allocator);
                 allocator.free(self.slots);
                 self.idle.deinit(allocator);
                 self.ready.deinit(allocator);
-                self.starved.deinit(allocator);
                 self.ahead.deinit(allocator);
                 allocator.free(self.done);
                 self.in_flight.deinit(allocator);
                 allocator.free(self.users);
-                allocator.free(self.free_buffers);
+                for (&self.pools) |*pool| pool.deinit(allocator);
                 allocator.free(self.reads);
-                self.memory.free();
             }
 
             fn run(self: *Worker) void {
@@ -310,6 +302,7 @@ pub fn Engine(comptime Device: type) type {
                 slot.begin_us = base.nowMicros();
                 slot.outcome = .ok;
                 slot.page = -1;
+                slot.file = .pages;
                 slot.ended = false;
                 slot.retries = 0;
                 if (job.canceled.load(.monotonic)) { // what was never begun costs nothing
@@ -376,15 +369,17 @@ pub fn Engine(comptime Device: type) type {
                 const slot = &self.slots[number];
                 const search = &slot.search;
                 const shares = search.parameters.flags & flag_own_reads == 0;
+                const file = search.wanted_file;
                 while (search.wanted_next < search.wanted_count) {
                     const page = search.wanted[search.wanted_next];
-                    const known = if (shares) self.in_flight.find(page) else null;
-                    const buffer = known orelse self.begin_read(number, page) orelse {
+                    const name = InFlight.name_of(@intFromEnum(file), page);
+                    const known = if (shares) self.in_flight.find(name) else null;
+                    const buffer = known orelse self.begin_read(number, file, page) orelse {
                         slot.starved = true;
-                        self.starved.push(number);
+                        self.pools[@intFromEnum(file)].starved.push(number);
                         return;
                     };
-                    if (shares and known == null) self.in_flight.insert(page, buffer);
+                    if (shares and known == null) self.in_flight.insert(name, buffer);
                     search.wanted_next += 1;
                     slot.in_flight += 1;
                     self.in_flight.wait(buffer, number);
@@ -392,13 +387,14 @@ pub fn Engine(comptime Device: type) type {
             }
 
             /// Null when no buffer is free.
-            fn begin_read(self: *Worker, number: u32, page: u32) ?u32 {
-                if (self.free_count == 0) return null;
-                self.free_count -= 1;
-                const buffer = self.free_buffers[self.free_count];
+            fn begin_read(self: *Worker, number: u32, file: File, page: u32) ?u32 {
+                const buffer = self.pools[@intFromEnum(file)].free.pop() orelse return null;
                 self.users[buffer] = 1;
                 const read = &self.reads[buffer];
-                read.offset = self.engine.shared.reader.pages_header.offset_of(page);
+                read.offset = switch (file) {
+                    .pages => self.engine.shared.reader.pages_header.offset_of(page),
+                    .vectors => self.engine.shared.reader.vectors.?.geometry.offset_of(page),
+                };
                 read.context = context_of(number, page);
                 self.device.submit(read);
                 return buffer;
@@ -410,12 +406,14 @@ pub fn Engine(comptime Device: type) type {
             }
 
             fn feed_starved(self: *Worker) void {
-                var count = self.starved.len;
-                while (count > 0 and self.free_count > 0) : (count -= 1) {
-                    const number = self.starved.pop().?;
-                    self.slots[number].starved = false;
-                    if (self.slots[number].outcome == .ok) self.ask(number);
-                    self.ready_if_complete(number);
+                for (&self.pools) |*pool| {
+                    var count = pool.starved.len;
+                    while (count > 0 and pool.free.len > 0) : (count -= 1) {
+                        const number = pool.starved.pop().?;
+                        self.slots[number].starved = false;
+                        if (self.slots[number].outcome == .ok) self.ask(number);
+                        self.ready_if_complete(number);
+                    }
                 }
             }
 
@@ -436,7 +434,7 @@ pub fn Engine(comptime Device: type) type {
             fn arrive(self: *Worker, read: *io.Read) void {
                 const asker: u32 = @intCast(read.context >> 32);
                 const page: u32 = @truncate(read.context);
-                const buffer: u32 = @intCast((@intFromPtr(read.buffer) - @intFromPtr(self.memory.bytes.ptr)) / self.buffer_stride);
+                const buffer: u32 = @intCast(read - self.reads.ptr);
                 const arrived = self.look_at(read, page);
                 var from: u32 = 0;
                 while (self.in_flight.next_waiting(buffer, from)) |number| : (from = number + 1) {
@@ -451,9 +449,9 @@ pub fn Engine(comptime Device: type) type {
                         if (number == asker) {
                             counters.reads += 1;
                             counters.bytes_read += read.bytes;
-                        } else if (arrived == .view) counters.shared_reads += 1;
+                        } else if (arrived == .view or arrived == .vectors) counters.shared_reads += 1;
                     }
-                    const fate = use(slot, page, arrived, buffer) orelse continue;
+                    const fate = use(slot, @enumFromInt(read.file), page, arrived, buffer) orelse continue;
                     self.in_flight.leave(buffer, number);
                     slot.in_flight -= 1;
                     switch (fate) {
@@ -471,13 +469,14 @@ pub fn Engine(comptime Device: type) type {
                     if (!self.in_flight.waits(buffer, asker)) read.context = context_of(first, page);
                     self.device.submit(read);
                 } else {
-                    self.in_flight.remove(page, buffer);
+                    self.in_flight.remove(InFlight.name_of(read.file, page), buffer);
                     self.put_back(buffer);
                 }
             }
 
             const Arrived = union(enum) {
                 view: layout.page.View,
+                vectors: []const u8,
                 /// Read again it may be whole; else its queries end so.
                 damaged: Outcome,
                 /// Its checksum is right: reading it again changes nothing.
@@ -491,23 +490,31 @@ pub fn Engine(comptime Device: type) type {
                     else => return .{ .damaged = .io },
                 }
                 const reader = self.engine.shared.reader;
+                if (read.file == @intFromEnum(File.vectors)) {
+                    reader.vectors.?.geometry.check(read.data(), page) catch return .{ .damaged = .corrupt };
+                    return .{ .vectors = read.data() };
+                }
                 const view = layout.page.View.parse(read.data(), reader.page_geometry(), .{
                     .page_index = page,
                     .first_vertex = reader.directory.starts[page],
                     .record_count = reader.directory.record_count(page),
                 }) catch |err| return switch (err) {
                     error.BadChecksum, error.WrongPage, error.WrongIndex => .{ .damaged = .corrupt },
-                    error.BadRecordCount, error.BadAdjacency => .broken,
+                    error.BadRecordCount, error.BadAdjacency, error.BadFactors => .broken,
                 };
                 return .{ .view = view };
             }
 
             /// What becomes of the buffer, as far as this query goes; null where it wants the page read again. A page that
             /// stays damaged ends the query.
-            fn use(slot: *Slot, page: u32, arrived: Arrived, buffer: u32) ?Fate {
+            fn use(slot: *Slot, file: File, page: u32, arrived: Arrived, buffer: u32) ?Fate {
                 if (slot.outcome != .ok) return .free;
                 slot.outcome = switch (arrived) {
                     .view => |*view| if (slot.search.on_page(page, view, buffer)) |fate| return fate else |_| .corrupt,
+                    .vectors => |bytes| {
+                        slot.search.on_vectors(page, bytes);
+                        return .free;
+                    },
                     .damaged => |outcome| blk: {
                         if (slot.retries == retries_max) break :blk outcome;
                         slot.retries += 1;
@@ -516,6 +523,7 @@ pub fn Engine(comptime Device: type) type {
                     .broken => .corrupt,
                 };
                 slot.page = page;
+                slot.file = file;
                 return .free;
             }
 
@@ -523,8 +531,7 @@ pub fn Engine(comptime Device: type) type {
             fn put_back(self: *Worker, buffer: u32) void {
                 self.users[buffer] -= 1;
                 if (self.users[buffer] > 0) return;
-                self.free_buffers[self.free_count] = buffer;
-                self.free_count += 1;
+                self.pools[self.reads[buffer].file].free.push(buffer);
             }
 
             fn finish(self: *Worker, number: u32) void {
@@ -534,7 +541,7 @@ pub fn Engine(comptime Device: type) type {
                 for (slot.search.held_pages()) |held| self.put_back(held.buffer);
                 slot.search.held_count = 0;
                 self.idle.push(number);
-                if (!job.finish_query(slot.outcome, slot.page)) return;
+                if (!job.finish_query(slot.outcome, slot.page, slot.file)) return;
                 job.following = self.ended;
                 self.ended = job;
                 self.ended_count += 1;
@@ -562,12 +569,13 @@ pub fn Engine(comptime Device: type) type {
             }
             if (out.distances) |distances| {
                 for (distances[q * k ..][0..k], 0..) |*distance, i|
-                    distance.* = if (i < results.len) index.space.reported(metric, results[i].distance) else std.math.inf(f32);
+                    distance.* = if (i >= results.len) std.math.inf(f32) else if (search.rescoring.ended) results[i].distance else index.space.reported(metric, results[i].distance);
             }
             const counters = &search.counters;
             if (out.counts) |a| a[q] = @intCast(results.len);
             if (out.statuses) |a| a[q] = @intFromEnum(slot.outcome);
             if (out.error_pages) |a| a[q] = slot.page;
+            if (out.error_files) |a| a[q] = @intFromEnum(slot.file);
             if (out.reads) |a| a[q] = counters.reads;
             if (out.rounds) |a| a[q] = counters.rounds;
             if (out.bytes_read) |a| a[q] = counters.bytes_read;
@@ -602,7 +610,38 @@ test "queries in flight cover the device's latency, within what there is" {
     try std.testing.expectEqual(4, live_limit(10, 400, 16));
 }
 
-/// A fixed stack of slot numbers.
+/// Buffers for pages of one file, and who waits for one.
+const Pool = struct {
+    memory: base.AlignedBytes,
+    buffer_count: u32,
+    free: Stack,
+    starved: Stack,
+
+    /// Sets up the reads of its buffers, which are those from `first` on.
+    fn init(allocator: std.mem.Allocator, file: u1, reads: []io.Read, first: u32, page_size: u32, slot_count: u32) error{OutOfMemory}!Pool {
+        // Kernels and list readers look a little past a page: the next sector is theirs to look at.
+        const stride = page_size + io.sector_size;
+        var memory: base.AlignedBytes = if (reads.len == 0) .empty else try .alloc(reads.len * stride, .{});
+        errdefer memory.free();
+        var free = try Stack.init(allocator, @intCast(reads.len));
+        errdefer free.deinit(allocator);
+        var left = reads.len;
+        while (left > 0) {
+            left -= 1;
+            reads[left] = .{ .file = file, .offset = 0, .buffer = @alignCast(memory.bytes.ptr + left * stride), .length = page_size };
+            free.push(first + @as(u32, @intCast(left)));
+        }
+        return .{ .memory = memory, .buffer_count = @intCast(reads.len), .free = free, .starved = try .init(allocator, slot_count) };
+    }
+
+    fn deinit(self: *Pool, allocator: std.mem.Allocator) void {
+        self.starved.deinit(allocator);
+        self.free.deinit(allocator);
+        self.memory.free();
+    }
+};
+
+/// A fixed stack of numbers of slots or buffers.
 const Stack = struct {
     items: []u32,
     len: u32 = 0,

@@ -10,8 +10,13 @@ pub const InFlight = struct {
     waiting: []u64,
     words: u32,
 
-    const Entry = struct { page: u32, buffer: u32 };
-    const empty = std.math.maxInt(u32);
+    const Entry = struct { page: u64, buffer: u32 };
+    const empty = std.math.maxInt(u64);
+
+    /// A page of one of the files, as the calls below name it.
+    pub fn name_of(file: u1, page: u32) u64 {
+        return @as(u64, file) << 32 | page;
+    }
 
     pub fn init(allocator: std.mem.Allocator, buffer_count: u32, slot_count: u32) error{OutOfMemory}!InFlight {
         const words = std.math.divCeil(u32, slot_count, 64) catch unreachable;
@@ -33,19 +38,19 @@ pub const InFlight = struct {
     }
 
     /// The buffer that this page is on its way to.
-    pub fn find(self: *const InFlight, page: u32) ?u32 {
+    pub fn find(self: *const InFlight, page: u64) ?u32 {
         const entry = self.table[self.place_of(page)];
         return if (entry.page == page) entry.buffer else null;
     }
 
-    pub fn insert(self: *InFlight, page: u32, buffer: u32) void {
+    pub fn insert(self: *InFlight, page: u64, buffer: u32) void {
         const place = self.place_of(page);
         assert(self.table[place].page == empty);
         self.table[place] = .{ .page = page, .buffer = buffer };
     }
 
     /// The read into this buffer is over. (Another of the same page may be under way: one that is not shared.)
-    pub fn remove(self: *InFlight, page: u32, buffer: u32) void {
+    pub fn remove(self: *InFlight, page: u64, buffer: u32) void {
         const mask = self.table.len - 1;
         var hole = self.place_of(page);
         if (self.table[hole].page != page or self.table[hole].buffer != buffer) return;
@@ -99,12 +104,12 @@ pub const InFlight = struct {
         return @as(u64, 1) << @intCast(slot % 64);
     }
 
-    fn home_of(self: *const InFlight, page: u32) usize {
-        return (page *% 0x9e3779b1 >> 12) & (self.table.len - 1);
+    fn home_of(self: *const InFlight, page: u64) usize {
+        return @intCast((page *% 0x9e3779b97f4a7c15 >> 40) & (self.table.len - 1));
     }
 
     /// Where the page stands, or would.
-    fn place_of(self: *const InFlight, page: u32) usize {
+    fn place_of(self: *const InFlight, page: u64) usize {
         var at = self.home_of(page);
         while (self.table[at].page != empty and self.table[at].page != page) at = (at + 1) & (self.table.len - 1);
         return at;
@@ -119,11 +124,11 @@ test "pages on their way agree with a map, and their waiters with sets" {
     var prng = std.Random.DefaultPrng.init(std.testing.random_seed);
     errdefer std.debug.print("seed={d}\n", .{std.testing.random_seed});
     const random = prng.random();
-    var pages: [buffer_count]?u32 = @splat(null);
+    var pages: [buffer_count]?u64 = @splat(null);
     var waiters: [buffer_count]std.StaticBitSet(slot_count) = @splat(.initEmpty());
     for (0..20_000) |_| {
         const buffer = random.uintLessThan(u32, buffer_count);
-        const page = random.uintLessThan(u32, 40);
+        const page = InFlight.name_of(random.int(u1), random.uintLessThan(u32, 20));
         const known: ?u32 = for (pages, 0..) |own, i| {
             if (own == page) break @intCast(i);
         } else null;

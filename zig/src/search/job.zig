@@ -3,6 +3,7 @@ const std = @import("std");
 const base = @import("base");
 const filter_room = @import("filter");
 const index = @import("index");
+const File = @import("search_state.zig").File;
 const Parameters = @import("parameters.zig").Parameters;
 
 /// How long a worker that has run out of queries looks for another before it sleeps: a caller that is alone comes back
@@ -32,6 +33,7 @@ pub const Out = extern struct {
     records_scored: ?[*]u32 = null,
     records_used: ?[*]u32 = null,
     shared_reads: ?[*]u32 = null,
+    error_files: ?[*]i32 = null,
 };
 
 pub const Job = struct {
@@ -58,9 +60,10 @@ pub const Job = struct {
     following: ?*Job = null,
     // The workers'.
     remaining: std.atomic.Value(u64) = .init(0),
-    /// The first outcome that was not ok, and its page.
+    /// The first outcome that was not ok, its page, and the page's file.
     failure: std.atomic.Value(u8) = .init(0),
     failure_page: std.atomic.Value(i64) = .init(-1),
+    failure_file: std.atomic.Value(u8) = .init(0),
 
     pub fn filter_of(self: *const Job, query: u64) ?*const filter_room.Filter {
         return switch (self.filters.len) {
@@ -70,14 +73,20 @@ pub const Job = struct {
         };
     }
 
+    pub fn file_at_fault(self: *const Job) File {
+        return @enumFromInt(self.failure_file.load(.acquire));
+    }
+
     pub fn outcome(self: *const Job) Outcome {
         return @enumFromInt(self.failure.load(.acquire));
     }
 
     /// True when it was the last: the job is to be told then.
-    pub fn finish_query(self: *Job, query_outcome: Outcome, page: i64) bool {
-        if (query_outcome != .ok and self.failure.cmpxchgStrong(0, @intFromEnum(query_outcome), .acq_rel, .acquire) == null)
+    pub fn finish_query(self: *Job, query_outcome: Outcome, page: i64, file: File) bool {
+        if (query_outcome != .ok and self.failure.cmpxchgStrong(0, @intFromEnum(query_outcome), .acq_rel, .acquire) == null) {
             self.failure_page.store(page, .release);
+            self.failure_file.store(@intFromEnum(file), .release);
+        }
         return self.remaining.fetchSub(1, .acq_rel) == 1;
     }
 };

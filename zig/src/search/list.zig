@@ -258,9 +258,12 @@ pub const Visited = struct {
     }
 };
 
-/// The k best answers by full distance, ascending; equal distances by lower vertex.
+/// The k best answers by full distance, ascending; equal distances by lower vertex. More than k may be held, for who
+/// looks closer in the end: whatever is read and followed goes by the k-th all the same.
 pub const Results = struct {
     items: []Candidate,
+    k: u32 = 0,
+    /// How many are held.
     limit: u32 = 0,
     len: u32 = 0,
 
@@ -272,19 +275,26 @@ pub const Results = struct {
         allocator.free(self.items);
     }
 
-    pub fn reset(self: *Results, limit: u32) void {
-        assert(limit > 0 and limit <= self.items.len);
-        self.limit = limit;
+    pub fn reset(self: *Results, k: u32, spare: u32) void {
+        assert(k > 0 and k + spare <= self.items.len);
+        self.k = k;
+        self.limit = k + spare;
         self.len = 0;
     }
 
+    /// The k-th distance, once there are k.
     pub inline fn bound(self: *const Results) f32 {
+        return if (self.len < self.k) std.math.inf(f32) else self.items[self.k - 1].distance;
+    }
+
+    /// What lies beyond is not held.
+    pub inline fn reach(self: *const Results) f32 {
         return if (self.len < self.limit) std.math.inf(f32) else self.items[self.len - 1].distance;
     }
 
     /// For a vertex that may be among the results already: then nothing changes.
     pub fn insert_once(self: *Results, vertex: u32, distance: f32) bool {
-        if (!(distance <= self.bound())) return false;
+        if (!(distance <= self.reach())) return false;
         for (self.slice()) |candidate| {
             if (candidate.tagged == vertex) return false;
         }
@@ -376,10 +386,26 @@ test "a visited set agrees with a map, through every doubling, and saturates ins
 test "results are the k best, ties by vertex" {
     var results = try Results.init(testing.allocator, 8);
     defer results.deinit(testing.allocator);
-    results.reset(3);
+    results.reset(3, 0);
     for ([_]u32{ 9, 4, 7, 1, 8 }) |vertex| _ = results.insert(vertex, 1);
     _ = results.insert(2, 0.5);
     var vertices: [3]u32 = undefined;
     for (results.slice(), &vertices) |candidate, *vertex| vertex.* = candidate.vertex();
     try testing.expectEqualSlices(u32, &.{ 2, 1, 4 }, &vertices);
+}
+
+test "results held beyond k do not move the bound" {
+    var results = try Results.init(testing.allocator, 8);
+    defer results.deinit(testing.allocator);
+    results.reset(2, 2);
+    try testing.expectEqual(std.math.inf(f32), results.bound());
+    for ([_]f32{ 5, 3, 4, 1 }, 0..) |distance, vertex| _ = results.insert(@intCast(vertex), distance);
+    try testing.expectEqual(3, results.bound());
+    try testing.expectEqual(5, results.reach());
+    try testing.expect(!results.insert(9, 6));
+    try testing.expect(!results.insert_once(1, 3));
+    try testing.expect(results.insert_once(7, 2));
+    try testing.expectEqual(2, results.bound());
+    try testing.expectEqual(4, results.reach());
+    try testing.expectEqual(4, results.slice().len);
 }

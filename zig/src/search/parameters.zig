@@ -50,6 +50,8 @@ pub const Parameters = struct {
     prefetch: bool = true,
     staleness: u32 = 0,
     filter_plan: FilterPlan = .auto,
+    /// The last candidates are scored from the stored vectors (rescoring.zig); without them it changes nothing.
+    exact: bool = false,
     flags: u32 = 0,
 };
 
@@ -62,6 +64,7 @@ pub const Asked = struct {
     burst_max: u32 = 0,
     beam_width: u32 = 0,
     filter_plan: FilterPlan = .auto,
+    exact: ?bool = null,
     flags: u32 = 0,
     strict_order: bool = false,
     prefetch: bool = true,
@@ -87,6 +90,7 @@ pub fn resolve(asked: Asked, calibration: Calibration) Parameters {
         .burst_max = if (asked.burst_max == 0) burst_max else @min(asked.burst_max, burst_max),
         .beam_width = if (asked.beam_width == 0) beam_width_default else @min(asked.beam_width, beam_width_max),
         .filter_plan = asked.filter_plan,
+        .exact = asked.exact orelse false,
         .flags = asked.flags,
         .strict_order = asked.strict_order,
         .prefetch = asked.prefetch,

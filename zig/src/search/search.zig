@@ -6,6 +6,8 @@ pub const open_cache = @import("cache_plan.zig").open_cache;
 pub const Cache = @import("cache").Cache;
 pub const CachePolicy = @import("cache").Policy;
 pub const Search = @import("search_state.zig").Search;
+pub const File = @import("search_state.zig").File;
+pub const rescoring = @import("rescoring.zig");
 pub const parameters = @import("parameters.zig");
 pub const Parameters = parameters.Parameters;
 pub const calibration = @import("calibration.zig");
@@ -28,6 +30,8 @@ test {
     _ = parameters;
     _ = calibration;
     _ = @import("in_flight.zig");
+    _ = @import("exact.zig");
+    _ = rescoring;
     _ = @import("record.zig");
     _ = @import("cache_plan.zig");
 }

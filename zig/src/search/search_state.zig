@@ -10,6 +10,8 @@
 //!             │  reading   │ ⟲ on_page, as they come
 //!             └────────────┘
 //!
+//! Where distances are to be exact, there is another phase before the end (rescoring.zig), which reads pages of vectors.
+//!
 //! navigate  follows links in memory, best first, with codes in memory, until every candidate was expanded. No read.
 //! reading   wanted[next..] are still to be asked for, in_flight are on their way. Every record of an arriving page is
 //!           scored with its full code and enters the results; what was never met enters the list, too.
@@ -26,6 +28,8 @@ const navigation = @import("navigation.zig");
 const on_disk = @import("on_disk.zig");
 const Shared = @import("shared.zig").Shared;
 const filtered = @import("filtered.zig");
+const rescoring_file = @import("rescoring.zig");
+const Rescoring = rescoring_file.Rescoring;
 const parameters_file = @import("parameters.zig");
 const Parameters = parameters_file.Parameters;
 const assert = std.debug.assert;
@@ -49,6 +53,9 @@ pub const PageError = layout.page.Corrupt || error{BadList};
 /// were asked for; done: the results stand.
 pub const Want = enum { pages, ahead, done };
 
+/// The files that a search reads pages of, by the numbers that devices know them by.
+pub const File = enum(u1) { pages, vectors };
+
 /// What becomes of the buffer of a page that has arrived.
 pub const Fate = union(enum) {
     /// Nothing in it is needed any more.
@@ -70,6 +77,9 @@ pub const Search = struct {
     query: quant.Query,
     row: []f32,
     rotated: []f32,
+    /// The query as it was given; the job's.
+    given: []const u8 = &.{},
+    given_dtype: index.Dtype = .f32,
 
     list: lists.List,
     frontier: lists.Frontier,
@@ -79,6 +89,11 @@ pub const Search = struct {
     wanted: [parameters_file.burst_max]u32 = undefined,
     wanted_count: u32 = 0,
     wanted_next: u32 = 0,
+    /// Which file's pages they are.
+    wanted_file: File = .pages,
+    /// Pages that were wanted and have not arrived.
+    awaited: u32 = 0,
+    rescoring: Rescoring,
     counters: Counters = .{},
     /// Taken as absent: a query that is itself a row of the index looks for its other neighbors (calibration).
     excluded: u32 = none_excluded,
@@ -135,7 +150,7 @@ pub const Search = struct {
         errdefer frontier.deinit(allocator);
         var visited = try lists.Visited.init(allocator, visited_capacity);
         errdefer visited.deinit(allocator);
-        var results = try lists.Results.init(allocator, parameters_file.k_max);
+        var results = try lists.Results.init(allocator, if (reader.vectors == null) parameters_file.k_max else rescoring_file.held_max);
         errdefer results.deinit(allocator);
         var pages = try PageSet.init(allocator);
         errdefer pages.deinit(allocator);
@@ -143,6 +158,8 @@ pub const Search = struct {
         errdefer from_cache.deinit(allocator);
         var gate = try filtered.Gate.init(allocator);
         errdefer gate.deinit(allocator);
+        var rescoring = try Rescoring.init(allocator, reader);
+        errdefer rescoring.deinit(allocator);
         const brought = try allocator.alloc(lists.Candidate, brought_max);
         errdefer allocator.free(brought);
         const held = try allocator.alloc(Held, if (shared.plan == .links_on_disk) held_max else 0);
@@ -158,6 +175,7 @@ pub const Search = struct {
             .pages = pages,
             .from_cache = from_cache,
             .gate = gate,
+            .rescoring = rescoring,
             .brought = brought,
             .held = held,
         };
@@ -174,6 +192,7 @@ pub const Search = struct {
         self.pages.deinit(allocator);
         self.from_cache.deinit(allocator);
         self.gate.deinit(allocator);
+        self.rescoring.deinit(allocator);
         allocator.free(self.brought);
         allocator.free(self.held);
     }
@@ -182,14 +201,18 @@ pub const Search = struct {
     pub fn start(self: *Search, bytes: []const u8, dtype: index.Dtype, parameters: Parameters, filter: ?*const filter_room.Filter) void {
         const reader = self.shared.reader;
         self.parameters = parameters;
+        self.parameters.exact = parameters.exact and reader.vectors != null;
         self.filter = filter;
+        self.given = bytes;
+        self.given_dtype = dtype;
         index.space.convert(dtype, bytes, self.row);
         index.space.place(reader.metric, self.row);
         for (self.row, reader.mean) |*value, mean| value.* -= mean;
         reader.rotation.apply(self.row, self.rotated);
         self.query.prepare(self.rotated);
         self.list.reset(parameters.list_size);
-        self.results.reset(parameters.k);
+        self.results.reset(parameters.k, if (self.parameters.exact) rescoring_file.spare else 0);
+        self.rescoring.reset();
         self.frontier.len = 0;
         self.visited.reset(parameters.list_size * 24);
         // As if met before: it enters no list, and so is not followed either.
@@ -197,6 +220,8 @@ pub const Search = struct {
         self.pages.reset();
         self.wanted_count = 0;
         self.wanted_next = 0;
+        self.wanted_file = .pages;
+        self.awaited = 0;
         self.scanned = false;
         self.gated = false;
         self.brought_count = 0;
@@ -274,13 +299,28 @@ pub const Search = struct {
         assert(self.wanted_next == self.wanted_count);
         self.wanted_count = 0;
         self.wanted_next = 0;
+        const want = if (self.rescoring.active) self.step_of_rescoring() else try self.step_of_codes();
+        self.awaited += self.wanted_count;
+        return want;
+    }
+
+    fn step_of_codes(self: *Search) PageError!Want {
         self.take_brought();
         const want = switch (self.shared.plan) {
             .links_in_memory => try self.step_in_memory(),
             .links_on_disk => if (self.scanned) try self.step_in_memory() else try on_disk.step(self),
         };
-        if (want == .done and self.parameters.flags & parameters_file.flag_counts_used != 0) self.count_used();
-        return want;
+        if (want != .done) return want;
+        // Links on disk: what is on its way may still be among the answers.
+        if (self.parameters.exact and self.awaited > 0) return .pages;
+        if (self.parameters.flags & parameters_file.flag_counts_used != 0) self.count_used();
+        if (!self.parameters.exact) return .done;
+        rescoring_file.begin(self);
+        return rescoring_file.step(self);
+    }
+
+    fn step_of_rescoring(self: *Search) Want {
+        return if (self.awaited > 0) .pages else rescoring_file.step(self);
     }
 
     fn step_in_memory(self: *Search) PageError!Want {
@@ -319,7 +359,7 @@ pub const Search = struct {
         const k = self.parameters.k;
         const candidates = self.list.slice();
         // Full distances as soon as there are k of them; before that the k-th estimate.
-        const reach = if (self.results.len == self.results.limit)
+        const reach = if (self.results.len >= k)
             self.results.bound()
         else if (candidates.len >= k and !(self.filter != null and !self.gated and !self.scanned))
             candidates[k - 1].distance
@@ -341,6 +381,7 @@ pub const Search = struct {
 
     /// A page that was wanted has arrived, in the given buffer, and is whole.
     pub fn on_page(self: *Search, page_index: u32, view: *const layout.page.View, buffer: u32) PageError!Fate {
+        self.awaited -= 1;
         const reader = self.shared.reader;
         const count = view.record_count;
         var full: [layout.page.records_max]f32 = undefined;
@@ -355,7 +396,7 @@ pub const Search = struct {
         const bring_twice = self.shared.cache != null or self.shared.plan == .links_on_disk;
         for (full[0..count], 0..) |distance, i| {
             const vertex = view.first_vertex + @as(u32, @intCast(i));
-            const near = distance <= self.results.bound();
+            const near = distance <= self.results.reach();
             if (!near and !(distance < reach)) continue;
             if (vertex == self.excluded) continue;
             if (self.parameters.flags & parameters_file.flag_record_only != 0 and !self.scanned and !self.visited.contains(vertex)) continue;
@@ -368,6 +409,12 @@ pub const Search = struct {
         if (self.shared.cache) |cache| try cached.keep(self, cache, view, full[0..count]);
         if (self.shared.plan == .links_in_memory or self.scanned) return .free;
         return self.hold(.{ .page = page_index, .buffer = buffer, .view = view.* });
+    }
+
+    /// The same for a page of vectors.
+    pub fn on_vectors(self: *Search, page_number: u32, page: []const u8) void {
+        self.awaited -= 1;
+        rescoring_file.on_page(self, page_number, page);
     }
 
     fn hold(self: *Search, held: Held) Fate {

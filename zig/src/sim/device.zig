@@ -38,12 +38,12 @@ const Attempt = struct {
     }
 };
 
-const Source = union(enum) { file: std.posix.fd_t, memory: []const u8 };
+const Source = union(enum) { file: std.posix.fd_t, memory: []const u8, none };
 
 pub const SimulatedDevice = struct {
     pub const kind: io.Kind = .simulated;
 
-    source: Source,
+    sources: [io.file_count]Source,
     plan: faults.Plan,
     prng: base.Prng,
     queue_depth: u32,
@@ -59,19 +59,20 @@ pub const SimulatedDevice = struct {
     injected: [faults.fault_count]u64 = @splat(0),
 
     pub fn init(allocator: std.mem.Allocator, options: io.Options) io.InitError!SimulatedDevice {
-        return init_source(allocator, options, .{ .file = options.file });
+        const second: Source = if (options.second_file) |file| .{ .file = file } else .none;
+        return init_source(allocator, options, .{ .{ .file = options.file }, second });
     }
 
-    /// Over bytes instead of a file; `options.file` is not used.
+    /// Over bytes instead of a file; the files of `options` are not used.
     pub fn init_memory(allocator: std.mem.Allocator, options: io.Options, content: []const u8) io.InitError!SimulatedDevice {
-        return init_source(allocator, options, .{ .memory = content });
+        return init_source(allocator, options, .{ .{ .memory = content }, .none });
     }
 
-    fn init_source(allocator: std.mem.Allocator, options: io.Options, source: Source) io.InitError!SimulatedDevice {
+    fn init_source(allocator: std.mem.Allocator, options: io.Options, sources: [io.file_count]Source) io.InitError!SimulatedDevice {
         assert(options.queue_depth > 0);
         assert(options.queue_depth <= io.queue_depth_max);
         var device: SimulatedDevice = .{
-            .source = source,
+            .sources = sources,
             .plan = .init(options.simulated_seed, options.simulated_faults),
             .prng = .init(options.simulated_seed),
             .queue_depth = options.queue_depth,
@@ -149,7 +150,7 @@ pub const SimulatedDevice = struct {
         const first_page = read.attempt_offset() / faults.page_size;
         const last_page = (read.offset + read.length - 1) / faults.page_size;
         for (first_page..last_page + 1) |page| {
-            if (device.plan.sits_in(.eio_forever, page) == null) continue;
+            if (device.plan.sits_in(.eio_forever, place_of(read.file, page)) == null) continue;
             device.tally(.eio_forever);
             return negative(.IO);
         }
@@ -158,11 +159,11 @@ pub const SimulatedDevice = struct {
         if (may_spoil and device.strikes(.again)) return negative(if (device.prng.boolean()) .AGAIN else .INTR);
 
         var offset = read.attempt_offset();
-        if (device.source_size() >= 2 * @as(u64, read.length) and device.strikes_once(.wrong_page, read)) {
+        if (device.source_size(read.file) >= 2 * @as(u64, read.length) and device.strikes_once(.wrong_page, read)) {
             offset = if (offset >= read.length) offset - read.length else offset + read.length;
         }
         const buffer = read.attempt_buffer()[0..read.attempt_length()];
-        const result = device.fetch(offset, buffer);
+        const result = device.fetch(read.file, offset, buffer);
         if (result <= 0) return result;
         var length: u32 = @intCast(result);
         if (may_spoil and device.strikes(.short)) {
@@ -173,12 +174,12 @@ pub const SimulatedDevice = struct {
             const known = read.bytes -| read.attempt_start;
             if (known < buffer.len) @memset(buffer[@max(length, known)..], poison);
         }
-        device.flip_bits(offset, buffer[0..length]);
+        device.flip_bits(read.file, offset, buffer[0..length]);
         return @intCast(length);
     }
 
-    fn fetch(device: *const SimulatedDevice, offset: u64, buffer: []u8) i32 {
-        switch (device.source) {
+    fn fetch(device: *const SimulatedDevice, source: u1, offset: u64, buffer: []u8) i32 {
+        switch (device.sources[source]) {
             .file => |file| while (true) {
                 const returned = linux.pread(file, buffer.ptr, buffer.len, @intCast(offset));
                 if (linux.E.init(returned) == .INTR) continue;
@@ -190,23 +191,25 @@ pub const SimulatedDevice = struct {
                 @memcpy(buffer[0..length], content[offset..][0..length]);
                 return @intCast(length);
             },
+            .none => unreachable, // nobody may ask for a file that the device was not given
         }
     }
 
-    fn source_size(device: *const SimulatedDevice) u64 {
-        switch (device.source) {
+    fn source_size(device: *const SimulatedDevice, source: u1) u64 {
+        switch (device.sources[source]) {
             .file => |file| {
                 const stat = std.posix.fstat(file) catch return 0;
                 return @intCast(stat.size);
             },
             .memory => |content| return content.len,
+            .none => return 0,
         }
     }
 
-    fn flip_bits(device: *SimulatedDevice, offset: u64, bytes: []u8) void {
+    fn flip_bits(device: *SimulatedDevice, file: u1, offset: u64, bytes: []u8) void {
         if (!device.plan.on(.bit_flip)) return;
         for (offset / faults.page_size..(offset + bytes.len - 1) / faults.page_size + 1) |page| {
-            const number = device.plan.sits_in(.bit_flip, page) orelse continue;
+            const number = device.plan.sits_in(.bit_flip, place_of(file, page)) orelse continue;
             const at = page * faults.page_size + number % faults.page_size;
             if (at < offset or at >= offset + bytes.len) continue;
             bytes[at - offset] ^= @as(u8, 1) << @intCast(number >> 61);
@@ -223,9 +226,9 @@ pub const SimulatedDevice = struct {
     /// As `strikes`, but it spares a read that was struck lately, so that the same read again succeeds.
     fn strikes_once(device: *SimulatedDevice, fault: Fault, read: *const io.Read) bool {
         if (!device.plan.on(fault)) return false;
-        if (std.mem.indexOfScalar(u64, &device.spared, read.offset) != null) return false;
+        if (std.mem.indexOfScalar(u64, &device.spared, place_of(read.file, read.offset)) != null) return false;
         if (!device.strikes(fault)) return false;
-        device.spared[device.spared_next] = read.offset;
+        device.spared[device.spared_next] = place_of(read.file, read.offset);
         device.spared_next = (device.spared_next + 1) % spared_count;
         return true;
     }
@@ -238,6 +241,11 @@ pub const SimulatedDevice = struct {
         return device.injected[@intFromEnum(fault)];
     }
 };
+
+/// Pages and offsets of the second file are told apart from those of the first.
+fn place_of(file: u1, number: u64) u64 {
+    return number | @as(u64, file) << 63;
+}
 
 fn negative(e: E) i32 {
     return -@as(i32, @intFromEnum(e));

@@ -46,6 +46,10 @@ const Fixture = struct {
         self.file = try self.readers[0].dir.openFile(index.reader.file_pages, .{});
     }
 
+    fn vectors_file(self: *const Fixture) std.posix.fd_t {
+        return self.readers[0].vectors.?.file.handle;
+    }
+
     fn deinit(self: *Fixture) void {
         self.file.close();
         for (&self.shared) |*shared| shared.deinit(testing.allocator);
@@ -64,25 +68,27 @@ const Asked = struct {
     distances: []f32,
     statuses: []i32,
     pages: []i64,
+    files: []i32,
     shared_reads: []u32,
 
-    fn init(self: *Asked, queries: []const f32) !void {
+    fn init(self: *Asked, queries: []const f32, exact: bool) !void {
         const count = queries.len / dim;
         self.vertices = try testing.allocator.alloc(i64, count * k);
         self.distances = try testing.allocator.alloc(f32, count * k);
         self.statuses = try testing.allocator.alloc(i32, count);
         self.pages = try testing.allocator.alloc(i64, count);
+        self.files = try testing.allocator.alloc(i32, count);
         self.shared_reads = try testing.allocator.alloc(u32, count);
         @memset(self.statuses, -1);
         @memset(self.pages, -1);
-        self.out = .{ .vertices = self.vertices.ptr, .distances = self.distances.ptr, .statuses = self.statuses.ptr, .error_pages = self.pages.ptr, .shared_reads = self.shared_reads.ptr };
+        self.out = .{ .vertices = self.vertices.ptr, .distances = self.distances.ptr, .statuses = self.statuses.ptr, .error_pages = self.pages.ptr, .error_files = self.files.ptr, .shared_reads = self.shared_reads.ptr };
         self.call = .{ .job = .{
             .queries = std.mem.sliceAsBytes(queries),
             .query_bytes = dim * 4,
             .dtype = .f32,
             .count = count,
             .filters = &.{},
-            .parameters = search.parameters.resolve(.{ .k = k, .list_size = list_size }, .{}),
+            .parameters = search.parameters.resolve(.{ .k = k, .list_size = list_size, .exact = exact }, .{}),
             .out = &self.out,
             .on_done = Call.on_done,
         } };
@@ -93,6 +99,7 @@ const Asked = struct {
         testing.allocator.free(self.distances);
         testing.allocator.free(self.statuses);
         testing.allocator.free(self.pages);
+        testing.allocator.free(self.files);
         testing.allocator.free(self.shared_reads);
     }
 
@@ -101,10 +108,10 @@ const Asked = struct {
     }
 };
 
-const Tally = struct { right: u64 = 0, failed: u64 = 0, closed: u64 = 0, canceled: u64 = 0, shared_reads: u64 = 0 };
+const Tally = struct { right: u64 = 0, failed: u64 = 0, failed_vectors: u64 = 0, closed: u64 = 0, canceled: u64 = 0, shared_reads: u64 = 0 };
 
 /// `right` are the answers of a device without faults, where the plan promises the same ones.
-fn judge(asked: *const Asked, page_count: u64, right: ?[]const i64, closing: bool, tally: *Tally) !void {
+fn judge(asked: *const Asked, reader: *const index.Reader, right: ?[]const i64, closing: bool, tally: *Tally) !void {
     for (asked.shared_reads) |count| tally.shared_reads += count;
     for (0..asked.statuses.len) |query| switch (asked.outcome(query)) {
         .ok => {
@@ -120,6 +127,9 @@ fn judge(asked: *const Asked, page_count: u64, right: ?[]const i64, closing: boo
         },
         .corrupt, .io => {
             tally.failed += 1;
+            const of_vectors = asked.files[query] == 1;
+            if (of_vectors) tally.failed_vectors += 1;
+            const page_count = if (of_vectors) reader.vectors.?.geometry.page_count(n) else reader.pages_header.page_count;
             try testing.expect(asked.pages[query] >= 0 and asked.pages[query] < page_count);
         },
         .closed => {
@@ -134,25 +144,26 @@ fn judge(asked: *const Asked, page_count: u64, right: ?[]const i64, closing: boo
     };
 }
 
-fn answers_without_faults(fixture: *Fixture, queries: []const f32) ![]i64 {
-    const engine = try Engine.init(testing.allocator, &fixture.shared[0], .{ .threads = 1, .file = fixture.file.handle });
+fn answers_without_faults(fixture: *Fixture, queries: []const f32, exact: bool) ![]i64 {
+    const engine = try Engine.init(testing.allocator, &fixture.shared[0], .{ .threads = 1, .file = fixture.file.handle, .vectors_file = fixture.vectors_file() });
     defer engine.deinit();
     var asked: Asked = undefined;
-    try asked.init(queries);
+    try asked.init(queries, exact);
     defer asked.deinit();
     try testing.expect(engine.submit(&asked.call.job));
     asked.call.done.wait();
     var tally: Tally = .{};
-    try judge(&asked, fixture.readers[0].pages_header.page_count, null, false, &tally);
+    try judge(&asked, &fixture.readers[0], null, false, &tally);
     try testing.expectEqual(queries.len / dim, tally.right);
     return testing.allocator.dupe(i64, asked.vertices);
 }
 
-fn run_one(fixture: *Fixture, seed: u64, right: []const i64, tally: *Tally) !void {
+fn run_one(fixture: *Fixture, seed: u64, rights: [2][]const i64, tally: *Tally) !void {
     var prng = base.Prng.init(seed);
     const which: usize = @intCast(prng.below(2));
     const shared = &fixture.shared[which];
-    const page_count = fixture.readers[which].pages_header.page_count;
+    const exact = prng.below(2) == 0;
+    const right = rights[@intFromBool(exact)];
     var cache: ?cache_room.Cache = if (prng.below(2) == 0) null else try cache_room.Cache.init(testing.allocator, .{
         .vertex_count = n,
         .budget_bytes = 14_000 + @as(usize, @intCast(prng.below(60_000))),
@@ -166,6 +177,7 @@ fn run_one(fixture: *Fixture, seed: u64, right: []const i64, tally: *Tally) !voi
         .queries_in_flight = 1 + @as(u32, @intCast(prng.below(8))),
         .queue_depth = 1 + @as(u32, @intCast(prng.below(12))), // a burst is larger: the queue runs full
         .file = fixture.file.handle,
+        .vectors_file = fixture.vectors_file(),
         .simulated_seed = seed,
         .simulated_faults = faults.all | faults.swarm,
     });
@@ -185,7 +197,7 @@ fn run_one(fixture: *Fixture, seed: u64, right: []const i64, tally: *Tally) !voi
         @memcpy(queries[i * dim ..][0..dim], fixture.world.queries[drawn * dim ..][0..dim]);
         @memcpy(expected[i * k ..][0..k], right[drawn * k ..][0..k]);
     }
-    for (asked[0..calls], 0..) |*one, i| try one.init(queries[i * each * dim ..][0 .. each * dim]);
+    for (asked[0..calls], 0..) |*one, i| try one.init(queries[i * each * dim ..][0 .. each * dim], exact);
     defer for (asked[0..calls]) |*one| one.deinit();
     // Now and then a call is not wanted any more, while others may wait for what it asked for.
     const canceled: ?usize = if (calls > 1 and prng.below(4) == 0) @intCast(prng.below(calls)) else null;
@@ -198,7 +210,7 @@ fn run_one(fixture: *Fixture, seed: u64, right: []const i64, tally: *Tally) !voi
     for (asked[0..calls], 0..) |*one, i| {
         one.call.done.wait();
         // With links on disk a search follows what has arrived, and may end elsewhere.
-        try judge(one, page_count, if (which == 0) expected[i * each * k ..][0 .. each * k] else null, closing, tally);
+        try judge(one, &fixture.readers[which], if (which == 0) expected[i * each * k ..][0 .. each * k] else null, closing, tally);
     }
 }
 
@@ -206,18 +218,21 @@ test "thousands of runs under faults: the right answer or an error that names it
     var fixture: Fixture = undefined;
     try fixture.init(11);
     defer fixture.deinit();
-    const right = try answers_without_faults(&fixture, fixture.world.queries[0 .. query_count * dim]);
+    const right = try answers_without_faults(&fixture, fixture.world.queries[0 .. query_count * dim], false);
     defer testing.allocator.free(right);
+    const right_exact = try answers_without_faults(&fixture, fixture.world.queries[0 .. query_count * dim], true);
+    defer testing.allocator.free(right_exact);
     var tally: Tally = .{};
     const runs = run_count();
     for (0..runs) |turn| {
         const seed = (@as(u64, testing.random_seed) << 20) + turn;
         errdefer std.debug.print("seed={d} (run {d} of {d})\n", .{ seed, turn, runs });
-        try run_one(&fixture, seed, right, &tally);
+        try run_one(&fixture, seed, .{ right, right_exact }, &tally);
     }
     if (runs < 100) return;
     try testing.expect(tally.right > runs);
     try testing.expect(tally.failed > runs / 10);
+    try testing.expect(tally.failed_vectors > runs / 100);
     try testing.expect(tally.closed > 0);
     try testing.expect(tally.shared_reads > runs);
     try testing.expect(tally.canceled > 0);
@@ -231,7 +246,7 @@ test "ten thousand queries in one call, some of which fail" {
     const queries = try testing.allocator.alloc(f32, count * dim);
     defer testing.allocator.free(queries);
     for (0..count) |i| @memcpy(queries[i * dim ..][0..dim], fixture.world.queries[i % query_count * dim ..][0..dim]);
-    const right = try answers_without_faults(&fixture, queries[0 .. query_count * dim]);
+    const right = try answers_without_faults(&fixture, queries[0 .. query_count * dim], false);
     defer testing.allocator.free(right);
     const engine = try Engine.init(testing.allocator, &fixture.shared[0], .{
         .threads = 2,
@@ -242,7 +257,7 @@ test "ten thousand queries in one call, some of which fail" {
     });
     defer engine.deinit();
     var asked: Asked = undefined;
-    try asked.init(queries);
+    try asked.init(queries, false);
     defer asked.deinit();
     try testing.expect(engine.submit(&asked.call.job));
     asked.call.done.wait();
@@ -264,7 +279,7 @@ test "one query from each of 64 threads" {
     var fixture: Fixture = undefined;
     try fixture.init(13);
     defer fixture.deinit();
-    const right = try answers_without_faults(&fixture, fixture.world.queries[0 .. query_count * dim]);
+    const right = try answers_without_faults(&fixture, fixture.world.queries[0 .. query_count * dim], false);
     defer testing.allocator.free(right);
     const engine = try Engine.init(testing.allocator, &fixture.shared[0], .{
         .threads = 2,
@@ -288,7 +303,7 @@ test "one query from each of 64 threads" {
     var callers: [64]Caller = undefined;
     for (&callers, 0..) |*caller, i| {
         caller.* = .{ .engine = engine };
-        try caller.asked.init(fixture.world.queries[i % query_count * dim ..][0..dim]);
+        try caller.asked.init(fixture.world.queries[i % query_count * dim ..][0..dim], false);
     }
     defer for (&callers) |*caller| caller.asked.deinit();
     var threads: [64]std.Thread = undefined;

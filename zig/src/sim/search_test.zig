@@ -48,6 +48,7 @@ pub const World = struct {
             .degree = 24,
             .build_list_size = 48,
             .links_kept = 16,
+            .store_vectors = true,
         }, &self.diagnostic);
         defer builder.close();
         const bytes: [*]const u8 = @ptrCast(self.rows.ptr);
@@ -67,6 +68,13 @@ pub const World = struct {
         testing.allocator.free(self.rows);
         testing.allocator.free(self.queries);
         self.tmp.cleanup();
+    }
+
+    /// As exact search reports it: in float64, rounded once.
+    pub fn distance(self: *const World, query: usize, vertex: usize) f32 {
+        var sum: f64 = 0;
+        for (self.queries[query * dim ..][0..dim], self.rows[vertex * dim ..][0..dim]) |a, b| sum += (@as(f64, a) - b) * (@as(f64, a) - b);
+        return @floatCast(sum);
     }
 
     /// The k nearest vertices of a query, by computing every distance.
@@ -92,7 +100,9 @@ pub const World = struct {
 const Answers = struct {
     vertices: [query_count * k]i64 = @splat(-1),
     statuses: [query_count]i32 = @splat(0),
+    distances: [query_count * k]f32 = @splat(0),
     pages: [query_count]i64 = @splat(-1),
+    files: [query_count]i32 = @splat(-1),
     reads: [query_count]u32 = @splat(0),
     rounds: [query_count]u32 = @splat(0),
     shared_reads: [query_count]u32 = @splat(0),
@@ -117,6 +127,8 @@ const Setting = struct {
     staleness: u32 = 0,
     flags: u32 = 0,
     sigma: f32 = 0,
+    exact: bool = false,
+    burst_max: u32 = 0,
     /// So many times the same query, one after the other, then the next.
     repeats: u32 = 1,
 };
@@ -150,11 +162,12 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
         .queries_in_flight = setting.queries_in_flight,
         .queue_depth = 8,
         .file = file.handle,
+        .vectors_file = reader.vectors.?.file.handle,
         .simulated_seed = setting.seed,
         .simulated_faults = setting.faults,
     });
     defer engine.deinit();
-    var out: search.Out = .{ .vertices = &answers.vertices, .statuses = &answers.statuses, .error_pages = &answers.pages, .reads = &answers.reads, .rounds = &answers.rounds, .shared_reads = &answers.shared_reads };
+    var out: search.Out = .{ .vertices = &answers.vertices, .statuses = &answers.statuses, .distances = &answers.distances, .error_pages = &answers.pages, .error_files = &answers.files, .reads = &answers.reads, .rounds = &answers.rounds, .shared_reads = &answers.shared_reads };
     var queries: [query_count * dim]f32 = undefined;
     for (0..query_count) |i| @memcpy(queries[i * dim ..][0..dim], world.queries[i / setting.repeats * dim ..][0..dim]);
     var call: Call = .{ .job = .{
@@ -172,6 +185,8 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
             .staleness = setting.staleness,
             .flags = setting.flags,
             .sigma = setting.sigma,
+            .exact = setting.exact,
+            .burst_max = setting.burst_max,
         }, .{}),
         .out = &out,
         .on_done = Call.on_done,
@@ -292,6 +307,70 @@ test "faults never change an answer: a query gives the right one, or an error th
     }
     try testing.expect(succeeded > 0);
     try testing.expect(failed > 0);
+}
+
+test "exact distances are those of float64, in their order, in every plan" {
+    var world: World = undefined;
+    try world.init(6);
+    defer world.deinit();
+    for ([_]Setting{
+        .{},
+        .{ .burst_max = 1 },
+        .{ .cache_bytes = 60_000 },
+        .{ .plan = .links_on_disk },
+        .{ .plan = .links_on_disk, .cache_bytes = 60_000, .staleness = 1, .beam_width = 16 },
+        .{ .plan = .links_on_disk, .queries_in_flight = 1, .threads = 1, .burst_max = 3 },
+        .{ .plan = .links_on_disk, .queries_in_flight = 20, .threads = 1, .repeats = 20 },
+    }) |setting| {
+        errdefer std.debug.print("{any}\n", .{setting});
+        var estimated: Answers = .{};
+        try run(&world, setting, &estimated);
+        var own = setting;
+        own.exact = true;
+        var answers: Answers = .{};
+        try run(&world, own, &answers);
+        for (0..query_count) |query| {
+            try testing.expectEqual(.ok, answers.outcome(query));
+            const found = answers.vertices[query * k ..][0..k];
+            const distances = answers.distances[query * k ..][0..k];
+            for (found, distances) |vertex, distance| try testing.expectEqual(world.distance(query / setting.repeats, @intCast(vertex)), distance);
+            try testing.expect(std.sort.isSorted(f32, distances, {}, std.sort.asc(f32)));
+            // What vectors cost is counted.
+            try testing.expect(answers.reads[query] + answers.shared_reads[query] > 0);
+        }
+        try testing.expect(total_of(&answers.reads) > total_of(&estimated.reads));
+        try testing.expect(total_of(&answers.rounds) > total_of(&estimated.rounds));
+        try testing.expectEqual(answers.device_reads, total_of(&answers.reads));
+        try testing.expect(recall(&world, &answers, setting.repeats) >= 0.95);
+        if (setting.plan == .links_in_memory) try testing.expect(recall(&world, &answers, 1) >= recall(&world, &estimated, 1));
+    }
+}
+
+test "faults while vectors are read never change an exact answer, or name the page and its file" {
+    var world: World = undefined;
+    try world.init(7);
+    defer world.deinit();
+    var clean: Answers = .{};
+    try run(&world, .{ .exact = true }, &clean);
+    var failed = [2]usize{ 0, 0 };
+    for (0..20) |turn| {
+        const seed = @as(u64, testing.random_seed) + turn;
+        errdefer std.debug.print("seed={d}\n", .{seed});
+        var answers: Answers = .{};
+        try run(&world, .{ .exact = true, .seed = seed, .faults = faults.all | faults.swarm, .threads = 1 + @as(u32, @intCast(turn % 2)) }, &answers);
+        for (0..query_count) |query| switch (answers.outcome(query)) {
+            .ok => {
+                try testing.expectEqualSlices(i64, clean.vertices[query * k ..][0..k], answers.vertices[query * k ..][0..k]);
+                try testing.expectEqualSlices(f32, clean.distances[query * k ..][0..k], answers.distances[query * k ..][0..k]);
+            },
+            .corrupt, .io => {
+                failed[@intCast(answers.files[query])] += 1;
+                try testing.expect(answers.pages[query] >= 0);
+            },
+            else => return error.UnexpectedOutcome,
+        };
+    }
+    for (failed) |count| try testing.expect(count > 0);
 }
 
 test "the order in which pages arrive changes nothing" {

@@ -1,0 +1,207 @@
+"""What stands where in the files of an index: the one table that the fuzzer knows of docs/FORMAT.md.
+
+Each file is a run of entries, one after another: (kind, name) is one number, (kind, name, count) an array
+whose count follows from the numbers before it, and an ``align`` skips to the next multiple. Where a format
+changes, change it here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: Little-endian numbers, by the names that the table uses.
+KINDS: Final = {
+    "u8": "<B",
+    "u16": "<H",
+    "i32": "<i",
+    "u32": "<I",
+    "i64": "<q",
+    "u64": "<Q",
+    "f32": "<f",
+    "f64": "<d",
+}
+
+Numbers = Mapping[str, int]
+Count = Callable[[Numbers], int]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A number, or an array of them, in a file."""
+
+    name: str
+    kind: str
+    at: int
+    count: int = 1
+
+    @property
+    def size(self) -> int:
+        return struct.calcsize(KINDS[self.kind])
+
+
+def _groups(numbers: Numbers) -> int:
+    return -(-numbers["n"] // 16)
+
+
+CODES: Final = (
+    ("u64", "magic"),
+    ("u32", "format_version"),
+    ("u32", "entry_vertex"),
+    ("u64", "n"),
+    ("u32", "dim_in"),
+    ("u32", "dim_code"),
+    ("i32", "metric"),
+    ("u32", "memory_bits"),
+    ("u32", "record_bits"),
+    ("u32", "center_count"),
+    ("u64", "rotation_seed"),
+    ("f32", "tan_upper"),
+    ("f32", "tan_full"),
+    ("f32", "norm2_per_f2"),
+    ("f32", "remote_norm2"),
+    ("u32", "reserved", lambda h: 14),
+    ("f32", "mean", lambda h: h["dim_in"]),
+    ("f32", "centers", lambda h: h["dim_code"] * h["center_count"]),
+    ("align", 64),
+    ("u8", "codes", lambda h: h["n"] * h["dim_code"] * h["memory_bits"] // 8),
+    ("align", 64),
+    ("u16", "factors", lambda h: 2 * h["n"]),
+    ("u8", "center_ids", lambda h: h["n"]),
+)
+
+LINKS: Final = (
+    ("u64", "magic"),
+    ("u64", "n"),
+    ("u32", "links_built"),
+    ("u32", "zero"),
+    ("u64", "heap_bytes"),
+    ("u8", "code_lengths", lambda h: 66),
+    ("u8", "zeros", lambda h: 30),
+    ("u64", "groups", lambda h: _groups(h) + 1),
+    ("u8", "list_lengths", lambda h: 16 * _groups(h)),
+    ("u8", "heap", lambda h: h["heap_bytes"]),
+    ("u8", "tiers", lambda h: h["n"] * ((3 * h["links_built"] + 7) // 8)),
+)
+
+PAGE_STARTS: Final = (
+    ("u64", "magic"),
+    ("u32", "pages"),
+    ("u32", "n"),
+    ("u32", "low_bits"),
+    ("u32", "zero"),
+    ("u8", "low", lambda h: -(-h["pages"] * h["low_bits"] // 8)),
+    ("u8", "high", lambda h: -(-(h["pages"] + (h["n"] >> h["low_bits"]) + 1) // 8)),
+)
+
+PAGES: Final = (
+    ("u64", "magic"),
+    ("u64", "checksum"),
+    ("u32", "page_size"),
+    ("u32", "page_count"),
+    ("u32", "salt"),
+    ("u32", "lower_bytes"),
+    ("u8", "longest"),
+    ("u8", "code_lengths", lambda h: 27 * 33),
+)
+
+#: A data page; ``lower_bytes`` and ``longest`` are of the header, and what is left of the page are lists.
+PAGE: Final = (
+    ("u64", "checksum"),
+    ("u32", "number"),
+    ("u32", "first_vertex"),
+    ("u32", "salt"),
+    ("u16", "records"),
+    ("u16", "lists_at"),
+    ("u8", "lower", lambda h: h["records"] * h["lower_bytes"]),
+    ("f32", "offsets", lambda h: h["records"]),
+    ("u16", "ratios", lambda h: h["records"]),
+    ("u8", "colors", lambda h: h["records"]),
+    ("u16", "list_ends", lambda h: h["records"] if h["longest"] else 0),
+)
+
+POSTINGS: Final = (
+    ("u64", "magic"),
+    ("u64", "checksum"),
+    ("u32", "version"),
+    ("u32", "column_count"),
+    ("u64", "n"),
+    ("u64", "directory_size"),
+    ("u64", "file_size"),
+    ("u64", "generation"),
+    ("u64", "zero"),
+)
+
+POSTINGS_COLUMN: Final = (
+    ("u32", "name_at"),
+    ("u32", "name_size"),
+    ("u32", "type"),
+    ("u32", "form"),
+    ("u64", "nulls"),
+    ("u64", "entries"),
+    ("u64", "distinct"),
+    ("u64", "part_at"),
+    ("u64", "part_size"),
+    ("u64", "part_checksum"),
+    ("u64", "signatures_at"),
+    ("u64", "signatures_checksum"),
+)
+
+TABLES: Final[dict[str, tuple[Any, ...]]] = {
+    "codes.bin": CODES,
+    "links.bin": LINKS,
+    "page_starts.bin": PAGE_STARTS,
+    "pages.bin": PAGES,
+    "columns.postings": POSTINGS,
+}
+
+
+def walk(
+    table: tuple[Any, ...], data: bytes, at: int = 0, known: Numbers | None = None
+) -> tuple[list[Field], dict[str, int], int]:
+    """The fields of `table` from `at` on, the numbers among them, and where they end."""
+    fields: list[Field] = []
+    numbers: dict[str, Any] = dict(known or {})
+    for entry in table:
+        if entry[0] == "align":
+            at = -(-at // entry[1]) * entry[1]
+            continue
+        kind, name = entry[0], entry[1]
+        count = entry[2](numbers) if len(entry) > 2 else 1
+        field = Field(name, kind, at, count)
+        if len(entry) == 2:
+            numbers[name] = struct.unpack_from(KINDS[kind], data, at)[0]
+        if count:
+            fields.append(field)
+        at += field.size * count
+    return fields, numbers, at
+
+
+def fields_of(name: str, data: bytes) -> Iterator[Field]:
+    """All fields of a sound file of the table."""
+    fields, numbers, at = walk(TABLES[name], data)
+    yield from fields
+    if name == "pages.bin":
+        size = numbers["page_size"]
+        for page in range(numbers["page_count"]):
+            begin = (page + 1) * size
+            known = {name: numbers[name] for name in ("lower_bytes", "longest")}
+            own, _, end = walk(PAGE, data, begin, known)
+            yield from own
+            if end < begin + size:
+                yield Field("lists", "u8", end, begin + size - end)
+    elif name == "columns.postings":
+        for _ in range(numbers["column_count"]):
+            own, column, at = walk(POSTINGS_COLUMN, data, at)
+            yield from own
+            for part, bytes_ in (
+                ("part", column["part_size"]),
+                ("signatures", 8 * numbers["n"] if column["signatures_at"] else 0),
+            ):
+                for kind in ("u64", "u32", "u8"):
+                    if bytes_ >= 8:
+                        yield Field(part, kind, column[f"{part}_at"], bytes_ // struct.calcsize(KINDS[kind]))
+        if at < numbers["directory_size"]:
+            yield Field("names", "u8", at, numbers["directory_size"] - at)

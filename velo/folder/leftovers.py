@@ -1,0 +1,124 @@
+"""What killed processes leave in an index folder and beside it: put back where it belongs, or removed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from velo.errors import VeloError
+from velo.folder.manifest import MANIFEST_FILE, read_manifest
+
+__all__ = ["MARKER", "building_folder", "clean_folder", "old_prefix", "settle"]
+
+#: Stands in a folder under construction, locked by who builds (zig/src/index/folder.zig).
+MARKER: Final = "building"
+_COLLECTION_FILE: Final = "collection.json"
+#: Files of ours that no manifest names: work, and what was about to take its name.
+_WORK: Final = re.compile(
+    r"[a-z_]+\.work(\.tmp)?|manifest\.json\.tmp|(columns.*|ids\.arrow|collection\.json)\.part"
+)
+
+
+def building_folder(target: Path) -> Path:
+    """Where what shall take the place of `target` is built."""
+    return target.parent / f".{target.name}.building"
+
+
+def old_prefix(target: Path) -> str:
+    """How folders are called in which `target` waits for its successor, and then for its removal."""
+    return f".{target.name}.old-"
+
+
+def settle(target: Path) -> list[str]:
+    """End an exchange of folders that was killed: the old one is put back where the new one had not come.
+
+    Nothing is done while another process builds there.
+
+    Returns
+    -------
+    list of str
+        The names of what was put back or removed.
+    """
+    done: list[str] = []
+    with contextlib.suppress(OSError):
+        olds = [entry for entry in target.parent.iterdir() if entry.name.startswith(old_prefix(target))]
+        for beside in olds:
+            with _unlocked(building_folder(target)) as free:
+                if not free:
+                    return done
+                if not target.exists() and (beside / "old").is_dir():
+                    os.rename(beside / "old", target)
+                shutil.rmtree(beside, ignore_errors=True)
+                done.append(beside.name)
+    return done
+
+
+def clean_folder(target: Path) -> list[str]:
+    """Remove what killed processes left in an index or a collection, and beside it.
+
+    What a build could go on from goes too. Files of others stay, and so does all of a build that lives.
+
+    Returns
+    -------
+    list of str
+        The names of what was put back or removed.
+    """
+    done = settle(target)
+    fresh = building_folder(target)
+    if fresh.is_dir():
+        with _unlocked(fresh) as free:
+            if free:
+                shutil.rmtree(fresh, ignore_errors=True)
+                done.append(fresh.name)
+    folders = [target]
+    if (target / _COLLECTION_FILE).is_file():
+        folders += [entry for entry in sorted(target.iterdir()) if re.fullmatch(r"shard-\d{5}", entry.name)]
+    for folder in folders:
+        done += [name if folder == target else f"{folder.name}/{name}" for name in _clean_inside(folder)]
+    return done
+
+
+def _clean_inside(folder: Path) -> list[str]:
+    if not ((folder / MANIFEST_FILE).is_file() or (folder / _COLLECTION_FILE).is_file()):
+        return []  # an unfinished build: all that is there is work
+    named: frozenset[str] = frozenset()
+    with contextlib.suppress(VeloError):
+        named = frozenset(read_manifest(folder).files)
+    removed = []
+    with _unlocked(folder / MARKER) as free:
+        if not free:
+            return []
+        for entry in sorted(folder.iterdir()):
+            ours = _WORK.fullmatch(entry.name) or (named and entry.name.startswith("columns."))
+            if entry.is_file() and ours and entry.name not in named:
+                entry.unlink(missing_ok=True)
+                removed.append(entry.name)
+        if (folder / MARKER).is_file():
+            (folder / MARKER).unlink()
+            removed.append(MARKER)
+    return removed
+
+
+@contextlib.contextmanager
+def _unlocked(path: Path) -> Iterator[bool]:
+    """Whether no process builds there; while this lasts none begins to."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        yield True  # nothing there to be locked
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(handle)

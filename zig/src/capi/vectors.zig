@@ -1,0 +1,50 @@
+//! velo_vectors of velo.h: the vectors of an index that was built without them.
+const index = @import("index");
+const common = @import("common.zig");
+const std = @import("std");
+const ok = common.ok;
+
+const Vectors = struct { store: index.vectors.Store, process: i32 };
+
+export fn velo_vectors_open(path: ?[*:0]const u8, dim: u32, dtype: i32, order: ?[*]const u32, count: u64, vectors_out: ?*?*Vectors) i32 {
+    const folder = path orelse return common.null_argument("path");
+    const rows = order orelse return common.null_argument("order");
+    const out = vectors_out orelse return common.null_argument("vectors_out");
+    const element = std.enums.fromInt(index.Dtype, dtype) orelse return common.fail(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{dtype});
+    const own = common.allocator.create(Vectors) catch return common.out_of_memory();
+    var diagnostic: index.Diagnostic = .{};
+    const store = index.vectors.Store.open(common.allocator, std.mem.span(folder), dim, element, rows[0..@intCast(count)], &diagnostic) catch |err| {
+        common.allocator.destroy(own);
+        return common.fail_index(err, &diagnostic);
+    };
+    own.* = .{ .store = store, .process = common.process() };
+    out.* = own;
+    return ok;
+}
+
+export fn velo_vectors_add(vectors: ?*Vectors, rows: ?*const anyopaque, row_count: u64, row_stride: u64) i32 {
+    const own = vectors orelse return common.null_argument("vectors");
+    if (own.process != common.process()) return common.forked();
+    if (row_count == 0) return ok;
+    const bytes: [*]const u8 = @ptrCast(rows orelse return common.null_argument("rows"));
+    var diagnostic: index.Diagnostic = .{};
+    own.store.add(bytes, row_count, row_stride, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
+    return ok;
+}
+
+export fn velo_vectors_commit(vectors: ?*Vectors) i32 {
+    const own = vectors orelse return common.null_argument("vectors");
+    if (own.process != common.process()) return common.forked();
+    var diagnostic: index.Diagnostic = .{};
+    own.store.commit(&diagnostic) catch |err| return common.fail_index(err, &diagnostic);
+    return ok;
+}
+
+export fn velo_vectors_close(vectors: ?*Vectors) i32 {
+    const own = vectors orelse return ok;
+    // A child's copy: what it points to is the parent's.
+    if (own.process != common.process()) return ok;
+    own.store.close();
+    common.allocator.destroy(own);
+    return ok;
+}
