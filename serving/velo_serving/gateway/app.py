@@ -255,20 +255,22 @@ class _Gate:
     async def _read(self, request: Request) -> bytes:
         limit = self._limits.body_bytes_max
         announced = request.headers.get("content-length", "")
-        too_large = announced.isdigit() and int(announced) > limit
         parts: list[bytes] = []
         size = kept = 0
-        refusal: Exception | None = None
+        too_large = BodyTooLargeError(f"the body is above the limit of {limit} bytes")
+        refusal: Exception | None = too_large if announced.isdigit() and int(announced) > limit else None
         try:
             async for part in request.stream():
                 size += len(part)
-                if too_large or size > limit:
-                    refusal = BodyTooLargeError(f"the body is above the limit of {limit} bytes")
+                if size > limit:
+                    refusal = too_large
                 elif self._bytes_arriving + len(part) > self._limits.bodies_bytes_max:
                     refusal = QueueFullError(f"bodies of {self._bytes_arriving} bytes are arriving already")
                 if refusal is not None:
                     # Read on and keep nothing: who is still sending would not see an answer given now.
                     parts.clear()
+                    self._bytes_arriving -= kept
+                    kept = 0
                     if size > self._limits.body_discard_bytes_max:
                         break
                     continue
