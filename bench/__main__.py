@@ -1,4 +1,4 @@
-"""``python -m bench``: report, ladder, cache, layout, sweep, filters, hard, store, score, data, machine."""
+"""``python -m bench``: report, ladder, cache, layout, sweep, filters, hard, serve, store, score, data."""
 
 from __future__ import annotations
 
@@ -111,6 +111,16 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--filters", action="store_true", help="recall under filters instead")
     sub.add_argument("--tables", action="store_true", help="measure nothing: the report from what is kept")
     sub.add_argument("--threads", type=int, default=2)
+
+    sub = commands.add_parser(
+        "serve", help="the road to the shards, the gateway, and who waits when one dies"
+    )
+    sub.add_argument("collection", type=Path, help="four shards: velo build VECTORS PATH --shards 4")
+    sub.add_argument("queries", type=Path, help="a file of vectors")
+    sub.add_argument("--seconds", type=float, default=5.0, help="of each throughput")
+    sub.add_argument("--no-ray", action="store_true", help="leave out Ray's own calls")
+    sub.add_argument("--out", type=Path, default=Path("docs/results"))
+    sub.add_argument("--name", default="sample")
 
     sub = commands.add_parser("store", help="the metadata store: writing it, checking and resolving filters")
     sub.add_argument("--rows", type=int, default=1_000_000)
@@ -229,6 +239,20 @@ def run_steps(arguments: argparse.Namespace) -> None:
     show(arguments.out, name)
 
 
+def run_serve(arguments: argparse.Namespace) -> None:
+    from bench.commands import serve  # it needs the serving packages, which no other command does
+
+    serve.run(
+        arguments.collection,
+        arguments.queries,
+        seconds=arguments.seconds,
+        ray=not arguments.no_ray,
+        out=arguments.out,
+        name=arguments.name,
+    )
+    show(arguments.out, f"serve-{arguments.name}")
+
+
 def run_hard(arguments: argparse.Namespace) -> None:
     data = arguments.data.resolve()
     run = hard.Run(
@@ -282,6 +306,8 @@ def main() -> None:
                 sweep.finish(dataset, arguments.run, arguments.out, arguments.name)
             case "hard":
                 run_hard(arguments)
+            case "serve":
+                run_serve(arguments)
             case "store":
                 store.run(arguments.rows, arguments.distinct)
             case "data":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from velo.errors import InvalidArgumentError
 from velo_serving.errors import UnknownCollectionError
@@ -23,6 +24,8 @@ class ServedCollection:
     n, dim : int
     metric : str
     router : Router
+    processes : tuple
+        The shards' ``ShardProcess``, where there are any.
     """
 
     name: str
@@ -30,6 +33,7 @@ class ServedCollection:
     dim: int
     metric: str
     router: Router
+    processes: tuple[Any, ...] = ()
 
 
 class Backend:
@@ -56,6 +60,7 @@ class Backend:
             raise InvalidArgumentError("two collections have the same name", argument="collections")
         self._on_close = on_close
         self._started = False
+        self._draining = False
 
     @property
     def collections(self) -> tuple[ServedCollection, ...]:
@@ -81,10 +86,21 @@ class Backend:
         except KeyError:
             raise UnknownCollectionError(f"no collection {name!r} is served here; there is {known}") from None
 
+    def ready(self, shards: int | None = None) -> bool:
+        """Whether every collection has so many shards that can be asked, or all of its own; default: one."""
+        return self._started and all(
+            served.router.shards_up >= min(shards or 1, served.router.shards_total)
+            for served in self.collections
+        )
+
     @property
-    def ready(self) -> bool:
-        """Whether every collection has a shard that can be asked."""
-        return self._started and all(served.router.shards_up > 0 for served in self.collections)
+    def draining(self) -> bool:
+        """Whether new requests should go elsewhere; those that come are still answered."""
+        return self._draining
+
+    def drain(self) -> None:
+        """Be ready no more, and go on answering."""
+        self._draining = True
 
     async def start(self) -> None:
         """Ask all shards how they are, once now and then regularly."""

@@ -108,6 +108,8 @@ class Collection:
     metric : {"l2", "ip", "cosine"}
     shards : tuple of ShardEntry
         In the order of their first rows.
+    version : str
+        Shards of two versions are never merged into one answer; "" where the file names none.
     """
 
     name: str
@@ -116,6 +118,7 @@ class Collection:
     dim: int
     metric: str
     shards: tuple[ShardEntry, ...]
+    version: str = ""
 
 
 def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
@@ -236,7 +239,10 @@ def _read_sharded(folder: Path, name: str) -> Collection:
         first_row_expected += entry["rows"]
     if first_row_expected != document["n"]:
         raise wrong("n", f"is {document['n']}, but the shards hold {first_row_expected} rows")
-    return Collection(name, folder, document["n"], document["dim"], document["metric"], tuple(shards))
+    named = document.get("version", "")
+    if not isinstance(named, str):
+        raise wrong("version", "must be text")
+    return Collection(name, folder, document["n"], document["dim"], document["metric"], tuple(shards), named)
 
 
 def _is_count(value: Any) -> bool:

@@ -17,11 +17,14 @@ __all__ = [
     "ClusterExistsError",
     "CollectionFormatError",
     "DeadlineExceededError",
+    "FrameTooLargeError",
     "MalformedBodyError",
     "NoShardAnsweredError",
     "NotAcceptableError",
     "PlacementError",
     "PortInUseError",
+    "ProtocolError",
+    "ProtocolVersionError",
     "QueueFullError",
     "RemoteError",
     "ServingError",
@@ -30,6 +33,7 @@ __all__ = [
     "ShuttingDownError",
     "UnknownCollectionError",
     "UnsupportedMediaTypeError",
+    "WrongTokenError",
 ]
 
 
@@ -43,6 +47,22 @@ class ShardNotHereError(ServingError, NotAnIndexError):
 
 class ShardUnavailableError(ServingError):
     """A shard cannot be reached at the moment: its process died, restarts, or does not answer."""
+
+
+class ProtocolError(ServingError, FormatError):
+    """What came over a connection between router and shard is not what the protocol allows."""
+
+
+class ProtocolVersionError(ProtocolError):
+    """The other side of a connection speaks another version of the protocol."""
+
+
+class FrameTooLargeError(ProtocolError):
+    """A frame is above the limit of bytes."""
+
+
+class WrongTokenError(ProtocolError):
+    """A connection was opened without the secret that the shard asks for."""
 
 
 class NoShardAnsweredError(ServingError):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from velo.errors import DimensionMismatchError
 from velo_serving.backend import Backend, ServedCollection
 from velo_serving.collection import Collection, read_collection
+from velo_serving.hits import with_rows
 from velo_serving.router import Router, RouterLimits
 from velo_serving.shard import IndexOpener, Shard, open_velo_index
-from velo_serving.types import SearchRequest, ShardHealth, ShardReply
+from velo_serving.types import Hits, SearchRequest, ShardHealth, ShardReply
 
-__all__ = ["LocalChannel", "local_limits", "open_local_backend", "open_shards"]
+__all__ = ["LocalChannel", "open_local_backend", "open_shards"]
 
 
 class LocalChannel:
@@ -28,18 +29,30 @@ class LocalChannel:
         """Name of the shard."""
         return self._shard.name
 
-    async def search(self, batch: Sequence[SearchRequest]) -> list[ShardReply]:
-        """Answer a batch."""
-        return await self._shard.search(batch)
+    def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
+        """Search in this event loop; canceling ends it."""
+        return asyncio.ensure_future(self._search(request, timeout_s))
+
+    async def _search(self, request: SearchRequest, timeout_s: float) -> ShardReply:
+        reply = await self._shard.search(request, timeout_s)
+        return with_rows(reply) if isinstance(reply, Hits) else reply
 
     async def health(self) -> ShardHealth:
         """Say how the shard is; in a thread, because it may have to open the index again."""
         return await asyncio.to_thread(self._shard.health)
 
+    async def trial(self, timeout_s: float) -> bool:
+        """Let the shard show that searches still end."""
+        return await self._shard.trial(timeout_s)
 
-def local_limits() -> RouterLimits:
-    """Return the limits that suit shards of this process: a call costs little, so many may be under way."""
-    return RouterLimits(calls_in_flight_max=32, batch_queries_max=64)
+    def watch(self, lost: Callable[[str], None]) -> None:
+        """There is no connection to lose."""
+
+    def reset(self) -> None:
+        """There is no connection to let go of."""
+
+    async def close(self) -> None:
+        """The shard belongs to whoever opened it."""
 
 
 def open_shards(
@@ -127,9 +140,7 @@ def open_local_backend(
             collection = read_collection(path)
             own = open_shards(collection, opener=opener, **options)
             shards += own
-            router = Router(
-                collection.name, [LocalChannel(shard) for shard in own], limits=limits or local_limits()
-            )
+            router = Router(collection.name, [LocalChannel(shard) for shard in own], limits=limits)
             healths = [shard.health() for shard in own]
             served.append(
                 ServedCollection(

@@ -14,6 +14,9 @@ from velo_serving.types import Hits, IdArray, MetadataRow, SearchRequest
 
 __all__ = ["merge", "merge_top_k"]
 
+#: One query with so many hits of all shards together is merged without numpy.
+SMALL_MAX = 400
+
 
 def merge(parts: Sequence[Hits], request: SearchRequest) -> Hits:
     """One answer to a request, of the parts that its shards found.
@@ -57,6 +60,8 @@ def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
     """
     assert len(parts) > 0
     assert k >= 1
+    if len(parts[0].counts) == 1 and sum(part.distances.shape[1] for part in parts) <= SMALL_MAX:
+        return _merge_small(parts, k)
     distances = np.concatenate([part.distances for part in parts], axis=1)
     valid = np.concatenate(
         [np.arange(part.distances.shape[1])[None, :] < part.counts[:, None] for part in parts], axis=1
@@ -92,6 +97,50 @@ def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
     )
 
 
+def _merge_small(parts: Sequence[Hits], k: int) -> Hits:
+    """One query with few hits: Python sorts forty tuples before numpy has made its first array."""
+    found: list[tuple[float, bool, Any, int, int]] = []
+    for number, part in enumerate(parts):
+        count = int(part.counts[0])
+        ids, distances = part.ids[0, :count].tolist(), part.distances[0, :count].tolist()
+        found += [
+            (distance, isinstance(one, str), one, number, place)
+            for place, (distance, one) in enumerate(zip(distances, ids, strict=True))
+        ]
+    found.sort()
+    del found[k:]
+    count = len(found)
+    merged_ids: IdArray
+    if all(part.ids.dtype.kind == "i" for part in parts):
+        merged_ids = np.full((1, k), -1, dtype=np.int64)
+    else:
+        merged_ids = np.full((1, k), None, dtype=object)
+    merged_distances = np.full((1, k), np.inf, dtype=np.float32)
+    merged_ids[0, :count] = [hit[2] for hit in found]
+    merged_distances[0, :count] = [hit[0] for hit in found]
+    metadata: list[list[MetadataRow]] | None = None
+    if not _lacks_metadata(parts):
+        rows = [part.metadata[0] if part.metadata is not None else [] for part in parts]
+        metadata = [[rows[number][place] for *_, number, place in found]]
+    return Hits(
+        ids=merged_ids,
+        distances=merged_distances,
+        counts=np.array([count], dtype=np.int64),
+        metadata=metadata,
+        reads=sum(part.reads for part in parts),
+        bytes_read=sum(part.bytes_read for part in parts),
+        shared_reads=sum(part.shared_reads for part in parts),
+        cache_hits=sum(part.cache_hits for part in parts),
+    )
+
+
+def _lacks_metadata(parts: Sequence[Hits]) -> bool:
+    """Whether some part with hits brought none, or no part brought any."""
+    return any(part.metadata is None and bool(part.counts.any()) for part in parts) or all(
+        part.metadata is None for part in parts
+    )
+
+
 def _order_int(
     ids: IdArray, distances: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.intp]:
@@ -118,9 +167,7 @@ def _order_object(
 def _merge_metadata(
     parts: Sequence[Hits], order: npt.NDArray[np.intp], counts: npt.NDArray[np.int64]
 ) -> list[list[MetadataRow]] | None:
-    if any(part.metadata is None and bool(part.counts.any()) for part in parts):
-        return None
-    if all(part.metadata is None for part in parts):
+    if _lacks_metadata(parts):
         return None
     # Column c of the concatenation is hit c - first[part] of that part.
     first = np.cumsum([0] + [part.distances.shape[1] for part in parts])

@@ -1,28 +1,31 @@
 """Shards as Ray actors, and the cluster that starts and stops them. The only file that imports Ray.
 
-Ray places processes, restarts them and carries bytes. What a shard does is in ``shard.py``; who waits for
-whom and what happens when an actor dies is in ``router.py``.
+Ray places processes, restarts them and says where they listen. Queries go over connections of our own
+(``wire``): what a shard does is in ``shard.py``; who waits for whom and what happens when an actor dies is in
+``router.py``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-# Before Ray is imported: it reads these once. Nothing here reports to anyone; and calls to an actor that died
-# fail after about one second instead of two, because to a router dead and restarting are the same.
+# Before Ray is imported: it reads these once. Nothing here reports to anyone; and to ask an actor that died
+# where it is fails after about one second instead of two.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_timeout_ms_task_wait_for_death_info", "50")
 
 import numpy as np
 import numpy.typing as npt
 
-from velo.errors import DimensionMismatchError, InvalidArgumentError, MissingDependencyError, VeloError
+from velo.errors import DimensionMismatchError, InvalidArgumentError, MissingDependencyError
 
 try:
     import ray
@@ -35,102 +38,75 @@ from velo_serving.collection import Collection, Pin, read_collection
 from velo_serving.errors import (
     ClusterExistsError,
     PlacementError,
-    ServingError,
     ShardUnavailableError,
+    ShuttingDownError,
+    UnknownCollectionError,
 )
-from velo_serving.grouping import fill_groups, follow_ups
 from velo_serving.local_backend import check_shard, split_memory
-from velo_serving.router import Router, RouterLimits, answer_of
+from velo_serving.router import Router, RouterLimits
+from velo_serving.router_thread import JOB_LIMITS, RouterThread
 from velo_serving.shard import Shard, ShardSpec
-from velo_serving.types import Answer, Failure, FilterForm, SearchRequest, ShardHealth, ShardReply
+from velo_serving.types import Answer, FilterForm, SearchRequest, ShardHealth
+from velo_serving.wire.channel import SocketChannel
+from velo_serving.wire.endpoint import Endpoint, abstract_path
+from velo_serving.wire.server import ShardHost, ShardServer
 
-__all__ = ["Cluster", "RayChannel", "ShardActor"]
+__all__ = ["Cluster", "ShardActor"]
 
 NAMESPACE = "velo"
 
-#: Calls of each group that an actor takes at once; health never waits behind searches.
-SEARCHES_AT_ONCE = 16
-HEALTH_AT_ONCE = 2
-
-#: Groups of which a follow-up asks for further rows.
-_FOLLOW_UPS_AT_ONCE = 4096
+#: Calls of Ray's that an actor takes at once: they ask how and where it is, never for a search.
+CALLS_AT_ONCE = 8
 
 #: A shard takes this much of a node's resource; the resource says where, not how many.
 PIN_SHARE = 0.001
 
 
 class ShardActor:
-    """A ``Shard`` as an actor: a shell. Its methods run in two groups, each with an event loop of its own."""
+    """A ``Shard`` as an actor: a shell that says where the shard listens, and how it is."""
 
-    def __init__(self, spec: ShardSpec) -> None:
+    def __init__(self, spec: ShardSpec, collection: Collection, token: str) -> None:
+        self._collection = collection
         self._shard = Shard(spec)
         self._shard.health()  # opens the index; where that fails, the cluster hears why from health()
+        self._host = ShardHost(ShardServer(self._shard, token=token, version=collection.version))
+        util: Any = ray.util
+        self._endpoint = self._host.start(path=abstract_path(spec.name), host=util.get_node_ip_address())
 
-    async def search(self, batch: Sequence[SearchRequest]) -> list[ShardReply]:
-        """Answer a batch."""
-        return await self._shard.search(batch)
+    async def endpoint(self) -> Endpoint:
+        """Where the shard listens."""
+        return self._endpoint
 
     async def health(self) -> ShardHealth:
         """Say how the shard is."""
-        return self._shard.health()
+        return dataclasses.replace(self._shard.health(), version=self._collection.version)
+
+    async def collection(self) -> Collection:
+        """What the shard is a part of."""
+        return self._collection
 
     async def close(self) -> None:
         """Release the index."""
+        self._host.close()
         self._shard.close()
 
 
 def _remote_class() -> Any:
-    """Return the actor class: shell methods sorted into concurrency groups, restarted whenever it dies."""
-    group: Any = ray.method
-
-    class Actor(ShardActor):
-        search = group(concurrency_group="search")(ShardActor.search)
-        health = group(concurrency_group="health")(ShardActor.health)
-        close = group(concurrency_group="health")(ShardActor.close)
-
-    Actor.__name__ = Actor.__qualname__ = "ShardActor"
+    """Return the actor class, restarted whenever it dies."""
     make: Any = ray.remote
-    return make(
-        max_restarts=-1,
-        # A search that died with its actor is not tried again there: the router answers without it, in time.
-        max_task_retries=0,
-        concurrency_groups={"search": SEARCHES_AT_ONCE, "health": HEALTH_AT_ONCE},
-    )(Actor)
+    return make(max_restarts=-1, max_task_retries=0, max_concurrency=CALLS_AT_ONCE)(ShardActor)
 
 
-class RayChannel:
-    """The way to a shard's actor."""
+def _channel(name: str, actor: Any) -> SocketChannel:
+    """The way to a shard: Ray is asked where it is when there is no connection, and for nothing else."""
 
-    def __init__(self, name: str, actor: Any) -> None:
-        self._name = name
-        self._actor = actor
-
-    @property
-    def name(self) -> str:
-        """Name of the shard."""
-        return self._name
-
-    async def search(self, batch: Sequence[SearchRequest]) -> list[ShardReply]:
-        """Answer a batch in the actor."""
-        return cast("list[ShardReply]", await self._reach(self._actor.search, list(batch)))
-
-    async def health(self) -> ShardHealth:
-        """Ask the actor how its shard is."""
-        return cast("ShardHealth", await self._reach(self._actor.health))
-
-    async def _reach(self, method: Any, *arguments: Any) -> Any:
+    async def locate() -> Endpoint:
         try:
-            return await method.remote(*arguments)
-        except ray_exceptions.RayTaskError as error:
-            # The actor lives and its method raised: hand on what it raised.
-            cause = error.cause
-            if isinstance(cause, VeloError):
-                raise cause from None
-            raise ServingError(f"shard {self._name} failed: {type(cause).__name__}: {cause}") from None
+            return cast("Endpoint", await actor.endpoint.remote())
         except ray_exceptions.RayError as error:
-            raise ShardUnavailableError(
-                f"shard {self._name} cannot be reached: {_first_line(error)}"
-            ) from None
+            raise ShardUnavailableError(f"shard {name} cannot be reached: {_first_line(error)}") from None
+
+    return SocketChannel(name, locate)
 
 
 def _first_line(error: BaseException) -> str:
@@ -145,10 +121,19 @@ class Cluster:
     collection : Collection
     """
 
-    def __init__(self, collection: Collection, actors: Sequence[Any], healths: Sequence[ShardHealth]) -> None:
+    def __init__(
+        self,
+        collection: Collection,
+        actors: Sequence[Any],
+        healths: Sequence[ShardHealth],
+        *,
+        owner: bool = True,
+    ) -> None:
         self.collection = collection
         self._actors = list(actors)
         self._healths = tuple(healths)
+        self._owner = owner
+        self._caller: RouterThread | None = None
 
     @classmethod
     def start(
@@ -203,19 +188,20 @@ class Cluster:
             _start_local_ray()
         budgets = split_memory(described, memory)
         remote_class = _remote_class()
+        token = secrets.token_urlsafe(32)
         actors: list[Any] = []
         try:
             for entry, budget in zip(described.shards, budgets, strict=True):
                 spec = entry.spec(memory=budget, threads=threads, io=io, plan=plan)
                 chosen = _pin_of(pin, entry.name) or entry.pin
                 options = _placement(chosen) | {
-                    "name": f"velo-{described.name}-shard-{entry.name}",
+                    "name": _actor_name(described.name, entry.name),
                     "namespace": NAMESPACE,
                     "lifetime": "detached" if detached else None,
                     "num_cpus": num_cpus,
                 }
                 try:
-                    actors.append(remote_class.options(**options).remote(spec))
+                    actors.append(remote_class.options(**options).remote(spec, described, token))
                 except ValueError as error:
                     if "already" not in str(error):
                         raise InvalidArgumentError(_first_line(error)) from None
@@ -228,6 +214,37 @@ class Cluster:
             _kill(actors)
             raise
         return cls(described, actors, healths)
+
+    @classmethod
+    def connect(cls, name: str, *, timeout_s: float = 30.0) -> Cluster:
+        """Find the running actors of a collection, which another process started; ``stop`` leaves them alone.
+
+        Parameters
+        ----------
+        name : str
+            Of the collection.
+        timeout_s : float
+            Time for all shards to say how they are.
+
+        Raises
+        ------
+        UnknownCollectionError
+            No actors of that name run.
+        """
+        try:
+            first = ray.get_actor(_actor_name(name, "0"), namespace=NAMESPACE)
+            described = cast("Collection", ray.get(first.collection.remote(), timeout=timeout_s))
+            actors = [
+                ray.get_actor(_actor_name(name, entry.name), namespace=NAMESPACE)
+                for entry in described.shards
+            ]
+        except ValueError:
+            raise UnknownCollectionError(f"no actors of a collection {name!r} run here") from None
+        except ray_exceptions.RayError as error:
+            raise ShardUnavailableError(
+                f"shard 0 of {name!r} does not answer: {_first_line(error)}"
+            ) from None
+        return cls(described, actors, _await_shards(described, actors, timeout_s), owner=False)
 
     @property
     def actors(self) -> tuple[Any, ...]:
@@ -243,19 +260,23 @@ class Cluster:
             Of the router; the default suits actors.
         """
         collection = self.collection
-        channels = [
-            RayChannel(entry.name, actor)
-            for entry, actor in zip(collection.shards, self._actors, strict=True)
-        ]
         first = self._healths[0]
         served = ServedCollection(
             collection.name,
             sum(health.n for health in self._healths),
             first.dim,
             first.metric,
-            Router(collection.name, channels, limits=limits),
+            self._router(limits),
         )
         return Backend([served])
+
+    def _router(self, limits: RouterLimits | None = None) -> Router:
+        channels = [
+            _channel(entry.name, actor)
+            for entry, actor in zip(self.collection.shards, self._actors, strict=True)
+        ]
+        identities = [health.identity for health in self._healths]
+        return Router(self.collection.name, channels, limits=limits, identities=identities)
 
     def search(
         self,
@@ -270,7 +291,7 @@ class Cluster:
         group_size: int = 1,
         timeout_s: float = 60.0,
     ) -> Answer:
-        """Search all shards from a job, without a gateway: one call a shard for all queries.
+        """Search all shards from a job, without a gateway.
 
         Parameters
         ----------
@@ -296,10 +317,7 @@ class Cluster:
             group_by=group_by,
             group_size=group_size,
         )
-        answer = self._ask(request, timeout_s)
-        for part in follow_ups(request, answer, _FOLLOW_UPS_AT_ONCE):
-            answer = fill_groups(answer, request, part, self._ask(part.request, timeout_s))
-        return answer
+        return self._ask(request, timeout_s)
 
     def range_search(
         self,
@@ -336,24 +354,20 @@ class Cluster:
         return self._ask(request, timeout_s)
 
     def _ask(self, request: SearchRequest, timeout_s: float) -> Answer:
-        batch = ray.put([request])  # once for all shards, however many queries it holds
-        asked = [actor.search.remote(batch) for actor in self._actors]
-        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
-        replies: list[tuple[str, ShardReply]] = []
-        for entry, one in zip(self.collection.shards, asked, strict=True):
-            reply: ShardReply = Failure("DeadlineExceededError", "no reply before the deadline", "deadline")
-            if one in ready:
-                try:
-                    reply = cast("list[ShardReply]", ray.get(one))[0]
-                except ray_exceptions.RayError as error:
-                    reply = Failure("ShardUnavailableError", _first_line(error))
-            replies.append((entry.name, reply))
-        return answer_of(self.collection.name, replies, request)
+        if not self._actors:
+            raise ShuttingDownError(f"the cluster of {self.collection.name!r} was stopped")
+        if self._caller is None:
+            self._caller = RouterThread(lambda: self._router(JOB_LIMITS))
+        return self._caller.search(request, timeout_s)
 
     def stop(self) -> None:
-        """End the actors for good; twice is once."""
+        """End the actors for good, unless another process started them; twice is once."""
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            caller.close()
         actors, self._actors = self._actors, []
-        _kill(actors)
+        if self._owner:
+            _kill(actors)
 
     def __enter__(self) -> Cluster:
         """Return this cluster."""
@@ -364,6 +378,10 @@ class Cluster:
     ) -> None:
         """Stop it."""
         self.stop()
+
+
+def _actor_name(collection: str, shard: str) -> str:
+    return f"velo-{collection}-shard-{shard}"
 
 
 def _request(queries: npt.ArrayLike, k: int, **options: Any) -> SearchRequest:

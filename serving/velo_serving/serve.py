@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from velo.errors import InvalidArgumentError, MissingDependencyError
@@ -30,6 +31,7 @@ except ImportError as error:
 
 from velo_serving.backend import Backend
 from velo_serving.local_backend import open_local_backend
+from velo_serving.processes import open_process_backend
 from velo_serving.router import RouterLimits
 
 __all__ = ["bind", "run", "serve_local", "serve_ray"]
@@ -51,8 +53,11 @@ def serve_local(
     limits: RouterLimits | None = None,
     gateway_limits: GatewayLimits | None = None,
     on_ready: Callable[[str], None] | None = None,
+    processes: bool = False,
+    ready_shards: int | None = None,
+    drain_s: float = 0.0,
 ) -> None:
-    """Serve indexes or sharded collections from this process until it is interrupted.
+    """Serve indexes or sharded collections from this machine until interrupted.
 
     Parameters
     ----------
@@ -67,6 +72,12 @@ def serve_local(
     gateway_limits : GatewayLimits, optional
     on_ready : callable, optional
         Called with the URL once searches are answered; default: print it.
+    processes : bool
+        Whether each shard gets a process of its own, started again when it dies; default: all in this one.
+    ready_shards : int, optional
+        As in ``create_app``.
+    drain_s : float
+        After SIGTERM requests are still taken for so long while ``/readyz`` sends new ones elsewhere.
 
     Raises
     ------
@@ -76,8 +87,17 @@ def serve_local(
         The index cannot be opened.
     """
     with bind(host, port) as listener:
-        backend = open_local_backend(path, limits=limits, memory=memory, threads=threads, io=io, plan=plan)
-        run(backend, listener, gateway_limits=gateway_limits, on_ready=on_ready)
+        options: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
+        open_backend = open_process_backend if processes else open_local_backend
+        backend = open_backend(path, limits=limits, **options)
+        run(
+            backend,
+            listener,
+            gateway_limits=gateway_limits,
+            on_ready=on_ready,
+            ready_shards=ready_shards,
+            drain_s=drain_s,
+        )
 
 
 def serve_ray(
@@ -95,6 +115,8 @@ def serve_ray(
     limits: RouterLimits | None = None,
     gateway_limits: GatewayLimits | None = None,
     on_ready: Callable[[str], None] | None = None,
+    ready_shards: int | None = None,
+    drain_s: float = 0.0,
 ) -> None:
     """Start a Ray actor for each shard, serve them until interrupted, stop them.
 
@@ -108,7 +130,7 @@ def serve_ray(
         Name of the collection.
     pin : str, optional
         ``resource:NAME`` or ``label:KEY=VALUE``; ``{shard}`` stands for a shard's name.
-    host, port, memory, threads, io, plan, limits, gateway_limits, on_ready
+    host, port, memory, threads, io, plan, limits, gateway_limits, on_ready, ready_shards, drain_s
         As in ``serve_local``.
     """
     from velo_serving.ray_actors import Cluster, ray_session
@@ -116,7 +138,14 @@ def serve_ray(
     with bind(host, port) as listener, ray_session(address):
         options: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
         with Cluster.start(path, name=name, pin=pin, **options) as cluster:
-            run(cluster.backend(limits=limits), listener, gateway_limits=gateway_limits, on_ready=on_ready)
+            run(
+                cluster.backend(limits=limits),
+                listener,
+                gateway_limits=gateway_limits,
+                on_ready=on_ready,
+                ready_shards=ready_shards,
+                drain_s=drain_s,
+            )
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -157,6 +186,8 @@ def run(
     *,
     gateway_limits: GatewayLimits | None = None,
     on_ready: Callable[[str], None] | None = None,
+    ready_shards: int | None = None,
+    drain_s: float = 0.0,
 ) -> None:
     """Serve a backend at a bound socket until SIGINT or SIGTERM; requests under way are answered first.
 
@@ -166,8 +197,11 @@ def run(
     listener : socket
     gateway_limits : GatewayLimits, optional
     on_ready : callable, optional
+    ready_shards : int, optional
+    drain_s : float
+        As in ``serve_local``. A second signal ends the wait.
     """
-    app = create_app(backend, limits=gateway_limits)
+    app = create_app(backend, limits=gateway_limits, ready_shards=ready_shards)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     _announce(app, f"http://{shown}:{port}", on_ready or _say)
@@ -182,11 +216,27 @@ def run(
         lifespan="on",
         http=bounded_protocol(gateway_limits or GatewayLimits()),
     )
-    _Server(config).run(sockets=[listener])
+    _Server(config, backend, drain_s).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
     """Ends on a signal without raising it again, so that what comes after serving is done too."""
+
+    def __init__(self, config: uvicorn.Config, backend: Backend, drain_s: float) -> None:
+        super().__init__(config)
+        self._backend = backend
+        self._drain_s = drain_s
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Be ready no more, and end after a while; at once where there is none, or on a second signal."""
+        first = not self._backend.draining
+        self._backend.drain()
+        if first and self._drain_s > 0 and sig == signal.SIGTERM:
+            end = threading.Timer(self._drain_s, super().handle_exit, (sig, None))
+            end.daemon = True
+            end.start()
+        else:
+            super().handle_exit(sig, frame)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,23 +1,27 @@
-"""One shard at work: opens an index, answers batches. It knows no Ray, no HTTP, no other shard."""
+"""One shard at work: opens an index, answers requests. It knows no Ray, no HTTP, no other shard."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import math
 import os
 import socket
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from velo.errors import FilterError, VeloError
+from velo.errors import FilterError, SearchTimeoutError, VeloError
 from velo.filters import from_sql
 from velo_serving.errors import ShardNotHereError, ShardUnavailableError
+from velo_serving.hits import concat_hits
+from velo_serving.loops import LoopThread
 from velo_serving.types import (
     Failure,
     FilterForm,
@@ -31,8 +35,20 @@ from velo_serving.types import (
 
 __all__ = ["IndexOpener", "Shard", "ShardSpec", "open_velo_index"]
 
-#: Deadlines are rounded up to this, so that requests a few milliseconds apart can share one native call.
+#: Deadlines are rounded up to this.
 TIMEOUT_STEP_S = 0.1
+
+#: Queries that go to the index in one call, plain ones and heavy ones, and calls of one request at once: what
+#: others wait for.
+PART_QUERIES = 64
+PART_HEAVY_QUERIES = 8
+PARTS_AT_ONCE = 2
+
+#: How often a search on trial looks whether another search has ended meanwhile.
+TRIAL_LOOK_S = 0.005
+
+#: A shard whose searches take processor time of less than this share of a trial does not work on any.
+WORK_SHARE_MIN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +86,26 @@ def open_velo_index(spec: ShardSpec) -> SearchIndex:
         given["memory"] = spec.memory
     if spec.threads is not None:
         given["threads"] = spec.threads
-    index: SearchIndex = velo.open(spec.path, **given)
-    return index
+    index = velo.open(spec.path, **given)
+    _warm(index)
+    opened: SearchIndex = index
+    return opened
+
+
+def _warm(index: Any) -> None:
+    """Load now what a first filter and a first row of metadata would load, while nobody waits."""
+    with contextlib.suppress(VeloError):  # a damaged page is told to the search that needs it
+        from_sql("a = 1")
+    info = index.info()
+    columns = list(info.get("columns", ()))[:1]
+    if columns:
+        one = np.ones((1, int(info["dim"])), dtype=np.float32)
+        with contextlib.suppress(VeloError):
+            index.search(one, 1, filter={columns[0]: {"$exists": True}}, return_metadata=columns)
 
 
 class Shard:
-    """An index that answers batches, and that can be asked how it is.
+    """An index that answers requests, and that can be asked how it is.
 
     A shard whose index cannot be opened exists all the same and says why, so that one bad disk does not take
     the process with it; asking for its health tries again.
@@ -88,6 +118,9 @@ class Shard:
         self._index: SearchIndex | None = None
         self._health = ShardHealth()
         self._closed = False
+        self._ended = 0  # searches that the index has answered
+        # Filters are compiled and rows read in a loop of their own: the loop that hears requests stays free.
+        self._aside = LoopThread(f"velo-shard-{spec.name}")
 
     @property
     def name(self) -> str:
@@ -133,11 +166,18 @@ class Shard:
             index, self._index = self._index, None
         if index is not None:
             index.close()
+        self._aside.close()
 
-    async def search(self, batch: Sequence[SearchRequest]) -> list[ShardReply]:
-        """Answer every request of a batch; an error of one does not touch the others.
+    async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
+        """Answer a request; what is wrong with it is a ``Failure``.
 
-        Requests that share k, recall, list size and columns go to the index in one call, each with a filter.
+        Many queries are searched in parts, so that a request that comes meanwhile waits for a part alone.
+
+        Parameters
+        ----------
+        request : SearchRequest
+        timeout_s : float, optional
+            Seconds that are left for it.
 
         Raises
         ------
@@ -147,77 +187,137 @@ class Shard:
         index = self._index
         if index is None:
             raise ShardUnavailableError(f"shard {self.name} has no open index")
-        groups: dict[Any, list[int]] = defaultdict(list)
-        for place, request in enumerate(batch):
-            columns = request.return_metadata
-            kind = (request.group_by, request.group_size, request.radius)
-            key = (request.k, request.recall, request.list_size, columns, request.queries.shape[1], kind)
-            groups[key].append(place)
-        replies: list[ShardReply | None] = [None] * len(batch)
+        if _is_heavy(request):
+            return await self._aside.run(self._reply(index, request, timeout_s, PART_HEAVY_QUERIES))
+        return await self._reply(index, request, timeout_s, PART_QUERIES)
 
-        async def answer(places: list[int]) -> None:
-            members = [batch[place] for place in places]
-            for place, reply in zip(places, await _answer_group(index, members), strict=True):
-                replies[place] = reply
+    async def trial(self, timeout_s: float) -> bool:
+        """Show that searches still end: one of our own, or any other.
 
-        await asyncio.gather(*(answer(places) for places in groups.values()))
-        return [reply for reply in replies if reply is not None]
+        Health answers come from memory. This comes from where answers come from.
+
+        Parameters
+        ----------
+        timeout_s : float
+
+        Returns
+        -------
+        bool
+            True if a search ended. False if none did in time while the processor was at work on some: a few
+            heavy ones take longer than any trial.
+
+        Raises
+        ------
+        ShardUnavailableError
+            The shard has no open index.
+        SearchTimeoutError
+            No search ended in time, and nothing works on any: the disk is gone, or a lock.
+        """
+        index = self._index
+        if index is None:
+            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        request = SearchRequest(np.ones((1, self._health.dim), dtype=np.float32), 1)
+        ended, worked_s = self._ended, _worked_s()
+        own = asyncio.ensure_future(_search(index, request, timeout_s))
+        deadline = time.monotonic() + timeout_s
+        try:
+            while not own.done() and self._ended == ended and time.monotonic() < deadline:
+                await asyncio.wait({own}, timeout=TRIAL_LOOK_S)
+            # A page that is damaged is told to those who need it: such a search has ended, too.
+            if self._ended != ended or (own.done() and not isinstance(own.exception(), SearchTimeoutError)):
+                return True
+            if _worked_s() - worked_s < timeout_s * WORK_SHARE_MIN:
+                raise SearchTimeoutError(f"no search of shard {self.name} ended within {timeout_s:g} s")
+            return False
+        finally:
+            own.cancel()
+
+    async def _reply(
+        self, index: SearchIndex, request: SearchRequest, timeout_s: float | None, part_queries: int
+    ) -> ShardReply:
+        try:
+            return await self._answer(index, request, timeout_s, part_queries)
+        except Exception as error:
+            return await _blame(index, request, error)
+
+    async def _answer(
+        self, index: SearchIndex, request: SearchRequest, timeout_s: float | None, part_queries: int
+    ) -> Hits:
+        count = len(request.queries)
+        if count <= part_queries:
+            return await self._ending(_search(index, request, timeout_s))
+        parts = [
+            _part_of(request, start, min(start + part_queries, count))
+            for start in range(0, count, part_queries)
+        ]
+        found: list[Hits | None] = [None] * len(parts)
+        rest = iter(enumerate(parts))
+
+        async def take() -> None:
+            for place, part in rest:
+                found[place] = await self._ending(_search(index, part, timeout_s))
+
+        # In their order, as many at once as keep an index at work from one to the next.
+        takers = [asyncio.ensure_future(take()) for _ in range(PARTS_AT_ONCE)]
+        try:
+            await asyncio.gather(*takers)
+        finally:
+            for taker in takers:
+                taker.cancel()
+        return concat_hits([hits for hits in found if hits is not None])
+
+    async def _ending(self, searching: Awaitable[Hits]) -> Hits:
+        found = await searching
+        self._ended += 1
+        return found
 
 
-async def _answer_group(index: SearchIndex, requests: Sequence[SearchRequest]) -> list[ShardReply]:
-    try:
-        hits = await _search_together(index, requests)
-    except Exception as error:
-        if len(requests) == 1:
-            return [await _blame(index, requests[0], error)]
-        # Somebody in the group is at fault, or was unlucky: each alone, so that the others get their answers.
-        alone = await asyncio.gather(*(_answer_group(index, [request]) for request in requests))
-        return [replies[0] for replies in alone]
-    return list(hits)
+def _worked_s() -> float:
+    """Processor time of this process without the thread that asks: what searches, compiles and merges."""
+    return time.process_time() - time.thread_time()
 
 
-async def _search_together(index: SearchIndex, requests: Sequence[SearchRequest]) -> list[Hits]:
-    first = requests[0]
-    queries = (
-        first.queries if len(requests) == 1 else np.concatenate([request.queries for request in requests])
+def _is_heavy(request: SearchRequest) -> bool:
+    """Whether a search may keep the interpreter, or a query the index, for more than a millisecond or two."""
+    return (
+        request.filters is not None
+        or request.group_by is not None
+        or request.radius is not None
+        or request.return_metadata is not None
     )
+
+
+def _part_of(request: SearchRequest, start: int, stop: int) -> SearchRequest:
+    filters = request.filters
+    if filters is not None and len(filters) > 1:
+        filters = filters[start:stop]
+    return dataclasses.replace(request, queries=request.queries[start:stop], filters=filters)
+
+
+async def _search(index: SearchIndex, request: SearchRequest, timeout_s: float | None) -> Hits:
+    columns = request.return_metadata
     options: dict[str, Any] = {
-        "filter": _filter_argument(requests, len(queries)),
-        "recall": first.recall,
-        "list_size": first.list_size,
-        "return_metadata": list(first.return_metadata) if first.return_metadata is not None else None,
-        "timeout_s": _timeout_of(requests),
+        "filter": _filter_argument(request),
+        "recall": request.recall,
+        "list_size": request.list_size,
+        "return_metadata": None if columns is None else list(columns),
+        "timeout_s": _rounded(timeout_s),
     }
-    if first.radius is not None:
-        found = await index.range_search_async(queries, first.radius, limit=first.k, **options)
-        whole = _of_ranges(found)
-    elif first.group_by is not None:
-        grouping: dict[str, Any] = {"group_by": first.group_by, "group_size": first.group_size}
-        whole = _of_groups(await index.search_async(queries, first.k, **grouping, **options))
-    else:
-        result = await index.search_async(queries, first.k, **options)
-        whole = _hits_of(result, with_metadata=first.return_metadata is not None)
-    if len(requests) == 1:
-        return [whole.hits()]
-    parts = []
-    start = 0
-    for request in requests:
-        stop = start + len(request.queries)
-        parts.append(whole.hits(start, stop))
-        start = stop
-    return parts
+    queries = request.queries
+    if request.radius is not None:
+        return _of_ranges(await index.range_search_async(queries, request.radius, limit=request.k, **options))
+    if request.group_by is not None:
+        options |= {"group_by": request.group_by, "group_size": request.group_size}
+        return _of_groups(await index.search_async(queries, request.k, **options))
+    return _of_nearest(await index.search_async(queries, request.k, **options))
 
 
-def _filter_argument(requests: Sequence[SearchRequest], query_count: int) -> FilterForm | list[Any] | None:
+def _filter_argument(request: SearchRequest) -> Any:
     """One filter for all queries where that is enough, else one each."""
-    filters = [request.filters[0] if request.filters else None for request in requests]
-    if all(request.filters is None or len(request.filters) == 1 for request in requests) and all(
-        one == filters[0] for one in filters
-    ):
-        return filters[0]
-    each = [_read(request.filter_of(query)) for request in requests for query in range(len(request.queries))]
-    assert len(each) == query_count
-    return each
+    filters = request.filters
+    if filters is None or len(filters) == 1:
+        return filters[0] if filters else None
+    return [_read(one) for one in filters]
 
 
 def _read(condition: FilterForm | None) -> Any:
@@ -225,12 +325,9 @@ def _read(condition: FilterForm | None) -> Any:
     return from_sql(condition) if isinstance(condition, str) else condition
 
 
-def _timeout_of(requests: Sequence[SearchRequest]) -> float | None:
-    timeouts = [request.timeout_s for request in requests]
-    if any(timeout is None for timeout in timeouts):
-        return None
-    longest = max(timeout for timeout in timeouts if timeout is not None)
-    return max(1, math.ceil(longest / TIMEOUT_STEP_S)) * TIMEOUT_STEP_S
+def _rounded(timeout_s: float | None) -> float | None:
+    """An index keeps what it has made ready for one set of options: few deadlines, few sets."""
+    return None if timeout_s is None else max(1, math.ceil(timeout_s / TIMEOUT_STEP_S)) * TIMEOUT_STEP_S
 
 
 async def _blame(index: SearchIndex, request: SearchRequest, error: Exception) -> Failure:
@@ -248,65 +345,27 @@ async def _blame(index: SearchIndex, request: SearchRequest, error: Exception) -
     return Failure.of(error)
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """A ``velo.SearchResult`` of several queries, to be cut by query."""
-
-    ids: Any
-    distances: Any
-    counts: Any
-    metadata: list[Any] | None
-    reads: Any
-    bytes_read: Any
-    shared_reads: Any
-    cache_hits: Any
-    groups: list[list[tuple[Any, int]]] | None = None
-    limited: Any = None
-
-    def hits(self, start: int = 0, stop: int | None = None) -> Hits:
-        rows = None
-        if self.metadata is not None:
-            rows = [table.to_pylist() for table in self.metadata[start:stop]]
-        return Hits(
-            ids=self.ids[start:stop],
-            distances=self.distances[start:stop],
-            counts=self.counts[start:stop],
-            metadata=rows,
-            reads=int(self.reads[start:stop].sum()),
-            bytes_read=int(self.bytes_read[start:stop].sum()),
-            shared_reads=int(self.shared_reads[start:stop].sum()),
-            cache_hits=int(self.cache_hits[start:stop].sum()),
-            groups=None if self.groups is None else self.groups[start:stop],
-            limited=None if self.limited is None else self.limited[start:stop],
-        )
-
-
-def _hits_of(result: Any, *, with_metadata: bool) -> _Result:
+def _of_nearest(result: Any) -> Hits:
+    """A ``velo.SearchResult`` of a matrix of queries."""
     counts = np.asarray(result.counts, dtype=np.int64)
-    metadata = None
-    if with_metadata:
-        assert isinstance(result.metadata, list)  # two-dimensional queries bring a table each
-        metadata = result.metadata
     ids, distances = np.asarray(result.ids), np.asarray(result.distances, dtype=np.float32)
-    return _cost_of(result, ids, distances, counts, metadata)
+    return _hits(result, ids, distances, counts, tables=result.metadata)
 
 
-def _of_ranges(result: Any) -> _Result:
+def _of_ranges(result: Any) -> Hits:
     """A ``velo.RangeResult`` with each query's hits in a row of its own."""
     counts = np.asarray(result.counts, np.int64)
     kept = np.arange(max(1, int(counts.max(initial=1))))[None, :] < counts[:, None]
-    metadata = None
+    tables = None
     if result.metadata is not None:
         ends = result.lims[1:].tolist()
         starts = result.lims[:-1].tolist()
-        metadata = [
-            result.metadata.slice(start, end - start) for start, end in zip(starts, ends, strict=True)
-        ]
+        tables = [result.metadata.slice(start, end - start) for start, end in zip(starts, ends, strict=True)]
     ids, distances = _in_rows(result.ids, result.distances, kept)
-    return _cost_of(result, ids, distances, counts, metadata, limited=np.asarray(result.limited))
+    return _hits(result, ids, distances, counts, tables=tables, limited=np.asarray(result.limited, np.bool_))
 
 
-def _of_groups(result: Any) -> _Result:
+def _of_groups(result: Any) -> Hits:
     """A ``velo.GroupedResult`` with the hits of a query's groups one after another in a row."""
     sizes = np.asarray(result.group_sizes, np.int64)
     counts = sizes.sum(axis=1)
@@ -317,7 +376,7 @@ def _of_groups(result: Any) -> _Result:
         list(zip(values, row.tolist(), strict=False))
         for values, row in zip(result.groups, sizes, strict=True)
     ]
-    return _cost_of(result, ids, distances, counts, result.metadata, groups=groups)
+    return _hits(result, ids, distances, counts, tables=result.metadata, groups=groups)
 
 
 def _in_rows(flat_ids: Any, flat_distances: Any, kept: Any) -> tuple[Any, Any]:
@@ -329,15 +388,13 @@ def _in_rows(flat_ids: Any, flat_distances: Any, kept: Any) -> tuple[Any, Any]:
     return ids, distances
 
 
-def _cost_of(
-    result: Any, ids: Any, distances: Any, counts: Any, metadata: list[Any] | None, **further: Any
-) -> _Result:
+def _hits(result: Any, ids: Any, distances: Any, counts: Any, **further: Any) -> Hits:
     stats = result.stats
-    nothing = np.zeros(len(counts), np.int64)
-    reads, bytes_read, shared_reads, cache_hits = (
-        np.asarray(stats.get(name, nothing)) for name in ("reads", "bytes_read", "shared_reads", "cache_hits")
-    )
-    return _Result(ids, distances, counts, metadata, reads, bytes_read, shared_reads, cache_hits, **further)
+    costs: dict[str, Any] = {}
+    for name in ("reads", "bytes_read", "shared_reads", "cache_hits"):
+        each = stats.get(name)
+        costs[name] = 0 if each is None else int(each.sum())
+    return Hits(ids, distances, counts, **costs, **further)
 
 
 def _health_of(index: SearchIndex, node: str) -> ShardHealth:
@@ -345,6 +402,7 @@ def _health_of(index: SearchIndex, node: str) -> ShardHealth:
     memory = info.get("memory_bytes", 0)
     device = info.get("device", "")
     return ShardHealth(
+        uuid=str(info.get("uuid", "")),
         n=int(info["n"]),
         dim=int(info["dim"]),
         metric=str(info["metric"]),
@@ -353,7 +411,6 @@ def _health_of(index: SearchIndex, node: str) -> ShardHealth:
         memory_bytes=sum(memory.values()) if isinstance(memory, Mapping) else int(memory),
         device=str(device.get("name", "")) if isinstance(device, Mapping) else str(device),
         details={
-            "uuid": info.get("uuid", ""),
             "plan": info.get("plan", ""),
             "ids": info.get("ids", ""),
             "columns": list(info.get("columns", ())),

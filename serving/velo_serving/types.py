@@ -1,8 +1,9 @@
-"""What travels between gateway, router and shards: data that pickles, and the contracts between the rooms."""
+"""What travels between gateway, router and shards: plain data, and the contracts between the rooms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -27,6 +28,7 @@ __all__ = [
     "ShardChannel",
     "ShardFailure",
     "ShardHealth",
+    "ShardIdentity",
     "ShardReply",
 ]
 
@@ -81,6 +83,8 @@ class SearchRequest:
     group_by: str | None = None
     group_size: int = 1
     radius: float | None = None
+    #: Kept by the codec: every shard is sent the same bytes.
+    encoded: Any = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         assert self.queries.ndim == 2
@@ -114,6 +118,9 @@ class Hits:
         Of a search by radius: whether there may be more.
     reads, bytes_read, shared_reads, cache_hits : int
         What the request cost, summed over its queries.
+    tables : list or None
+        Metadata as an index brings it, an Arrow table a query; whoever reads it makes rows of it
+        (``hits.with_rows``).
     """
 
     ids: IdArray
@@ -126,6 +133,7 @@ class Hits:
     cache_hits: int = 0
     groups: list[list[tuple[Any, int]]] | None = None
     limited: npt.NDArray[np.bool_] | None = None
+    tables: list[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +228,35 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardIdentity:
+    """Which index a shard serves: answers of another one must not be merged as if they were its own.
+
+    Attributes
+    ----------
+    uuid : str
+        Of the index.
+    dim : int
+    metric : str
+    version : str
+        Of the collection that the shard belongs to.
+    """
+
+    uuid: str
+    dim: int
+    metric: str
+    version: str = ""
+
+    def __str__(self) -> str:
+        version = f", version {self.version}" if self.version else ""
+        return f"{self.uuid or 'no uuid'} ({self.dim} dimensions, {self.metric}{version})"
+
+
+@dataclass(frozen=True, slots=True)
 class ShardHealth:
     """What a shard says of itself; ``failure`` is why it has no open index, if it has none."""
 
+    uuid: str = ""
+    version: str = ""
     n: int = 0
     dim: int = 0
     metric: str = ""
@@ -232,6 +266,11 @@ class ShardHealth:
     device: str = ""
     failure: Failure | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> ShardIdentity:
+        """Which index this is."""
+        return ShardIdentity(self.uuid, self.dim, self.metric, self.version)
 
 
 class SearchIndex(Protocol):
@@ -274,14 +313,29 @@ class SearchIndex(Protocol):
 
 
 class ShardChannel(Protocol):
-    """How the router reaches one shard: in this process, through Ray, or a fake in tests."""
+    """How the router reaches one shard: in this process, over a socket, or a fake in tests."""
 
     @property
     def name(self) -> str:
         """Name of the shard in answers, logs and metrics."""
 
-    async def search(self, batch: Sequence[SearchRequest]) -> Sequence[ShardReply]:
-        """Answer each request of the batch, or raise ``ShardUnavailableError``."""
+    def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
+        """Send a request; canceling the future ends the search at the shard.
+
+        The future holds the reply, or ``ShardUnavailableError`` where the shard cannot be reached.
+        """
 
     async def health(self) -> ShardHealth:
-        """Ask the shard how it is, or raise ``ShardUnavailableError``."""
+        """Connect if need be and ask the shard how it is, or raise ``ShardUnavailableError``."""
+
+    async def trial(self, timeout_s: float) -> bool:
+        """Let the shard show that searches still end there; as ``Shard.trial``."""
+
+    def watch(self, lost: Callable[[str], None]) -> None:
+        """Call back, with the reason, when the connection is lost."""
+
+    def reset(self) -> None:
+        """Let go of a connection that leads to a shard which does not answer; ``health`` makes a new one."""
+
+    async def close(self) -> None:
+        """Let go of everything."""

@@ -111,8 +111,7 @@ class VectorSearch:
 
     async def _gather(self, request: SearchRequest) -> Hits:
         parts: list[Hits] = []
-        for replies in await asyncio.gather(*(shard.search([request]) for shard in self._shards)):
-            reply = replies[0]
+        for reply in await asyncio.gather(*(shard.search(request) for shard in self._shards)):
             if isinstance(reply, Failure):
                 raise reply.to_error()  # a batch job wants all shards or an error, never a silent part
             parts.append(reply)

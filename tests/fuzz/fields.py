@@ -122,6 +122,23 @@ PAGE: Final = (
     ("u16", "list_ends", lambda h: h["records"] if h["longest"] else 0),
 )
 
+#: A page of vectors.bin; rows follow.
+VECTORS_PAGE: Final = (
+    ("u64", "checksum"),
+    ("u32", "number"),
+    ("u32", "salt"),
+)
+
+
+def vectors_page_size(manifest: Mapping[str, Any]) -> int:
+    """The smallest page that is filled to seven tenths, of 4,096 to 65,536 bytes."""
+    row_bytes = manifest["dim"] * {"f32": 4, "f16": 2, "u8": 1, "i8": 1}[manifest["dtype"]]
+    size = 4096
+    while size < 65536 and (size - 16) // row_bytes * row_bytes * 10 < size * 7:
+        size *= 2
+    return size
+
+
 POSTINGS: Final = (
     ("u64", "magic"),
     ("u64", "checksum"),
@@ -155,6 +172,7 @@ TABLES: Final[dict[str, tuple[Any, ...]]] = {
     "page_starts.bin": PAGE_STARTS,
     "pages.bin": PAGES,
     "columns.postings": POSTINGS,
+    "vectors.bin": VECTORS_PAGE,
 }
 
 
@@ -179,8 +197,15 @@ def walk(
     return fields, numbers, at
 
 
-def fields_of(name: str, data: bytes) -> Iterator[Field]:
+def fields_of(name: str, data: bytes, manifest: Mapping[str, Any]) -> Iterator[Field]:
     """All fields of a sound file of the table."""
+    if name == "vectors.bin":
+        size = vectors_page_size(manifest)
+        for begin in range(0, len(data), size):
+            own, _, end = walk(VECTORS_PAGE, data, begin)
+            yield from own
+            yield Field("rows", "f32", end, (begin + size - end) // 4)
+        return
     fields, numbers, at = walk(TABLES[name], data)
     yield from fields
     if name == "pages.bin":

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
 
-from tests.fuzz.fields import PAGES, POSTINGS, POSTINGS_COLUMN, walk
+from tests.fuzz.fields import PAGES, POSTINGS, POSTINGS_COLUMN, vectors_page_size, walk
 
 MANIFEST: Final = "manifest.json"
 _CHUNK_BYTES: Final = 1 << 20
@@ -36,16 +37,23 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def mended(name: str, data: bytearray, page_size: int) -> None:
+def mended(name: str, data: bytearray, manifest: Mapping[str, Any]) -> None:
     """The checksums inside a file; what a changed field puts outside the file stays as it is."""
-    if name == "pages.bin":
-        for at in range(page_size, len(data) - page_size + 1, page_size):
-            struct.pack_into("<Q", data, at, xxh3_64_intdigest(bytes(data[at + 8 : at + page_size])))
+    page_size = int(manifest["page_size"])
+    if name == "vectors.bin":
+        _mend_pages(data, 0, vectors_page_size(manifest))
+    elif name == "pages.bin":
+        _mend_pages(data, page_size, page_size)
         _, _, end = walk(PAGES, bytes(data))
         end = -(-end // 64) * 64
         struct.pack_into("<Q", data, 8, xxh3_64_intdigest(bytes(data[16:end])))
     elif name.endswith(".postings"):
         _mend_postings(data)
+
+
+def _mend_pages(data: bytearray, begin: int, size: int) -> None:
+    for at in range(begin, len(data) - size + 1, size):
+        struct.pack_into("<Q", data, at, xxh3_64_intdigest(bytes(data[at + 8 : at + size])))
 
 
 def _mend_postings(data: bytearray) -> None:
@@ -78,7 +86,7 @@ def mend(folder: Path, names: tuple[str, ...] | list[str]) -> None:
     manifest = read_manifest(folder)
     for name in names:
         data = bytearray((folder / name).read_bytes())
-        mended(name, data, int(manifest["page_size"]))
+        mended(name, data, manifest)
         replace_file(folder, name, bytes(data))
         for entry in manifest["files"]:
             if entry["name"] == name:

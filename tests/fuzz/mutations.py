@@ -42,11 +42,14 @@ class Sound:
     @classmethod
     def read(cls, folder: Path) -> Sound:
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-        fields = {name: list(fields_of(name, data)) for name, data in files.items() if name in TABLES}
+        manifest = read_manifest(folder)
+        fields = {
+            name: list(fields_of(name, data, manifest)) for name, data in files.items() if name in TABLES
+        }
         for name in files:
             if name.endswith(".arrow"):
                 fields[name] = arrow_fields(folder / name)
-        return cls(folder, files, fields, read_manifest(folder))
+        return cls(folder, files, fields, manifest)
 
     @property
     def related(self) -> tuple[int, ...]:
@@ -236,7 +239,7 @@ def mutate(sound: Sound, folder: Path, seed: int) -> list[str]:
         if name not in changed:
             os.link(sound.folder / name, folder / name)
             continue
-        _try_to_mend(name, data, int(sound.manifest["page_size"]))
+        _try_to_mend(name, data, sound.manifest)
         (folder / name).write_bytes(data)
         if name in entries:
             entries[name]["bytes"], entries[name]["checksum"] = len(data), file_sum(bytes(data))
@@ -252,8 +255,8 @@ def _listed(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     return [entry for entry in files if isinstance(entry, dict)] if isinstance(files, list) else []
 
 
-def _try_to_mend(name: str, data: bytearray, page_size: int) -> None:
+def _try_to_mend(name: str, data: bytearray, manifest: dict[str, Any]) -> None:
     try:
-        mended(name, data, page_size)
+        mended(name, data, manifest)
     except struct.error:
         return  # cut so short that there is nothing to mend

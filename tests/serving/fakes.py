@@ -150,32 +150,65 @@ def hits(ids: Sequence[int], distances: Sequence[float], *, k: int | None = None
 
 
 class CommandedChannel:
-    """A shard that does what a test says; else it answers at once, with its own number as the only id."""
+    """A shard that does what a test says; else it answers at once, with its own number as the only id.
+
+    Trials are counted, and end when ``end_a_search`` does.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.batches: list[list[SearchRequest]] = []
+        self.uuid = f"uuid-{number}"
+        self.requests: list[SearchRequest] = []
+        self.timeouts: list[float] = []
+        self.canceled = 0
         self.probes = 0
-        self.answer: Callable[[list[SearchRequest]], Awaitable[Sequence[ShardReply]]] = self.at_once
+        self.trials = 0
+        self.resets = 0
+        self.lost: Callable[[str], None] = lambda reason: None
+        self.answer: Callable[[SearchRequest], Awaitable[ShardReply]] = self.at_once
+        self.end_a_search: Callable[[], Awaitable[object]] = self.well
         self.say: Callable[[], Awaitable[ShardHealth]] = self.well
 
     @property
     def name(self) -> str:
         return str(self.number)
 
-    async def search(self, batch: Sequence[SearchRequest]) -> Sequence[ShardReply]:
-        self.batches.append(list(batch))
-        return await self.answer(list(batch))
+    def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
+        self.requests.append(request)
+        self.timeouts.append(timeout_s)
+        future = asyncio.ensure_future(self.answer(request))
+        future.add_done_callback(self._note)
+        return future
+
+    def _note(self, future: asyncio.Future[ShardReply]) -> None:
+        self.canceled += future.cancelled()
 
     async def health(self) -> ShardHealth:
         self.probes += 1
         return await self.say()
 
-    async def at_once(self, batch: list[SearchRequest]) -> list[ShardReply]:
-        return [hits([self.number], [float(self.number)], k=one.k, queries=len(one.queries)) for one in batch]
+    async def trial(self, timeout_s: float) -> bool:
+        self.trials += 1
+        return await self.end_a_search() is not False
+
+    def watch(self, lost: Callable[[str], None]) -> None:
+        self.lost = lost
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    async def close(self) -> None:
+        pass
+
+    async def at_once(self, request: SearchRequest) -> ShardReply:
+        return hits([self.number], [float(self.number)], k=request.k, queries=len(request.queries))
 
     async def well(self) -> ShardHealth:
-        return ShardHealth(n=100, dim=4, metric="l2", node="here", pid=1, memory_bytes=7)
+        return ShardHealth(uuid=self.uuid, n=100, dim=4, metric="l2", node="here", pid=1, memory_bytes=7)
+
+    async def works(self) -> bool:
+        """As a trial: nothing ended, but it is at work."""
+        return False
 
     async def never(self, *_: Any) -> Any:
         await asyncio.Event().wait()

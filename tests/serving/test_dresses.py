@@ -53,7 +53,7 @@ def test_the_dresses_find_the_same(
     sample: Any, sample_path: Path, sample_index: velo.Index, dressed: list[tuple[Any, dict[str, Any], str]]
 ) -> None:
     async def over_http(starts: range) -> list[tuple[Any, Any]]:
-        app = create_app(open_local_backend(sample_path, threads=1))
+        app = create_app(open_local_backend(sample_path, memory="20%", threads=1))
         client = Client("http://velo", async_transport=httpx.ASGITransport(app))
         answers = []
         async with app.router.lifespan_context(app), client:
@@ -90,7 +90,7 @@ def test_the_dresses_find_the_same(
 
 def test_what_is_wrong_with_sql_is_told_with_its_place(sample_path: Path) -> None:
     async def run() -> list[tuple[int, dict[str, Any]]]:
-        app = create_app(open_local_backend(sample_path, threads=1))
+        app = create_app(open_local_backend(sample_path, memory="20%", threads=1))
         told = []
         async with (
             app.router.lifespan_context(app),

@@ -487,19 +487,19 @@ def test_a_full_queue_is_429_with_retry_after() -> None:
     shards = [CommandedChannel(0)]
     gate = asyncio.Event()
 
-    async def wait(batch: list[Any]) -> Any:
+    async def wait(request: Any) -> Any:
         await gate.wait()
-        return await shards[0].at_once(batch)
+        return await shards[0].at_once(request)
 
     shards[0].answer = wait
-    limits = RouterLimits(queue_queries_max=2, retry_after_s=2.5)
+    limits = RouterLimits(queue_queries_max=2)
 
     async def scene(client: httpx.AsyncClient) -> None:
         taken = [asyncio.create_task(client.post("/v1/search", json={"vector": VECTOR})) for _ in range(2)]
         await settle(100)
         refused = await client.post("/v1/search", json={"vector": VECTOR})
         checked(refused, 429)
-        assert refused.headers["retry-after"] == "3"
+        assert refused.headers["retry-after"] == "1"
         gate.set()
         assert [response.status_code for response in await asyncio.gather(*taken)] == [200, 200]
         assert 'outcome="rejected"} 1.0' in (await client.get("/metrics")).text
@@ -507,26 +507,126 @@ def test_a_full_queue_is_429_with_retry_after() -> None:
     play(backend_of(shards, limits=limits), scene)
 
 
-def test_too_many_requests_at_once_are_429_before_their_bodies_are_read() -> None:
+def test_a_client_that_sends_slowly_holds_nobodys_place() -> None:
     shard = CommandedChannel(0)
     gate = asyncio.Event()
 
-    async def wait(batch: list[Any]) -> Any:
+    async def wait(request: Any) -> Any:
         await gate.wait()
-        return await shard.at_once(batch)
-
-    shard.answer = wait
+        return await shard.at_once(request)
 
     async def scene(client: httpx.AsyncClient) -> None:
+        sent = asyncio.Event()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield b'{"vector": [1, 2,'
+            await sent.wait()
+            yield b" 3, 4]}"
+
+        slow = asyncio.create_task(client.post("/v1/search", content=slowly(), headers=JSON))
+        await settle(100)
+        # The only place is free: it is taken once the whole body is there.
+        assert (await client.post("/v1/search", json={"vector": VECTOR})).status_code == 200
+        shard.answer = wait
         taken = asyncio.create_task(client.post("/v1/search", json={"vector": VECTOR}))
         await settle(100)
-        refused = await client.post("/v1/search", content=b"not even json", headers=JSON)
+        refused = await client.post("/v1/search", json={"vector": VECTOR})
         checked(refused, 429)
         assert refused.headers["retry-after"] == "1"
         gate.set()
         assert (await taken).status_code == 200
+        sent.set()
+        assert (await slow).status_code == 200
 
     play(backend_of([shard]), scene, GatewayLimits(requests_max=1))
+
+
+def test_bodies_that_arrive_are_bounded_together() -> None:
+    async def scene(client: httpx.AsyncClient) -> None:
+        sent = asyncio.Event()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield b" " * 900
+            await sent.wait()
+            yield json.dumps({"vector": VECTOR}).encode()
+
+        slow = asyncio.create_task(client.post("/v1/search", content=slowly(), headers=JSON))
+        await settle(100)
+        body = b" " * 200 + json.dumps({"vector": VECTOR}).encode()
+        checked(await client.post("/v1/search", content=body, headers=JSON), 429)
+        sent.set()
+        assert (await slow).status_code == 200
+        assert (await client.post("/v1/search", content=body, headers=JSON)).status_code == 200
+
+    play(backend_of([CommandedChannel(0)]), scene, GatewayLimits(bodies_bytes_max=1000))
+
+
+def test_a_client_that_hangs_up_ends_its_search() -> None:
+    shards = [CommandedChannel(number) for number in range(3)]
+    for shard in shards:
+        shard.answer = shard.never
+
+    async def run() -> None:
+        backend = backend_of(shards)
+        app = create_app(backend)
+        hung_up = asyncio.Event()
+        body = json.dumps({"vector": VECTOR}).encode()
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            if messages:
+                return messages.pop()
+            await hung_up.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "POST",
+            "path": "/v1/search",
+            "raw_path": b"/v1/search",
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json")],
+        }
+        async with app.router.lifespan_context(app):
+            request = asyncio.create_task(app(scope, receive, send))
+            await asyncio.sleep(0.05)
+            assert [len(shard.requests) for shard in shards] == [1, 1, 1]
+            hung_up.set()
+            await asyncio.wait_for(request, 5)
+            await settle()
+            assert [shard.canceled for shard in shards] == [1, 1, 1]
+            assert backend.collection().router.queries_admitted == 0
+
+    asyncio.run(run())
+
+
+def test_who_asks_for_all_shards_is_not_ready_without_one() -> None:
+    shards = [CommandedChannel(number) for number in range(3)]
+    shards[1].say = shards[1].raises(ShardUnavailableError("gone"))
+
+    async def run() -> None:
+        for wanted, status in ((None, 200), (1, 200), (2, 200), (3, 503), (99, 503)):
+            backend = backend_of(shards)
+            app = create_app(backend, ready_shards=wanted)
+            async with (
+                app.router.lifespan_context(app),
+                httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://velo") as client,
+            ):
+                answer = await client.get("/readyz")
+                assert answer.status_code == status, wanted
+                assert answer.json()["collections"] == {"things": "2/3 shards"}
+                assert (await client.get("/livez")).json() == {"status": "ok"}
+                backend.drain()
+                assert (await client.get("/readyz")).status_code == 503
+                assert (await client.get("/livez")).status_code == 200
+                assert (await client.post("/v1/search", json={"vector": VECTOR})).status_code == 200
+
+    asyncio.run(run())
 
 
 def test_dead_shards_partial_then_503_and_readiness() -> None:

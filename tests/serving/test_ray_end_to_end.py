@@ -20,7 +20,13 @@ import pytest
 from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError
 from velo_serving import Client, create_app
-from velo_serving.errors import ClusterExistsError, PlacementError, ShardNotHereError
+from velo_serving.errors import (
+    ClusterExistsError,
+    PlacementError,
+    ShardNotHereError,
+    ShuttingDownError,
+    UnknownCollectionError,
+)
 from velo_serving.ray_actors import Cluster, ray
 from velo_serving.types import SearchRequest
 
@@ -85,7 +91,7 @@ def test_four_shards_answer_as_one_merged_local_search(
             assert np.array_equal(whole.ids, expected.ids)
             assert np.array_equal(whole.distances, expected.distances)
             assert (whole.shards_answered, whole.shards_total, whole.partial) == (SHARDS, SHARDS, False)
-            # One by one and all at once: batches are gathered as they come, the answers stay the same.
+            # One by one and all at once: the answers stay the same.
             singles = await asyncio.gather(
                 *(client.search_async(query, k=10, list_size=LIST_SIZE) for query in sharded_queries)
             )
@@ -154,6 +160,34 @@ def test_filters_and_metadata_through_ray(
         cluster.search(sharded_queries, filter={"colour": 1})
     with pytest.raises(DimensionMismatchError):
         cluster.search(sharded_queries[:, :5])
+
+
+def test_another_process_finds_running_actors_and_leaves_them_alone(
+    cluster: Cluster, sharded_queries: np.ndarray
+) -> None:
+    expected = cluster.search(sharded_queries, k=10, list_size=LIST_SIZE)
+    found = Cluster.connect("sample")
+    assert found.collection == cluster.collection
+    answer = found.search(sharded_queries, k=10, list_size=LIST_SIZE)
+    assert np.array_equal(answer.hits.ids, expected.hits.ids)
+    found.stop()
+    with pytest.raises(ShuttingDownError):
+        found.search(sharded_queries)
+    assert cluster.search(sharded_queries, k=10, list_size=LIST_SIZE).shards_answered == SHARDS
+    with pytest.raises(UnknownCollectionError, match="nothing"):
+        Cluster.connect("nothing")
+
+
+def test_a_job_of_any_size(cluster: Cluster, sharded_queries: np.ndarray) -> None:
+    """Larger than one request may be: it goes in several, and comes back as one."""
+    small = cluster.search(sharded_queries, k=3, list_size=LIST_SIZE, return_metadata=["brand"]).hits
+    times = 30
+    large = cluster.search(
+        np.tile(sharded_queries, (times, 1)), k=3, list_size=LIST_SIZE, return_metadata=["brand"]
+    ).hits
+    assert np.array_equal(large.ids, np.tile(small.ids, (times, 1)))
+    assert small.metadata is not None
+    assert large.metadata == small.metadata * times
 
 
 def test_a_killed_actor_makes_answers_partial_until_ray_has_restarted_it(

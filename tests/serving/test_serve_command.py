@@ -198,3 +198,35 @@ def test_shards_without_ray_and_a_clean_end(sharded_path: Path, sharded_queries:
         code, told = served.stop()
     assert code == 0, told
     assert "Traceback" not in told
+
+
+def test_a_drain_sends_new_requests_elsewhere_and_answers_those_that_come(
+    sharded_path: Path, sharded_queries: np.ndarray
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    options = ["--processes", "--ready-shards", "4", "--drain-s", "1.0", "--threads", "1", "--port", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "velo", "serve", str(sharded_path), *options, "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        with httpx.Client(base_url=url, timeout=30) as client:
+            for _ in range(100):
+                if client.get("/readyz").status_code == 200:
+                    break
+                time.sleep(0.05)
+            assert client.get("/readyz").json()["collections"] == {"sample": "4/4 shards"}
+            process.terminate()
+            time.sleep(0.2)
+            assert client.get("/readyz").status_code == 503
+            answer = client.post("/v1/search", json={"vector": sharded_queries[0].tolist()})
+            assert answer.status_code == 200
+            assert answer.json()["shards_answered"] == SHARDS
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.communicate()

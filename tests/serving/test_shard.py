@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import pytest
 from tests.serving.fakes import ExactIndex
 from velo.errors import CorruptIndexError, NotAnIndexError, SearchTimeoutError, VeloError
 from velo_serving.errors import QueueFullError, RemoteError, ShardNotHereError, ShardUnavailableError
-from velo_serving.shard import Shard, ShardSpec
+from velo_serving.hits import concat_hits, with_rows
+from velo_serving.shard import PART_HEAVY_QUERIES, PART_QUERIES, Shard, ShardSpec
 from velo_serving.types import Failure, Hits, SearchRequest, ShardReply
 
 VECTORS = np.random.default_rng(7).standard_normal((50, 4)).astype(np.float32)
@@ -30,8 +33,8 @@ def ask(*rows: int, k: int = 3, **options: Any) -> SearchRequest:
     return SearchRequest(VECTORS[list(rows)], k, **options)
 
 
-def answer(shard: Shard, *requests: SearchRequest) -> list[ShardReply]:
-    return asyncio.run(shard.search(requests))
+def answer(shard: Shard, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
+    return asyncio.run(shard.search(request, timeout_s))
 
 
 def ids(reply: ShardReply) -> list[list[int]]:
@@ -40,60 +43,150 @@ def ids(reply: ShardReply) -> list[list[int]]:
     return rows
 
 
-def test_requests_with_equal_options_share_one_native_call(tmp_path: Path) -> None:
+def test_many_queries_go_in_parts_and_come_back_as_one(tmp_path: Path) -> None:
     shard, index = opened(tmp_path)
-    together = answer(shard, ask(1, 2), ask(3), ask(4, 5, 6))
-    assert len(index.calls) == 1
-    assert index.calls[0]["queries"] == 6
-    assert index.calls[0]["filter"] is None
-    alone = [answer(shard, one)[0] for one in (ask(1, 2), ask(3), ask(4, 5, 6))]
-    assert [ids(reply) for reply in together] == [ids(reply) for reply in alone]
-    assert [reply.reads for reply in together if isinstance(reply, Hits)] == [6, 3, 9]
+    rows = [row % 50 for row in range(PART_QUERIES * 2 + 7)]
+    filters = tuple({"parity": row % 2} for row in rows)
+    for options in ({}, {"filters": ({"parity": 1},)}, {"filters": filters, "return_metadata": ("parity",)}):
+        index.calls.clear()
+        reply = answer(shard, ask(*rows, **options))
+        size = PART_HEAVY_QUERIES if options else PART_QUERIES
+        assert [call["queries"] for call in index.calls] == [size] * (len(rows) // size) + [7]
+        assert isinstance(reply, Hits)
+        assert reply.reads == 3 * len(rows)
+        whole = with_rows(reply)
+        for row in (0, 63, 64, 127, 128, len(rows) - 1):
+            one = answer(
+                shard,
+                ask(
+                    rows[row],
+                    filters=options.get("filters") and (options["filters"][row % len(options["filters"])],),
+                    return_metadata=options.get("return_metadata"),
+                ),
+            )
+            assert ids(reply)[row] == ids(one)[0]
+            if whole.metadata is not None:
+                assert whole.metadata[row] == [{"parity": one % 2} for one in ids(reply)[row]]
 
 
-def test_requests_with_other_options_get_calls_of_their_own(tmp_path: Path) -> None:
+def test_parts_of_different_widths_become_one() -> None:
+    parts = [
+        Hits(np.array([[1, 2]]), np.array([[0.1, 0.2]], np.float32), np.array([2]), limited=np.array([True])),
+        Hits(np.array([[3]]), np.array([[0.3]], np.float32), np.array([1]), limited=np.array([False])),
+    ]
+    whole = concat_hits(parts)
+    assert whole.ids.tolist() == [[1, 2], [3, -1]]
+    assert whole.distances[1].tolist() == [pytest.approx(0.3), np.inf]
+    assert whole.limited is not None
+    assert whole.limited.tolist() == [True, False]
+
+
+def test_a_request_with_many_queries_leaves_room_for_those_that_come_meanwhile(tmp_path: Path) -> None:
     shard, index = opened(tmp_path)
-    replies = answer(shard, ask(1, k=2), ask(2, k=5), ask(3, k=2), ask(4, k=2, recall=0.5))
-    assert sorted(call["queries"] for call in index.calls) == [1, 1, 2]
-    assert [len(ids(reply)[0]) for reply in replies] == [2, 5, 2, 2]
+
+    async def run() -> None:
+        large = asyncio.create_task(shard.search(ask(*([1] * (PART_QUERIES * 20)))))
+        await asyncio.sleep(0)
+        await shard.search(ask(2))
+        assert len(index.calls) < 10
+        large.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await large
+        calls = len(index.calls)
+        await asyncio.sleep(0.01)
+        assert len(index.calls) == calls, "a request that was canceled goes on in parts"
+
+    asyncio.run(run())
 
 
-def test_filters_travel_together_each_with_its_query(tmp_path: Path) -> None:
+def test_a_trial_ends_when_any_search_does(tmp_path: Path) -> None:
     shard, index = opened(tmp_path)
-    odd, even = {"parity": 1}, {"parity": 0}
-    replies = answer(shard, ask(1, 2, filters=(odd,)), ask(3), ask(4, 5, filters=(even, None)))
-    assert len(index.calls) == 1
-    assert index.calls[0]["filter"] == [odd, odd, None, even, None]
-    assert all(one % 2 == 1 for row in ids(replies[0]) for one in row)
-    assert all(one % 2 == 0 for one in ids(replies[2])[0])
-    assert ids(replies[2])[1] == ids(answer(shard, ask(5))[0])[0]
+
+    async def run() -> None:
+        gate = asyncio.Event()
+        plain = index.search_async
+
+        async def hold(queries: Any, k: int = 10, **options: Any) -> Any:
+            if bool((queries == 1).all()):
+                await gate.wait()
+            return await plain(queries, k, **options)
+
+        await shard.trial(1.0)
+        index.search_async = hold  # type: ignore[method-assign]
+        with pytest.raises(SearchTimeoutError, match="no search of shard a ended"):
+            await shard.trial(0.03)
+        trial = asyncio.create_task(shard.trial(5.0))
+        await asyncio.sleep(0.02)
+        assert not trial.done()
+        await shard.search(ask(1))
+        assert await asyncio.wait_for(trial, 1)
+        # A thread that is at work is no wedged disk.
+        stop = threading.Event()
+        worker = threading.Thread(target=lambda: [sum(range(1000)) for _ in iter(stop.is_set, True)])
+        worker.start()
+        assert await shard.trial(0.2) is False
+        stop.set()
+        worker.join()
+        gate.set()
+        # A damaged page is told to those who need it.
+        index.fail = lambda call: CorruptIndexError("page 9 is damaged")
+        await shard.trial(1.0)
+        index.fail = lambda call: SearchTimeoutError("the disk is gone")
+        with pytest.raises(SearchTimeoutError):
+            await shard.trial(1.0)
+
+    asyncio.run(run())
+    shard.close()
+    with pytest.raises(ShardUnavailableError):
+        asyncio.run(shard.trial(1.0))
 
 
-def test_one_filter_for_all_is_passed_once(tmp_path: Path) -> None:
+def test_what_is_compiled_for_one_request_keeps_no_other_waiting(tmp_path: Path) -> None:
     shard, index = opened(tmp_path)
-    answer(shard, ask(1, 2, filters=({"parity": 1},)), ask(3, filters=({"parity": 1},)))
-    assert index.calls[0]["filter"] == {"parity": 1}
+    plain = index.search_async
+
+    async def compiles(queries: Any, k: int = 10, **options: Any) -> Any:
+        if options["filter"] is not None:
+            time.sleep(0.5)  # as long as a first filter may take
+        return await plain(queries, k, **options)
+
+    index.search_async = compiles  # type: ignore[method-assign]
+
+    async def run() -> None:
+        heavy = asyncio.create_task(shard.search(ask(1, filters=({"parity": 1},))))
+        await asyncio.sleep(0)
+        started = time.monotonic()
+        await shard.search(ask(2))
+        assert time.monotonic() - started < 0.4
+        assert isinstance(await heavy, Hits)
+
+    asyncio.run(run())
+    shard.close()
 
 
-def test_a_wrong_filter_fails_alone_and_is_named(tmp_path: Path) -> None:
+def test_a_filter_each_travels_with_its_query(tmp_path: Path) -> None:
+    shard, index = opened(tmp_path)
+    reply = answer(shard, ask(4, 5, filters=({"parity": 0}, None)))
+    assert index.calls[0]["filter"] == [{"parity": 0}, None]
+    assert all(one % 2 == 0 for one in ids(reply)[0])
+    assert ids(reply)[1] == ids(answer(shard, ask(5)))[0]
+    answer(shard, ask(1, 2, filters=({"parity": 1},)))
+    assert index.calls[-2]["filter"] is None
+    assert index.calls[-1]["filter"] == {"parity": 1}
+
+
+def test_a_wrong_filter_is_named(tmp_path: Path) -> None:
     shard, _ = opened(tmp_path)
-    replies = answer(
-        shard, ask(1), ask(2, 3, filters=(None, {"colour": 1})), ask(4, filters=({"parity": 0},))
-    )
-    assert ids(replies[0]) == ids(answer(shard, ask(1))[0])
-    assert isinstance(replies[2], Hits)
-    failure = replies[1]
+    failure = answer(shard, ask(2, 3, filters=(None, {"colour": 1})))
     assert isinstance(failure, Failure)
     assert (failure.kind, failure.fault, failure.query) == ("UnknownColumnError", "caller", 1)
 
 
-def test_a_damaged_page_touches_only_the_request_that_needs_it(tmp_path: Path) -> None:
+def test_a_damaged_page_is_a_fault_of_the_shard(tmp_path: Path) -> None:
     shard, index = opened(tmp_path)
     damaged = CorruptIndexError("page 9 is damaged", file="pages.bin", page=9)
-    index.fail = lambda call: damaged if call["queries"] != 1 else None
-    replies = answer(shard, ask(1), ask(2), ask(3, 4))
-    assert [isinstance(reply, Hits) for reply in replies] == [True, True, False]
-    failure = replies[2]
+    index.fail = lambda call: damaged
+    failure = answer(shard, ask(3, 4))
     assert isinstance(failure, Failure)
     assert (failure.kind, failure.fault, failure.file, failure.page) == (
         "CorruptIndexError",
@@ -106,23 +199,24 @@ def test_a_damaged_page_touches_only_the_request_that_needs_it(tmp_path: Path) -
 def test_a_deadline_inside_the_index_is_no_fault_of_the_shard(tmp_path: Path) -> None:
     shard, index = opened(tmp_path)
     index.fail = lambda call: SearchTimeoutError("too slow")
-    failure = answer(shard, ask(1))[0]
+    failure = answer(shard, ask(1))
     assert isinstance(failure, Failure)
     assert failure.fault == "deadline"
 
 
-def test_deadlines_are_rounded_up_so_that_calls_can_be_shared(tmp_path: Path) -> None:
+def test_deadlines_are_rounded_up(tmp_path: Path) -> None:
     shard, index = opened(tmp_path)
-    answer(shard, ask(1, timeout_s=0.31), ask(2, timeout_s=0.34))
-    assert len(index.calls) == 1
-    assert index.calls[0]["timeout_s"] == pytest.approx(0.4)
+    for given, taken in ((0.31, 0.4), (0.001, 0.1), (None, None)):
+        answer(shard, ask(1), given)
+        assert index.calls[-1]["timeout_s"] == (None if taken is None else pytest.approx(taken))
 
 
-def test_metadata_comes_as_rows(tmp_path: Path) -> None:
+def test_metadata_comes_as_tables_and_becomes_rows(tmp_path: Path) -> None:
     shard, _ = opened(tmp_path)
-    reply = answer(shard, ask(1, 2, return_metadata=("parity",)), ask(3, return_metadata=("parity",)))[1]
+    reply = answer(shard, ask(3, return_metadata=("parity",)))
     assert isinstance(reply, Hits)
-    assert reply.metadata == [[{"parity": one % 2} for one in ids(reply)[0]]]
+    assert reply.metadata is None
+    assert with_rows(reply).metadata == [[{"parity": one % 2} for one in ids(reply)[0]]]
 
 
 def test_health_tells_what_is_served(tmp_path: Path) -> None:
@@ -146,7 +240,7 @@ def test_a_shard_that_is_not_on_this_node_says_so(tmp_path: Path) -> None:
         answer(shard, ask(1))
     missing.mkdir()  # the disk is mounted at last
     assert shard.health().n == 50
-    assert isinstance(answer(shard, ask(1))[0], Hits)
+    assert isinstance(answer(shard, ask(1)), Hits)
 
 
 def test_a_closed_shard_is_unavailable_and_stays_closed(tmp_path: Path) -> None:

@@ -420,6 +420,15 @@ def serve(
     pin: Annotated[
         str | None, typer.Option(help='Where shards run: "resource:NAME" or "label:KEY=VALUE".')
     ] = None,
+    processes: Annotated[
+        bool, typer.Option("--processes", help="Give each shard a process of its own, without Ray.")
+    ] = False,
+    ready_shards: Annotated[
+        int | None, typer.Option(min=1, help="Shards that must be up for /readyz; one if not said.")
+    ] = None,
+    drain_s: Annotated[
+        float, typer.Option(min=0, help="Seconds to go on answering after SIGTERM, while /readyz says no.")
+    ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """Serve indexes or sharded collections over HTTP until interrupted."""
@@ -436,6 +445,9 @@ def serve(
         ray=ray,
         ray_address=ray_address,
         pin=pin,
+        processes=processes,
+        ready_shards=ready_shards,
+        drain_s=drain_s,
         as_json=as_json,
     )
 

@@ -19,6 +19,7 @@ def run(
     ray: bool,
     ray_address: str | None,
     pin: str | None,
+    processes: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -27,6 +28,8 @@ def run(
         raise InvalidArgumentError("--ray serves one collection", argument="paths")
     if not ray and (ray_address is not None or pin is not None):
         raise InvalidArgumentError("--ray-address and --pin go with --ray", argument="ray")
+    if ray and processes:
+        raise InvalidArgumentError("give one of --ray and --processes", argument="processes")
     needed = ["velo_serving.serve"] + (["velo_serving.ray_actors"] if ray else [])
     try:
         # By name: the core package neither needs nor knows the serving one.
@@ -40,7 +43,7 @@ def run(
     if ray:
         serve.serve_ray(paths[0], address=ray_address, pin=pin, **options)
     else:
-        serve.serve_local(paths, **options)
+        serve.serve_local(paths, processes=processes, **options)
 
 
 def _announce(url: str) -> None:

@@ -21,7 +21,7 @@ MARKER: Final = "building"
 _COLLECTION_FILE: Final = "collection.json"
 #: Files of ours that no manifest names: work, and what was about to take its name.
 _WORK: Final = re.compile(
-    r"[a-z_]+\.work(\.tmp)?|manifest\.json\.tmp|(columns.*|ids\.arrow|collection\.json)\.part"
+    r"[a-z_]+\.work(\.tmp)?|(manifest\.json|vectors\.bin)\.tmp|(columns.*|ids\.arrow|collection\.json)\.part"
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -33,7 +33,7 @@ from velo_serving.gateway.schemas import (
     SearchBody,
     ShardAnswer,
 )
-from velo_serving.types import SearchRequest
+from velo_serving.types import Answer, SearchRequest
 
 __all__ = ["create_app"]
 
@@ -44,6 +44,9 @@ DESCRIPTION = (
 
 #: Encoding more numbers than this leaves the event loop for a thread.
 ENCODE_INLINE_MAX = 2_000
+
+#: Most searches end before anybody could leave; only longer ones look whether their client is still there.
+LOOK_FOR_CLIENT_S = 0.003
 
 _ERRORS: Mapping[int | str, dict[str, Any]] = {
     400: {"model": ErrorAnswer, "description": "The body or a filter cannot be read; `position` says where."},
@@ -93,7 +96,9 @@ _SEARCH: Mapping[str, Any] = {
 }
 
 
-def create_app(backend: Backend, *, limits: GatewayLimits | None = None) -> FastAPI:
+def create_app(
+    backend: Backend, *, limits: GatewayLimits | None = None, ready_shards: int | None = None
+) -> FastAPI:
     """Make the gateway over a backend.
 
     Parameters
@@ -101,6 +106,9 @@ def create_app(backend: Backend, *, limits: GatewayLimits | None = None) -> Fast
     backend : Backend
         Started and closed with the app.
     limits : GatewayLimits, optional
+    ready_shards : int, optional
+        Shards of every collection that must be up for ``/readyz`` to say so; default: one. A collection with
+        fewer shards needs all of its own.
     """
     bounds = limits or GatewayLimits()
     metrics = Metrics(backend)
@@ -146,18 +154,24 @@ def create_app(backend: Backend, *, limits: GatewayLimits | None = None) -> Fast
     async def collection(name: str) -> CollectionAnswer:
         return _describe(backend.collection(name))
 
-    @app.get("/healthz", response_model=HealthAnswer, summary="Is the process alive?")
-    async def healthz() -> HealthAnswer:
+    @app.get("/livez", response_model=HealthAnswer, summary="Is the process alive?")
+    @app.get("/healthz", response_model=HealthAnswer, summary="The former name of /livez")
+    async def livez() -> HealthAnswer:
         return HealthAnswer(status="ok")
 
     @app.get(
         "/readyz",
         response_model=ReadyAnswer,
-        responses={503: {"model": ReadyAnswer, "description": "Some collection has no shard that is up."}},
+        responses={
+            503: {
+                "model": ReadyAnswer,
+                "description": "Too few shards of some collection are up, or it ends.",
+            }
+        },
         summary="Can searches be answered?",
     )
     async def readyz(response: Response) -> ReadyAnswer:
-        ready = backend.ready
+        ready = backend.ready(ready_shards) and not backend.draining
         response.status_code = 200 if ready else 503
         return ReadyAnswer(
             status="ready" if ready else "not ready",
@@ -191,6 +205,7 @@ class _Gate:
     def __init__(self, limits: GatewayLimits) -> None:
         self._limits = limits
         self._requests = 0
+        self._bytes_arriving = 0
 
     async def search(self, request: Request, backend: Backend, name: str | None) -> Response:
         started = time.perf_counter()
@@ -198,19 +213,20 @@ class _Gate:
         served = backend.collection(name)
         media_type = bodies.media_type_of(request.headers.get("content-type"))
         bodies.check_encoding(request.headers.get("content-encoding"))
+        try:
+            body = await asyncio.wait_for(self._read(request), limits.body_read_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise BodyTimeoutError(f"the body did not arrive within {limits.body_read_s:g} s") from None
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        arrived = time.perf_counter()
+        # Only now: a client that sends slowly holds nobody's place.
         if self._requests >= limits.requests_max:
             raise QueueFullError(
                 f"{self._requests} requests are under way, the limit is {limits.requests_max}"
             )
         self._requests += 1
         try:
-            try:
-                body = await asyncio.wait_for(self._read(request), limits.body_read_s)
-            except (asyncio.TimeoutError, TimeoutError):
-                raise BodyTimeoutError(f"the body did not arrive within {limits.body_read_s:g} s") from None
-            except ClientDisconnect:
-                return Response(status_code=400)  # nobody reads it
-            arrived = time.perf_counter()
             pairs = request.query_params.multi_items()
             parsed = await self._apart(
                 bodies.is_long_to_parse(media_type, body, pairs, limits),
@@ -222,7 +238,9 @@ class _Gate:
                 with_metadata=parsed.return_metadata is not None,
                 with_groups=parsed.group_by is not None,
             )
-            answer = await served.router.search(parsed)
+            answer = await _unless_gone(request, served.router.search(parsed))
+            if answer is None:
+                return Response(status_code=400)  # nobody reads it
             took_ms = (time.perf_counter() - started) * 1000
             big = answer.hits.ids.size > ENCODE_INLINE_MAX or answer.hits.metadata is not None
             content, headers = await self._apart(big, lambda: encode(answer, took_ms))
@@ -237,22 +255,50 @@ class _Gate:
     async def _read(self, request: Request) -> bytes:
         limit = self._limits.body_bytes_max
         announced = request.headers.get("content-length", "")
-        too_large = announced.isdigit() and int(announced) > limit
         parts: list[bytes] = []
-        size = 0
-        async for part in request.stream():
-            size += len(part)
-            too_large = too_large or size > limit
-            if too_large:
-                # Read on and keep nothing: a client that is still sending would not see an answer given now.
-                parts.clear()
-                if size > self._limits.body_discard_bytes_max:
-                    break
-            else:
+        size = kept = 0
+        too_large = BodyTooLargeError(f"the body is above the limit of {limit} bytes")
+        refusal: Exception | None = too_large if announced.isdigit() and int(announced) > limit else None
+        try:
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    refusal = too_large
+                elif self._bytes_arriving + len(part) > self._limits.bodies_bytes_max:
+                    refusal = QueueFullError(f"bodies of {self._bytes_arriving} bytes are arriving already")
+                if refusal is not None:
+                    # Read on and keep nothing: who is still sending would not see an answer given now.
+                    parts.clear()
+                    self._bytes_arriving -= kept
+                    kept = 0
+                    if size > self._limits.body_discard_bytes_max:
+                        break
+                    continue
                 parts.append(part)
-        if too_large:
-            raise BodyTooLargeError(f"the body is above the limit of {limit} bytes")
+                kept += len(part)
+                self._bytes_arriving += len(part)
+        finally:
+            self._bytes_arriving -= kept
+        if refusal is not None:
+            raise refusal
         return b"".join(parts)
+
+
+async def _unless_gone(request: Request, searching: Coroutine[Any, Any, Answer]) -> Answer | None:
+    """Wait for an answer as long as somebody waits for it; a client that hangs up ends its search."""
+    search = asyncio.ensure_future(searching)
+    gone: asyncio.Future[Any] | None = None
+    try:
+        await asyncio.wait({search}, timeout=LOOK_FOR_CLIENT_S)
+        if not search.done():
+            # The body is here, so what comes next is that the client leaves, or nothing.
+            gone = asyncio.ensure_future(request.receive())
+            await asyncio.wait({search, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return search.result() if search.done() else None
+    finally:
+        for one in (search, gone):
+            if one is not None and not one.done():
+                one.cancel()
 
 
 def _less_time(parsed: SearchRequest, spent_s: float) -> SearchRequest:

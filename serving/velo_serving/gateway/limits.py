@@ -22,8 +22,10 @@ class GatewayLimits:
         Seconds a client may take to send it; longer is 408.
     body_discard_bytes_max : int
         Bytes of a refused body that are still read, so that a client that is still sending sees the answer.
+    bodies_bytes_max : int
+        Bytes of all bodies that are arriving; what would be above is 429.
     requests_max : int
-        Searches under way at once, their bodies in memory; more is 429.
+        Searches under way at once, counted once their bodies are there; more is 429.
     queries_max : int
         Vectors in one request; more is 413.
     k_max : int
@@ -44,7 +46,8 @@ class GatewayLimits:
     body_bytes_max: int = 32 << 20
     body_read_s: float = 30.0
     body_discard_bytes_max: int = 256 << 20
-    requests_max: int = 256
+    bodies_bytes_max: int = 256 << 20
+    requests_max: int = 1024
     queries_max: int = 1024
     k_max: int = 10_000
     hits_max: int = 1_000_000

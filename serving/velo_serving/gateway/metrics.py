@@ -68,7 +68,7 @@ class Metrics:
         )
         self.shard_calls = Counter(
             "velo_shard_calls",
-            "Calls to shards by outcome: ok, unavailable, stalled, error.",
+            "Calls to shards by outcome: ok, error, canceled, unavailable, hung.",
             ["collection", "shard", "outcome"],
             registry=registry,
         )
@@ -81,7 +81,7 @@ class Metrics:
         )
         self.call_queries = Histogram(
             "velo_shard_call_queries",
-            "Queries gathered into one call to a shard.",
+            "Queries of one call to a shard.",
             ["collection"],
             buckets=QUERIES,
             registry=registry,
@@ -103,7 +103,7 @@ class _RouterObserver:
         self._metrics = metrics
         self._collection = collection
 
-    def call_sent(self, shard: str, requests: int, queries: int) -> None:
+    def call_sent(self, shard: str, queries: int) -> None:
         self._metrics.call_queries.labels(self._collection).observe(queries)
 
     def call_ended(self, shard: str, seconds: float, outcome: str) -> None:

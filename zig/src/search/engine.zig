@@ -14,6 +14,8 @@ const Search = @import("search_state.zig").Search;
 const Fate = @import("search_state.zig").Fate;
 const File = @import("search_state.zig").File;
 const InFlight = @import("in_flight.zig").InFlight;
+const Pool = @import("buffers.zig").Pool;
+const Stack = @import("buffers.zig").Stack;
 const flag_own_reads = @import("parameters.zig").flag_own_reads;
 const Shared = @import("shared.zig").Shared;
 const assert = std.debug.assert;
@@ -609,59 +611,6 @@ test "queries in flight cover the device's latency, within what there is" {
     try std.testing.expectEqual(2, live_limit(10_000, 25, 2));
     try std.testing.expectEqual(4, live_limit(10, 400, 16));
 }
-
-/// Buffers for pages of one file, and who waits for one.
-const Pool = struct {
-    memory: base.AlignedBytes,
-    buffer_count: u32,
-    free: Stack,
-    starved: Stack,
-
-    /// Sets up the reads of its buffers, which are those from `first` on.
-    fn init(allocator: std.mem.Allocator, file: u1, reads: []io.Read, first: u32, page_size: u32, slot_count: u32) error{OutOfMemory}!Pool {
-        // Kernels and list readers look a little past a page: the next sector is theirs to look at.
-        const stride = page_size + io.sector_size;
-        var memory: base.AlignedBytes = if (reads.len == 0) .empty else try .alloc(reads.len * stride, .{});
-        errdefer memory.free();
-        var free = try Stack.init(allocator, @intCast(reads.len));
-        errdefer free.deinit(allocator);
-        var left = reads.len;
-        while (left > 0) {
-            left -= 1;
-            reads[left] = .{ .file = file, .offset = 0, .buffer = @alignCast(memory.bytes.ptr + left * stride), .length = page_size };
-            free.push(first + @as(u32, @intCast(left)));
-        }
-        return .{ .memory = memory, .buffer_count = @intCast(reads.len), .free = free, .starved = try .init(allocator, slot_count) };
-    }
-
-    fn deinit(self: *Pool, allocator: std.mem.Allocator) void {
-        self.starved.deinit(allocator);
-        self.free.deinit(allocator);
-        self.memory.free();
-    }
-};
-
-/// A fixed stack of numbers of slots or buffers.
-const Stack = struct {
-    items: []u32,
-    len: u32 = 0,
-
-    fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!Stack {
-        return .{ .items = try allocator.alloc(u32, capacity) };
-    }
-    fn deinit(self: *Stack, allocator: std.mem.Allocator) void {
-        allocator.free(self.items);
-    }
-    fn push(self: *Stack, item: u32) void {
-        self.items[self.len] = item;
-        self.len += 1;
-    }
-    fn pop(self: *Stack) ?u32 {
-        if (self.len == 0) return null;
-        self.len -= 1;
-        return self.items[self.len];
-    }
-};
 
 /// Binds the calling thread to one of the processors it may run on. A wish: a system that refuses loses only speed.
 fn pin(number: u32) void {

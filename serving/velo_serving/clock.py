@@ -1,0 +1,39 @@
+"""Where routers get time from, so that tests can crank it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["Clock", "LoopClock", "Timer"]
+
+
+class Timer(Protocol):
+    """Something that will happen unless it is canceled."""
+
+    def cancel(self) -> None:
+        """Make it not happen."""
+
+
+class Clock(Protocol):
+    """Where the router gets time from."""
+
+    def now(self) -> float:
+        """Seconds since some moment; never goes back."""
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call back once ``now() >= when``."""
+
+
+class LoopClock:
+    """The clock of the running event loop."""
+
+    def now(self) -> float:
+        """Seconds, monotonic."""
+        return time.monotonic()
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call back from the event loop."""
+        return asyncio.get_running_loop().call_later(max(0.0, when - time.monotonic()), callback)

@@ -1,0 +1,79 @@
+"""Event loops: uvloop where it is installed, which halves the time that small messages take."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["LoopThread", "new_event_loop"]
+
+T = TypeVar("T")
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Make an event loop of the faster kind that there is."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+class LoopThread:
+    """An event loop in a thread of its own, which begins with the first call.
+
+    Parameters
+    ----------
+    name : str
+        Of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._serve, args=(self._loop,), name=self._name, daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_default_executor())
+        finally:
+            loop.close()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run there, wait here; to cancel the wait is to cancel the work."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._started()))
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run there and block until it is done."""
+        return asyncio.run_coroutine_threadsafe(work, self._started()).result()
+
+    def close(self) -> None:
+        """Cancel what runs there and end the thread; twice is once, and a later call begins anew."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            if thread is not threading.current_thread():
+                thread.join()

@@ -1,0 +1,269 @@
+"""The router's end of the road: a ``ShardChannel`` over one connection to a shard's process."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from velo.errors import VeloError
+from velo_serving.errors import ProtocolError, ShardUnavailableError
+from velo_serving.types import Failure, SearchRequest, ShardHealth, ShardReply
+from velo_serving.wire import frames
+from velo_serving.wire.codec import Call, Hello, decode, decode_health, decode_hits, encode, encode_search
+from velo_serving.wire.endpoint import Endpoint, this_host
+from velo_serving.wire.frames import Frame, FrameReader, frame_start
+
+__all__ = ["SocketChannel", "at"]
+
+#: A reply may be so large: a million hits with their metadata.
+REPLY_BYTES_MAX = 1 << 30
+
+#: A frame holds the time that is left in a number of this size.
+_TIMEOUT_US_MAX = (1 << 32) - 1
+
+#: Request numbers begin again after so many; by then the first ones have long been answered.
+_NUMBERS = (1 << 32) - 1
+
+
+def at(endpoint: Endpoint) -> Callable[[], Awaitable[Endpoint]]:
+    """A shard that is always found in the same place."""
+
+    async def locate() -> Endpoint:
+        return endpoint
+
+    return locate
+
+
+def _unix_socket(path: str) -> socket.socket:
+    """Connect to a Unix socket: that takes no time, or fails where too many wait before a stopped process."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.setblocking(False)
+        connection.connect(path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class SocketChannel:
+    """The way to a shard in another process.
+
+    Parameters
+    ----------
+    name : str
+        Of the shard.
+    locate : callable
+        Awaited before each connection: where the shard listens now. It may raise ``ShardUnavailableError``.
+    """
+
+    def __init__(self, name: str, locate: Callable[[], Awaitable[Endpoint]]) -> None:
+        self._name = name
+        self._locate = locate
+        self._lost: Callable[[str], None] = lambda reason: None
+        self._link: _Link | None = None
+        self._endpoint: Endpoint | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the shard."""
+        return self._name
+
+    def watch(self, lost: Callable[[str], None]) -> None:
+        """Call back when the connection is lost."""
+        self._lost = lost
+
+    def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
+        """Send a request; canceling the future sends a CANCEL after it."""
+        future: asyncio.Future[ShardReply] = asyncio.get_running_loop().create_future()
+        link = self._link
+        if link is None:
+            future.set_exception(ShardUnavailableError(f"shard {self._name} is not connected"))
+            return future
+        try:
+            head, body = encode_search(request)
+        except VeloError as error:
+            future.set_result(Failure.of(error))
+            return future
+        link.ask(frames.SEARCH, head, body, timeout_s, future)
+        return future
+
+    async def health(self) -> ShardHealth:
+        """Connect, unless there is a connection, and hear how the shard is."""
+        if self._link is None:
+            return await self._connect()
+        return decode_health(await self._call("health", 0.0))
+
+    async def trial(self, timeout_s: float) -> bool:
+        """Let the shard show that searches still end."""
+        return decode(await self._call("trial", timeout_s), bool)
+
+    async def _call(self, method: str, timeout_s: float) -> bytes:
+        link = self._link
+        if link is None:
+            raise ShardUnavailableError(f"shard {self._name} is not connected")
+        future: asyncio.Future[bytes | Failure] = asyncio.get_running_loop().create_future()
+        link.ask(frames.CALL, encode(Call(method)), b"", timeout_s, future)
+        reply = await future
+        if isinstance(reply, Failure):
+            raise reply.to_error()
+        return reply
+
+    def reset(self) -> None:
+        """Drop the connection."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.end(f"the connection to shard {self._name} was dropped")
+
+    async def close(self) -> None:
+        """Drop the connection."""
+        self.reset()
+
+    async def _connect(self) -> ShardHealth:
+        # Where it was is where it is, unless its process ended; and who knows better may be gone itself.
+        if self._endpoint is not None:
+            try:
+                return await self._connect_to(self._endpoint)
+            except VeloError:
+                self._endpoint = None
+        return await self._connect_to(await self._locate())
+
+    async def _connect_to(self, endpoint: Endpoint) -> ShardHealth:
+        link = await self._open(endpoint)
+        try:
+            health = await link.greet(endpoint.token)
+        except BaseException:
+            link.end("the connection was not welcomed")
+            raise
+        self._link, self._endpoint = link, endpoint
+        return health
+
+    async def _open(self, endpoint: Endpoint) -> _Link:
+        loop = asyncio.get_running_loop()
+        told = []
+
+        def make() -> _Link:
+            return _Link(self._name, self._ended)
+
+        if endpoint.path is not None and endpoint.host_id == this_host():
+            try:
+                # A socket of our own: uvloop's knows no abstract names.
+                return (await loop.create_unix_connection(make, sock=_unix_socket(endpoint.path)))[1]
+            except OSError as error:  # another container's file system, or a process that is gone
+                told.append(f"{endpoint.path}: {error.strerror or error}".replace("\0", "@"))
+        if endpoint.host is not None:
+            try:
+                return (await loop.create_connection(make, endpoint.host, endpoint.port))[1]
+            except OSError as error:
+                told.append(f"{endpoint.host}:{endpoint.port}: {error.strerror or error}")
+        raise ShardUnavailableError(
+            f"shard {self._name} cannot be reached: {'; '.join(told) or 'no address'}"
+        )
+
+    def _ended(self, link: _Link, reason: str) -> None:
+        if self._link is link:
+            self._link = None
+            self._lost(reason)
+
+
+class _Link(asyncio.Protocol):
+    """One connection: who waits for which number."""
+
+    def __init__(self, name: str, ended: Callable[[_Link, str], None]) -> None:
+        self._name = name
+        self._ended = ended
+        self._reader = FrameReader(REPLY_BYTES_MAX)
+        self._numbers = itertools.cycle(range(1, _NUMBERS))
+        self._asked: dict[int, tuple[int, asyncio.Future[Any]]] = {}
+        self._welcome: asyncio.Future[ShardHealth] = asyncio.get_running_loop().create_future()
+        self._over: str | None = None
+        self._transport: asyncio.Transport
+
+    # ---- sending ----
+
+    async def greet(self, token: str) -> ShardHealth:
+        """Show the token and hear who is there."""
+        head = encode(Hello(token))
+        self._transport.write(frame_start(frames.HELLO, 0, len(head)) + head)
+        return await self._welcome
+
+    def ask(self, kind: int, head: bytes, body: bytes, timeout_s: float, future: asyncio.Future[Any]) -> None:
+        """Send a request and remember who waits for it."""
+        if self._over is not None:
+            future.set_exception(ShardUnavailableError(self._over))
+            return
+        number = next(self._numbers)
+        self._asked[number] = kind, future
+        left_us = min(int(timeout_s * 1e6), _TIMEOUT_US_MAX)
+        start = frame_start(kind, number, len(head), len(body), timeout_us=left_us)
+        self._transport.write(b"".join((start, head, body)))
+        future.add_done_callback(lambda future: self._settled(number, future))
+
+    def _settled(self, number: int, future: asyncio.Future[Any]) -> None:
+        if future.cancelled() and self._asked.pop(number, None) is not None and self._over is None:
+            self._transport.write(frame_start(frames.CANCEL, number, 0))
+
+    # ---- receiving ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._reader.feed(data):
+                self._take(frame)
+        except ProtocolError as error:
+            self._end_with(error)
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind in (frames.REPLY, frames.FAILURE):
+            kind, future = self._asked.pop(frame.request, (0, None))
+            if future is None or future.done():
+                return  # it was canceled while the reply was on its way
+            try:
+                if frame.kind == frames.FAILURE:
+                    reply: Any = decode(frame.head, Failure)
+                else:
+                    reply = decode_hits(frame.head, frame.body) if kind == frames.SEARCH else frame.head
+            except ProtocolError as error:
+                future.set_exception(error)
+                return
+            if isinstance(reply, Failure) and reply.kind == ShardUnavailableError.__name__:
+                future.set_exception(ShardUnavailableError(reply.message))
+            else:
+                future.set_result(reply)
+        elif frame.kind == frames.WELCOME and not self._welcome.done():
+            self._welcome.set_result(decode_health(frame.head))
+        elif frame.kind == frames.REFUSAL:
+            self._end_with(decode(frame.head, Failure).to_error())
+        else:
+            raise ProtocolError(f"a shard sends no frame of kind {frame.kind} here")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        why = " within a frame" if self._reader.within_frame else ""
+        self.end(f"the connection to shard {self._name} ended{why}" + (f": {error}" if error else ""))
+
+    # ---- ending ----
+
+    def _end_with(self, error: VeloError) -> None:
+        if not self._welcome.done():
+            self._welcome.set_exception(error)
+        self.end(f"shard {self._name}: {error.message}")
+
+    def end(self, reason: str) -> None:
+        """Close the connection and fail all who wait; twice is once."""
+        if self._over is not None:
+            return
+        self._over = reason
+        self._transport.abort()
+        if not self._welcome.done():
+            self._welcome.set_exception(ShardUnavailableError(reason))
+            self._welcome.exception()  # perhaps nobody asks
+        asked, self._asked = self._asked, {}
+        for _, future in asked.values():
+            if not future.done():
+                future.set_exception(ShardUnavailableError(reason))
+        self._ended(self, reason)

@@ -1,0 +1,368 @@
+"""Requests and replies as heads and bodies of frames. What arrives is checked before it is believed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from velo.errors import InvalidArgumentError, VeloError
+from velo.filters import from_dict, to_dict
+from velo_serving.errors import ProtocolError
+from velo_serving.types import Failure, FilterForm, Hits, MetadataRow, SearchRequest, ShardHealth
+
+__all__ = [
+    "Call",
+    "Hello",
+    "decode",
+    "decode_health",
+    "decode_hits",
+    "decode_search",
+    "encode",
+    "encode_hits",
+    "encode_search",
+]
+
+T = TypeVar("T")
+
+_ENCODER = msgspec.msgpack.Encoder()
+encode = _ENCODER.encode
+
+
+class Hello(msgspec.Struct, array_like=True):
+    """How an asker introduces itself."""
+
+    token: str
+    asker: str = ""
+
+
+class Call(msgspec.Struct, array_like=True):
+    """Anything but a search: a method of the shard and its arguments, plain data."""
+
+    method: str
+    arguments: dict[str, Any] = {}
+
+
+class _Search(msgspec.Struct, array_like=True):
+    rows: int
+    dim: int
+    k: int
+    filters: list[str | None] | None
+    recall: float | None
+    list_size: int | None
+    return_metadata: list[str] | None
+    group_by: str | None
+    group_size: int
+    radius: float | None
+
+
+class _Hits(msgspec.Struct, array_like=True):
+    """Which arrays lie in the body, one after another, and how large they are."""
+
+    rows: int
+    width: int
+    names: list[list[str]] | None  # ids that are strings; numbers lie in the body
+    limited: bool
+    group_sizes: list[list[int]] | None
+    group_bytes: int
+    table_bytes: int
+    reads: int
+    bytes_read: int
+    shared_reads: int
+    cache_hits: int
+
+
+_DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Hello, Call, Failure, _Search, _Hits, bool)
+}
+
+
+def decode(head: bytes, kind: type[T]) -> T:
+    """Read a head.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    try:
+        found: T = _DECODERS[kind].decode(head)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise ProtocolError(f"the head of a frame is no {kind.__name__.strip('_')}: {error}") from None
+    return found
+
+
+# ---- health ----
+
+
+def decode_health(head: bytes) -> ShardHealth:
+    """Read what a shard says of itself."""
+    try:
+        return _HEALTH.decode(head)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise ProtocolError(f"the head of a frame is no health: {error}") from None
+
+
+_HEALTH = msgspec.msgpack.Decoder(ShardHealth)
+
+# ---- searches ----
+
+
+def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
+    """Head and body of a search. They are the same for every shard, so they are made once a request.
+
+    Raises
+    ------
+    VeloError
+        A filter that cannot travel.
+    """
+    made: tuple[bytes, bytes] | None = request.encoded
+    if made is None:
+        queries = np.ascontiguousarray(request.queries, dtype="<f4")
+        rows, dim = queries.shape
+        columns = request.return_metadata
+        head = encode(
+            _Search(
+                rows,
+                dim,
+                request.k,
+                None if request.filters is None else [_filter_text(one) for one in request.filters],
+                request.recall,
+                request.list_size,
+                None if columns is None else list(columns),
+                request.group_by,
+                request.group_size,
+                request.radius,
+            )
+        )
+        made = head, queries.tobytes()
+        object.__setattr__(request, "encoded", made)
+    return made
+
+
+def decode_search(head: bytes, body: bytes) -> SearchRequest:
+    """Read a search.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    told = decode(head, _Search)
+    if told.rows < 0 or told.dim < 1 or told.rows * told.dim * 4 != len(body):
+        raise ProtocolError(f"{told.rows} vectors of {told.dim} numbers do not lie in {len(body)} bytes")
+    if told.k < 1 or told.group_size < 1 or (told.group_by is not None and told.radius is not None):
+        raise ProtocolError(f"no search has k = {told.k} and groups of {told.group_size}")
+    if told.filters is not None and len(told.filters) not in (1, told.rows):
+        raise ProtocolError(f"{len(told.filters)} filters do not go with {told.rows} vectors")
+    columns = told.return_metadata
+    return SearchRequest(
+        queries=np.frombuffer(body, dtype="<f4").reshape(told.rows, told.dim),
+        k=told.k,
+        filters=None if told.filters is None else tuple(_filter_of(text) for text in told.filters),
+        recall=told.recall,
+        list_size=told.list_size,
+        return_metadata=None if columns is None else tuple(columns),
+        group_by=told.group_by,
+        group_size=told.group_size,
+        radius=told.radius,
+    )
+
+
+def _filter_text(condition: FilterForm | None) -> str | None:
+    """A filter as a text that says by its first letter what it is: SQL, or a dict as JSON."""
+    if condition is None:
+        return None
+    if isinstance(condition, str):
+        return "s" + condition
+    try:
+        return "j" + json.dumps(condition)
+    except (TypeError, ValueError):
+        pass  # dates, numpy's numbers: the tree knows how to write them
+    try:
+        return "j" + json.dumps(to_dict(from_dict(condition)), default=_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, VeloError):
+            raise
+        raise InvalidArgumentError(f"the filter cannot travel: {error}", argument="filter") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return str(value) if isinstance(value, np.datetime64 | np.timedelta64) else value.item()
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        sign = "-" if value < dt.timedelta(0) else ""
+        return f"{sign}PT{abs(value).total_seconds():.6f}S"
+    raise TypeError(f"{type(value).__name__} has no form that travels")
+
+
+def _filter_of(text: str | None) -> FilterForm | None:
+    if text is None:
+        return None
+    if text.startswith("s"):
+        return text[1:]
+    try:
+        condition = json.loads(text[1:]) if text.startswith("j") else None
+    except (ValueError, RecursionError):
+        condition = None
+    if not isinstance(condition, dict):
+        raise ProtocolError("a filter is neither SQL nor a dict")
+    return condition
+
+
+# ---- hits ----
+
+
+def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
+    """Head and the pieces of the body of a reply."""
+    rows, width = hits.distances.shape
+    pieces: list[bytes] = []
+    names = None
+    if hits.ids.dtype == object:
+        counts = hits.counts.tolist()
+        names = [row[:count] for row, count in zip(hits.ids.tolist(), counts, strict=True)]
+    else:
+        pieces.append(_bytes_of(hits.ids, "<i8"))
+    pieces += [_bytes_of(hits.counts, "<i8"), _bytes_of(hits.distances, "<f4")]
+    if hits.limited is not None:
+        pieces.append(_bytes_of(hits.limited, "?"))
+    sizes, group_bytes, table_bytes = None, b"", b""
+    if hits.groups is not None:
+        sizes = [[size for _, size in row] for row in hits.groups]
+        group_bytes = _stream_of(_values_table([value for row in hits.groups for value, _ in row]))
+        pieces.append(group_bytes)
+    if hits.tables is not None:
+        table_bytes = _stream_of(pa.concat_tables(hits.tables))
+        pieces.append(table_bytes)
+    head = encode(
+        _Hits(
+            rows,
+            width,
+            names,
+            hits.limited is not None,
+            sizes,
+            len(group_bytes),
+            len(table_bytes),
+            hits.reads,
+            hits.bytes_read,
+            hits.shared_reads,
+            hits.cache_hits,
+        )
+    )
+    return head, pieces
+
+
+def _values_table(values: list[Any]) -> pa.Table:
+    try:
+        column = pa.array(values)
+    except OverflowError:
+        column = pa.array(values, pa.uint64())
+    return pa.table({"value": column})
+
+
+def _bytes_of(array: Any, dtype: str) -> bytes:
+    found: bytes = np.ascontiguousarray(array, dtype=dtype).tobytes()
+    return found
+
+
+def _stream_of(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def decode_hits(head: bytes, body: bytes) -> Hits:
+    """Read a reply; metadata becomes rows.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    told = decode(head, _Hits)
+    rows, width = told.rows, told.width
+    sizes = [
+        0 if told.names is not None else rows * width * 8,
+        rows * 8,
+        rows * width * 4,
+        rows if told.limited else 0,
+        told.group_bytes,
+        told.table_bytes,
+    ]
+    if min(rows, width, *sizes) < 0 or sum(sizes) != len(body):
+        raise ProtocolError(f"{rows} rows of {width} hits do not lie in {len(body)} bytes")
+    ends = np.cumsum(sizes).tolist()
+    starts = [0, *ends[:-1]]
+    counts = np.frombuffer(body, "<i8", rows, starts[1])
+    distances = np.frombuffer(body, "<f4", rows * width, starts[2]).reshape(rows, width)
+    if rows and (int(counts.min()) < 0 or int(counts.max()) > width):
+        raise ProtocolError("a row has more hits than it is wide")
+    if told.names is None:
+        ids: Any = np.frombuffer(body, "<i8", rows * width).reshape(rows, width)
+    else:
+        ids = _ids_of(told.names, counts, width)
+    return Hits(
+        ids=ids,
+        distances=distances,
+        counts=counts,
+        metadata=None if not told.table_bytes else _rows_of(body[starts[5] :], counts.tolist()),
+        reads=told.reads,
+        bytes_read=told.bytes_read,
+        shared_reads=told.shared_reads,
+        cache_hits=told.cache_hits,
+        groups=None
+        if told.group_sizes is None
+        else _groups_of(body[starts[4] : ends[4]], told.group_sizes, counts.tolist()),
+        limited=np.frombuffer(body, "?", rows, starts[3]) if told.limited else None,
+    )
+
+
+def _ids_of(names: Sequence[Sequence[str]], counts: Any, width: int) -> Any:
+    if [len(row) for row in names] != counts.tolist():
+        raise ProtocolError("the ids are not as many as the hits")
+    ids = np.full((len(names), width), None, dtype=object)
+    for place, row in enumerate(names):
+        ids[place, : len(row)] = row
+    return ids
+
+
+def _table_of(stream: bytes) -> pa.Table:
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ProtocolError(f"a part of the body is no Arrow stream: {error}") from None
+    return table
+
+
+def _rows_of(stream: bytes, counts: Sequence[int]) -> list[list[MetadataRow]]:
+    flat: list[MetadataRow] = list(_table_of(stream).to_pylist())
+    if len(flat) != sum(counts):
+        raise ProtocolError(f"{len(flat)} rows of metadata do not go with {sum(counts)} hits")
+    rows, start = [], 0
+    for count in counts:
+        rows.append(flat[start : start + count])
+        start += count
+    return rows
+
+
+def _groups_of(
+    stream: bytes, sizes: Sequence[Sequence[int]], counts: Sequence[int]
+) -> list[list[tuple[Any, int]]]:
+    table = _table_of(stream)
+    if table.column_names != ["value"]:
+        raise ProtocolError("the groups have no values")
+    column: Any = table.column("value")
+    # Nanoseconds have no type of Python's own that keeps them whole.
+    exact = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
+    values = list(np.asarray(column)) if exact else column.to_pylist()
+    if len(values) != sum(map(len, sizes)) or [sum(row) for row in sizes] != list(counts):
+        raise ProtocolError("the groups do not go with the hits")
+    rest = iter(values)
+    return [[(next(rest), size) for size in row] for row in sizes]

@@ -1,0 +1,276 @@
+"""The shard's end of the road: answers connections for one shard. It knows neither Ray nor HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hmac
+import os
+from dataclasses import dataclass
+from typing import cast
+
+from velo.errors import VeloError
+from velo_serving.errors import ProtocolError, ServingError, ShardUnavailableError, WrongTokenError
+from velo_serving.loops import LoopThread
+from velo_serving.shard import Shard
+from velo_serving.types import Failure, Hits, SearchRequest, ShardHealth
+from velo_serving.wire import frames
+from velo_serving.wire.codec import Call, Hello, decode, decode_search, encode, encode_hits
+from velo_serving.wire.endpoint import Endpoint, this_host
+from velo_serving.wire.frames import Frame, FrameReader, frame_start
+
+__all__ = ["ServerLimits", "ShardHost", "ShardServer"]
+
+#: A stranger may send so much, and take so long, before it has shown the token.
+HELLO_BYTES_MAX = 4096
+HELLO_S = 5.0
+
+#: So long a refused connection stays open for the other side to read why.
+REFUSED_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Every bound of a shard's server.
+
+    Attributes
+    ----------
+    connections_max : int
+        Further ones are closed as they come.
+    frame_bytes_max : int
+    requests_max : int
+        Requests that one connection may have under way.
+    unread_bytes_max : int
+        Of replies that an asker does not fetch; then its connection ends.
+    """
+
+    connections_max: int = 256
+    frame_bytes_max: int = 64 << 20
+    requests_max: int = 4096
+    unread_bytes_max: int = 256 << 20
+
+
+class ShardServer:
+    """Listens for routers and answers what they ask of a shard.
+
+    Parameters
+    ----------
+    shard : Shard
+    token : str
+        What an asker must show.
+    version : str
+        Of the collection, told in WELCOME.
+    limits : ServerLimits, optional
+    """
+
+    def __init__(
+        self, shard: Shard, *, token: str, version: str = "", limits: ServerLimits | None = None
+    ) -> None:
+        self.shard = shard
+        self.token = token
+        self.version = version
+        self.limits = limits or ServerLimits()
+        self.peers: set[_Peer] = set()
+        self._servers: list[asyncio.Server] = []
+        self._path: str | None = None
+
+    async def start(self, *, path: str | None = None, host: str | None = None, port: int = 0) -> Endpoint:
+        """Listen on a Unix socket, on TCP, or on both.
+
+        Parameters
+        ----------
+        path : str, optional
+            Of the Unix socket; a socket that a dead process left there is replaced.
+        host : str, optional
+            Address for TCP.
+        port : int
+            0 takes a free one.
+        """
+        loop = asyncio.get_running_loop()
+        if path is not None:
+            if not path.startswith("\0"):
+                self._path = path
+                self._unlink()
+            self._servers.append(await loop.create_unix_server(lambda: _Peer(self), path))
+            if self._path is not None:
+                os.chmod(path, 0o600)
+        if host is not None:
+            listener = await loop.create_server(lambda: _Peer(self), host, port)
+            port = int(listener.sockets[0].getsockname()[1])
+            self._servers.append(listener)
+        return Endpoint(self.token, this_host(), path, host, port)
+
+    async def health(self) -> ShardHealth:
+        """What the shard says of itself; in a thread, because it may have to open its index."""
+        health = await asyncio.to_thread(self.shard.health)
+        return dataclasses.replace(health, version=self.version)
+
+    async def close(self) -> None:
+        """Stop listening and end all connections."""
+        for server in self._servers:
+            server.close()
+        for peer in list(self.peers):
+            peer.end()
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()
+        while self.peers:  # the loop tells each that it is lost
+            await asyncio.sleep(0)
+        self._unlink()
+
+    def _unlink(self) -> None:
+        if self._path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+
+
+class _Peer(asyncio.Protocol):
+    """One connection from a router."""
+
+    def __init__(self, server: ShardServer) -> None:
+        self._server = server
+        self._reader = FrameReader(HELLO_BYTES_MAX)
+        self._known = False
+        self._refused = False
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._greeting: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport
+        self._patience: asyncio.TimerHandle
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._server.peers.add(self)
+        self._patience = asyncio.get_running_loop().call_later(HELLO_S, self._transport.abort)
+        if len(self._server.peers) > self._server.limits.connections_max:
+            self._refuse(ServingError(f"{self._server.limits.connections_max} connections are there already"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server.peers.discard(self)
+        self._patience.cancel()
+        # Nobody waits for them any more: their queries give their places to others.
+        for task in self._tasks.values():
+            task.cancel()
+        if self._greeting is not None:
+            self._greeting.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        try:
+            for frame in self._reader.feed(data):
+                self._take(frame)
+        except ProtocolError as error:
+            self._refuse(error)
+
+    def end(self) -> None:
+        """Close the connection."""
+        self._transport.abort()
+
+    def _refuse(self, error: VeloError) -> None:
+        head = encode(Failure.of(error))
+        self._refused = True
+        self._transport.write(frame_start(frames.REFUSAL, 0, len(head)) + head)
+        self._transport.write_eof()
+        # Read on for a while and keep nothing: what lies unread in a socket that closes takes this with it.
+        self._patience.cancel()
+        self._patience = asyncio.get_running_loop().call_later(REFUSED_S, self._transport.abort)
+
+    def _take(self, frame: Frame) -> None:
+        if not self._known:
+            self._greet(frame)
+        elif frame.kind == frames.CANCEL:
+            task = self._tasks.get(frame.request)
+            if task is not None:
+                task.cancel()
+        elif frame.kind in (frames.SEARCH, frames.CALL):
+            if frame.request in self._tasks:
+                raise ProtocolError(f"request {frame.request} is under way already")
+            if len(self._tasks) >= self._server.limits.requests_max:
+                self._fail(frame.request, ServingError(f"{len(self._tasks)} requests are under way already"))
+                return
+            task = asyncio.get_running_loop().create_task(self._answer(frame))
+            self._tasks[frame.request] = task
+            task.add_done_callback(lambda _: self._tasks.pop(frame.request, None))
+        else:
+            raise ProtocolError(f"an asker sends no frame of kind {frame.kind}")
+
+    def _greet(self, frame: Frame) -> None:
+        if frame.kind != frames.HELLO:
+            raise ProtocolError("the first frame is no HELLO")
+        if not hmac.compare_digest(decode(frame.head, Hello).token.encode(), self._server.token.encode()):
+            raise WrongTokenError("the token is not the one that this shard asks for")
+        self._known = True
+        self._patience.cancel()
+        self._reader.bytes_max = self._server.limits.frame_bytes_max
+        self._greeting = asyncio.get_running_loop().create_task(self._welcome())
+
+    async def _welcome(self) -> None:
+        head = encode(await self._server.health())
+        self._send([frame_start(frames.WELCOME, 0, len(head)), head])
+
+    async def _answer(self, frame: Frame) -> None:
+        try:
+            if frame.kind == frames.CALL:
+                await self._call(frame)
+                return
+            request: SearchRequest = decode_search(frame.head, frame.body)
+            reply = await self._server.shard.search(request, frame.timeout_us / 1e6)
+            if isinstance(reply, Hits):
+                head, pieces = encode_hits(reply)
+                size = sum(map(len, pieces))
+                start = frame_start(frames.REPLY, frame.request, len(head), size)
+                self._send([start, head, *pieces])
+            else:
+                self._tell(frame.request, reply)
+        except Exception as error:
+            self._fail(frame.request, error)
+
+    async def _call(self, frame: Frame) -> None:
+        call = decode(frame.head, Call)
+        if call.method == "health":
+            head = encode(await self._server.health())
+        elif call.method == "trial":
+            head = encode(await self._server.shard.trial(frame.timeout_us / 1e6))
+        else:
+            raise ProtocolError(f"a shard has no method {call.method!r}")
+        self._send([frame_start(frames.REPLY, frame.request, len(head)), head])
+
+    def _fail(self, request: int, error: Exception) -> None:
+        failure = Failure.of(error)
+        if isinstance(error, ProtocolError | ShardUnavailableError):
+            failure = dataclasses.replace(failure, fault="shard")
+        self._tell(request, failure)
+
+    def _tell(self, request: int, failure: Failure) -> None:
+        head = encode(failure)
+        self._send([frame_start(frames.FAILURE, request, len(head)), head])
+
+    def _send(self, pieces: list[bytes]) -> None:
+        if self._refused or self._transport.is_closing():
+            return
+        self._transport.write(b"".join(pieces))
+        if self._transport.get_write_buffer_size() > self._server.limits.unread_bytes_max:
+            self._transport.abort()
+
+
+class ShardHost:
+    """A shard's server in a thread of its own, with an event loop of its own: for processes of any kind.
+
+    Parameters
+    ----------
+    server : ShardServer
+    """
+
+    def __init__(self, server: ShardServer) -> None:
+        self._server = server
+        self._thread = LoopThread("velo-road")
+
+    def start(self, *, path: str | None = None, host: str | None = None, port: int = 0) -> Endpoint:
+        """Serve, and return where."""
+        return self._thread.call(self._server.start(path=path, host=host, port=port))
+
+    def close(self) -> None:
+        """End all connections and the thread."""
+        self._thread.call(self._server.close())
+        self._thread.close()

@@ -1,0 +1,233 @@
+"""What must happen when processes die, hang and drown: real shards in processes, real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.serving.conftest import LIST_SIZE, SHARDS, local_answer
+from tests.serving.fakes import ExactIndex
+from velo.errors import CorruptIndexError
+from velo_serving.backend import ServedCollection
+from velo_serving.errors import DeadlineExceededError, QueueFullError, ShardNotHereError
+from velo_serving.local_backend import LocalChannel
+from velo_serving.processes import open_process_backend
+from velo_serving.router import Router, RouterLimits
+from velo_serving.shard import Shard, ShardSpec
+from velo_serving.types import Answer, SearchRequest
+
+#: What a query takes at most where nothing is wrong, on a busy machine.
+PATIENCE_S = 0.25
+STEP_S = 0.02
+
+
+#: For what must be complete however busy the machine is.
+PATIENT = RouterLimits(quiet_s=1.0, trial_s=10.0)
+
+
+def with_processes(
+    path: Path, scene: Callable[[ServedCollection], Awaitable[None]], limits: RouterLimits | None = None
+) -> None:
+    async def run() -> None:
+        backend = open_process_backend(path, threads=1, limits=limits)
+        pids = [one.pid for one in backend.collection().processes]
+        await backend.start()
+        try:
+            await until(lambda: backend.collection().router.shards_up == SHARDS)
+            await scene(backend.collection())
+        finally:
+            for one in backend.collection().processes:
+                os.kill(one.pid, signal.SIGCONT)
+            await backend.close()
+        pids += [one.pid for one in backend.collection().processes]
+        for pid in pids:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+
+    asyncio.run(run())
+
+
+async def until(true: Callable[[], bool], *, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        await asyncio.sleep(0.02)
+
+
+async def timed(router: Router, query: np.ndarray, **options: Any) -> tuple[float, Answer]:
+    started = time.monotonic()
+    request = SearchRequest(query.reshape(1, -1), 5, list_size=LIST_SIZE, **options)
+    return time.monotonic() - started, await router.search(request)
+
+
+class Watched:
+    """Queries one after another, every twenty milliseconds, and how long each took."""
+
+    def __init__(self, router: Router, queries: np.ndarray) -> None:
+        self.told: list[tuple[float, Answer]] = []
+        self._router = router
+        self._queries = queries
+
+    async def ask(self, count: int) -> None:
+        async def one(row: int) -> None:
+            started = time.monotonic()
+            request = SearchRequest(self._queries[[row]], 5, list_size=LIST_SIZE, timeout_s=5.0)
+            answer = await self._router.search(request)
+            self.told.append((time.monotonic() - started, answer))
+
+        tasks = []
+        for number in range(count):
+            tasks.append(asyncio.create_task(one(number % len(self._queries))))
+            await asyncio.sleep(STEP_S)
+        await asyncio.gather(*tasks)
+
+    @property
+    def late(self) -> list[float]:
+        return [seconds for seconds, _ in self.told if seconds > PATIENCE_S]
+
+    @property
+    def shards(self) -> set[int]:
+        return {answer.shards_answered for _, answer in self.told}
+
+
+def test_processes_answer_what_one_process_answers(sharded_path: Path, sharded_queries: np.ndarray) -> None:
+    request = SearchRequest(
+        sharded_queries, 10, ({"uniform10": {"$lt": 7}},), list_size=LIST_SIZE, return_metadata=("brand",)
+    )
+    expected = local_answer(sharded_path, request).hits
+
+    async def scene(served: ServedCollection) -> None:
+        found = (await served.router.search(request)).hits
+        assert np.array_equal(found.ids, expected.ids)
+        assert np.array_equal(found.distances, expected.distances)
+        assert found.metadata == expected.metadata
+
+    with_processes(sharded_path, scene, PATIENT)
+
+
+def test_a_shard_that_is_killed_delays_nobody_and_comes_back(
+    sharded_path: Path, sharded_queries: np.ndarray
+) -> None:
+    async def scene(served: ServedCollection) -> None:
+        watched = Watched(served.router, sharded_queries)
+        asking = asyncio.create_task(watched.ask(100))
+        await asyncio.sleep(0.5)
+        victim = served.processes[2]
+        before = victim.pid
+        os.kill(before, signal.SIGKILL)
+        await asking
+        assert watched.shards <= {SHARDS - 1, SHARDS}
+        assert SHARDS - 1 in watched.shards
+        # Its connection is reset at once: nobody waits for a deadline, a trial or a probe.
+        assert len(watched.late) <= 3, watched.late
+        await until(lambda: served.router.shards_up == SHARDS)
+        assert victim.pid != before
+        assert victim.starts == 2
+        assert (await timed(served.router, sharded_queries[0]))[1].shards_answered == SHARDS
+
+    with_processes(sharded_path, scene)
+
+
+def test_a_shard_that_is_stopped_delays_those_in_flight_alone(
+    sharded_path: Path, sharded_queries: np.ndarray
+) -> None:
+    async def scene(served: ServedCollection) -> None:
+        pid = served.processes[1].pid
+        await Watched(served.router, sharded_queries).ask(40)  # so that its rate is known
+        os.kill(pid, signal.SIGSTOP)
+        watched = Watched(served.router, sharded_queries)
+        await watched.ask(100)
+        in_flight = round(PATIENCE_S / STEP_S)
+        assert len(watched.late) <= in_flight + 3, watched.late
+        assert max(seconds for seconds, _ in watched.told) < 2.0
+        assert SHARDS - 1 in watched.shards
+        assert watched.told[-1][1].shards_answered == SHARDS - 1
+        state = served.router.shards()[1]
+        assert state.state == "down"
+        os.kill(pid, signal.SIGCONT)
+        await until(lambda: served.router.shards_up == SHARDS)
+        assert served.processes[1].pid == pid
+
+    with_processes(sharded_path, scene)
+
+
+def test_twice_the_load_is_refused_early_and_nothing_is_late(tmp_path: Path) -> None:
+    """A shard that can answer two hundred queries a second is asked four hundred."""
+    deadline_s, at_once, each_s = 1.0, 4, 0.02
+    index = ExactIndex(np.zeros((10, 4), np.float32))
+    plain, room = index.search_async, asyncio.Semaphore(at_once)
+
+    async def limited(*arguments: Any, **options: Any) -> Any:
+        async with room:
+            await asyncio.sleep(each_s)
+            return await plain(*arguments, **options)
+
+    index.search_async = limited  # type: ignore[method-assign]
+
+    async def run() -> None:
+        shard = Shard(ShardSpec("0", str(tmp_path)), lambda spec: index)
+        shard.open()
+        router = Router("things", [LocalChannel(shard)])
+        await router.start()
+        outcomes: dict[str, list[float]] = {"good": [], "refused": [], "late": []}
+        hints: list[float] = []
+
+        async def one() -> None:
+            started = time.monotonic()
+            outcome = "good"
+            try:
+                await router.search(SearchRequest(np.zeros((1, 4), np.float32), 1, timeout_s=deadline_s))
+            except QueueFullError as error:
+                outcome = "refused"
+                hints.append(error.retry_after_s)
+            except DeadlineExceededError:
+                outcome = "late"
+            outcomes[outcome].append(time.monotonic() - started)
+
+        started, asked = time.monotonic(), 0
+        while time.monotonic() < started + 1.0:
+            await asyncio.gather(
+                *(router.search(SearchRequest(np.zeros((1, 4), np.float32), 1)) for _ in range(at_once))
+            )
+            asked += at_once
+        capacity = asked / (time.monotonic() - started)
+        began = time.monotonic()
+        tasks = []
+        for number in range(int(capacity * 2 * 4)):
+            tasks.append(asyncio.create_task(one()))
+            await asyncio.sleep(max(0.0, began + (number + 1) / (2 * capacity) - time.monotonic()))
+        took_s = time.monotonic() - began
+        await asyncio.gather(*tasks)
+        good = outcomes["good"]
+        assert len(good) >= 0.9 * capacity * took_s, (
+            f"{len(good)} of {capacity * took_s:.0f} in {took_s:.1f} s"
+        )
+        assert len(outcomes["late"]) <= 0.05 * len(tasks)
+        assert np.percentile(good, 99) <= deadline_s
+        assert np.percentile(outcomes["refused"], 99) < 0.1
+        assert all(0 < hint <= deadline_s for hint in hints)
+        await router.close()
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_opened_is_the_librarys_own_error(sharded_path: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(sharded_path, copy)
+    manifest = copy / "shard-00001" / "manifest.json"
+    manifest.write_text("{}")
+    with pytest.raises(CorruptIndexError):
+        open_process_backend(copy, threads=1)
+    shutil.rmtree(copy / "shard-00001")
+    with pytest.raises(ShardNotHereError, match="shard 1 is not on node"):
+        open_process_backend(copy, threads=1)
