@@ -11,7 +11,8 @@ import pytest
 from velo import errors
 from velo._native import loader
 
-CLASSES = [getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)]
+NAMED = [getattr(errors, name) for name in errors.__all__]
+CLASSES = [one for one in NAMED if isinstance(one, type) and issubclass(one, errors.VeloError)]
 
 
 def statuses_in_header() -> dict[str, int]:

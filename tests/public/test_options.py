@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from velo.errors import InvalidArgumentError
+from velo.errors import BudgetTooSmallError, InvalidArgumentError
 from velo.options import BuildOptions, OpenTuning, SearchTuning, fill_search, memory_bytes
 
 
@@ -139,7 +139,7 @@ def test_what_reaches_the_library() -> None:
 @pytest.mark.parametrize(
     ("share", "row_count", "dim", "bits"),
     [
-        ("5%", 1_000_000, 128, (2, 6)),
+        ("8%", 1_000_000, 128, (2, 6)),
         ("10%", 1_000_000, 128, (2, 6)),
         ("15%", 1_000_000, 128, (3, 7)),
         ("20%", 1_000_000, 128, (4, 6)),
@@ -173,7 +173,9 @@ def test_links_stay_out_of_pages_only_where_searches_will_have_room_for_them() -
 
     assert in_pages() is True
     assert in_pages(search_memory="20%") is False
-    assert in_pages(search_memory="5%") is True
+    assert in_pages(search_memory="8%") is True
+    with pytest.raises(BudgetTooSmallError, match="search_memory"):
+        in_pages(search_memory="5%")
     assert in_pages(search_memory="20%", memory_bits=6) is True
     assert in_pages(search_memory="20%", page_links=True) is True
     assert in_pages(search_memory="20%", links_kept=0) is True

@@ -88,13 +88,16 @@ class Sample:
     def build(self, folder: Path, options: BuildOptions, tell: Callable[[], bool | None]) -> float:
         """Index `rows`; returns the seconds that took."""
         started = time.perf_counter()
-        build_shard(
-            folder,
-            ArraySource(self.rows),
-            replace(options, calibrate=False),
-            resume=False,
-            watch=lambda _stage, _done, _total: tell(),
-        )
+        try:
+            build_shard(
+                folder,
+                ArraySource(self.rows),
+                replace(options, calibrate=False),
+                resume=False,
+                watch=lambda _stage, _done, _total: tell(),
+            )
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None  # a build would say that its work stays
         return time.perf_counter() - started
 
     def open_within(self, folder: Path, budget_bytes: int, threads: int | None) -> Index:

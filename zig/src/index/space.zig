@@ -61,12 +61,14 @@ pub fn compared_scale(metric: Metric) f32 {
     return if (metric == .l2) 1 else 2;
 }
 
-/// What users see, from what is compared in the working space.
+/// What users see, from what is compared in the working space. Factors of a damaged file may make it infinite; then it is
+/// the largest number there is, for infinity says that there is no neighbor.
 pub fn reported(metric: Metric, compared: f32) f32 {
+    const finite = std.math.clamp(compared, -std.math.floatMax(f32), std.math.floatMax(f32));
     return switch (metric) {
-        .l2 => @max(0, compared),
-        .cosine => @max(0, compared) / 2,
-        .ip => compared / 2,
+        .l2 => @max(0, finite),
+        .cosine => @max(0, finite) / 2,
+        .ip => finite / 2,
     };
 }
 
