@@ -177,8 +177,14 @@ pub fn Live(comptime Store: type) type {
         }
 
         fn read_root(self: *Self, diagnostic: *Diagnostic) Error!void {
-            const text = try diagnostics.read_file(self.allocator, self.store, root_file.file_name, root_file.bytes_max, diagnostic) orelse
-                return adopting.describe(self, diagnostic);
+            const text = try self.root_text(diagnostic) orelse describe: {
+                // The first write puts a root there and takes the manifest away: it may do so between the two looks.
+                adopting.describe(self, diagnostic) catch |err| {
+                    if (err != error.NotAnIndex) return err;
+                    break :describe try self.root_text(diagnostic) orelse return err;
+                };
+                return;
+            };
             defer self.allocator.free(text);
             var arena = std.heap.ArenaAllocator.init(self.allocator);
             defer arena.deinit();
@@ -189,6 +195,10 @@ pub fn Live(comptime Store: type) type {
             };
             if (self.options.writable and !root_file.is_writable(&root)) return diagnostics.newer(diagnostic, root_file.file_name);
             try self.take_root(&root, diagnostic);
+        }
+
+        fn root_text(self: *Self, diagnostic: *Diagnostic) Error!?[]u8 {
+            return diagnostics.read_file(self.allocator, self.store, root_file.file_name, root_file.bytes_max, diagnostic);
         }
 
         fn take_root(self: *Self, root: *const root_file.Root, diagnostic: *Diagnostic) Error!void {
