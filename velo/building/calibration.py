@@ -75,7 +75,7 @@ _GAIN_MIN: Final = 0.0008
 
 def sample_size(row_count: int) -> int:
     """How many rows are held out; 0 where there are too few to learn from."""
-    return 0 if row_count < _ROWS_MIN else min(_SAMPLE_MAX, max(60, row_count // 100))
+    return 0 if row_count < _ROWS_MIN else min(_SAMPLE_MAX, max(60, row_count // 30))
 
 
 @dataclass(frozen=True)

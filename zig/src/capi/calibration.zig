@@ -42,7 +42,8 @@ fn fill(out: *Expectation, o: *const open.SearchOptions, calibration: search.Cal
     const parameters = open.resolved(o, calibration);
     var expectation: Expectation = std.mem.zeroes(Expectation);
     expectation.list_size = parameters.list_size;
-    if (calibration.expected(o.k, parameters.list_size)) |expected| {
+    const scanned = if (parameters.scan) calibration.expected_of_scan() else null;
+    if (scanned orelse calibration.expected(o.k, parameters.list_size)) |expected| {
         expectation.calibrated = 1;
         expectation.recall = expected.recall;
         expectation.reads = expected.reads;

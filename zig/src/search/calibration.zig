@@ -57,6 +57,12 @@ pub const Calibration = struct {
         return reached < like and promised(scanned) > reached + scan_gain_min;
     }
 
+    /// What a scan is expected to be like; null where none was measured.
+    pub fn expected_of_scan(self: Calibration) ?Expected {
+        const table = self.table orelse return null;
+        return of_point(table.scan orelse return null);
+    }
+
     /// Whether a recall needs distances from the stored vectors: where the build found that codes do not tell enough, or
     /// where more is asked for than codes give.
     pub fn wants_exact(self: Calibration, k: u32, recall: f32) bool {

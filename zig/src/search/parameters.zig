@@ -75,7 +75,7 @@ pub fn resolve(asked: Asked, calibration: Calibration) Parameters {
     const list_size = @max(asked.k, if (asked.list_size > 0)
         asked.list_size
     else if (asked.recall > 0)
-        calibration.list_size(asked.k, asked.recall) orelse list_size_for(asked.recall)
+        @max(calibration.list_size(asked.k, asked.recall) orelse list_size_for(asked.recall), list_size_least(asked.k, asked.recall))
     else
         list_size_default);
     const by_recall = asked.list_size == 0 and asked.recall > 0;
@@ -126,6 +126,12 @@ pub fn sigma_of_scan(parameters: *const Parameters) f32 {
 
 /// Candidates that a scan keeps, at least: more than estimates could mistake for the nearest.
 pub const scan_list_size = 512;
+
+/// Lists hardly longer than k are where queries differ most from the rows that stood for them: on data of few nonzero
+/// coordinates a list of 11 that found 0.961 for rows found 0.904 for queries.
+fn list_size_least(k: u32, recall: f32) u32 {
+    return if (recall < 0.9) k else @min(k + 14, list_size_max);
+}
 
 pub const list_size_default = 100;
 pub const beam_width_default = 4;
