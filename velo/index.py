@@ -51,6 +51,7 @@ from velo.search.completions import Completions
 from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
 from velo.search.filter_costs import filter_plan_of
 from velo.search.gate import Gate
+from velo.search.pages import K_OF_ONE_SEARCH
 from velo.search.prepared import PreparedOptions
 from velo.search.request import Request
 from velo.search.script import drive, drive_async
@@ -301,7 +302,8 @@ class Index(FurtherSearches, LiveVerbs):
             float32, float16, float64, uint8 or int8. A single query of shape (dim,) gives results of
             shape (k,).
         k : int
-            Fewer are found where fewer match: ids are padded with -1 (None), distances with infinity.
+            Up to 2**24; what is asked beyond 4,096 comes in pages, each of which looks at the codes of all
+            rows. Fewer are found where fewer match: ids are padded with -1 (None), distances with infinity.
         filter : expression, dict, SQL text, mask or ids, or a list of nq of them, optional
             Restricts what may be found; see :mod:`velo.filters`. One for all queries, or one (or None) each.
             (A flat list of str is ids: SQL texts in a list are wrapped in ``velo.filters.from_sql``.)
@@ -348,6 +350,10 @@ class Index(FurtherSearches, LiveVerbs):
             script, single = self._group_script(queries, k, filter, group_by, group_size)
             return self._group_result(drive(script, lambda one: self._run(prepare(one))), single, columns)
         check_no_group_size(group_size)
+        if type(k) is int and k > K_OF_ONE_SEARCH:
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
+            pages, single = self._page_script(queries, k, filter)
+            return self._page_result(drive(pages, lambda one: self._run(prepare(one))), single, columns)
         if (
             filter is None
             and columns is None
@@ -389,6 +395,11 @@ class Index(FurtherSearches, LiveVerbs):
             found = await drive_async(script, lambda one: self._run_async(prepare(one)))
             return self._group_result(found, single, columns)
         check_no_group_size(group_size)
+        if type(k) is int and k > K_OF_ONE_SEARCH:
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
+            pages, single = self._page_script(queries, k, filter)
+            whole = await drive_async(pages, lambda one: self._run_async(prepare(one)))
+            return self._page_result(whole, single, columns)
         request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
         return self._result(await self._run_async(request), columns)
 

@@ -174,6 +174,21 @@ def test_search_by_groups_and_by_radius(built: Path, files: Path, tmp_path: Path
     document(*asked, "--radius", radius, "--output", tmp_path / "near.npz")
     assert np.load(tmp_path / "near.npz")["lims"].tolist() == within["lims"]
     assert run(*asked, "--radius", radius).returncode == 0
+    # However many lie within, a query is 20 lines and one that says that there are more.
+    assert len(run(*asked, "--radius", "inf", "--show", 1).stdout.splitlines()) < 32
+    quiet = document(*asked, "--show", 0)
+    assert not {"ids", "distances"} & set(quiet)
+    assert quiet["queries"] == 4
+
+
+def test_a_radius_with_many_hits(sample: Any, sample_path: Path, tmp_path: Path) -> None:
+    """With defaults: 10,000 hits are more than one search brings."""
+    np.save(tmp_path / "one.npy", sample.queries[:1])
+    told = document("search", sample_path, tmp_path / "one.npy", "--radius", "inf")
+    assert told["lims"] == [0, 10_000]
+    assert told["limited"] == [True]
+    assert len(set(told["ids"])) == 10_000
+    assert np.shape(document("search", sample_path, tmp_path / "one.npy", "-k", 5000)["ids"]) == (1, 5000)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet", ".arrow"])

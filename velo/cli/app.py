@@ -193,7 +193,10 @@ def search(
     output: Annotated[
         Path | None, typer.Option(help="Write ids and distances there: .npz, .parquet or .arrow.")
     ] = None,
-    show: Annotated[int, typer.Option(min=0, help="Print the neighbors of so many queries.")] = 3,
+    show: Annotated[
+        int,
+        typer.Option(min=0, help="Print the nearest 20 of so many queries; 0 with --json leaves ids out."),
+    ] = 3,
     explain: Annotated[
         bool, typer.Option("--explain", help="Tell how the first query was answered.")
     ] = False,
