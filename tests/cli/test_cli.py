@@ -120,6 +120,28 @@ def test_build_tells_what_it_made(files: Path, tmp_path: Path) -> None:
         assert index.search(np.zeros(24, np.float32), 1).ids[0].startswith("v")
 
 
+def test_build_names_the_columns_that_it_leaves_out(tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).normal(size=(50, 8)).astype(np.float32)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), 8)
+    numbers = list(range(100, 150))
+    pq.write_table(pa.table({"id": numbers, "vector": vectors, "price": numbers}), tmp_path / "t.parquet")
+    done = run("build", tmp_path / "t.parquet", tmp_path / "i", *QUICK)
+    assert done.returncode == 0
+    assert "'id', 'price'" in done.stderr
+    assert "--ids-column takes one" in done.stderr
+    assert "--keep-columns keeps the others" in done.stderr
+    done = run(
+        "build", tmp_path / "t.parquet", tmp_path / "j", "--ids-column", "id", "--keep-columns", *QUICK
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with velo.open(tmp_path / "j") as index:
+        assert index.info()["columns"] == ["price"]
+        assert index.search(rows[7], 1).ids.tolist() == [107]
+    done = run("build", tmp_path / "t.parquet", tmp_path / "k", "--metadata", "x.parquet", "--keep-columns")
+    assert done.returncode == 1
+    assert "--keep-columns and --metadata" in done.stderr
+
+
 def test_build_in_shards(files: Path, tmp_path: Path) -> None:
     told = document("build", files / "base.fbin", tmp_path / "c", "--shards", 3, *QUICK)
     assert (told["n"], told["shards"]) == (2_000, 3)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from velo.building.build import Watch, build_shard, overall
+from velo.building.tables import parts_of
 from velo.errors import IndexExistsError, InvalidArgumentError, VeloError
 from velo.folder.ids import given_ids
 from velo.folder.metadata import given_metadata
@@ -42,7 +43,9 @@ def build_collection(
     vectors: Any,
     *,
     shards: int,
+    column: str | None = None,
     ids: Any = None,
+    ids_column: str | None = None,
     metadata: Any = None,
     metric: str = "l2",
     build_memory: Memory | None = None,
@@ -70,14 +73,15 @@ def build_collection(
     ----------
     path : path
         The folder to make; its shards are ``shard-00000`` and so on, each an index that opens by itself.
-    vectors : array-like of shape (n, d), memmap, path, Arrow list array, or VectorSource
+    vectors, column, ids, ids_column, metadata :
+        As for :func:`velo.build`.
     shards : int
         At most as many as rows.
     build_memory : int, float or str, optional
         Of each shard's build; they run one after the other.
     search_memory : int, float or str, optional
         The budget that searches will have, of all shards together; see :func:`velo.build`.
-    ids, metadata, metric, memory_bits, record_bits, degree, build_list_size, alpha, links_kept, page_links :
+    metric, memory_bits, record_bits, degree, build_list_size, alpha, links_kept, page_links :
         As for :func:`velo.build`.
     threads, seed, store_vectors, calibrate, overwrite, progress :
         As for :func:`velo.build`.
@@ -102,7 +106,9 @@ def build_collection(
         store_vectors=store_vectors,
         calibrate=calibrate,
     )
-    source = as_source(vectors)
+    source, ids, metadata = parts_of(
+        vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata
+    )
     total = source.shape[0]
 
     def watch_of(_number: int, start: int, stop: int) -> Watch | None:

@@ -14,7 +14,7 @@ __all__ = ["bought", "costs_text", "show"]
 def show(path: Path, *, memory: str | None, recall: float, k: int, as_json: bool) -> None:
     """Print a row a budget, and what the machine takes."""
     with open_to_measure(path) as index:
-        costs, n = measure_costs(index), index.n
+        costs = measure_costs(index)
     rows = plans(path, memory=memory, recall=recall, k=k, costs=costs)
     if as_json:
         emit_json(

@@ -135,7 +135,7 @@ def _table_of(source: Any) -> Any:
             return pa.Table.from_batches([source])
         if isinstance(source, Mapping):
             return pa.table(dict(source))
-        if hasattr(source, "__dataframe__") or hasattr(source, "iloc"):  # pandas
+        if hasattr(source, "iloc"):  # pandas
             return pa.Table.from_pandas(source, preserve_index=False)
         if hasattr(source, "__arrow_c_stream__"):  # polars, duckdb
             return pa.table(source)

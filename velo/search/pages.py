@@ -1,8 +1,9 @@
-"""More neighbors than one search of the library brings: pages of them, each without those of the pages before.
+"""More neighbors than one search of the library brings: pages of them, each without those that are known.
 
-The library holds ``K_OF_ONE_SEARCH`` results a query, in memory that it allocates when an index is opened. What
-is asked beyond that comes in further searches: each leaves out the rows that are known and looks at the codes
-of all others. They allocate a bit for every row of the index, and the answer, which ordinary searches do not.
+The library holds ``K_OF_ONE_SEARCH`` results a query, in memory that it allocates when an index is opened.
+What is asked beyond that comes in further searches: each leaves out the rows that are known and looks at the
+codes of all others. They allocate a bit for every row of the index, and the answer, which ordinary searches
+do not.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ HITS_MAX: Final = 1 << 24
 #: Queries whose known rows are held at a time take so many bytes, or are one.
 _KNOWN_BYTES: Final = 1 << 26
 
-#: From a query's filter and a bool for each vertex, true where it is known already, to a filter without those.
+#: From a query's filter and a bool for each vertex, true where it is known, to a filter without those.
 Exclude = Callable[[Any, AnyArray], Any]
 
 
