@@ -15,7 +15,7 @@ every error is a :class:`VeloError` (:mod:`velo.errors`).
 from velo.building.build import build
 from velo.building.collection import build_collection
 from velo.errors import RecallWarning, VeloError
-from velo.filters import col
+from velo.filters import col, ids, mask
 from velo.index import Index
 from velo.index import open_index as open  # noqa: A004
 from velo.index import verify_folder as verify
@@ -44,6 +44,8 @@ __all__ = [
     "build",
     "build_collection",
     "col",
+    "ids",
+    "mask",
     "open",
     "plans",
     "tune",

@@ -51,17 +51,29 @@ from velo.search.completions import Completions
 from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
 from velo.search.filter_costs import filter_plan_of
 from velo.search.gate import Gate
+from velo.search.lookups import Lookups
 from velo.search.pages import K_OF_ONE_SEARCH
 from velo.search.prepared import PreparedOptions
 from velo.search.request import Request
 from velo.search.script import drive, drive_async
-from velo.types import DurabilityName, Float32Array, IoName, Memory, MetricName, PathLike, PlanName
+from velo.types import (
+    DurabilityName,
+    Float32Array,
+    IoName,
+    Memory,
+    MetricName,
+    PathLike,
+    PlanName,
+    UnknownColumns,
+)
 
 __all__ = ["Index", "open_index", "verify_folder"]
 
 _METRICS: Final[dict[int, MetricName]] = {code: name for name, code in METRIC_CODES.items()}  # type: ignore[misc]
 _PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
 _IO_NAMES: Final = {code: name for name, code in IO_CODES.items()}
+#: What a filter means by a column that there is not.
+UNKNOWN_COLUMNS: Final = {"error": 0, "missing": 1}
 _DTYPE_NAMES: Final = {0: "float32", 1: "float16", 2: "uint8", 3: "int8"}
 
 #: The parts of its memory that an index's budget bounds.
@@ -82,6 +94,7 @@ def open_index(
     io: IoName = "auto",
     plan: PlanName = "auto",
     tuning: OpenTuning | None = None,
+    unknown_columns: UnknownColumns = "error",
     writable: bool = False,
     durability: DurabilityName = "sync",
 ) -> Index:
@@ -101,6 +114,9 @@ def open_index(
     plan : {"auto", "links_in_memory", "links_on_disk"}
     tuning : OpenTuning, optional
         What the plan would choose otherwise.
+    unknown_columns : {"error", "missing"}
+        What a filter means by a column that the metadata does not have: an error, or a column without any
+        value, as data without a schema has it.
     writable : bool
         Open it as the one process that may change it (:meth:`Index.delete`); others may read it meanwhile.
     durability : {"sync", "interval", "process"}
@@ -125,6 +141,7 @@ def open_index(
         )
     struct = _native.new("velo_open_options")
     struct.io = code_of(IO_CODES, io, "io")
+    unknown_is_missing = bool(code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns"))
     struct.plan = code_of(PLAN_CODES, plan, "plan")
     struct.threads = 0 if threads is None else whole_number(threads, "threads", 1, 4096)
     (tuning or OpenTuning()).fill(struct)
@@ -135,10 +152,17 @@ def open_index(
         out = _native.ffi.new("velo_index **")
         _open_native(data, struct, out)
         reopen = partial(
-            open_index, str(folder), memory=memory, threads=threads, io=io, plan=plan, tuning=tuning
+            open_index,
+            str(folder),
+            memory=memory,
+            threads=threads,
+            io=io,
+            plan=plan,
+            tuning=tuning,
+            unknown_columns=unknown_columns,
         )
         try:
-            return Index(folder, out[0], reopen, live)
+            return Index(folder, out[0], reopen, live, unknown_is_missing=unknown_is_missing)
         except BaseException:
             _native.lib.velo_index_close(out[0])
             raise
@@ -221,7 +245,7 @@ def _close_native(gate: Gate, handle: Any, owned: list[Any]) -> None:
             stack.callback(thing.close)
 
 
-class Index(FurtherSearches, LiveVerbs):
+class Index(FurtherSearches, Lookups, LiveVerbs):
     """An open index; :func:`velo.open` and :func:`velo.build` make it, ``with`` or :meth:`close` ends it.
 
     All methods may be called from several threads at once. An index belongs to the process that opened it:
@@ -239,7 +263,13 @@ class Index(FurtherSearches, LiveVerbs):
     _gate: Gate
 
     def __init__(
-        self, folder: Path, handle: Any, reopen: partial[Index], live: LiveData | None = None
+        self,
+        folder: Path,
+        handle: Any,
+        reopen: partial[Index],
+        live: LiveData | None = None,
+        *,
+        unknown_is_missing: bool = False,
     ) -> None:
         self.path = folder
         self._handle = handle
@@ -253,7 +283,8 @@ class Index(FurtherSearches, LiveVerbs):
         data = folder if live is None else live.part
         self._ids = Ids(data, self.n, read_manifest(data).first_row)
         self._metadata = open_metadata(data, self.n)
-        self._filters = compiler_for(self.n, self._metadata, self._ids)
+        self._unknown_is_missing = unknown_is_missing
+        self._filters = compiler_for(self.n, self._metadata, self._ids, unknown_is_missing)
         self._completions = Completions(handle, self._gate)
         self._prepared = PreparedOptions(handle, self._gate)
         self._live: LiveData | None = None
@@ -500,9 +531,7 @@ class Index(FurtherSearches, LiveVerbs):
         exact: bool | None,
         view: View | None = None,
     ) -> Request:
-        if self._gate.forked or self._gate.closed:
-            with self._gate:  # says which
-                pass
+        self._check_open()
         prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
         compiler = self._filters
         compiled = filters_of(filters, compiler)
@@ -524,6 +553,12 @@ class Index(FurtherSearches, LiveVerbs):
                 argument="filter",
             )
         return request
+
+    def _check_open(self) -> None:
+        """Refuse an index that is closed, or was opened before a fork."""
+        if self._gate.forked or self._gate.closed:
+            with self._gate:  # says which
+                pass
 
     def _columns(self, return_metadata: Sequence[str] | bool | None) -> list[str] | None:
         """The columns to return, checked before the search."""
@@ -629,7 +664,7 @@ class Index(FurtherSearches, LiveVerbs):
             change_metadata(self.path, table, self.n, self._ids, **how)
             before = self._filters
             self._metadata = open_metadata(self.path, self.n)
-            self._filters = compiler_for(self.n, self._metadata, self._ids)
+            self._filters = compiler_for(self.n, self._metadata, self._ids, self._unknown_is_missing)
             self._owned[:] = [self._completions, self._filters]
             before.close()
 

@@ -264,7 +264,7 @@ def _read_size(column: str, operand: Any, position: str) -> Expr:
             continue
         leaf = _read_leaf(column, key, value, f"{position}.{key}" if tests is operand else position, "length")
         if leaf is None:
-            _unknown(key, (*_COMPARE, "$in", "$nin", "$between", "$not"), position)
+            _unknown(key, (*_COMPARE, "$in", "$nin", "$between", "$not"), f"{position}.{key}")
         parts.append(leaf)
     return parts[0] if len(parts) == 1 else And(tuple(parts))
 
