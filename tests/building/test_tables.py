@@ -142,3 +142,22 @@ def test_what_cannot_be_taken_apart(
     with pytest.raises(error, match=part):
         velo.build(tmp_path / "i", vectors, **options, **QUICK)
     assert not (tmp_path / "i").exists()
+
+
+def test_columns_that_filters_cannot_look_at_are_named(tmp_path: Path) -> None:
+    metadata = pa.table(
+        {
+            "raw": pa.array([b"x"] * ROWS),
+            "pairs": pa.array([[("a", 1)]] * ROWS, pa.map_(pa.string(), pa.int8())),
+            "price": pa.array([None] * ROWS, pa.decimal128(9, 2)),
+            "shape": pa.array([{"x": 1}] * ROWS),
+            "scores": pa.array([[0.5]] * ROWS, pa.list_(pa.float32())),
+        }
+    )
+    with pytest.warns(LeftOutWarning, match=r"'raw' \(binary\), 'pairs' \(map<string, int8>\)$") as heard:
+        index = velo.build(tmp_path / "i", VECTORS, metadata=metadata, **QUICK)
+    assert len(heard) == 1
+    with index:
+        assert index.count({"shape.x": 1, "scores": {"$gte": 0.5}, "price": None}) == ROWS
+        with pytest.raises(velo.errors.FilterTypeError, match="cannot be filtered on"):
+            index.count({"raw": "x"})

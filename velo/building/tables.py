@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from velo.errors import InvalidArgumentError, LeftOutWarning, UnknownColumnError
-from velo.folder.metadata import given_metadata, read_table
+from velo.folder.metadata import given_metadata, read_table, unfiltered_columns
 from velo.formats.files import as_source, open_vectors
 from velo.formats.frames import VectorTable, frame_table, vector_table
 from velo.formats.source import Source
@@ -35,7 +35,8 @@ def parts_of(
     Warns
     -----
     LeftOutWarning
-        Columns of the vectors' table that become neither ids nor metadata.
+        Columns of the vectors' table that become neither ids nor metadata, and columns of the metadata
+        that filters cannot look at.
     """
     if ids is not None and ids_column is not None:
         raise InvalidArgumentError("ids and ids_column do not go together", argument="ids_column")
@@ -58,6 +59,11 @@ def parts_of(
         metadata = held.columns(list(others)) if others else None
     elif others:
         _tell(held, others, metadata)
+    if metadata is not None:
+        given = given_metadata(metadata, source.shape[0])
+        _tell_unfiltered(unfiltered_columns(given.schema))
+        if not isinstance(metadata, str | os.PathLike):
+            metadata = given.table()
     return source, ids, metadata
 
 
@@ -93,6 +99,16 @@ def _tell(held: VectorTable | None, others: tuple[str, ...], metadata: Any) -> N
         warnings.warn(
             f"beside the vectors in {held.column!r} stand columns that the index leaves out: {shown}; "
             "ids_column= takes one of them for ids, metadata=True keeps the others",
+            LeftOutWarning,
+            stacklevel=4,
+        )
+
+
+def _tell_unfiltered(columns: dict[str, Any]) -> None:
+    if columns:
+        shown = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items())
+        warnings.warn(
+            f"hits bring these columns along, but filters cannot look at them: {shown}",
             LeftOutWarning,
             stacklevel=4,
         )

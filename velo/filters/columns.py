@@ -39,6 +39,7 @@ __all__ = [
     "describe",
     "encode",
     "is_list",
+    "is_string",
     "plain_type",
     "plain_values",
     "restore",
@@ -166,7 +167,8 @@ class FilterColumn:
         return WholeSpace(-(2 ** (width - 1)), 2 ** (width - 1) - 1)
 
 
-def _is_string(kind: ArrowType) -> bool:
+def is_string(kind: ArrowType) -> bool:
+    """Whether a type is one of texts."""
     view = getattr(pa.types, "is_string_view", lambda _: False)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or view(kind))
 
@@ -224,11 +226,11 @@ def encode(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
     """
     plain = plain_values(column)
     kind = plain.type
-    if _is_string(kind):
+    if is_string(kind):
         return _codes(name, plain).take(rows)
     if is_list(kind):
         element = plain_type(kind.value_type)
-        if _is_string(element) or pa.types.is_integer(element):
+        if is_string(element) or pa.types.is_integer(element):
             return _with_null_codes(_lists(name, plain, element).take(rows))
     elif pa.types.is_float16(kind):
         return _one_array(plain.take(rows)).cast(pa.float32())
@@ -247,7 +249,7 @@ def _taken(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
 
 def _codes(name: str, column: ArrowArray) -> ArrowArray:
     """Strings, or integers, as codes whose order is the order of the values."""
-    wide = pa.large_string() if _is_string(column.type) else column.type
+    wide = pa.large_string() if is_string(column.type) else column.type
     encoded = _one_array(column.cast(wide)).dictionary_encode()
     values = encoded.dictionary
     if len(values) > _CODES_MAX:
@@ -286,7 +288,7 @@ def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
         column = pa.chunked_array([_lists_of_views(chunk) for chunk in column.chunks], kind)
     if kind.value_type != element:  # elements in a dictionary, or in run lengths
         column = column.cast(pa.large_list(element))
-    lists = _one_array(column.cast(pa.large_list(pa.large_string() if _is_string(element) else element)))
+    lists = _one_array(column.cast(pa.large_list(pa.large_string() if is_string(element) else element)))
     offsets = np.asarray(lists.offsets)
     first, last = int(offsets[0]) if len(offsets) else 0, int(offsets[-1]) if len(offsets) else 0
     if last - first > _CODES_MAX:
@@ -296,7 +298,7 @@ def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
         raise InvalidArgumentError(message, argument="metadata")
     elements = lists.values.slice(first, last - first)
     beyond = element == pa.uint64() and len(elements) and (pc.max(elements).as_py() or 0) > 2**63 - 1
-    if _is_string(element) or elements.null_count or beyond:
+    if is_string(element) or elements.null_count or beyond:
         stored = _codes(name, pa.chunked_array([elements]))
     else:
         stored = elements.cast(pa.int64())
@@ -322,11 +324,11 @@ def describe(name: str, arrow_type: ArrowType, stored: ArrowArray) -> FilterColu
     def column(native: NativeType | None, constant: Kind | None, **more: Any) -> FilterColumn:
         return FilterColumn(name, arrow_type, native, constant, has_nulls=has_nulls, **more)
 
-    if pa.types.is_dictionary(kind) and _is_string(plain):
+    if pa.types.is_dictionary(kind) and is_string(plain):
         return column(NativeType.CODE32, "string", dictionary=stored.dictionary)
     if pa.types.is_list(kind) and is_list(plain):
         element = plain_type(plain.value_type)
-        constant: Kind = "string" if _is_string(element) else "int"
+        constant: Kind = "string" if is_string(element) else "int"
         if pa.types.is_dictionary(kind.value_type):
             return column(NativeType.LIST_CODE32, constant, dictionary=stored.values.dictionary)
         if pa.types.is_int64(kind.value_type) and pa.types.is_integer(element):
@@ -355,12 +357,12 @@ def describe(name: str, arrow_type: ArrowType, stored: ArrowArray) -> FilterColu
 def _is_stored_as(arrow_type: ArrowType, stored: ArrowType) -> bool:
     """Whether a column given as `arrow_type` is stored in this type; the table above, read backwards."""
     kind = plain_type(arrow_type)
-    if _is_string(kind):
+    if is_string(kind):
         return bool(stored.equals(_CODES))
     if is_list(kind):
         element = plain_type(kind.value_type)
-        if _is_string(element) or pa.types.is_integer(element):
-            possible = [_CODES] if _is_string(element) else [pa.int64(), pa.dictionary(pa.int32(), element)]
+        if is_string(element) or pa.types.is_integer(element):
+            possible = [_CODES] if is_string(element) else [pa.int64(), pa.dictionary(pa.int32(), element)]
             return pa.types.is_list(stored) and any(stored.value_type.equals(one) for one in possible)
     if pa.types.is_float16(kind):
         return bool(stored.equals(pa.float32()))

@@ -21,9 +21,18 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 
-from velo.filters.columns import FilterColumn, NativeType, describe, encode, is_list, plain_type, plain_values
+from velo.filters.columns import (
+    FilterColumn,
+    NativeType,
+    describe,
+    encode,
+    is_list,
+    is_string,
+    plain_type,
+    plain_values,
+)
 
-__all__ = ["can_be_made", "made_column"]
+__all__ = ["can_be_filtered", "can_be_made", "made_column"]
 
 # What passes through here is of every Arrow type: the stubs, generic in it, have nothing to check.
 pa: Any = pyarrow
@@ -38,6 +47,19 @@ def can_be_made(arrow_type: Any) -> bool:
     if is_list(kind) or pa.types.is_fixed_size_list(kind):
         return bool(pa.types.is_floating(plain_type(kind.value_type)))
     return bool(pa.types.is_struct(kind) or _is_decimal(kind))
+
+
+def can_be_filtered(arrow_type: Any) -> bool:
+    """Whether a filter can look at a column of this type at all."""
+    kind = plain_type(arrow_type)
+    if is_list(kind):
+        element = plain_type(kind.value_type)
+        return is_string(element) or bool(pa.types.is_integer(element) or pa.types.is_floating(element))
+    looked_at = (
+        *(pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_null),
+        *(pa.types.is_timestamp, pa.types.is_duration, pa.types.is_date, pa.types.is_time),
+    )
+    return is_string(kind) or any(test(kind) for test in looked_at) or can_be_made(kind)
 
 
 def _is_decimal(kind: Any) -> bool:

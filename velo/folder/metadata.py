@@ -35,7 +35,7 @@ from velo.errors import (
     VeloError,
 )
 from velo.filters.columns import FilterColumn, NativeType, check_stored, describe, encode, restore
-from velo.filters.made import made_column
+from velo.filters.made import can_be_filtered, made_column
 from velo.filters.native import NativeColumns
 from velo.folder.manifest import read_manifest
 from velo.folder.replace import durable_file
@@ -54,6 +54,7 @@ __all__ = [
     "given_metadata",
     "open_metadata",
     "read_table",
+    "unfiltered_columns",
     "write_batch",
     "write_metadata",
 ]
@@ -128,6 +129,11 @@ def given_metadata(source: Any, row_count: int, first_row: int = 0) -> GivenMeta
         if schema.names.count(name) > 1:
             raise InvalidArgumentError(f"metadata has two columns {name!r}", argument="metadata")
     return GivenMetadata(table, schema, first_row, row_count)
+
+
+def unfiltered_columns(schema: Any) -> dict[str, Any]:
+    """The columns that filters cannot look at, and their types."""
+    return {field.name: field.type for field in schema if not can_be_filtered(field.type)}
 
 
 def _table_of(source: Any) -> Any:
