@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ from velo.folder.ids import Ids
 from velo.folder.live import data_folder, is_live
 from velo.folder.manifest import MANIFEST_FILE, manifest_bytes, read_manifest
 from velo.folder.metadata import open_metadata
+from velo.hints import METHODS, hinted
 from velo.live.data import LiveData, View
 from velo.live.verbs import LiveVerbs
 from velo.options import (
@@ -86,6 +87,7 @@ _COUNT_USED = 2
 _OPEN_ATTEMPTS = 4
 
 
+@hinted
 def open_index(
     path: PathLike,
     *,
@@ -139,6 +141,7 @@ def open_index(
             f"{folder} is a collection of shards: open one of them, or serve all with velo_serving",
             argument="path",
         )
+    _check_there(folder)
     struct = _native.new("velo_open_options")
     struct.io = code_of(IO_CODES, io, "io")
     unknown_is_missing = bool(code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns"))
@@ -170,6 +173,18 @@ def open_index(
         if live is not None:
             live.close()
         raise
+
+
+def _check_there(folder: Path) -> None:
+    """Say in a user's words what is no index; where the system refuses to look the library says why."""
+    try:
+        there, is_folder = folder.exists(), folder.is_dir()
+    except OSError:
+        return
+    if not is_folder:
+        what = "is a file, and an index is a folder" if there else "does not exist"
+        hint = "velo.build(path, vectors) makes an index"
+        raise NotAnIndexError(f"{folder} {what}; {hint}", argument="path")
 
 
 def _live_of(folder: Path, durability: DurabilityName | None) -> LiveData | None:
@@ -262,6 +277,26 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
 
     _gate: Gate
 
+    if not TYPE_CHECKING:  # a type checker would believe that there is every attribute
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Index:
+            """Say how an index is made to who calls the class."""
+            if len(args) < 3:
+                raise TypeError(
+                    "velo.Index is not called: velo.build(path, vectors) makes an index, "
+                    "velo.open(path) opens one"
+                )
+            return super().__new__(cls)
+
+        def __getattr__(self, name: str) -> Any:
+            """Name velo's word for what another library calls so."""
+            hint = METHODS.get(name)
+            raise AttributeError(
+                f"'Index' object has no attribute {name!r}" + (f": {hint}" if hint else ""),
+                name=name,
+                obj=self,
+            )
+
     def __init__(
         self,
         folder: Path,
@@ -310,6 +345,7 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
 
     # ---- search ----
 
+    @hinted
     def search(
         self,
         queries: Any,

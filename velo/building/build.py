@@ -14,7 +14,7 @@ import numpy as np
 
 from velo import _native
 from velo.building.calibration import calibrate as calibrate_index
-from velo.building.tables import parts_of
+from velo.building.tables import check_order, parts_of
 from velo.errors import (
     CancelledError,
     DeviceError,
@@ -34,6 +34,7 @@ from velo.folder.metadata import (
 )
 from velo.folder.replace import folder_to_fill, os_failure
 from velo.formats.source import Source, chunk_rows, native_dtype, native_layout
+from velo.hints import hinted
 from velo.index import Index, open_index
 from velo.options import DTYPE_CODES, BuildOptions, folder_path, memory_bytes
 from velo.types import AnyArray, Memory, MetricName, PathLike, ProgressCallback
@@ -53,6 +54,7 @@ Resumed = Callable[[str, int, int], None]
 _POLL_SECONDS = 0.05
 
 
+@hinted
 def build(
     path: PathLike,
     vectors: Any,
@@ -165,6 +167,7 @@ def build(
         :class:`NoSpaceError`, :class:`PermissionDeniedError`, :class:`IndexExistsError`,
         :class:`CancelledError`.
     """
+    check_order(path, vectors)
     options = BuildOptions(
         metric=metric,
         search_memory=search_memory,

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from velo.building.build import Watch, build_shard, overall
-from velo.building.tables import parts_of
+from velo.building.tables import check_order, parts_of
 from velo.errors import IndexExistsError, InvalidArgumentError, VeloError
 from velo.folder.ids import given_ids
 from velo.folder.metadata import given_metadata
 from velo.folder.replace import durable_file, folder_to_fill, os_failure, sync_folder
 from velo.formats.files import as_source
+from velo.hints import hinted
 from velo.options import BuildOptions, folder_path, whole_number
 from velo.types import Memory, PathLike, ProgressCallback
 
@@ -38,6 +39,7 @@ def row_ranges(rows: int, shards: int) -> list[tuple[int, int]]:
     return [(rows * number // shards, rows * (number + 1) // shards) for number in range(shards)]
 
 
+@hinted
 def build_collection(
     path: PathLike,
     vectors: Any,
@@ -91,6 +93,7 @@ def build_collection(
     pathlib.Path
         The folder.
     """
+    check_order(path, vectors)
     options = BuildOptions(
         metric=metric,
         search_memory=search_memory,

@@ -13,7 +13,17 @@ from velo.formats.files import as_source, open_vectors
 from velo.formats.frames import VectorTable, frame_table, vector_table
 from velo.formats.source import Source
 
-__all__ = ["parts_of"]
+__all__ = ["check_order", "parts_of"]
+
+
+def check_order(path: Any, vectors: Any) -> None:
+    """Refuse vectors where the folder belongs."""
+    if not isinstance(path, str | os.PathLike) and isinstance(vectors, str | os.PathLike):
+        raise InvalidArgumentError(
+            f"the folder to make comes first: build({os.fspath(vectors)!r}, vectors), "
+            f"not a {type(path).__name__}",
+            argument="path",
+        )
 
 
 def parts_of(
@@ -100,7 +110,7 @@ def _tell(held: VectorTable | None, others: tuple[str, ...], metadata: Any) -> N
             f"beside the vectors in {held.column!r} stand columns that the index leaves out: {shown}; "
             "ids_column= takes one of them for ids, metadata=True keeps the others",
             LeftOutWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -110,7 +120,7 @@ def _tell_unfiltered(columns: dict[str, Any]) -> None:
         warnings.warn(
             f"hits bring these columns along, but filters cannot look at them: {shown}",
             LeftOutWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -22,7 +22,8 @@ def compiler_for(
         try:
             return ids.find(given, "filter")
         except InvalidArgumentError as error:
-            raise FilterTypeError(f"filter: {error.message}", argument="filter") from error
+            said = error.message.removeprefix("filter: ").removeprefix("filter ")
+            raise FilterTypeError(f"filter {said}", argument="filter") from error
 
     return FilterCompiler(
         row_count, store, rows=ids.rows, vertices_of=vertices_of, unknown_is_missing=unknown_is_missing
