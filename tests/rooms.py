@@ -62,7 +62,8 @@ ROOMS = (
     _room(
         "velo",
         "",
-        "velo.errors velo.hints velo.options velo.results velo.filters velo.index velo.building velo.planning",
+        "velo.errors velo.hints velo.options velo.results velo.filters velo.index velo.building "
+        "velo.planning",
     ),
     _room(
         "velo",

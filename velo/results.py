@@ -101,8 +101,10 @@ class Hits:
     def __repr__(self) -> str:
         table = self.to_arrow()
         lines = [self._summary()]
-        for row in table.slice(0, _LINES_SHOWN).to_pylist():
-            lines.append("  " + "  ".join(f"{name} {_shown(value)}" for name, value in row.items()))
+        lines += [
+            "  " + "  ".join(f"{name} {_shown(value)}" for name, value in row.items())
+            for row in table.slice(0, _LINES_SHOWN).to_pylist()
+        ]
         if table.num_rows > _LINES_SHOWN:
             lines.append(f"  … {table.num_rows - _LINES_SHOWN:,} more")
         return "\n".join(lines)
