@@ -52,6 +52,9 @@ int32_t velo_last_error(velo_error *error_out);
 const char *velo_version(void);
 /* The CPU level in use: "base", "v3", "v4" or "dotprod"; static storage. */
 const char *velo_cpu_level(void);
+/* How the structs below lie in memory in this library, for tests: a line a struct, its name, its size, and
+ * `name:offset:size:type` for each field; static storage. */
+const char *velo_struct_layouts(void);
 
 typedef enum velo_metric { VELO_METRIC_L2 = 0, VELO_METRIC_IP = 1, VELO_METRIC_COSINE = 2 } velo_metric;
 typedef enum velo_dtype { VELO_DTYPE_F32 = 0, VELO_DTYPE_F16 = 1, VELO_DTYPE_U8 = 2, VELO_DTYPE_I8 = 3 } velo_dtype;

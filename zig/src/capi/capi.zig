@@ -7,6 +7,12 @@ comptime {
     _ = @import("build.zig");
     _ = @import("vectors.zig");
     _ = @import("open.zig");
+    _ = @import("handle.zig");
+    _ = @import("info.zig");
+    _ = @import("call.zig");
+    _ = @import("submit.zig");
+    _ = @import("folder.zig");
+    _ = @import("layout.zig");
     _ = @import("calibration.zig");
     _ = @import("filter_plan.zig");
     _ = @import("device.zig");
@@ -27,4 +33,6 @@ test {
     _ = @import("filters.zig");
     _ = @import("tickets.zig");
     _ = @import("live.zig");
+    _ = @import("numbers.zig");
+    _ = @import("layout.zig");
 }

@@ -23,7 +23,7 @@ pub fn answer(search: *Search, vertex: u32) bool {
 pub fn score(search: *Search, vertex: u32, bytes: []const u8) record.Record {
     const found = record.read(bytes, search.shared.reader.pages_header.lower_bytes);
     if (search.from_cache.insert(vertex)) {
-        search.counters.cache_hits += 1;
+        search.cost.cache_hits += 1;
         score_once(search, vertex, found);
         if (search.parameters.flags & parameters_file.flag_record_only == 0) score_page(search, vertex);
     }

@@ -208,7 +208,7 @@ pub fn navigate(search: *Search) state.PageError!void {
         while (tail - head < ahead) {
             const vertex = chosen.next(search) orelse break;
             const ids = links.decode(vertex, &search.neighbors) catch return error.BadList;
-            search.counters.expanded += 1;
+            search.cost.expanded += 1;
             const met = search.visited.insert_new(ids, search.fresh[tail..]);
             tail += keep(search, search.fresh[tail..][0..met], passes[tail..]);
             if (gate.is_thin()) {
@@ -217,7 +217,7 @@ pub fn navigate(search: *Search) state.PageError!void {
                 tail += around;
             }
             gate.adapt(search.list.limit, search.parameters.k);
-            if (search.counters.expanded >= gate.review_at) {
+            if (search.cost.expanded >= gate.review_at) {
                 gate.review_at += review_every;
                 if (search.parameters.filter_plan == .auto and gate.prefers_scan()) return scan(search);
             }
@@ -227,7 +227,7 @@ pub fn navigate(search: *Search) state.PageError!void {
         while (asked < ask_until) : (asked += 1) codes.prefetch(search.fresh[asked]);
         const count = @min(estimated_together, tail - head);
         search.query.estimate(codes, search.fresh[head..][0..count], search.distances[0..count]);
-        search.counters.estimates += count;
+        search.cost.estimates += count;
         for (search.fresh[head..][0..count], search.distances[0..count], passes[head..][0..count]) |id, distance, pass| {
             if (pass) {
                 if (search.list.insert(id, distance)) links.prefetch(id);
@@ -278,7 +278,7 @@ fn choose(search: *Search) ?u32 {
         const vertex = search.frontier.pop();
         gate.failed += 1;
         if (gate.is_thin() and gate.blocks.contains(vertex / block_size)) continue;
-        search.counters.filtered += 1;
+        search.cost.filtered += 1;
         return vertex;
     }
     if (near == std.math.inf(f32)) return null;
@@ -319,7 +319,7 @@ fn look_around(search: *Search, block: u32, out: []u32) u32 {
 /// Estimates the first of `fresh`, which pass and were not met.
 fn estimate_passing(search: *Search, count: usize) void {
     search.query.estimate(&search.shared.reader.codes, search.fresh[0..count], search.distances[0..count]);
-    search.counters.estimates += @intCast(count);
+    search.cost.estimates += @intCast(count);
     for (search.fresh[0..count], search.distances[0..count]) |vertex, distance| {
         if (vertex != search.excluded) _ = search.list.insert(vertex, distance);
     }

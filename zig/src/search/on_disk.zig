@@ -54,7 +54,7 @@ pub fn step(search: *Search) state.PageError!state.Want {
         const nearest = nearest_that_matters(search) orelse return .done;
         const place = find_at_hand(search, nearest) orelse {
             ask_ahead(search, nearest);
-            search.counters.rounds += 1;
+            search.cost.rounds += 1;
             return .pages;
         };
         const vertex = search.list.items[place].vertex();
@@ -146,7 +146,7 @@ fn find_held(search: *const Search, page: u32) ?u32 {
 
 fn follow_at_hand(search: *Search, vertex: u32) state.PageError!void {
     const reader = search.shared.reader;
-    search.counters.expanded += 1;
+    search.cost.expanded += 1;
     if (find_held(search, reader.directory.page_of(vertex))) |place| {
         const view = &search.held[place].view;
         const list = try view.list(vertex - view.first_vertex);

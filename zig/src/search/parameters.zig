@@ -18,16 +18,16 @@ pub const flag_own_reads: u32 = 16;
 
 /// How a search with a filter goes about it: `auto` leaves it to the planner (filter_plan.zig), the others are for
 /// comparison and for those who know better.
-pub const FilterPlan = enum(i32) {
-    auto = 0,
+pub const FilterPlan = enum {
+    auto,
     /// Every candidate is read and scored, then the filter is asked for results.
-    late = 1,
+    late,
     /// Every candidate is read; of its page only what passes is scored.
-    early = 2,
+    early,
     /// Only what passes is a candidate and read; failing vertices are navigated through in memory.
-    gate = 3,
+    gate,
     /// The codes of all that pass are looked at, without the graph.
-    scan = 4,
+    scan,
 };
 
 pub const Parameters = struct {

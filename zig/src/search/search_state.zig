@@ -22,6 +22,7 @@ const layout = @import("layout");
 const quant = @import("quant");
 const filter_room = @import("filter");
 const index = @import("index");
+const Cost = @import("cost.zig").Cost;
 const lists = @import("list.zig");
 const cached = @import("cached.zig");
 const navigation = @import("navigation.zig");
@@ -33,19 +34,6 @@ const Rescoring = rescoring_file.Rescoring;
 const parameters_file = @import("parameters.zig");
 const Parameters = parameters_file.Parameters;
 const assert = std.debug.assert;
-
-pub const Counters = struct {
-    reads: u32 = 0,
-    rounds: u32 = 0,
-    bytes_read: u64 = 0,
-    cache_hits: u32 = 0,
-    estimates: u32 = 0,
-    expanded: u32 = 0,
-    filtered: u32 = 0,
-    records_scored: u32 = 0,
-    records_used: u32 = 0,
-    shared_reads: u32 = 0,
-};
 
 pub const PageError = layout.page.Corrupt || error{BadList};
 
@@ -94,7 +82,7 @@ pub const Search = struct {
     /// Pages that were wanted and have not arrived.
     awaited: u32 = 0,
     rescoring: Rescoring,
-    counters: Counters = .{},
+    cost: Cost = .{},
     /// Taken as absent: a query that is itself a row of the index looks for its other neighbors (calibration).
     excluded: u32 = none_excluded,
     /// All passing vertices have been estimated: there is nothing to navigate to.
@@ -230,7 +218,7 @@ pub const Search = struct {
         self.given_up_count = 0;
         self.chosen = null;
         self.from_cache.reset();
-        self.counters = .{};
+        self.cost = .{};
         if (filter != null) filtered.begin(self) else if (parameters.scan or self.is_remote()) filtered.scan(self) else self.enter();
     }
 
@@ -259,7 +247,7 @@ pub const Search = struct {
             }
             at += count;
         }
-        self.counters.estimates += @intCast(shared.entries.len);
+        self.cost.estimates += @intCast(shared.entries.len);
         for (best[0..best_count]) |candidate| self.meet(candidate.vertex(), candidate.distance);
         if (shared.plan == .links_on_disk) on_disk.look_around(self, best[0..best_count]);
         const medoid = [1]u32{shared.reader.header.entry_vertex};
@@ -290,7 +278,7 @@ pub const Search = struct {
         }
         if (count == 0) return;
         self.query.estimate(codes, self.fresh[0..count], self.distances[0..count]);
-        self.counters.estimates += count;
+        self.cost.estimates += count;
         for (self.fresh[0..count], self.distances[0..count]) |id, distance| self.offer(id, distance);
     }
 
@@ -328,7 +316,7 @@ pub const Search = struct {
             if (!self.scanned) try if (self.gated) filtered.navigate(self) else navigation.run(self);
             try self.choose_pages();
             if (self.wanted_count > 0) {
-                self.counters.rounds += 1;
+                self.cost.rounds += 1;
                 return .pages;
             }
             if (self.brought_count == 0) return .done;
@@ -386,10 +374,10 @@ pub const Search = struct {
         const count = view.record_count;
         var full: [layout.page.records_max]f32 = undefined;
         if (self.filter != null and self.parameters.filter_plan == .early) {
-            self.counters.records_scored += filtered.score_passing(self, view, full[0..count]);
+            self.cost.records_scored += filtered.score_passing(self, view, full[0..count]);
         } else {
             self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.offsets, view.ratios, full[0..count]);
-            self.counters.records_scored += count;
+            self.cost.records_scored += count;
         }
         const reach = self.list.bound();
         // A record may come from the cache and with its page, or with a page that is read again.
@@ -455,7 +443,7 @@ pub const Search = struct {
     fn count_used(self: *Search) void {
         const directory = &self.shared.reader.directory;
         for (self.list.slice()) |candidate| {
-            if (self.pages.contains(directory.page_of(candidate.vertex()))) self.counters.records_used += 1;
+            if (self.pages.contains(directory.page_of(candidate.vertex()))) self.cost.records_used += 1;
         }
     }
 };

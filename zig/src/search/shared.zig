@@ -7,9 +7,9 @@ const cache_room = @import("cache");
 const index = @import("index");
 
 /// What stays in the cache of a page that was read (VeloANN keeps the color set).
-pub const CacheUnit = enum(u32) { color_set = 0, record = 1, page = 2 };
+pub const CacheUnit = enum { color_set, record, page };
 
-pub const Plan = enum(i32) { links_in_memory = 1, links_on_disk = 2 };
+pub const Plan = enum { links_in_memory, links_on_disk };
 
 pub const Shared = struct {
     reader: *const index.Reader,

@@ -99,7 +99,7 @@ pub const World = struct {
 
 const Answers = struct {
     vertices: [query_count * k]i64 = @splat(-1),
-    statuses: [query_count]i32 = @splat(0),
+    outcomes: [query_count]search.Outcome = @splat(.ok),
     distances: [query_count * k]f32 = @splat(0),
     pages: [query_count]i64 = @splat(-1),
     files: [query_count]i32 = @splat(-1),
@@ -109,8 +109,15 @@ const Answers = struct {
     /// As the devices count them.
     device_reads: u64 = 0,
 
-    fn outcome(self: *const Answers, query: usize) search.Outcome {
-        return @enumFromInt(self.statuses[query]);
+    fn sinks(self: *Answers) search.Answers {
+        return .{
+            .vertices = &self.vertices,
+            .outcomes = &self.outcomes,
+            .distances = &self.distances,
+            .error_pages = &self.pages,
+            .error_files = &self.files,
+            .costs = .{ .reads = &self.reads, .rounds = &self.rounds, .shared_reads = &self.shared_reads },
+        };
     }
 };
 
@@ -168,7 +175,7 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
         .simulated_faults = setting.faults,
     });
     defer engine.deinit();
-    var out: search.Out = .{ .vertices = &answers.vertices, .statuses = &answers.statuses, .distances = &answers.distances, .error_pages = &answers.pages, .error_files = &answers.files, .reads = &answers.reads, .rounds = &answers.rounds, .shared_reads = &answers.shared_reads };
+    const sinks = answers.sinks();
     var queries: [query_count * dim]f32 = undefined;
     for (0..query_count) |i| @memcpy(queries[i * dim ..][0..dim], world.queries[i / setting.repeats * dim ..][0..dim]);
     var call: Call = .{ .job = .{
@@ -189,7 +196,7 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
             .exact = setting.exact,
             .burst_max = setting.burst_max,
         }, .{}),
-        .out = &out,
+        .answers = &sinks,
         .on_done = Call.on_done,
     } };
     try testing.expect(engine.submit(&call.job));
@@ -221,7 +228,7 @@ test "both plans, with and without a cache, find what brute force finds" {
         errdefer std.debug.print("{any}\n", .{setting});
         var answers: Answers = .{};
         try run(&world, setting, &answers);
-        for (0..query_count) |query| try testing.expectEqual(.ok, answers.outcome(query));
+        for (0..query_count) |query| try testing.expectEqual(.ok, answers.outcomes[query]);
         const found = recall(&world, &answers, 1);
         errdefer std.debug.print("recall {d}\n", .{found});
         try testing.expect(found >= 0.95);
@@ -251,7 +258,7 @@ test "the switches of links on disk: each finds what brute force finds, and cost
         errdefer std.debug.print("{any}\n", .{setting});
         own.* = .{};
         try run(&world, setting, own);
-        for (0..query_count) |query| try testing.expectEqual(.ok, own.outcome(query));
+        for (0..query_count) |query| try testing.expectEqual(.ok, own.outcomes[query]);
         const found = recall(&world, own, 1);
         errdefer std.debug.print("recall {d}\n", .{found});
         try testing.expect(found >= 0.95);
@@ -294,7 +301,7 @@ test "faults never change an answer: a query gives the right one, or an error th
         // Every fault there is, in proportions that the seed draws.
         try run(&world, .{ .seed = seed, .faults = faults.all | faults.swarm, .threads = 1 + @as(u32, @intCast(turn % 2)) }, &answers);
         for (0..query_count) |query| {
-            switch (answers.outcome(query)) {
+            switch (answers.outcomes[query]) {
                 .ok => {
                     succeeded += 1;
                     try testing.expectEqualSlices(i64, clean.vertices[query * k ..][0..k], answers.vertices[query * k ..][0..k]);
@@ -332,7 +339,7 @@ test "exact distances are those of float64, in their order, in every plan" {
         var answers: Answers = .{};
         try run(&world, own, &answers);
         for (0..query_count) |query| {
-            try testing.expectEqual(.ok, answers.outcome(query));
+            try testing.expectEqual(.ok, answers.outcomes[query]);
             const found = answers.vertices[query * k ..][0..k];
             const distances = answers.distances[query * k ..][0..k];
             for (found, distances) |vertex, distance| try testing.expectEqual(world.distance(query / setting.repeats, @intCast(vertex)), distance);
@@ -360,7 +367,7 @@ test "faults while vectors are read never change an exact answer, or name the pa
         errdefer std.debug.print("seed={d}\n", .{seed});
         var answers: Answers = .{};
         try run(&world, .{ .exact = true, .seed = seed, .faults = faults.all | faults.swarm, .threads = 1 + @as(u32, @intCast(turn % 2)) }, &answers);
-        for (0..query_count) |query| switch (answers.outcome(query)) {
+        for (0..query_count) |query| switch (answers.outcomes[query]) {
             .ok => {
                 try testing.expectEqualSlices(i64, clean.vertices[query * k ..][0..k], answers.vertices[query * k ..][0..k]);
                 try testing.expectEqualSlices(f32, clean.distances[query * k ..][0..k], answers.distances[query * k ..][0..k]);
@@ -409,7 +416,7 @@ test "queries that want the same pages at the same time share their reads" {
                 try run(&world, setting, &shared);
                 try testing.expectEqual(0, total_of(&own.shared_reads));
                 for ([_]*const Answers{ &own, &shared }) |answers| {
-                    for (0..query_count) |query| try testing.expectEqual(.ok, answers.outcome(query));
+                    for (0..query_count) |query| try testing.expectEqual(.ok, answers.outcomes[query]);
                     try testing.expectEqual(answers.device_reads, total_of(&answers.reads));
                     try testing.expect(recall(&world, answers, repeats) >= 0.9); // of few distinct queries
                 }
