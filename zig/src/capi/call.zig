@@ -22,12 +22,9 @@ pub const SearchOptions = extern struct {
     burst_max: u32,
     sigma: f32,
     filter_plan: i32,
-    flags: u32,
-    strict_order: i32,
-    prefetch_off: i32,
-    staleness: u32,
-    excluded_vertices: ?[*]const u32,
     exact: i32,
+    excluded_vertices: ?[*]const u32,
+    count_used: i32,
     reserved: u32,
 };
 
@@ -72,7 +69,6 @@ pub fn parameters_of(o: *const SearchOptions, calibration: search.Calibration) e
     if (o.list_size > limits.list_size_max) return report(.invalid_argument, .{ .argument = "list_size" }, "list_size is {d}; at most {d}", .{ o.list_size, limits.list_size_max });
     if (!(o.recall >= 0 and o.recall < 1)) return report(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
     if (o.exact < -1 or o.exact > 1) return report(.invalid_argument, .{ .argument = "exact" }, "exact is {d}; it must be -1, 0 or 1", .{o.exact});
-    if (o.staleness > limits.staleness_max) return report(.invalid_argument, .{ .argument = "staleness" }, "staleness is {d}; at most {d}", .{ o.staleness, limits.staleness_max });
     if (std.math.isNan(o.sigma)) return report(.invalid_argument, .{ .argument = "sigma" }, "sigma is not a number", .{});
     return limits.resolve(.{
         .k = o.k,
@@ -82,10 +78,7 @@ pub fn parameters_of(o: *const SearchOptions, calibration: search.Calibration) e
         .burst_max = o.burst_max,
         .beam_width = o.beam_width,
         .filter_plan = try numbers.value_of(search.FilterPlan, numbers.FilterPlan, "filter_plan", o.filter_plan),
-        .flags = o.flags,
-        .strict_order = o.strict_order != 0,
-        .prefetch = o.prefetch_off == 0,
-        .staleness = o.staleness,
+        .count_used = o.count_used != 0,
         .exact = if (o.exact == 0) null else o.exact > 0,
     }, calibration);
 }

@@ -17,6 +17,7 @@ comptime {
     _ = @import("filter_plan.zig");
     _ = @import("device.zig");
     _ = @import("live.zig");
+    if (base.ablations) _ = @import("ablate.zig");
 }
 
 export fn velo_version() [*:0]const u8 {

@@ -7,9 +7,7 @@ pub const Plan = enum(i32) { auto = 0, links_in_memory = 1, links_on_disk = 2 };
 /// As velo_io.
 pub const Io = enum(i32) { auto = 0, uring = 1, threads = 2, simulated = 3 };
 /// As velo_search_options.filter_plan.
-pub const FilterPlan = enum(i32) { auto = 0, late = 1, early = 2, gate = 3, scan = 4 };
-pub const CachePolicy = enum(u32) { clock = 0, lru = 1, fifo = 2, random = 3, static = 4 };
-pub const CacheUnit = enum(u32) { color_set = 0, record = 1, page = 2 };
+pub const FilterPlan = enum(i32) { auto = 0, late = 1, gate = 3, scan = 4 };
 
 /// The number of a value, found by its name.
 pub fn number_of(comptime Numbers: type, value: anytype) @typeInfo(Numbers).@"enum".tag_type {

@@ -1,5 +1,6 @@
 //! velo_index_open of velo.h: the options, checked, and what is opened one after the other.
 const std = @import("std");
+const base = @import("base");
 const io = @import("io");
 const index = @import("index");
 const search = @import("search");
@@ -25,17 +26,10 @@ pub const OpenOptions = extern struct {
     simulated_faults: u32,
     queue_depth: u32,
     cache_share: f64,
-    cache_policy: u32,
-    cache_unit: u32,
 };
 
 /// Of the options those that are numbers of something, by name.
-const Names = struct {
-    io: numbers.Io,
-    plan: numbers.Plan,
-    cache_policy: search.CachePolicy,
-    cache_unit: search.CacheUnit,
-};
+const Names = struct { io: numbers.Io, plan: numbers.Plan };
 
 const threads_max = 1024;
 
@@ -58,8 +52,6 @@ fn check(o: *const OpenOptions) error{Reported}!Names {
     const names: Names = .{
         .plan = try numbers.value_of(numbers.Plan, numbers.Plan, "plan", o.plan),
         .io = try numbers.value_of(numbers.Io, numbers.Io, "io", o.io),
-        .cache_policy = try numbers.value_of(search.CachePolicy, numbers.CachePolicy, "cache_policy", o.cache_policy),
-        .cache_unit = try numbers.value_of(search.CacheUnit, numbers.CacheUnit, "cache_unit", o.cache_unit),
     };
     inline for (.{
         .{ "threads", threads_max },
@@ -91,15 +83,15 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     errdefer self.reader.deinit();
     self.shared = try search.Shared.init(common.allocator, &self.reader, if (self.reader.links == null) .links_on_disk else .links_in_memory);
     errdefer self.shared.deinit(common.allocator);
+    if (base.ablations) self.shared.ablations = @import("ablate.zig").of_next_index;
     self.completed = tickets.Completed.init() catch |err| return switch (err) {
         error.SystemResources => error.OutOfMemory,
         else => report(.io, .{}, "the system gave no eventfd: {s}", .{index.diagnostic.reason(err)}),
     };
     errdefer self.completed.deinit();
-    self.cache = try search.open_cache(common.allocator, &self.shared, cache_budget, names.cache_policy);
+    self.cache = try search.open_cache(common.allocator, &self.shared, cache_budget);
     errdefer if (self.cache) |*cache| cache.deinit();
     if (self.cache) |*cache| self.shared.cache = cache;
-    self.shared.cache_unit = names.cache_unit;
     const direct = o.buffered == 0;
     self.files = try .open(path, self.reader.vectors != null, direct);
     errdefer self.files.close();

@@ -1,6 +1,7 @@
 //! What of a memory budget becomes record slots: all that codes, links and page directory leave over.
 const std = @import("std");
 const cache_room = @import("cache");
+const ablations = @import("ablations.zig");
 const record = @import("record.zig");
 const Shared = @import("shared.zig").Shared;
 
@@ -23,7 +24,7 @@ pub const Budget = struct {
 
 /// Null when the budget leaves no room worth having. Navigation in memory leaves a cache little to do where queries do not
 /// repeat: there it is only made when it was asked for.
-pub fn open_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: Budget, policy: cache_room.Policy) error{OutOfMemory}!?cache_room.Cache {
+pub fn open_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: Budget) error{OutOfMemory}!?cache_room.Cache {
     const reader = shared.reader;
     if (shared.plan == .links_in_memory and !(budget.share > 0)) return null;
     const used = reader.memory_codes_bytes() + reader.memory_links_bytes() + reader.memory_pages_bytes();
@@ -36,7 +37,7 @@ pub fn open_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: B
         .vertex_count = reader.n(),
         .budget_bytes = @intCast(budget.memory_bytes - used),
         .slot_bytes = slot_bytes,
-        .policy = policy,
+        .policy = ablations.of(shared).cache_policy,
         .seed = reader.header.rotation_seed,
     });
     if (cache.slot_count() >= slots_min) return cache;

@@ -17,7 +17,6 @@ const File = @import("search_state.zig").File;
 const InFlight = @import("in_flight.zig").InFlight;
 const Pool = @import("buffers.zig").Pool;
 const Stack = @import("buffers.zig").Stack;
-const flag_own_reads = @import("parameters.zig").flag_own_reads;
 const Shared = @import("shared.zig").Shared;
 const assert = std.debug.assert;
 
@@ -149,8 +148,6 @@ pub fn Engine(comptime Device: type) type {
             /// Slots without a query; slots whose query can go on.
             idle: Stack,
             ready: Stack,
-            /// Slots whose query goes on once what it wanted was handed to the device.
-            ahead: Stack,
             done: []*io.Read,
             adaptive: bool,
             /// Queries that may be in flight.
@@ -202,8 +199,6 @@ pub fn Engine(comptime Device: type) type {
                 errdefer idle.deinit(allocator);
                 var ready = try Stack.init(allocator, slot_count);
                 errdefer ready.deinit(allocator);
-                var ahead = try Stack.init(allocator, slot_count);
-                errdefer ahead.deinit(allocator);
                 const slots = try allocator.alloc(Slot, slot_count);
                 errdefer allocator.free(slots);
                 var made: usize = 0;
@@ -223,7 +218,6 @@ pub fn Engine(comptime Device: type) type {
                     .slots = slots,
                     .idle = idle,
                     .ready = ready,
-                    .ahead = ahead,
                     .done = done,
                     .adaptive = options.adaptive,
                     .live_max = slot_count,
@@ -237,7 +231,6 @@ pub fn Engine(comptime Device: type) type {
                 allocator.free(self.slots);
                 self.idle.deinit(allocator);
                 self.ready.deinit(allocator);
-                self.ahead.deinit(allocator);
                 allocator.free(self.done);
                 self.in_flight.deinit(allocator);
                 allocator.free(self.users);
@@ -261,7 +254,6 @@ pub fn Engine(comptime Device: type) type {
                         self.advance(number);
                     }
                     self.device.flush();
-                    while (self.ahead.pop()) |number| self.make_ready(number);
                     const nothing_to_do = self.ready.len == 0 and (!self.has_room() or !self.engine.queue.waiting.load(.acquire));
                     // While reads are on their way the cache's clock runs ahead of what they will bring.
                     if (nothing_to_do) if (self.engine.shared.cache) |cache| {
@@ -343,7 +335,6 @@ pub fn Engine(comptime Device: type) type {
                                 self.ask(number);
                                 slot.asked_us = base.nowMicros();
                                 self.measure(&self.work_us, slot.asked_us - begin_us);
-                                if (want == .ahead and !slot.starved) self.ahead.push(number);
                                 return;
                             }
                         } else |_| slot.outcome = .corrupt;
@@ -371,18 +362,19 @@ pub fn Engine(comptime Device: type) type {
             fn ask(self: *Worker, number: u32) void {
                 const slot = &self.slots[number];
                 const search = &slot.search;
-                const shares = search.parameters.flags & flag_own_reads == 0;
                 const file = search.wanted_file;
                 while (search.wanted_next < search.wanted_count) {
                     const page = search.wanted[search.wanted_next];
                     const name = InFlight.name_of(@intFromEnum(file), page);
-                    const known = if (shares) self.in_flight.find(name) else null;
-                    const buffer = known orelse self.begin_read(number, file, page) orelse {
-                        slot.starved = true;
-                        self.pools[@intFromEnum(file)].starved.push(number);
-                        return;
+                    const buffer = self.in_flight.find(name) orelse blk: {
+                        const own = self.begin_read(number, file, page) orelse {
+                            slot.starved = true;
+                            self.pools[@intFromEnum(file)].starved.push(number);
+                            return;
+                        };
+                        self.in_flight.insert(name, own);
+                        break :blk own;
                     };
-                    if (shares and known == null) self.in_flight.insert(name, buffer);
                     search.wanted_next += 1;
                     slot.in_flight += 1;
                     self.in_flight.wait(buffer, number);

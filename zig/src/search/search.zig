@@ -1,11 +1,10 @@
 //! Searching an open index: one query's state machine, many queries on one device, counters.
 pub const Shared = @import("shared.zig").Shared;
 pub const Plan = @import("shared.zig").Plan;
-pub const CacheUnit = @import("shared.zig").CacheUnit;
+pub const Ablations = @import("ablations.zig").Ablations;
 pub const open_cache = @import("cache_plan.zig").open_cache;
 pub const CacheBudget = @import("cache_plan.zig").Budget;
 pub const Cache = @import("cache").Cache;
-pub const CachePolicy = @import("cache").Policy;
 pub const Search = @import("search_state.zig").Search;
 pub const File = @import("search_state.zig").File;
 pub const rescoring = @import("rescoring.zig");
@@ -26,6 +25,7 @@ pub const cost = @import("cost.zig");
 pub const Outcome = job.Outcome;
 
 test {
+    _ = @import("ablations.zig");
     _ = @import("list.zig");
     _ = @import("search_state.zig");
     _ = cost;

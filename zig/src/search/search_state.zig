@@ -23,6 +23,7 @@ const quant = @import("quant");
 const filter_room = @import("filter");
 const index = @import("index");
 const Cost = @import("cost.zig").Cost;
+const ablations = @import("ablations.zig");
 const lists = @import("list.zig");
 const cached = @import("cached.zig");
 const navigation = @import("navigation.zig");
@@ -37,9 +38,8 @@ const assert = std.debug.assert;
 
 pub const PageError = layout.page.Corrupt || error{BadList};
 
-/// pages: go on when the pages wanted (and those on their way) have arrived; ahead: go on as soon as the pages wanted
-/// were asked for; done: the results stand.
-pub const Want = enum { pages, ahead, done };
+/// pages: go on when the pages wanted (and those on their way) have arrived; done: the results stand.
+pub const Want = enum { pages, done };
 
 /// The files that a search reads pages of, by the numbers that devices know them by.
 pub const File = enum(u1) { pages, vectors };
@@ -101,8 +101,6 @@ pub const Search = struct {
     /// Buffers of pages that the query held and needs no more; the worker takes them after each step.
     given_up: [held_max]u32 = undefined,
     given_up_count: u32 = 0,
-    /// Links on disk, with staleness: to be followed by the next step.
-    chosen: ?u32 = null,
     /// Vertices whose records came from the cache.
     from_cache: PageSet,
 
@@ -216,7 +214,6 @@ pub const Search = struct {
         self.held_count = 0;
         self.held_oldest = 0;
         self.given_up_count = 0;
-        self.chosen = null;
         self.from_cache.reset();
         self.cost = .{};
         if (filter != null) filtered.begin(self) else if (parameters.scan or self.is_remote()) filtered.scan(self) else self.enter();
@@ -301,7 +298,7 @@ pub const Search = struct {
         if (want != .done) return want;
         // Links on disk: what is on its way may still be among the answers.
         if (self.parameters.exact and self.awaited > 0) return .pages;
-        if (self.parameters.flags & parameters_file.flag_counts_used != 0) self.count_used();
+        if (self.parameters.count_used) self.count_used();
         if (!self.parameters.exact) return .done;
         rescoring_file.begin(self);
         return rescoring_file.step(self);
@@ -373,12 +370,8 @@ pub const Search = struct {
         const reader = self.shared.reader;
         const count = view.record_count;
         var full: [layout.page.records_max]f32 = undefined;
-        if (self.filter != null and self.parameters.filter_plan == .early) {
-            self.cost.records_scored += filtered.score_passing(self, view, full[0..count]);
-        } else {
-            self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.offsets, view.ratios, full[0..count]);
-            self.cost.records_scored += count;
-        }
+        self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.offsets, view.ratios, full[0..count]);
+        self.cost.records_scored += count;
         const reach = self.list.bound();
         // A record may come from the cache and with its page, or with a page that is read again.
         const bring_twice = self.shared.cache != null or self.shared.plan == .links_on_disk;
@@ -387,7 +380,7 @@ pub const Search = struct {
             const near = distance <= self.results.reach();
             if (!near and !(distance < reach)) continue;
             if (vertex == self.excluded) continue;
-            if (self.parameters.flags & parameters_file.flag_record_only != 0 and !self.scanned and !self.visited.contains(vertex)) continue;
+            if (ablations.of(self.shared).record_only and !self.scanned and !self.visited.contains(vertex)) continue;
             if (near) {
                 const passes = if (self.filter) |filter| filter.passes(vertex) else true;
                 if (passes) _ = if (bring_twice) self.results.insert_once(vertex, distance) else self.results.insert(vertex, distance);

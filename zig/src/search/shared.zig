@@ -5,9 +5,7 @@ const quant = @import("quant");
 const graph = @import("graph");
 const cache_room = @import("cache");
 const index = @import("index");
-
-/// What stays in the cache of a page that was read (VeloANN keeps the color set).
-pub const CacheUnit = enum { color_set, record, page };
+const Ablations = @import("ablations.zig").Ablations;
 
 pub const Plan = enum { links_in_memory, links_on_disk };
 
@@ -16,7 +14,8 @@ pub const Shared = struct {
     plan: Plan,
     /// Null when the memory plan leaves nothing for it.
     cache: ?*cache_room.Cache = null,
-    cache_unit: CacheUnit = .color_set,
+    /// For `ablations.of` alone.
+    ablations: if (base.ablations) Ablations else void = if (base.ablations) .{} else {},
     /// Vertices drawn evenly over the index: a search starts at the best of them.
     entries: []u32,
     /// Their codes side by side, so that looking at all of them runs at the speed of the nearer caches.

@@ -314,7 +314,7 @@ test "one query from each of 64 threads" {
     for (threads) |thread| thread.join();
     for (&callers, 0..) |*caller, i| {
         try testing.expect(caller.taken);
-        try testing.expectEqual(.ok, caller.asked.outcome(0));
+        try testing.expectEqual(.ok, caller.asked.outcomes[0]);
         try testing.expectEqualSlices(i64, right[i % query_count * k ..][0..k], caller.asked.vertices);
     }
 }

@@ -129,10 +129,7 @@ const Setting = struct {
     faults: u32 = 0,
     queries_in_flight: u32 = 4,
     beam_width: u32 = 0,
-    strict_order: bool = false,
-    prefetch: bool = true,
-    staleness: u32 = 0,
-    flags: u32 = 0,
+    ablations: search.Ablations = .{},
     sigma: f32 = 0,
     list_size: u32 = 60,
     exact: bool = false,
@@ -160,9 +157,11 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
         .vertex_count = n,
         .budget_bytes = setting.cache_bytes,
         .slot_bytes = 96,
+        .policy = setting.ablations.cache_policy,
     });
     defer if (cache) |*own| own.deinit();
     if (cache) |*own| shared.cache = own;
+    shared.ablations = setting.ablations;
     const file = try reader.dir.openFile(index.reader.file_pages, .{});
     defer file.close();
     const engine = try Engine.init(testing.allocator, &shared, .{
@@ -188,10 +187,6 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
             .k = k,
             .list_size = setting.list_size,
             .beam_width = setting.beam_width,
-            .strict_order = setting.strict_order,
-            .prefetch = setting.prefetch,
-            .staleness = setting.staleness,
-            .flags = setting.flags,
             .sigma = setting.sigma,
             .exact = setting.exact,
             .burst_max = setting.burst_max,
@@ -235,22 +230,21 @@ test "both plans, with and without a cache, find what brute force finds" {
     }
 }
 
-test "the switches of links on disk: each finds what brute force finds, and costs what it should" {
+test "the ablations of links on disk: each finds what brute force finds, and costs what it should" {
     var world: World = undefined;
     try world.init(4);
     defer world.deinit();
-    const record_only = search.parameters.flag_record_only;
+    const plain: search.Ablations = .{ .strict_order = true, .next_only = true };
     const settings = [_]Setting{
-        .{ .plan = .links_on_disk, .strict_order = true, .prefetch = false, .flags = record_only, .queries_in_flight = 1, .threads = 1 },
-        .{ .plan = .links_on_disk, .strict_order = true, .prefetch = false, .queries_in_flight = 1, .threads = 1 },
-        .{ .plan = .links_on_disk, .strict_order = true, .queries_in_flight = 1, .threads = 1 },
-        .{ .plan = .links_on_disk, .prefetch = false },
-        .{ .plan = .links_on_disk, .staleness = 1 },
-        .{ .plan = .links_on_disk, .staleness = 1, .strict_order = true, .prefetch = false },
-        .{ .plan = .links_on_disk, .staleness = 1, .beam_width = 64, .cache_bytes = 30_000 },
-        .{ .plan = .links_on_disk, .staleness = 1, .flags = record_only, .cache_bytes = 30_000 },
-        .{ .plan = .links_on_disk, .strict_order = true, .prefetch = false, .sigma = 100, .list_size = 400, .queries_in_flight = 1, .threads = 1 },
-        .{ .plan = .links_on_disk, .strict_order = true, .sigma = 100, .list_size = 400, .queries_in_flight = 1, .threads = 1 },
+        .{ .plan = .links_on_disk, .ablations = .{ .strict_order = true, .next_only = true, .record_only = true }, .queries_in_flight = 1, .threads = 1 },
+        .{ .plan = .links_on_disk, .ablations = plain, .queries_in_flight = 1, .threads = 1 },
+        .{ .plan = .links_on_disk, .ablations = .{ .strict_order = true }, .queries_in_flight = 1, .threads = 1 },
+        .{ .plan = .links_on_disk, .ablations = .{ .next_only = true } },
+        .{ .plan = .links_on_disk, .ablations = .{ .entries_only = true } },
+        .{ .plan = .links_on_disk, .beam_width = 64, .cache_bytes = 30_000 },
+        .{ .plan = .links_on_disk, .ablations = .{ .record_only = true, .cache_unit = .record }, .cache_bytes = 30_000 },
+        .{ .plan = .links_on_disk, .ablations = plain, .sigma = 100, .list_size = 400, .queries_in_flight = 1, .threads = 1 },
+        .{ .plan = .links_on_disk, .ablations = .{ .strict_order = true }, .sigma = 100, .list_size = 400, .queries_in_flight = 1, .threads = 1 },
     };
     // What is counted below runs alone: with others in flight, a read waits for them, and what it finds has moved on.
     var answers: [settings.len]Answers = undefined;
@@ -270,10 +264,10 @@ test "the switches of links on disk: each finds what brute force finds, and cost
     // A page that serves all its records saves reads.
     try testing.expect(total_of(&answers[0].reads) > 2 * total_of(&answers[1].reads));
     // Nothing is read that the bound excludes.
-    const unbounded = &answers[8];
+    const unbounded = &answers[7];
     try testing.expect(total_of(&answers[1].reads) < total_of(&unbounded.reads));
     // Asking ahead saves rounds and costs reads, where there is more than a page or two to ask for.
-    const unbounded_ahead = &answers[9];
+    const unbounded_ahead = &answers[8];
     try testing.expect(total_of(&unbounded_ahead.reads) >= total_of(&unbounded.reads));
     errdefer std.debug.print("rounds {d} and {d}, reads {d} and {d}\n", .{ total_of(&unbounded_ahead.rounds), total_of(&unbounded.rounds), total_of(&unbounded_ahead.reads), total_of(&unbounded.reads) });
     try testing.expect(total_of(&unbounded_ahead.rounds) < total_of(&unbounded.rounds));
@@ -327,7 +321,7 @@ test "exact distances are those of float64, in their order, in every plan" {
         .{ .burst_max = 1 },
         .{ .cache_bytes = 60_000 },
         .{ .plan = .links_on_disk },
-        .{ .plan = .links_on_disk, .cache_bytes = 60_000, .staleness = 1, .beam_width = 16 },
+        .{ .plan = .links_on_disk, .cache_bytes = 60_000, .beam_width = 16 },
         .{ .plan = .links_on_disk, .queries_in_flight = 1, .threads = 1, .burst_max = 3 },
         .{ .plan = .links_on_disk, .queries_in_flight = 20, .threads = 1, .repeats = 20 },
     }) |setting| {
@@ -409,7 +403,7 @@ test "queries that want the same pages at the same time share their reads" {
                 errdefer std.debug.print("{any}, {d} times, seed={d}\n", .{ plan, repeats, seed });
                 const setting: Setting = .{ .plan = plan, .threads = 1, .queries_in_flight = repeats, .repeats = repeats, .seed = seed };
                 var own_setting = setting;
-                own_setting.flags = search.parameters.flag_own_reads;
+                own_setting.queries_in_flight = 1;
                 var own: Answers = .{};
                 try run(&world, own_setting, &own);
                 var shared: Answers = .{};
