@@ -18,11 +18,11 @@ pub const Expectation = extern struct {
     expanded: f32,
     records_scored: f32,
 
-    fn of(parameters: *const search.Parameters, calibration: search.Calibration) Expectation {
+    fn of(parameters: *const search.Parameters, reader: *const index.Reader, calibration: search.Calibration) Expectation {
         var expectation: Expectation = std.mem.zeroes(Expectation);
         expectation.list_size = parameters.list_size;
-        const scan = if (parameters.scan) calibration.expected_of_scan() else null;
-        if (scan orelse calibration.expected(parameters.k, parameters.list_size)) |expected| {
+        const whole = if (parameters.every) search.expected_of_every(reader, parameters) else if (parameters.scan) calibration.expected_of_scan() else null;
+        if (whole orelse calibration.expected(parameters.k, parameters.list_size)) |expected| {
             expectation.calibrated = 1;
             expectation.recall = expected.recall;
             expectation.reads = expected.reads;
@@ -45,7 +45,7 @@ fn expect(handle: ?*Index, options: ?*const call.SearchOptions, expectation_out:
     try self.enter();
     defer self.leave();
     const asked = try call.Asked.of(self, options);
-    common.write_versioned(Expectation, out, &.of(&asked.parameters, self.calibration()));
+    common.write_versioned(Expectation, out, &.of(&asked.parameters, &self.reader, self.calibration()));
 }
 
 pub const MemoryPlan = extern struct {
@@ -90,5 +90,5 @@ fn plan_for(handle: ?*Index, memory_bytes: u64, options: ?*const call.SearchOpti
     const calibration: search.Calibration = .of(self.reader.manifest(), plan, chosen.links_kept);
     const parameters = try call.parameters_of(&o, calibration);
     common.write_versioned(MemoryPlan, out, &chosen);
-    common.write_versioned(Expectation, expected_out, &.of(&parameters, calibration));
+    common.write_versioned(Expectation, expected_out, &.of(&parameters, &self.reader, calibration));
 }

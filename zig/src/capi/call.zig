@@ -67,7 +67,8 @@ pub fn parameters_of(o: *const SearchOptions, calibration: search.Calibration) e
     const limits = search.parameters;
     if (o.k < 1 or o.k > limits.k_max) return report(.invalid_argument, .{ .argument = "k" }, "k is {d}; it must lie within 1 and {d}", .{ o.k, limits.k_max });
     if (o.list_size > limits.list_size_max) return report(.invalid_argument, .{ .argument = "list_size" }, "list_size is {d}; at most {d}", .{ o.list_size, limits.list_size_max });
-    if (!(o.recall >= 0 and o.recall < 1)) return report(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
+    if (!(o.recall >= 0 and o.recall <= 1)) return report(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
+    if (o.recall == 1 and o.exact < 0) return report(.invalid_argument, .{ .argument = "exact" }, "a recall of 1 is exact; leave exact out, or ask for less", .{});
     if (o.exact < -1 or o.exact > 1) return report(.invalid_argument, .{ .argument = "exact" }, "exact is {d}; it must be -1, 0 or 1", .{o.exact});
     if (std.math.isNan(o.sigma)) return report(.invalid_argument, .{ .argument = "sigma" }, "sigma is not a number", .{});
     return limits.resolve(.{
@@ -99,6 +100,8 @@ pub const Arguments = struct {
         const o = &asked.options;
         const dtype = std.enums.fromInt(index.Dtype, self.dtype) orelse
             return report(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{self.dtype});
+        if (asked.parameters.every and reader.vectors == null)
+            return report(.unsupported, .{ .argument = "recall" }, "a recall of 1 needs the vectors, which this index does not store; build it with store_vectors=True", .{});
         if (o.exact > 0 and reader.vectors == null)
             return report(.unsupported, .{ .argument = "exact" }, "exact distances need the vectors, which this index does not store; build it with store_vectors=True", .{});
         if (self.filter_count > 0 and o.excluded_vertices != null)
