@@ -80,8 +80,6 @@ _DTYPE_NAMES: Final = {0: "float32", 1: "float16", 2: "uint8", 3: "int8"}
 #: The parts of its memory that an index's budget bounds.
 BUDGETED: Final = ("codes", "links", "cache", "pages")
 
-#: The flag of velo_search_options that counts which records were of use.
-_COUNT_USED = 2
 
 #: How often an index is opened again whose metadata another process exchanges meanwhile.
 _OPEN_ATTEMPTS = 4
@@ -531,7 +529,7 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
             Print it; its parts are attributes.
         """
         started = time.perf_counter()
-        counted = replace(tuning or SearchTuning(), flags=(tuning.flags if tuning else 0) | _COUNT_USED)
+        counted = replace(tuning or SearchTuning(), count_used=True)
         request = self._request(query, k, filter, recall, list_size, None, counted, exact)
         if request.query_count != 1:
             raise InvalidArgumentError("explain takes a single query", argument="query")

@@ -363,7 +363,7 @@ class FilterPlan:
 
     Attributes
     ----------
-    chosen : {"late", "early", "gate", "scan"}
+    chosen : {"late", "gate", "scan"}
     reason : str
     matches : float
         Rows that are expected to pass.

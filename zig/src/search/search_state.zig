@@ -22,6 +22,8 @@ const layout = @import("layout");
 const quant = @import("quant");
 const filter_room = @import("filter");
 const index = @import("index");
+const Cost = @import("cost.zig").Cost;
+const ablations = @import("ablations.zig");
 const lists = @import("list.zig");
 const cached = @import("cached.zig");
 const navigation = @import("navigation.zig");
@@ -36,24 +38,10 @@ const parameters_file = @import("parameters.zig");
 const Parameters = parameters_file.Parameters;
 const assert = std.debug.assert;
 
-pub const Counters = struct {
-    reads: u32 = 0,
-    rounds: u32 = 0,
-    bytes_read: u64 = 0,
-    cache_hits: u32 = 0,
-    estimates: u32 = 0,
-    expanded: u32 = 0,
-    filtered: u32 = 0,
-    records_scored: u32 = 0,
-    records_used: u32 = 0,
-    shared_reads: u32 = 0,
-};
-
 pub const PageError = layout.page.Corrupt || error{BadList};
 
-/// pages: go on when the pages wanted (and those on their way) have arrived; ahead: go on as soon as the pages wanted
-/// were asked for; done: the results stand.
-pub const Want = enum { pages, ahead, done };
+/// pages: go on when the pages wanted (and those on their way) have arrived; done: the results stand.
+pub const Want = enum { pages, done };
 
 /// The files that a search reads pages of, by the numbers that devices know them by.
 pub const File = enum(u1) { pages, vectors };
@@ -96,7 +84,7 @@ pub const Search = struct {
     /// Pages that were wanted and have not arrived.
     awaited: u32 = 0,
     rescoring: Rescoring,
-    counters: Counters = .{},
+    cost: Cost = .{},
     /// Taken as absent: a query that is itself a row of the index looks for its other neighbors (calibration).
     excluded: u32 = none_excluded,
     /// All passing vertices have been estimated: there is nothing to navigate to.
@@ -115,8 +103,6 @@ pub const Search = struct {
     /// Buffers of pages that the query held and needs no more; the worker takes them after each step.
     given_up: [held_max]u32 = undefined,
     given_up_count: u32 = 0,
-    /// Links on disk, with staleness: to be followed by the next step.
-    chosen: ?u32 = null,
     /// Vertices whose records came from the cache.
     from_cache: PageSet,
 
@@ -230,9 +216,8 @@ pub const Search = struct {
         self.held_count = 0;
         self.held_oldest = 0;
         self.given_up_count = 0;
-        self.chosen = null;
         self.from_cache.reset();
-        self.counters = .{};
+        self.cost = .{};
         if (parameters.every and self.parameters.exact) every.begin(self) else if (filter != null) filtered.begin(self) else if (parameters.scan or self.is_remote()) filtered.scan(self) else self.enter();
     }
 
@@ -268,7 +253,7 @@ pub const Search = struct {
                 at += count;
             }
         }
-        self.counters.estimates += looked;
+        self.cost.estimates += looked;
         for (best[0..best_count]) |candidate| self.meet(candidate.vertex(), candidate.distance);
         if (shared.plan == .links_on_disk) on_disk.look_around(self, best[0..best_count]);
         const medoid = [1]u32{shared.reader.header.entry_vertex};
@@ -317,7 +302,7 @@ pub const Search = struct {
         }
         if (count == 0) return;
         self.query.estimate(codes, self.fresh[0..count], self.distances[0..count]);
-        self.counters.estimates += count;
+        self.cost.estimates += count;
         for (self.fresh[0..count], self.distances[0..count]) |id, distance| self.offer(id, distance);
     }
 
@@ -340,7 +325,7 @@ pub const Search = struct {
         if (want != .done) return want;
         // Links on disk: what is on its way may still be among the answers.
         if (self.parameters.exact and self.awaited > 0) return .pages;
-        if (self.parameters.flags & parameters_file.flag_counts_used != 0) self.count_used();
+        if (self.parameters.count_used) self.count_used();
         if (!self.parameters.exact) return .done;
         rescoring_file.begin(self);
         return rescoring_file.step(self);
@@ -356,7 +341,7 @@ pub const Search = struct {
             if (!self.scanned) try if (self.gated) filtered.navigate(self) else navigation.run(self);
             try self.choose_pages();
             if (self.wanted_count > 0) {
-                self.counters.rounds += 1;
+                self.cost.rounds += 1;
                 return .pages;
             }
             if (self.brought_count == 0) return .done;
@@ -413,12 +398,8 @@ pub const Search = struct {
         const reader = self.shared.reader;
         const count = view.record_count;
         var full: [layout.page.records_max]f32 = undefined;
-        if (self.filter != null and self.parameters.filter_plan == .early) {
-            self.counters.records_scored += filtered.score_passing(self, view, full[0..count]);
-        } else {
-            self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.offsets, view.ratios, full[0..count]);
-            self.counters.records_scored += count;
-        }
+        self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.offsets, view.ratios, full[0..count]);
+        self.cost.records_scored += count;
         const reach = self.list.bound();
         // A record may come from the cache and with its page, or with a page that is read again.
         const bring_twice = self.shared.cache != null or self.shared.plan == .links_on_disk;
@@ -427,7 +408,7 @@ pub const Search = struct {
             const near = distance <= self.results.reach();
             if (!near and !(distance < reach)) continue;
             if (vertex == self.excluded) continue;
-            if (self.parameters.flags & parameters_file.flag_record_only != 0 and !self.scanned and !self.visited.contains(vertex)) continue;
+            if (ablations.of(self.shared).record_only and !self.scanned and !self.visited.contains(vertex)) continue;
             if (near) {
                 const passes = if (self.filter) |filter| filter.passes(vertex) else true;
                 if (passes) _ = if (bring_twice) self.results.insert_once(vertex, distance) else self.results.insert(vertex, distance);
@@ -483,7 +464,7 @@ pub const Search = struct {
     fn count_used(self: *Search) void {
         const directory = &self.shared.reader.directory;
         for (self.list.slice()) |candidate| {
-            if (self.pages.contains(directory.page_of(candidate.vertex()))) self.counters.records_used += 1;
+            if (self.pages.contains(directory.page_of(candidate.vertex()))) self.cost.records_used += 1;
         }
     }
 };

@@ -5,22 +5,21 @@ const quant = @import("quant");
 const graph = @import("graph");
 const cache_room = @import("cache");
 const index = @import("index");
-
-/// What stays in the cache of a page that was read (VeloANN keeps the color set).
-pub const CacheUnit = enum(u32) { color_set = 0, record = 1, page = 2 };
+const Ablations = @import("ablations.zig").Ablations;
 
 /// Entry points that a search looks at, at least, where there are so many: those of the nearest centers, whose distances a
 /// query is prepared with anyway. On 14 sets it finds what a look at all of them finds.
 pub const entries_looked = 256;
 
-pub const Plan = enum(i32) { links_in_memory = 1, links_on_disk = 2 };
+pub const Plan = enum { links_in_memory, links_on_disk };
 
 pub const Shared = struct {
     reader: *const index.Reader,
     plan: Plan,
     /// Null when the memory plan leaves nothing for it.
     cache: ?*cache_room.Cache = null,
-    cache_unit: CacheUnit = .color_set,
+    /// For `ablations.of` alone.
+    ablations: if (base.ablations) Ablations else void = if (base.ablations) .{} else {},
     /// Vertices drawn evenly over the index, those of one center side by side: a search starts at the best of them around
     /// the centers nearest to the query.
     entries: []u32,
