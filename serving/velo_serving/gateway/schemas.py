@@ -64,7 +64,9 @@ class SearchBody(BaseModel):
         list[FilterJson | None] | None,
         Field(description="A filter for each query, in their order; null for none."),
     ] = None
-    recall: Annotated[float | None, Field(gt=0, lt=1, description="Aim for this recall.")] = None
+    recall: Annotated[
+        float | None, Field(gt=0, le=1, description="Aim for this recall; 1 reads every stored vector.")
+    ] = None
     list_size: Annotated[int | None, Field(ge=1, le=1 << 20, description="Length of the candidate list.")] = (
         None
     )
@@ -106,7 +108,7 @@ class QueryOptions(BaseModel):
     filter: Annotated[
         FilterJson | None, Field(description="A filter: JSON where it begins with a brace, else SQL.")
     ] = None
-    recall: Annotated[float | None, Field(gt=0, lt=1)] = None
+    recall: Annotated[float | None, Field(gt=0, le=1)] = None
     list_size: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
     return_metadata: list[str] | None = None
     group_by: str | None = None
