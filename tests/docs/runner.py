@@ -65,9 +65,7 @@ def run_blocks(blocks: list[Block], names: dict[str, Any]) -> None:
     for block in blocks:
         printed = _python(block, names) if block.language == "python" else _shell(block)
         if block.shown is not None:
-            assert matches(block.shown, printed), (
-                f"{block.place} shows\n{block.shown}\nand prints\n{printed}"
-            )
+            assert matches(block.shown, printed), f"{block.place} shows\n{block.shown}\nand prints\n{printed}"
 
 
 def _python(block: Block, names: dict[str, Any]) -> str:
@@ -96,7 +94,9 @@ def _shell(block: Block) -> str:
         check=False,
     )
     if block.shown is None or done.returncode == 0:
-        assert done.returncode == 0, f"{block.place} ends with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, (
+            f"{block.place} ends with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        )
         return done.stdout
     return done.stdout + done.stderr
 

@@ -7,6 +7,7 @@ import doctest
 import inspect
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import velo
 from tests.docs.public import PublicName, public_names
 from tests.docs.runner import ROOT, blocks_of, run_blocks
+from tests.serving.conftest import Served
 
 NAMES = public_names()
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -52,9 +54,13 @@ def faults(one: PublicName) -> list[str]:
     elif one.is_function:
         signature = inspect.signature(value)
         asked = [name for name in signature.parameters if name not in ("self", "cls")]
-        named = described(sections.get("Parameters", ""))
-        found += [f"parameter {name}" for name in asked if name not in named]
-        if str(signature.return_annotation) not in ("None", "Self") and not {"Returns", "Yields"} & set(sections):
+        text = sections.get("Parameters", "")
+        named = described(text)
+        # What ``**options`` stands for may be named in its text.
+        found += [f"parameter {name}" for name in asked if name not in named and f"`{name}`" not in text]
+        if str(signature.return_annotation) not in ("None", "Self") and not {"Returns", "Yields"} & set(
+            sections
+        ):
             found.append("Returns")
     return found
 
@@ -99,15 +105,30 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return names
 
 
+@pytest.fixture(scope="module")
+def served(prepared: dict[str, Any]) -> Iterator[Served]:
+    """The same index over HTTP."""
+    server = Served(str(prepared["folder"] / "shop.velo"), "--threads", "1")
+    yield server
+    server.stop()
+
+
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
 def test_example(
-    example: doctest.DocTest, prepared: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    example: doctest.DocTest,
+    prepared: dict[str, Any],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each begins with an index of its own, so that none depends on another."""
     shutil.copytree(prepared["folder"] / "shop.velo", tmp_path / "shop.velo")
     monkeypatch.chdir(tmp_path)
-    with velo.open("shop.velo", writable=True, threads=1) as index:
-        example.globs = {**prepared, "index": index}
+    names = dict(prepared)
+    if any("url" in one.source for one in example.examples):
+        names["url"] = request.getfixturevalue("served").url
+    with velo.open("shop.velo", threads=1) as index:
+        example.globs = {**names, "index": index}
         runner = doctest.DocTestRunner(optionflags=FLAGS)
         out: list[str] = []
         runner.run(example, out=out.append, clear_globs=False)
