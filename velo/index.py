@@ -335,20 +335,21 @@ class Index(FurtherSearches, LiveVerbs):
             Restricts what may be found; see :mod:`velo.filters`. One for all queries, or one (or None) each.
             (A flat list of str is ids: SQL texts in a list are wrapped in ``velo.filters.from_sql``.)
         recall : float, optional
-            The share of true neighbors to aim for, above 0 and at most 1; more costs more. The list for it was
-            measured when the index was built; where it is more than the index can reach, its longest list is
-            taken, and ``expected`` of the result says what that finds. A recall of 1 is an exact search: every
-            stored vector that passes the filter is read, whatever that costs; the index must store them.
+            The share of true neighbors to aim for, above 0 and at most 1. More costs more. The build measured
+            how long a list each recall takes. Where the index cannot reach the recall, its longest list is
+            taken; ``expected`` of the result says what that finds. A recall of 1 is an exact search: every
+            stored vector that passes the filter is read, whatever that costs. The index must store them.
         list_size : int, optional
             Candidates kept while searching, instead of a choice by `recall`.
         exact : bool, optional
-            Whether the distances of the answers, and so their order, come from the vectors themselves; the
-            index must store them (:func:`velo.build`). They are then computed in float64 and rounded to
-            float32 once: a vector of the index is at 0 from itself in ``l2`` and ``cosine``. Whatever may
-            belong to the k nearest within the error of its code is read for that, mostly in one more round
-            of reads, which ``stats`` counts. Without it a distance is an estimate from a code: with 10 bits
-            a dimension about 3e-4 from the true one, one in a hundred 1.5e-3, and more where distances are
-            small beside the vectors' lengths, so that some percent of near neighbors change places.
+            Take the distances of the answers, and so their order, from the stored vectors. The index must
+            store them (:func:`velo.build`). Mostly that takes one more round of reads, which ``stats``
+            counts. Distances are computed in float64 and rounded to float32 once, so a vector of the index is
+            at 0 from itself in ``l2`` and ``cosine``.
+
+            Without it **a distance is an estimate** from a code. With 10 bits a dimension its relative error
+            is about 3e-4, and 1.5e-3 for one in a hundred. It is more where distances are small beside the
+            vectors' lengths. So some percent of near neighbors change places.
         return_metadata : list of str or True, optional
             Columns to return with the hits.
         group_by : str, optional
@@ -373,7 +374,7 @@ class Index(FurtherSearches, LiveVerbs):
         >>> ids, distances = index.search(queries, k=10)
         >>> ids.shape
         (5, 10)
-        >>> hits = index.search(query, k=3, filter={"price": {"$lt": 0.2}}, return_metadata=["price"])
+        >>> hits = index.search(query, filter={"price": {"$lt": 0.2}}, return_metadata=["price"])
         >>> hits.metadata.column_names
         ['price']
         >>> nearest = index.search(vectors[7], k=1, exact=True)
@@ -416,12 +417,14 @@ class Index(FurtherSearches, LiveVerbs):
     ) -> SearchResult:
         """Find the k nearest vectors of each query without blocking the event loop.
 
-        Any number of calls can run at once, from any number of event loops. Where the library's queue is full,
-        further calls wait for their turn. To cancel the task ends its queries.
+        Any number of calls can run at once, from any number of event loops. Where the library's queue is
+        full, further calls wait for their turn. To cancel the task ends its queries.
 
         Parameters
         ----------
-        queries, k, filter, recall, list_size, exact, return_metadata, group_by, group_size, timeout_s, tuning :
+        queries, k, filter, recall, list_size, exact, return_metadata :
+            As for :meth:`search`.
+        group_by, group_size, timeout_s, tuning :
             As for :meth:`search`.
 
         Returns

@@ -1,4 +1,4 @@
-"""An extension of Griffe: docstrings name things as Sphinx does (:class:`Index`); the site makes links of that."""
+"""An extension of Griffe: it makes links of the roles by which docstrings name things (:class:`Index`)."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class VectorSearch:
 
     Examples
     --------
-    Ray Data makes the object: ``dataset.map_batches(VectorSearch, fn_constructor_kwargs={"path": "shop.velo"})``.
-    It is an ordinary callable:
+    Ray Data makes the object, from ``map_batches(VectorSearch, fn_constructor_kwargs={"path": …})``. It is an
+    ordinary callable:
 
     >>> from velo_serving import VectorSearch
     >>> step = VectorSearch("shop.velo", k=3)

@@ -1,8 +1,8 @@
 """Runs what a page shows: its blocks of Python and shell, in their order, and compares what they print.
 
-A block ``python`` runs in one namespace for the page, a block ``sh`` in a shell. A block ``text`` right behind one
-is what it prints, or the error that ends it; ``…`` stands for any text. Blocks in other languages (``console``) are
-not run.
+A block ``python`` runs in one namespace for the page, a block ``sh`` in a shell. A block ``text`` right
+behind one is what it prints, or the error that ends it; ``…`` stands for any text. Blocks in other languages
+(``console``) are not run.
 """
 
 from __future__ import annotations

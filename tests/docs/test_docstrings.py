@@ -48,7 +48,7 @@ def faults(one: PublicName) -> list[str]:
     if not re.match(r"\S.*[.:]", sections[""].strip(), flags=re.DOTALL):
         found.append("no sentence at its head")
     if inspect.isclass(value):
-        fields = [field for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+        fields = list(dataclasses.fields(value)) if dataclasses.is_dataclass(value) else []
         named = described(sections.get("Attributes", "")) | described(sections.get("Parameters", ""))
         found += [f"field {field.name}" for field in fields if field.init and field.name not in named]
     elif one.is_function:

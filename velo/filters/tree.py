@@ -381,8 +381,8 @@ class Not(Expr):
 class Column:
     """A column of the metadata. It makes conditions; :func:`velo.col` makes it.
 
-    ``==``, ``!=``, ``<``, ``<=``, ``>`` and ``>=`` compare it with a value. A column of booleans is a condition
-    by itself in ``&``, ``|`` and ``~``.
+    ``==``, ``!=``, ``<``, ``<=``, ``>`` and ``>=`` compare it with a value. A column of booleans is a
+    condition by itself in ``&``, ``|`` and ``~``.
 
     Parameters
     ----------
