@@ -65,6 +65,7 @@ def _methods(path: str, owner: type) -> list[PublicName]:
         member = inspect.getattr_static(owner, name)
         value = getattr(owner, name)
         home = getattr(value if inspect.isroutine(value) else getattr(member, "fget", None), "__module__", "")
-        if str(home).startswith("velo"):
+        is_alias = inspect.isroutine(value) and value.__name__ != name
+        if str(home).startswith("velo") and not is_alias:
             found.append(PublicName(f"{path}.{name}", value if inspect.isroutine(value) else member))
     return found
