@@ -154,6 +154,15 @@ class SearchResult(Hits):
         a single query, a list of tables for several.
     expected : Expectation or None
         The list that was used, and what it was measured to find and to cost.
+
+    Examples
+    --------
+    >>> result = index.search(queries, k=3, return_metadata=["brand"])
+    >>> ids, distances = result
+    >>> ids.shape
+    (5, 3)
+    >>> result.to_arrow().column_names
+    ['query', 'rank', 'id', 'distance', 'brand']
     """
 
     ids: AnyArray
@@ -218,6 +227,14 @@ class GroupedResult(SearchResult):
         False where the search was given up with fewer than k groups although there may be more.
     metadata :
         One row a real hit, group after group: a table for a single query, a list of tables for several.
+    stats, expected :
+        As in :class:`SearchResult`; ``stats`` counts all searches that the answer took.
+
+    Examples
+    --------
+    >>> result = index.search(query, k=3, group_by="brand", group_size=2)
+    >>> len(result.groups), result.ids.shape
+    (3, (3, 2))
     """
 
     group_sizes: AnyArray = field(default_factory=lambda: np.zeros((0, 0), np.uint32))
@@ -271,6 +288,14 @@ class RangeResult(Hits):
         As in :class:`SearchResult`, summed over the searches that a query took.
     metadata : pyarrow.Table or None
         One row a hit.
+
+    Examples
+    --------
+    >>> result = index.range_search(queries, radius=20.0)
+    >>> lims, distances, ids = result
+    >>> len(lims)
+    6
+    >>> ids_of_first, distances_of_first = result[0]
     """
 
     lims: AnyArray
@@ -383,7 +408,12 @@ class FilterPlan:
     gate_needs_bytes: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Everything as plain values, for JSON.
+
+        Returns
+        -------
+        dict
+        """
         return asdict(self)
 
     def lines(self) -> list[str]:
@@ -433,7 +463,12 @@ class Explanation:
     filter_plan: FilterPlan | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Everything as plain values, for JSON.
+
+        Returns
+        -------
+        dict
+        """
         return {
             "plan": self.index["plan"],
             "filter_plan": None if self.filter_plan is None else self.filter_plan.to_dict(),

@@ -103,10 +103,14 @@ class Expr:
         return IsNotTrue(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict of plain JSON values that passes the same rows; :func:`velo.filters.from_dict` reads it.
+        """Write the condition as a dict of plain JSON values that passes the same rows.
 
-        Dicts have two-valued logic, so nulls are written out: ``~(col("x") == 1)`` becomes
-        ``{"x": {"$ne": 1, "$exists": True}}``.
+        :func:`velo.filters.from_dict` reads it back. Dicts have two-valued logic, so nulls are written out:
+        ``~(col("x") == 1)`` becomes ``{"x": {"$ne": 1, "$exists": True}}``.
+
+        Returns
+        -------
+        dict
         """
         return self.written(Want.TRUE)
 
@@ -487,9 +491,15 @@ class IsNotTrue(Expr):
 
 
 class Column:
-    """A column of the metadata, from which conditions are made.
+    """A column of the metadata. It makes conditions; :func:`velo.col` makes it.
 
-    A column of booleans is a condition by itself in ``&``, ``|`` and ``~``.
+    ``==``, ``!=``, ``<``, ``<=``, ``>`` and ``>=`` compare it with a value. A column of booleans is a
+    condition by itself in ``&``, ``|`` and ``~``.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the metadata.
     """
 
     __slots__ = ("name", "of")
@@ -525,33 +535,111 @@ class Column:
         return Compare(self.name, "ge", value, of=self.of)
 
     def isin(self, values: Iterable[Any]) -> Expr:
-        """One of `values`; a list, set, numpy or Arrow array."""
+        """Pass rows whose value is one of some values.
+
+        Parameters
+        ----------
+        values : list, set, numpy or Arrow array
+
+        Returns
+        -------
+        Expr
+
+        Examples
+        --------
+        >>> hits = index.search(query, k=3, filter=velo.col("label").isin([1, 2]), return_metadata=["label"])
+        >>> set(hits.metadata["label"].to_pylist()) <= {1, 2}
+        True
+        """
         return IsIn(self.name, values, of=self.of)  # type: ignore[arg-type]
 
     def between(self, low: Value, high: Value) -> Expr:
-        """From `low` to `high`, both included."""
+        """Pass rows whose value lies between two values, both included.
+
+        Parameters
+        ----------
+        low, high : value
+
+        Returns
+        -------
+        Expr
+
+        Examples
+        --------
+        >>> index.explain(query, filter=velo.col("price").between(0.2, 0.4)).matches
+        438
+        """
         return Between(self.name, low, high, of=self.of)
 
     def is_null(self) -> Expr:
-        """No value."""
+        """Pass rows that have no value.
+
+        Returns
+        -------
+        Expr
+
+        Examples
+        --------
+        >>> index.explain(query, filter=velo.col("brand").is_null()).matches
+        34
+        """
         return IsNull(self.name)
 
     def is_valid(self) -> Expr:
-        """Any value."""
+        """Pass rows that have a value.
+
+        Returns
+        -------
+        Expr
+        """
         return Not(IsNull(self.name))
 
     not_null = is_valid
 
     def contains_any(self, values: Iterable[Any]) -> Expr:
-        """The list holds at least one of `values`."""
+        """Pass rows whose list holds at least one of some values.
+
+        Parameters
+        ----------
+        values : list, set, numpy or Arrow array
+
+        Returns
+        -------
+        Expr
+
+        Examples
+        --------
+        >>> animals = velo.col("tags").contains_any(["cat", "dog"])
+        >>> hits = index.search(query, k=3, filter=animals, return_metadata=["tags"])
+        >>> all(set(tags) & {"cat", "dog"} for tags in hits.metadata["tags"].to_pylist())
+        True
+        """
         return Contains(self.name, values, "any")  # type: ignore[arg-type]
 
     def contains_all(self, values: Iterable[Any]) -> Expr:
-        """The list holds every one of `values`."""
+        """Pass rows whose list holds every one of some values.
+
+        Parameters
+        ----------
+        values : list, set, numpy or Arrow array
+
+        Returns
+        -------
+        Expr
+        """
         return Contains(self.name, values, "all")  # type: ignore[arg-type]
 
     def starts_with(self, prefix: str) -> Expr:
-        """The string begins with `prefix`."""
+        """Pass rows whose string begins with a text.
+
+        Parameters
+        ----------
+        prefix : str
+
+        Returns
+        -------
+        Expr
+        """
         return StartsWith(self.name, prefix)
 
     def like(self, pattern: str) -> Expr:
@@ -580,12 +668,26 @@ class Column:
 
 
 def col(name: str) -> Column:
-    """The column `name` of the metadata, for use in a filter.
+    """Name a column of the metadata, to make a filter of it.
+
+    Conditions join with ``&`` (and), ``|`` (or) and ``~`` (not). Each needs parentheses.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the metadata.
+
+    Returns
+    -------
+    Column
 
     Examples
     --------
-    >>> (col("year") >= 2020) & ~col("brand").isin(["acme", "zenith"])  # doctest: +ELLIPSIS
+    >>> (velo.col("year") >= 2020) & ~velo.col("brand").isin(["acme", "zenith"])
     And(children=(Compare(column='year', op='ge', value=2020), Not(child=IsIn(...))))
+    >>> cheap = index.search(query, k=3, filter=velo.col("price") < 0.2, return_metadata=["price"])
+    >>> max(cheap.metadata["price"].to_pylist()) < 0.2
+    True
     """
     return Column(name)
 
@@ -628,7 +730,21 @@ _OPPOSITE: Final = {"$eq": "$ne", "$in": "$nin"}
 
 
 def to_dict(expr: Expr) -> dict[str, Any]:
-    """`expr` as a dict, as :meth:`Expr.to_dict`."""
+    """Write a condition as a dict of plain JSON values. :func:`velo.filters.from_dict` reads it back.
+
+    Parameters
+    ----------
+    expr : Expr
+
+    Returns
+    -------
+    dict
+
+    Examples
+    --------
+    >>> velo.filters.to_dict(velo.col("year") >= 2020)
+    {'year': {'$gte': 2020}}
+    """
     return expr.to_dict()
 
 
