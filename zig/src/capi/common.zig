@@ -13,6 +13,13 @@ pub fn null_argument(comptime name: []const u8) i32 {
     return fail(.invalid_argument, .{ .argument = name }, name ++ " is NULL", .{});
 }
 
+/// The status for a value outside its range in `base.limits.ranges`; zero stands for "the default" and is within.
+pub fn outside(comptime name: []const u8, value: u32) ?i32 {
+    const limit = @field(base.limits.ranges, name);
+    if (value == 0 or limit.holds(value)) return null;
+    return fail(.invalid_argument, .{ .argument = name }, name ++ " is {d}; it must lie within {d} and {d}", .{ value, limit.min, limit.max });
+}
+
 pub fn out_of_memory() i32 {
     return fail(.out_of_memory, .{}, "the operating system gave no memory", .{});
 }

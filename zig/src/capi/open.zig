@@ -146,14 +146,15 @@ export fn velo_index_open(path: ?[*:0]const u8, options: ?*const OpenOptions, in
     const o = common.versioned(OpenOptions, given) orelse return common.size_error("options", given.struct_size);
     if (o.plan < 0 or o.plan > 2) return fail(.invalid_argument, .{ .argument = "plan" }, "plan {d} is unknown", .{o.plan});
     if (o.io < 0 or o.io > 3) return fail(.invalid_argument, .{ .argument = "io" }, "io {d} is unknown", .{o.io});
-    if (o.threads > 1024) return fail(.invalid_argument, .{ .argument = "threads" }, "threads is {d}; at most 1024", .{o.threads});
-    if (o.queries_in_flight > search.engine.queries_in_flight_max)
-        return fail(.invalid_argument, .{ .argument = "queries_in_flight" }, "queries_in_flight is {d}; at most {d}", .{ o.queries_in_flight, search.engine.queries_in_flight_max });
+    inline for (.{ "threads", "queries_in_flight", "queue_depth" }) |name| {
+        if (common.outside(name, @field(o, name))) |status| return status;
+    }
     if (o.cache_policy > 4) return fail(.invalid_argument, .{ .argument = "cache_policy" }, "cache_policy {d} is unknown", .{o.cache_policy});
     if (o.cache_unit > 2) return fail(.invalid_argument, .{ .argument = "cache_unit" }, "cache_unit {d} is unknown", .{o.cache_unit});
-    if (std.math.isNan(o.cache_share) or o.cache_share > 1) return fail(.invalid_argument, .{ .argument = "cache_share" }, "cache_share must lie between 0 and 1", .{});
-    if (o.queue_depth > io.queue_depth_max)
-        return fail(.invalid_argument, .{ .argument = "queue_depth" }, "queue_depth is {d}; at most {d}", .{ o.queue_depth, io.queue_depth_max });
+    const share = base.limits.ranges.cache_share_percent;
+    // A whole percent divided by 100 is the literal's double, so that 0.95 itself is within.
+    if (std.math.isNan(o.cache_share) or o.cache_share > @as(f64, share.max) / 100)
+        return fail(.invalid_argument, .{ .argument = "cache_share" }, "cache_share is {d}; it must lie within {d} and {d} percent", .{ o.cache_share, share.min, share.max });
     const self = common.allocator.create(Index) catch return common.out_of_memory();
     const status = open(self, std.mem.span(folder), o);
     if (status != ok) {
@@ -220,7 +221,7 @@ fn open(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
 /// Slots get what links leave over, or a share of the budget that the caller named.
 fn reserved_for_cache(o: OpenOptions) u64 {
     if (!(o.cache_share > 0)) return 0;
-    return @intFromFloat(@as(f64, @floatFromInt(o.memory_bytes)) * @min(o.cache_share, 0.95));
+    return @intFromFloat(@as(f64, @floatFromInt(o.memory_bytes)) * o.cache_share);
 }
 
 fn start(self: *Index, path: [:0]const u8, o: OpenOptions) i32 {
@@ -361,14 +362,17 @@ export fn velo_index_info_get(handle: ?*Index, info_out: ?*IndexInfo) i32 {
 
 /// Null when the options can be searched with.
 pub fn refused(o: *const SearchOptions) ?i32 {
-    const limits = search.parameters;
-    if (o.k < 1 or o.k > limits.k_max) return fail(.invalid_argument, .{ .argument = "k" }, "k is {d}; it must lie within 1 and {d}", .{ o.k, limits.k_max });
-    if (o.list_size > limits.list_size_max) return fail(.invalid_argument, .{ .argument = "list_size" }, "list_size is {d}; at most {d}", .{ o.list_size, limits.list_size_max });
+    const k = base.limits.ranges.k;
+    if (!k.holds(o.k)) return fail(.invalid_argument, .{ .argument = "k" }, "k is {d}; it must lie within {d} and {d}", .{ o.k, k.min, k.max });
+    inline for (.{ "list_size", "beam_width", "burst_max", "staleness" }) |name| {
+        if (common.outside(name, @field(o, name))) |status| return status;
+    }
     if (!(o.recall >= 0 and o.recall < 1)) return fail(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
     if (o.exact < -1 or o.exact > 1) return fail(.invalid_argument, .{ .argument = "exact" }, "exact is {d}; it must be -1, 0 or 1", .{o.exact});
-    if (o.staleness > limits.staleness_max) return fail(.invalid_argument, .{ .argument = "staleness" }, "staleness is {d}; at most {d}", .{ o.staleness, limits.staleness_max });
-    if (std.math.isNan(o.sigma)) return fail(.invalid_argument, .{ .argument = "sigma" }, "sigma is not a number", .{});
-    if (std.enums.fromInt(limits.FilterPlan, o.filter_plan) == null) return fail(.invalid_argument, .{ .argument = "filter_plan" }, "filter_plan {d} is unknown", .{o.filter_plan});
+    // Below zero it is left to the search.
+    if (std.math.isNan(o.sigma) or o.sigma > base.limits.ranges.sigma.max)
+        return fail(.invalid_argument, .{ .argument = "sigma" }, "sigma is {d}; it must lie within {d} and {d}", .{ o.sigma, base.limits.ranges.sigma.min, base.limits.ranges.sigma.max });
+    if (std.enums.fromInt(search.parameters.FilterPlan, o.filter_plan) == null) return fail(.invalid_argument, .{ .argument = "filter_plan" }, "filter_plan {d} is unknown", .{o.filter_plan});
     return null;
 }
 
