@@ -27,9 +27,9 @@ def _room(package: str, name: str, imports: str = "") -> Room:
 ROOMS = (
     _room("velo", "errors"),
     _room("velo", "types"),
-    _room("velo", "options", "velo.errors velo.types"),
-    _room("velo", "results", "velo.types"),
     _room("velo", "_native", "velo.errors velo.types"),
+    _room("velo", "options", "velo.errors velo.types velo._native"),
+    _room("velo", "results", "velo.types"),
     _room("velo", "formats", "velo.errors velo.types"),
     _room("velo", "testing", "velo.errors velo.types velo.formats"),
     _room("velo", "filters", "velo.errors velo.types velo._native"),

@@ -42,8 +42,8 @@ from velo.options import (
     SearchTuning,
     code_of,
     folder_path,
+    in_range,
     memory_bytes,
-    whole_number,
 )
 from velo.results import Explanation, SearchResult
 from velo.search.compiler import compiler_for
@@ -125,7 +125,7 @@ def open_index(
     struct = _native.new("velo_open_options")
     struct.io = code_of(IO_CODES, io, "io")
     struct.plan = code_of(PLAN_CODES, plan, "plan")
-    struct.threads = 0 if threads is None else whole_number(threads, "threads", 1, 4096)
+    struct.threads = 0 if threads is None else in_range(threads, "threads")
     (tuning or OpenTuning()).fill(struct)
     live = _live_of(folder, durability if writable else None)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,10 @@ def run(
     overwrite: bool,
     resume: bool,
     as_json: bool,
-    **given: Any,
+    options: Mapping[str, Any],
 ) -> None:
     """Build from a file and tell what came of it."""
-    options = BuildOptions(**given)
+    chosen = BuildOptions(**options)
     source = open_vectors(vectors, column=column)
     table = None if metadata is None else given_metadata(metadata, source.shape[0]).table()
     ids = None
@@ -50,7 +51,7 @@ def run(
             build_shard(
                 output,
                 source,
-                options,
+                chosen,
                 ids=ids,
                 metadata=table,
                 build_memory=build_memory,
@@ -70,7 +71,7 @@ def run(
             build_shards(
                 output,
                 source,
-                options,
+                chosen,
                 shards=shards,
                 ids=ids,
                 metadata=table,

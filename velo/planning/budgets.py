@@ -22,9 +22,9 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo.errors import BudgetTooSmallError
+from velo.errors import BudgetTooSmallError, InvalidArgumentError
 from velo.index import Index, open_index
-from velo.options import PLAN_CODES, OpenTuning, fill_search, memory_bytes
+from velo.options import LINKS_STEPS, PLAN_CODES, OpenTuning, fill_search, memory_bytes
 from velo.types import AnyArray, Memory, PathLike
 
 __all__ = [
@@ -279,7 +279,12 @@ def plans(
 
 def open_to_measure(path: PathLike, threads: int | None = None) -> Index:
     """The index with few links in memory: most of a long search is estimates then, and little is loaded."""
-    return open_index(path, threads=threads, tuning=OpenTuning(links_kept=8))
+    try:
+        return open_index(path, threads=threads, tuning=OpenTuning(links_kept=LINKS_STEPS[-1]))
+    except InvalidArgumentError as error:
+        if error.argument != "links_kept":
+            raise
+        return open_index(path, threads=threads)  # it has fewer
 
 
 def _planned(index: Index, budget: int, whole: int, recall: float, k: int, costs: Costs) -> PlannedBudget:

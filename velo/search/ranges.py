@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from velo.errors import InvalidArgumentError
-from velo.options import whole_number
+from velo.options import in_range
 from velo.search.script import Round, Script, Totals, blocks
 from velo.types import AnyArray
 
@@ -19,7 +19,6 @@ __all__ = ["LIMIT_DEFAULT", "Ranges", "check_radius", "range_script"]
 
 #: Hits of a query at most, where the caller names no limit.
 LIMIT_DEFAULT: Final = 10_000
-_LIMIT_MAX: Final = 1 << 24
 _FIRST: Final = 16
 _GROWTH: Final = 4
 
@@ -42,7 +41,7 @@ def check_radius(radius: Any, limit: Any) -> tuple[float, int]:
         bad = True
     if bad:
         raise InvalidArgumentError(f"radius must be a distance, not {radius!r}", argument="radius")
-    return float(radius), whole_number(limit, "limit", 1, _LIMIT_MAX)
+    return float(radius), in_range(limit, "limit")
 
 
 def range_script(
