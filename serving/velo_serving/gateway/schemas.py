@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from velo.errors import FilterError
 from velo.filters import from_dict, from_sql
+from velo.options import limit_of
 from velo_serving.gateway.errors import RequestError, filter_place
 from velo_serving.types import FilterForm
 
@@ -30,6 +31,20 @@ __all__ = [
 
 #: A filter in the dict form, or SQL text.
 FilterJson = dict[str, Any] | str
+
+
+def _within(argument: str, description: str) -> Any:
+    """A field with the limits that the library has for this argument."""
+    low, high = limit_of(argument)
+    return Field(ge=low, le=high, description=description)
+
+
+NeighborCount = Annotated[int, _within("k", "How many neighbors of each query.")]
+ListSize = Annotated[int | None, _within("list_size", "Length of the candidate list.")]
+GroupSize = Annotated[int | None, _within("group_hits", "Rows of a group; default 1.")]
+HitLimit = Annotated[int | None, _within("limit", "Hits of a query within the radius, at most.")]
+Recall = Annotated[float | None, Field(gt=0, lt=1, description="Aim for this recall.")]
+Timeout = Annotated[float | None, Field(gt=0, description="Deadline of this request.")]
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -56,7 +71,7 @@ class SearchBody(BaseModel):
     vectors: Annotated[
         list[list[float]] | None, Field(description="Several queries, all of the same length.")
     ] = None
-    k: Annotated[int, Field(ge=1, description="How many neighbors of each query.")] = 10
+    k: NeighborCount = 10
     filter: Annotated[
         FilterJson | None, Field(description="Restricts every query: a dict of conditions, or SQL text.")
     ] = None
@@ -64,22 +79,18 @@ class SearchBody(BaseModel):
         list[FilterJson | None] | None,
         Field(description="A filter for each query, in their order; null for none."),
     ] = None
-    recall: Annotated[float | None, Field(gt=0, lt=1, description="Aim for this recall.")] = None
-    list_size: Annotated[int | None, Field(ge=1, le=1 << 20, description="Length of the candidate list.")] = (
-        None
-    )
+    recall: Recall = None
+    list_size: ListSize = None
     return_metadata: Annotated[list[str] | None, Field(description="Columns to bring with the hits.")] = None
     group_by: Annotated[
         str | None, Field(description="Column: answer with the nearest k groups of rows with equal values.")
     ] = None
-    group_size: Annotated[int | None, Field(ge=1, description="Rows of a group; default 1.")] = None
+    group_size: GroupSize = None
     radius: Annotated[
         float | None, Field(description="Answer with all within this distance, instead of the nearest k.")
     ] = None
-    limit: Annotated[int | None, Field(ge=1, description="Hits of a query within the radius, at most.")] = (
-        None
-    )
-    timeout_ms: Annotated[float | None, Field(gt=0, description="Deadline of this request.")] = None
+    limit: HitLimit = None
+    timeout_ms: Timeout = None
     allow_partial: Annotated[
         bool, Field(description="If false, an answer without some shard is an error.")
     ] = True
@@ -102,18 +113,18 @@ class QueryOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    k: Annotated[int, Field(ge=1)] = 10
+    k: NeighborCount = 10
     filter: Annotated[
         FilterJson | None, Field(description="A filter: JSON where it begins with a brace, else SQL.")
     ] = None
-    recall: Annotated[float | None, Field(gt=0, lt=1)] = None
-    list_size: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
+    recall: Recall = None
+    list_size: ListSize = None
     return_metadata: list[str] | None = None
     group_by: str | None = None
-    group_size: Annotated[int | None, Field(ge=1)] = None
+    group_size: GroupSize = None
     radius: float | None = None
-    limit: Annotated[int | None, Field(ge=1)] = None
-    timeout_ms: Annotated[float | None, Field(gt=0)] = None
+    limit: HitLimit = None
+    timeout_ms: Timeout = None
     allow_partial: bool = True
 
     @model_validator(mode="after")
@@ -170,6 +181,14 @@ def _filter_text(text: str) -> Any:
         ) from None
 
 
+#: The class that a client raises for what pydantic calls so.
+_KINDS = {
+    "finite_number": "NotFiniteError",
+    "greater_than_equal": "InvalidArgumentError",
+    "less_than_equal": "InvalidArgumentError",
+}
+
+
 def refusal(error: ValidationError, body: bytes) -> RequestError:
     """Turn what pydantic found into one error with its position: 400 where the body is no JSON, else 422."""
     faults = error.errors(include_url=False, include_input=False)
@@ -194,7 +213,7 @@ def refusal(error: ValidationError, body: bytes) -> RequestError:
         argument=str(first["loc"][0]) if first["loc"] else None,
         place={"path": path} if path else None,
         details=[{"path": _path(fault["loc"]), "message": fault["msg"]} for fault in faults[1:10]],
-        kind="NotFiniteError" if first["type"] == "finite_number" else "RequestError",
+        kind=_KINDS.get(first["type"], "RequestError"),
     )
 
 

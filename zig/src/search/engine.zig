@@ -164,7 +164,7 @@ pub fn Engine(comptime Device: type) type {
 
             fn init(self: *Worker, allocator: std.mem.Allocator, engine: *Self, options: Options) InitError!void {
                 const reader = engine.shared.reader;
-                const depth = @min(options.queue_depth, io.queue_depth_max);
+                const depth = options.queue_depth;
                 const slot_count = options.queries_in_flight;
                 // With links on disk queries hold on to pages: enough for all of them, so that none waits for another.
                 const page_buffers: u32 = if (engine.shared.plan == .links_on_disk)
