@@ -99,7 +99,7 @@ def open_index(
         The device to read with.
     plan : {"auto", "links_in_memory", "links_on_disk"}
     tuning : OpenTuning, optional
-        What the plan would choose otherwise.
+        What velo would choose otherwise.
     writable : bool
         Open it as the one process that may change it (:meth:`Index.delete`); others may read it meanwhile.
     durability : {"sync", "interval", "process"}

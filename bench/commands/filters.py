@@ -393,7 +393,7 @@ def ladder_text(name: str, head: dict[str, Any], found: dict[str, Found]) -> lis
         "only "
         "what passes is scored. Gate: only what passes is read, the rest is navigated through in memory. "
         "Auto: the "
-        "gate, with a planner that may scan the codes of what passes instead.",
+        "gate, or by cost a scan of the codes of what passes instead.",
         "",
     ]
     rows = []
@@ -402,7 +402,7 @@ def ladder_text(name: str, head: dict[str, Any], found: dict[str, Found]) -> lis
         if result is None:
             rows.append([section.removeprefix("ladder-"), f"not measured: {line['error']}", *["–"] * 7])
             continue
-        for plan in filters_sections.PLANS:
+        for plan in filters_sections.FILTER_PLANS:
             cells = [result["filter"], f"{result['share']:.2%}", plan]
             for recall in RECALLS:
                 for key, digits in (("reads", 1), ("rounds", 2), ("qps", 0)):

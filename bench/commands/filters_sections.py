@@ -33,7 +33,7 @@ PEER_QUERIES = 500
 #: Late filtering below this share asks for more candidates than a list holds.
 LATE_SHARE_MIN = 0.01
 #: The steps of ``--ladder``.
-PLANS = ("late", "early", "gate", "auto")
+FILTER_PLANS = ("late", "early", "gate", "auto")
 SETTING = 0.95
 
 
@@ -99,7 +99,7 @@ def case_of(context: Context, dataset: Dataset, name: str, columns: Path) -> Cas
 
 
 def measure_case(name: str) -> Callable[[Context], Found]:
-    """A filter by velo's own plan, by filtering late, and at the one setting ``recall=0.95``."""
+    """A filter by velo's own filter plan, by filtering late, and at the one setting ``recall=0.95``."""
 
     def measure(context: Context) -> Found:
         dataset = context.dataset(warm_up=0)
@@ -201,7 +201,7 @@ def passing(found: NDArray[np.int64], case: Case, masks: Sequence[NDArray[np.boo
 
 
 def plan_steps(name: str) -> Callable[[Context], Found]:
-    """The steps of the ladder on one filter: late, early, gate, gate and planner."""
+    """The steps of the ladder on one filter: late, early, gate, and the choice by cost."""
 
     def measure(context: Context) -> Found:
         dataset = context.dataset(warm_up=0)
@@ -210,7 +210,7 @@ def plan_steps(name: str) -> Callable[[Context], Found]:
         share = filters_cases.share_of(case, filters_cases.masks_of(case, columns))
         found: Found = {"filter": name, "share": share}
         with opened(context, path) as index:
-            for plan in PLANS:
+            for plan in FILTER_PLANS:
                 own = plan in ("gate", "auto")
                 lists = (context.options.get("lists") or LISTS) if own else late_lists(share)
                 found[plan] = sweep_lists(dataset, index, case, plan, lists)

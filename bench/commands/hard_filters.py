@@ -34,12 +34,12 @@ ASKED = 0.95
 KINDS = ("random", "cluster", "far")
 LIMIT_S = 1800.0
 SEED = 14
-#: Queries whose plan is looked up.
+#: Queries whose filter plan is looked up.
 PLANS_SEEN = 10
 
 ZIPF, BLOBS = "zipf-tags", "blobs-scan"
 TAGS, TAGS_A_ROW = 2000, 8
-#: Rows that pass, where the tags' queries are told apart: below and above which plans change.
+#: Rows that pass, where the tags' queries are told apart: below and above which filter plans change.
 TAG_BOUNDS = (100, 3000, 10_000)
 
 
@@ -182,7 +182,7 @@ def rows_of(index: velo.Index, dataset: Dataset, case: Filtered, truth: NDArray[
     ids = np.asarray(answer.ids, np.int64)
     matches = np.array([len(rows) for rows in case.rows])
     recalls = hard_labels.recalls(dataset, dataset.queries, truth, ids)
-    plans = plans_of(index, dataset, case)
+    filter_plans = filter_plans_of(index, dataset, case)
     expected = answer.expected
 
     def row(label: str, chosen: NDArray[np.int64]) -> Found:
@@ -198,7 +198,7 @@ def rows_of(index: velo.Index, dataset: Dataset, case: Filtered, truth: NDArray[
             "queries_below_half": float((recalls[chosen] < 0.5).mean()),
             "expected": None if expected is None else expected.recall,
             "list_size": None if expected is None else expected.list_size,
-            "plans": plans,
+            "plans": filter_plans,
             "qps": len(dataset.queries) / taken,
             **stats,
         }
@@ -213,7 +213,7 @@ def rows_of(index: velo.Index, dataset: Dataset, case: Filtered, truth: NDArray[
     return found
 
 
-def plans_of(index: velo.Index, dataset: Dataset, case: Filtered) -> dict[str, int]:
+def filter_plans_of(index: velo.Index, dataset: Dataset, case: Filtered) -> dict[str, int]:
     """How the first few queries go about their filters."""
     seen: Counter[str] = Counter()
     for number, query in enumerate(dataset.queries[:PLANS_SEEN]):

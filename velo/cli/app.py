@@ -30,7 +30,7 @@ MemoryText = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(help="Worker threads; all cores without it.")]
 IoDevice = Annotated[str, typer.Option(help="auto, uring or threads.")]
-PlanChoice = Annotated[str, typer.Option(help="auto, links_in_memory or links_on_disk.")]
+PlanChoice = Annotated[str, typer.Option(help="How to open: auto, links_in_memory or links_on_disk.")]
 
 
 def _version(wanted: bool) -> None:
@@ -187,25 +187,22 @@ def info(
     index: IndexPath,
     memory: MemoryText = None,
     io: IoDevice = "auto",
-    plan: Annotated[
-        str | None,
-        typer.Option("--open-plan", help="Plan to open with: auto, links_in_memory or links_on_disk."),
-    ] = None,
+    plan: PlanChoice = "auto",
     budgets: Annotated[
-        bool, typer.Option("--plan", help="Show what each budget would buy, and what another 5 % would.")
+        bool, typer.Option("--budgets", help="Show what each budget would buy, and what another 5 % would.")
     ] = False,
-    recall: Annotated[float, typer.Option(help="With --plan: the recall to plan for.")] = 0.95,
-    k: Annotated[int, typer.Option("-k", "--k", help="With --plan: neighbors to plan for.")] = 10,
+    recall: Annotated[float, typer.Option(help="With --budgets: the recall of the searches.")] = 0.95,
+    k: Annotated[int, typer.Option("-k", "--k", help="With --budgets: their neighbors.")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Print what an index is, what it costs and how memory would be divided."""
+    from velo.cli.budgets import show as show_budgets
     from velo.cli.inspection import info as show_info
-    from velo.cli.plan import show as show_plan
 
     if budgets:
-        show_plan(index, memory=memory, recall=recall, k=k, as_json=as_json)
+        show_budgets(index, memory=memory, recall=recall, k=k, as_json=as_json)
         return
-    show_info(index, memory=memory, io=io, plan=plan or "auto", as_json=as_json)
+    show_info(index, memory=memory, io=io, plan=plan, as_json=as_json)
 
 
 @app.command()

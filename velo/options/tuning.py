@@ -15,7 +15,7 @@ __all__ = ["OpenTuning", "SearchTuning", "fill_search"]
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTuning:
-    """What an open index can be tuned by, beyond its budget; the defaults are the plan's own choice.
+    """What an open index can be tuned by, beyond its budget; what is left open velo chooses.
 
     Attributes
     ----------
