@@ -306,9 +306,11 @@ class Index(FurtherSearches, LiveVerbs):
             Restricts what may be found; see :mod:`velo.filters`. One for all queries, or one (or None) each.
             (A flat list of str is ids: SQL texts in a list are wrapped in ``velo.filters.from_sql``.)
         recall : float, optional
-            The share of true neighbors to aim for, above 0 and below 1; more costs more. The list for it was
-            measured when the index was built; where it is more than the index can reach, its longest list is
-            taken, and ``expected`` of the result says what that finds.
+            The share of true neighbors to aim for, above 0 and at most 1; more costs more. The list for it
+            was measured when the index was built. Where it is more than the index can reach, its longest
+            list is taken, and ``expected`` of the result says what that finds. A recall of 1 is an exact
+            search: every stored vector that passes the filter is read, whatever that costs; the index must
+            store them.
         list_size : int, optional
             Candidates kept while searching, instead of a choice by `recall`.
         exact : bool, optional

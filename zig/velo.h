@@ -237,7 +237,7 @@ typedef struct velo_search_options {
     uint32_t struct_size;
     uint32_t k;                    /* >= 1 */
     uint32_t list_size;            /* L; 0 = from `recall`, else the default */
-    float recall;                  /* 0 = not given; else 0 < recall < 1, a target that the list size is chosen for */
+    float recall;                  /* 0 = not given; else a target, at most 1, that the list size is chosen for; at 1 all stored vectors are scored */
     uint64_t timeout_us;           /* 0 = none */
     uint32_t beam_width;           /* links on disk: reads asked for ahead; 0 = 4 */
     uint32_t burst_max;            /* pages in the first burst at most; 0 = by plan */

@@ -95,7 +95,8 @@ def velo_jobs(dataset: Dataset) -> list[runs.Job]:
     lists: list[dict[str, Any]] = [{"list_size": size} for size in LISTS]
     jobs = [runs.Job("velo", "velo", build, [point | fixed for point in asked + lists])]
     if can_be_exact():
-        points = [point | fixed | {"exact": True} for point in [{"recall": 0.95}, *lists]]
+        high: list[dict[str, Any]] = [{"recall": recall} for recall in (0.95, *hard_rows.HIGH)]
+        points = [point | fixed | {"exact": True} for point in high + lists]
         jobs.append(runs.Job("velo", "velo exact", build | {"store_vectors": True}, points))
     return jobs
 

@@ -11,6 +11,9 @@ from bench.harness.curves import RECALL
 
 Row = dict[str, Any]
 
+#: Recalls asked of stored vectors alone; a recall of 1 reads all of them.
+HIGH = (0.999, 1.0)
+
 
 def load_rows(file: Path) -> list[Row]:
     """Rows that earlier runs kept; none where there is no file."""

@@ -69,9 +69,21 @@ def test_hits_count_equals_of_the_last_neighbor() -> None:
         assert held.hits(np.array([found]), 3).tolist() == [hits]
 
 
-def test_rows_whose_neighbors_nobody_can_tell_are_left_out() -> None:
+@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+def test_equals_count_however_many_there_are(metric: Any) -> None:
+    rows = np.repeat(np.eye(8, dtype=np.float32), 200, axis=0)
+    rows[-3:] = 0.9 * rows[0] + 0.1 * rows[200]
+    held = exact_neighbors(as_source(rows), np.array([0, 1597, 1598]), 10, metric)
+    assert len(held.rows) == 3
+    assert len(held.equals[0]) >= 199
+    for found, hits in ((range(1, 11), 10), (range(190, 200), 10), (range(195, 205), 5), (range(10), 9)):
+        assert held.part(np.array([0])).hits(np.array([[*found]]), 10).tolist() == [hits], found
+
+
+def test_rows_whose_neighbors_nobody_can_tell_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("velo.building.held_out._EQUALS_MAX", 1000)
     held = exact_neighbors(as_source(np.zeros((200, 4), np.uint8)), draw_rows(200, 10, 0), 5, "l2")
-    assert len(held.rows) == 0
+    assert len(held.rows) == 5
 
 
 @pytest.mark.parametrize("plan", ["links_in_memory", "links_on_disk"])

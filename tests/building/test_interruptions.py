@@ -33,6 +33,9 @@ PROGRAM = """
     from velo.options import BuildOptions
     from velo.testing import synthetic_vectors
 
+    import velo.building.build as building
+
+    building._POLL_SECONDS = 0.001  # a stage of few rows is over soon
     path, stage = Path(sys.argv[1]), sys.argv[2]
     number, overwrite, shards = map(int, sys.argv[3:])
     options = BuildOptions(degree=16, build_list_size=40, threads=1, store_vectors=True, checkpoint_s=0.001)
@@ -148,7 +151,7 @@ def test_what_a_killed_overwrite_left_is_taken_over_or_removed(
     path = tmp_path / "i"
     shutil.copytree(whole, path)
     before = contents(path)
-    run_python(PROGRAM, path, stage, int(signal.SIGKILL), 1, 0)
+    assert run_python(PROGRAM, path, stage, int(signal.SIGKILL), 1, 0).returncode == -signal.SIGKILL
     assert len(list(tmp_path.iterdir())) > 1, "it was killed while it worked"
     if next_call == "overwrite":
         resumed = again(path, overwrite=True)
@@ -173,7 +176,7 @@ def test_what_a_killed_overwrite_of_a_collection_left_is_taken_over(
 ) -> None:
     path = tmp_path / "c"
     velo.build_collection(path, rows(), shards=2, degree=16, threads=1, calibrate=False)
-    run_python(PROGRAM, path, stage, int(signal.SIGKILL), 1, 2)
+    assert run_python(PROGRAM, path, stage, int(signal.SIGKILL), 1, 2).returncode == -signal.SIGKILL
     assert len(list(tmp_path.iterdir())) > 1, "it was killed while it worked"
     told = run_python("import velo.cli; velo.cli.main()", "verify", path)
     if stage == "swap":

@@ -127,6 +127,7 @@ def test_a_small_budget_puts_links_on_disk(tmp_path: Path) -> None:
     ("given", "argument"),
     [
         ({"recall": 1.0}, "recall"),
+        ({"recall": 1.5}, "recall"),
         ({"recall": "most"}, "recall"),
         ({"k": 0}, "k"),
         ({"k": 500}, "k"),

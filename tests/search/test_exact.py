@@ -132,6 +132,62 @@ def test_every_kind_of_search(
         assert np.array_equal(explained.result.distances, index.search(queries[0], 10, **asked).distances)
 
 
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("dtype", list(SHIFTS))
+@pytest.mark.parametrize("plan", ["links_in_memory", "links_on_disk"])
+def test_a_recall_of_one_is_exact_search(
+    plan: Any, metric: MetricName, dtype: str, tmp_path: Path, random: np.random.Generator
+) -> None:
+    rows = rows_of(dtype, random)
+    rows[N // 2 :] = rows[random.integers(0, N // 2, size=N - N // 2)]  # and copies, whose order is by row
+    groups = random.integers(0, 60, size=N)
+    queries = random.normal(size=(12, DIM)).astype(np.float32) * np.float32(
+        3 if dtype.startswith("f") else 30
+    )
+    build: dict[str, Any] = {"metadata": {"group": groups}, "store_vectors": True} | QUICK
+    velo.build(tmp_path / "i", rows, metric=metric, **build).close()
+    truth = np.stack([distances_of(metric, rows, query) for query in queries])
+    with velo.open(tmp_path / "i", plan=plan, threads=2) as index:
+        for k in (1, 10, N, 4096):
+            found = index.search(queries, k, recall=1.0)
+            check(metric, rows, queries, found.ids, found.distances)
+            nearest = np.sort(truth, axis=1)[:, :k]
+            told = found.distances[:, : nearest.shape[1]]
+            assert np.allclose(told, nearest, rtol=6e-8, atol=3e-16)
+            assert (found.counts == min(k, N)).all()
+        assert found.expected.recall == 1
+        pages = found.stats["reads"] + found.stats["shared_reads"]
+        assert (pages == found.expected.reads).all()
+        assert (found.stats["records_scored"] == N).all()
+
+        for filter_, mask in (({"group": 7}, groups == 7), ({"group": {"$lt": 40}}, groups < 40)):
+            found = index.search(queries, 10, filter=filter_, recall=1.0)
+            nearest = np.sort(np.where(mask, truth, np.inf), axis=1)[:, :10]
+            assert np.allclose(found.distances, nearest, rtol=6e-8, atol=3e-16)
+            assert mask[found.ids].all()
+            assert (found.stats["records_scored"] == mask.sum()).all(), "nothing else was looked at"
+        assert not index.search(queries, 10, filter={"group": 99}, recall=1.0).counts.any()
+        grouped = index.search(queries, 3, group_by="group", recall=1.0)
+        firsts = np.stack([[truth[:, groups == g].min(axis=1)] for g in range(60)])[:, 0].T
+        assert np.allclose(grouped.distances[..., 0], np.sort(firsts, axis=1)[:, :3], rtol=6e-8, atol=3e-16)
+
+
+def test_a_recall_of_one_needs_vectors_and_is_exact(tmp_path: Path, random: np.random.Generator) -> None:
+    rows = rows_of("float32", random)
+    with velo.build(tmp_path / "i", rows, store_vectors=False, **QUICK) as index:
+        with pytest.raises(errors.UnsupportedError, match="store_vectors") as caught:
+            index.search(rows[:2], recall=1.0)
+        assert caught.value.argument == "recall"
+    with velo.build(tmp_path / "j", rows, store_vectors=True, **QUICK) as index:
+        with pytest.raises(errors.InvalidArgumentError) as refused:
+            index.search(rows[:2], recall=1.0, exact=False)
+        assert refused.value.argument == "exact"
+        for wrong in (1.0000001, 0, float("nan"), True):
+            with pytest.raises(errors.InvalidArgumentError) as refused:
+                index.search(rows[:2], recall=wrong)
+            assert refused.value.argument == "recall"
+
+
 @pytest.mark.parametrize("dim", [1, 300, 1_030, 8_192])
 def test_pages_of_vectors_of_every_size(dim: int, tmp_path: Path, random: np.random.Generator) -> None:
     rows = random.normal(size=(120, dim)).astype(np.float32)

@@ -287,7 +287,7 @@ VECTOR = [0.0, 0.0, 0.0, 0.0]
         ({"vector": VECTOR, "k": 2.5}, 422, "k"),
         ({"vector": VECTOR, "k": 10**30}, 422, "k"),
         ({"vector": VECTOR, "k": 10_001}, 422, "k"),
-        ({"vector": VECTOR, "recall": 1.0}, 422, "recall"),
+        ({"vector": VECTOR, "recall": 1.5}, 422, "recall"),
         ({"vector": VECTOR, "list_size": 0}, 422, "list_size"),
         ({"vector": VECTOR, "timeout_ms": 0}, 422, "timeout_ms"),
         ({"vector": VECTOR, "return_metadata": "parity"}, 422, "return_metadata"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,9 @@ _HITS_QUERIES = 100
 
 #: Neighbors kept beyond those asked for, so that equals of the last one are known.
 _SLACK = 28
+
+#: Equals of last neighbors that are looked up beyond those, of all queries together: 8 bytes each.
+_EQUALS_MAX = 1 << 19
 
 #: Of the largest number in a distance: what rounding in float64 may make of two equal ones.
 _EQUAL = 1e-13
@@ -49,6 +52,8 @@ class HeldOut(NamedTuple):
         Ascending; infinity where there is no neighbor. Those of one metric compare with each other only.
     slack : ndarray of shape (m,), float64
         Distances of a query that differ by less are equal.
+    equals : tuple of m ndarrays, int64
+        Where the last neighbor has more equals than `neighbors` holds: all rows that are as far as that one.
     """
 
     rows: Int64Array
@@ -56,6 +61,7 @@ class HeldOut(NamedTuple):
     neighbors: Int64Array
     distances: Float64Array
     slack: Float64Array
+    equals: tuple[Int64Array, ...]
 
     def part(self, places: AnyArray) -> HeldOut:
         """Some of these queries."""
@@ -65,6 +71,7 @@ class HeldOut(NamedTuple):
             self.neighbors[places],
             self.distances[places],
             self.slack[places],
+            tuple(self.equals[place] for place in places),
         )
 
     def hits(self, found: Int64Array, k: int) -> Int64Array:
@@ -90,6 +97,9 @@ class HeldOut(NamedTuple):
             offsets = np.arange(len(neighbors))[:, None] << 32
             pairs = np.where(found[some] < 0, -1, found[some] + offsets)
             correct = np.isin(pairs, (neighbors + offsets)[near])
+            for place, equals in enumerate(self.equals[some]):
+                if len(equals) and reach[place] + self.slack[first + place] >= distances[place, -1]:
+                    correct[place] |= np.isin(found[first + place], equals)
             counts[some] = np.minimum(correct.sum(axis=1), np.minimum(k, (neighbors >= 0).sum(axis=1)))
         return counts
 
@@ -160,7 +170,7 @@ def exact_neighbors(
     Returns
     -------
     HeldOut
-        Without the rows whose k-th neighbor has more equals than are kept: nobody can tell what to find.
+        Without the rows whose k-th neighbor has far too many equals: nobody can tell what to find.
     """
     stop = source.shape[0] if stop is None else stop
     queries = rows_of(source, rows, start, stop)
@@ -171,30 +181,56 @@ def exact_neighbors(
     wide *= -2.0 if metric == "l2" else -1.0
     if metric == "l2":  # |x|^2 - 2 q x in one product; |q|^2 changes no order
         wide = np.column_stack([wide, np.ones(len(wide))])
+
+    def distances_of(asked: Int64Array) -> Iterator[tuple[int, Float64Array]]:
+        """The distances of some queries to the rows that come next, and the first of these rows."""
+        first_row = 0
+        block = max(256, _BLOCK_ELEMENTS // max(len(asked), source.shape[1]))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for chunk in source.chunks(block, start, stop):
+                base = _prepared(chunk, metric, middle)
+                if metric == "l2":
+                    base = np.column_stack([base, np.einsum("ij,ij->i", base, base)])
+                distances = wide[asked] @ base.T
+                first, last = np.searchsorted(rows[asked], [first_row, first_row + len(chunk)])
+                distances[np.arange(first, last), rows[asked][first:last] - first_row] = np.inf
+                yield first_row, distances
+                first_row += len(chunk)
+
+    everyone = np.arange(len(rows))
     kept = min(k + _SLACK, max(1, stop - start - 1))
     best = _Nearest(len(rows), kept)
-    block = max(256, _BLOCK_ELEMENTS // max(len(rows), source.shape[1]))
-    done = 0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for chunk in source.chunks(block, start, stop):
-            base = _prepared(chunk, metric, middle)
-            if metric == "l2":
-                base = np.column_stack([base, np.einsum("ij,ij->i", base, base)])
-            distances = wide @ base.T
-            first, last = np.searchsorted(rows, [done, done + len(chunk)])
-            distances[np.arange(first, last), rows[first:last] - done] = np.inf
-            # Of the first rows all are near enough: a few at a time, for sorting them takes memory.
-            step = kept if done == 0 else len(chunk)
-            for at in range(0, len(chunk), step):
-                best.take(distances[:, at : at + step], done + at)
-            done += len(chunk)
-            if watch is not None:
-                watch(done)
+    for first_row, distances in distances_of(everyone):
+        # Of the first rows all are near enough: a few at a time, for sorting them takes memory.
+        step = kept if first_row == 0 else distances.shape[1]
+        for at in range(0, distances.shape[1], step):
+            best.take(distances[:, at : at + step], first_row + at)
+        if watch is not None:
+            watch(first_row + distances.shape[1])
     slack = _EQUAL * np.maximum(lengths, np.abs(best.distances).max(axis=1, where=best.rows >= 0, initial=0))
-    known = HeldOut(rows, queries, best.rows, best.distances, slack)
     # Equal to the last one kept, the k-th may have equals that were not kept.
-    clear = known.distances[:, min(k, kept) - 1] + slack < known.distances[:, -1]
-    return known.part(np.flatnonzero(clear | (kept >= stop - start - 1)))
+    last = best.distances[:, -1]
+    clear = (best.distances[:, min(k, kept) - 1] + slack < last) | (kept >= stop - start - 1)
+    crowded = np.flatnonzero(~clear)
+    equals = {int(query): np.empty(0, np.int64) for query in crowded}
+    for first_row, distances in distances_of(crowded) if len(crowded) else ():
+        alike = np.abs(distances - last[crowded, None]) <= slack[crowded, None]
+        for place in np.flatnonzero(alike.any(axis=1)):
+            if (query := int(crowded[place])) in equals:
+                equals[query] = np.append(equals[query], first_row + np.flatnonzero(alike[place]))
+        while sum(map(len, equals.values())) > _EQUALS_MAX:  # the query with the most equals goes
+            del equals[max(equals, key=lambda query: len(equals[query]))]
+    nobody = np.empty(0, np.int64)
+    known = HeldOut(
+        rows,
+        queries,
+        best.rows,
+        best.distances,
+        slack,
+        tuple(equals.get(query, nobody) for query in range(len(rows))),
+    )
+    clear[list(equals)] = True
+    return known.part(np.flatnonzero(clear))
 
 
 def rows_of(source: Source, rows: Int64Array, start: int, stop: int) -> AnyArray:

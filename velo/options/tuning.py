@@ -148,9 +148,9 @@ def fill_search(
     """Check what a search was asked for and write it into a ``velo_search_options``."""
     struct.k = in_range(k, "k")
     if recall is not None:
-        if isinstance(recall, bool) or not isinstance(recall, numbers.Real) or not 0.0 < float(recall) < 1.0:
+        if isinstance(recall, bool) or not isinstance(recall, numbers.Real) or not 0.0 < float(recall) <= 1.0:
             raise InvalidArgumentError(
-                f"recall must be above 0 and below 1, not {recall!r}", argument="recall"
+                f"recall must be above 0 and at most 1, not {recall!r}", argument="recall"
             )
         struct.recall = float(recall)
     if list_size is not None:

@@ -304,6 +304,11 @@ def tune(
     >>> index = velo.open("photos.velo", **found.open_options)  # doctest: +SKIP
     """
     fill_search(_native.new("velo_search_options"), k, recall, None, None, None)
+    if float(recall) >= 1:
+        raise InvalidArgumentError(
+            "a recall of 1 reads every vector, whatever the memory: there is nothing to tune",
+            argument="recall",
+        )
     sample = whole_number(sample, "sample", _SAMPLE_LEAST, _SAMPLE_MOST)
     try:
         tried = sorted({in_range(degree, "degrees", "degree") for degree in degrees})

@@ -43,7 +43,9 @@ NeighborCount = Annotated[int, _within("k", "How many neighbors of each query.")
 ListSize = Annotated[int | None, _within("list_size", "Length of the candidate list.")]
 GroupSize = Annotated[int | None, _within("group_hits", "Rows of a group; default 1.")]
 HitLimit = Annotated[int | None, _within("limit", "Hits of a query within the radius, at most.")]
-Recall = Annotated[float | None, Field(gt=0, lt=1, description="Aim for this recall.")]
+Recall = Annotated[
+    float | None, Field(gt=0, le=1, description="Aim for this recall; 1 reads every stored vector.")
+]
 Timeout = Annotated[float | None, Field(gt=0, description="Deadline of this request.")]
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)

@@ -34,15 +34,15 @@ export fn velo_expect(handle: ?*open.Index, options: ?*const open.SearchOptions,
     defer self.leave();
     const o = common.versioned(open.SearchOptions, given) orelse return common.size_error("options", given.struct_size);
     if (open.refused(&o)) |status| return status;
-    fill(out, &o, self.calibration());
+    fill(out, &o, &self.reader, self.calibration());
     return ok;
 }
 
-fn fill(out: *Expectation, o: *const open.SearchOptions, calibration: search.Calibration) void {
+fn fill(out: *Expectation, o: *const open.SearchOptions, reader: *const index.Reader, calibration: search.Calibration) void {
     const parameters = open.resolved(o, calibration);
     var expectation: Expectation = std.mem.zeroes(Expectation);
     expectation.list_size = parameters.list_size;
-    const scanned = if (parameters.scan) calibration.expected_of_scan() else null;
+    const scanned = if (parameters.every) search.expected_of_every(reader, &parameters) else if (parameters.scan) calibration.expected_of_scan() else null;
     if (scanned orelse calibration.expected(o.k, parameters.list_size)) |expected| {
         expectation.calibrated = 1;
         expectation.recall = expected.recall;
@@ -93,6 +93,6 @@ export fn velo_plan_for(
         chosen.links_bytes = kept.bytes;
     } else chosen.cache_bytes = memory_bytes -| (chosen.codes_bytes + chosen.pages_bytes);
     common.write_versioned(MemoryPlan, out, &chosen);
-    fill(expected, &o, .of(self.reader.manifest(), plan, chosen.links_kept));
+    fill(expected, &o, &self.reader, .of(self.reader.manifest(), plan, chosen.links_kept));
     return ok;
 }

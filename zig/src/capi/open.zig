@@ -367,7 +367,8 @@ pub fn refused(o: *const SearchOptions) ?i32 {
     inline for (.{ "list_size", "beam_width", "burst_max", "staleness" }) |name| {
         if (common.outside(name, @field(o, name))) |status| return status;
     }
-    if (!(o.recall >= 0 and o.recall < 1)) return fail(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
+    if (!(o.recall >= 0 and o.recall <= 1)) return fail(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
+    if (o.recall == 1 and o.exact < 0) return fail(.invalid_argument, .{ .argument = "exact" }, "a recall of 1 is exact; leave exact out, or ask for less", .{});
     if (o.exact < -1 or o.exact > 1) return fail(.invalid_argument, .{ .argument = "exact" }, "exact is {d}; it must be -1, 0 or 1", .{o.exact});
     // Below zero it is left to the search.
     if (std.math.isNan(o.sigma) or o.sigma > base.limits.ranges.sigma.max)
@@ -417,6 +418,8 @@ fn prepare(
     const o = common.versioned(SearchOptions, given) orelse return common.size_error("options", given.struct_size);
     const element = std.enums.fromInt(index.Dtype, dtype) orelse return fail(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{dtype});
     if (refused(&o)) |status| return status;
+    if (o.recall == 1 and o.list_size == 0 and reader.vectors == null)
+        return fail(.unsupported, .{ .argument = "recall" }, "a recall of 1 needs the vectors, which this index does not store; build it with store_vectors=True", .{});
     if (o.exact > 0 and reader.vectors == null)
         return fail(.unsupported, .{ .argument = "exact" }, "exact distances need the vectors, which this index does not store; build it with store_vectors=True", .{});
     if (filter_count > 0 and o.excluded_vertices != null)

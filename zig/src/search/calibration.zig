@@ -182,7 +182,7 @@ pub const Calibration = struct {
 fn promised(point: Point) f32 {
     return point.recall - @max(point.deviation, margin_of_miss * (1 - point.recall));
 }
-const margin_of_miss = 0.13;
+const margin_of_miss = 0.25;
 
 /// Two neighboring points of a curve, without those that promise less than a shorter list did.
 const Steps = struct {

@@ -55,6 +55,8 @@ pub const Parameters = struct {
     filter_plan: FilterPlan = .auto,
     /// The last candidates are scored from the stored vectors (rescoring.zig); without them it changes nothing.
     exact: bool = false,
+    /// All stored vectors are looked at (every.zig): a recall of 1.
+    every: bool = false,
     flags: u32 = 0,
 };
 
@@ -82,18 +84,20 @@ pub fn resolve(asked: Asked, calibration: Calibration) Parameters {
     else
         list_size_default);
     const by_recall = asked.list_size == 0 and asked.recall > 0;
+    const every = by_recall and asked.recall >= 1;
     return .{
         .k = asked.k,
         .list_size = list_size,
         .recall = if (by_recall) asked.recall else 0,
-        .scan = asked.filter_plan == .scan or (by_recall and calibration.prefers_scan(asked.k, asked.recall)),
+        .scan = asked.filter_plan == .scan or (by_recall and !every and calibration.prefers_scan(asked.k, asked.recall)),
         .sigma = if (asked.sigma > 0) asked.sigma else sigma_of(list_size),
         .sigma_on_disk = if (asked.sigma > 0) asked.sigma else sigma_on_disk_of(list_size),
         .sigma_by_plan = !(asked.sigma > 0),
         .burst_max = if (asked.burst_max == 0) burst_max else asked.burst_max,
         .beam_width = if (asked.beam_width == 0) beam_width_default else asked.beam_width,
         .filter_plan = asked.filter_plan,
-        .exact = asked.exact orelse (by_recall and calibration.wants_exact(asked.k, asked.recall)),
+        .exact = every or asked.exact orelse (by_recall and calibration.wants_exact(asked.k, asked.recall)),
+        .every = every,
         .flags = asked.flags,
         .strict_order = asked.strict_order,
         .prefetch = asked.prefetch,

@@ -46,6 +46,9 @@ pub const Rescoring = struct {
     /// Room to look for the k-th upper bound.
     uppers: []f64,
     query2: f64 = 0,
+    /// All vectors are looked at (every.zig), from this page on.
+    every: bool = false,
+    next_page: u32 = 0,
 
     pub fn init(allocator: std.mem.Allocator, reader: *const index.Reader) error{OutOfMemory}!Rescoring {
         const room: usize = if (reader.vectors == null) 0 else held_max;
@@ -63,20 +66,47 @@ pub const Rescoring = struct {
         self.active = false;
         self.ended = false;
         self.count = 0;
+        self.every = false;
+        self.next_page = 0;
+    }
+
+    /// A vertex with its distance, among the k nearest in order if it is one of them.
+    pub fn take(self: *Rescoring, k: u32, vertex: u32, distance: f64) void {
+        const found: Held = .{ .vertex = vertex, .scored = true, .lower = distance, .upper = distance, .distance = distance };
+        if (self.count == k) {
+            if (!nearer({}, found, self.held[k - 1])) return;
+        } else self.count += 1;
+        const place = std.sort.lowerBound(Held, self.held[0 .. self.count - 1], found, order);
+        std.mem.copyBackwards(Held, self.held[place + 1 .. self.count], self.held[place .. self.count - 1]);
+        self.held[place] = found;
     }
 };
+
+/// Equal distances by lower vertex.
+fn nearer(_: void, a: Held, b: Held) bool {
+    return if (a.distance == b.distance) a.vertex < b.vertex else a.distance < b.distance;
+}
+
+fn order(a: Held, b: Held) std.math.Order {
+    return if (nearer({}, a, b)) .lt else .gt;
+}
 
 /// Codes have said what they can.
 pub fn begin(search: *Search) void {
     const self = &search.rescoring;
-    self.active = true;
-    index.space.convert(search.given_dtype, search.given, search.row); // what was made of it is in codes by now
-    self.query2 = exact.sum_squares(search.row);
+    take_query(search);
     for (search.results.slice(), self.held[0..search.results.len]) |candidate, *held|
         held.* = bounds_of(search, candidate.vertex(), candidate.distance);
     self.count = search.results.len;
     // Nothing of pages.bin is looked at any more.
     while (search.held_count > 0) search.let_go(search.held_count - 1);
+}
+
+/// The query as it was given, in place of what was made of it for codes.
+pub fn take_query(search: *Search) void {
+    search.rescoring.active = true;
+    index.space.convert(search.given_dtype, search.given, search.row);
+    search.rescoring.query2 = exact.sum_squares(search.row);
 }
 
 /// Wants the next pages of vectors.bin, or ends the search.
@@ -129,8 +159,8 @@ pub fn on_page(search: *Search, page_number: u32, page: []const u8) void {
     }
 }
 
-/// The nearest of what was scored take the place of the estimates; equal distances by lower vertex.
-fn finish(search: *Search) void {
+/// The nearest of what was scored take the place of the estimates.
+pub fn finish(search: *Search) void {
     const self = &search.rescoring;
     var scored: u32 = 0;
     for (self.held[0..self.count]) |held| {
@@ -138,11 +168,7 @@ fn finish(search: *Search) void {
         self.held[scored] = held;
         scored += 1;
     }
-    std.mem.sortUnstable(Held, self.held[0..scored], {}, struct {
-        fn less(_: void, a: Held, b: Held) bool {
-            return if (a.distance == b.distance) a.vertex < b.vertex else a.distance < b.distance;
-        }
-    }.less);
+    std.mem.sortUnstable(Held, self.held[0..scored], {}, nearer);
     search.results.len = @min(scored, search.parameters.k);
     for (self.held[0..search.results.len], search.results.items[0..search.results.len]) |held, *result|
         result.* = .{ .distance = @floatCast(held.distance), .tagged = held.vertex };

@@ -8,6 +8,7 @@ pub const CachePolicy = @import("cache").Policy;
 pub const Search = @import("search_state.zig").Search;
 pub const File = @import("search_state.zig").File;
 pub const rescoring = @import("rescoring.zig");
+pub const expected_of_every = @import("every.zig").expected;
 pub const parameters = @import("parameters.zig");
 pub const Parameters = parameters.Parameters;
 pub const calibration = @import("calibration.zig");

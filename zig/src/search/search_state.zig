@@ -29,6 +29,7 @@ const on_disk = @import("on_disk.zig");
 const Shared = @import("shared.zig").Shared;
 const filtered = @import("filtered.zig");
 const rescoring_file = @import("rescoring.zig");
+const every = @import("every.zig");
 const Rescoring = rescoring_file.Rescoring;
 const parameters_file = @import("parameters.zig");
 const Parameters = parameters_file.Parameters;
@@ -231,7 +232,7 @@ pub const Search = struct {
         self.chosen = null;
         self.from_cache.reset();
         self.counters = .{};
-        if (filter != null) filtered.begin(self) else if (parameters.scan or self.is_remote()) filtered.scan(self) else self.enter();
+        if (parameters.every and self.parameters.exact) every.begin(self) else if (filter != null) filtered.begin(self) else if (parameters.scan or self.is_remote()) filtered.scan(self) else self.enter();
     }
 
     /// A query outside the rows has its nearest at the rim, all about as far: a graph of rows does not lead there, and no
@@ -320,7 +321,8 @@ pub const Search = struct {
     }
 
     fn step_of_rescoring(self: *Search) Want {
-        return if (self.awaited > 0) .pages else rescoring_file.step(self);
+        if (self.awaited > 0) return .pages;
+        return if (self.rescoring.every) every.step(self) else rescoring_file.step(self);
     }
 
     fn step_in_memory(self: *Search) PageError!Want {
@@ -414,7 +416,7 @@ pub const Search = struct {
     /// The same for a page of vectors.
     pub fn on_vectors(self: *Search, page_number: u32, page: []const u8) void {
         self.awaited -= 1;
-        rescoring_file.on_page(self, page_number, page);
+        if (self.rescoring.every) every.on_page(self, page_number, page) else rescoring_file.on_page(self, page_number, page);
     }
 
     fn hold(self: *Search, held: Held) Fate {
