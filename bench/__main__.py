@@ -274,14 +274,14 @@ def run_hard(arguments: argparse.Namespace) -> None:
         peers=() if arguments.no_peers else hard.PEERS,
         velo=not arguments.no_velo,
     )
-    wanted = arguments.sets
+    sets = arguments.sets
     if arguments.filters and not arguments.tables:
-        made = [name for name in wanted or hard_filters.MADE if name in hard_filters.MADE]
-        brought = [name for name in wanted or () if name not in hard_filters.MADE]
-        names = hard.chosen_names(data, brought) if brought or not wanted else []
-        hard_filters.run(run, [*made, *names])
+        own_sets = [name for name in sets or hard_filters.MADE if name in hard_filters.MADE]
+        other_sets = [name for name in sets or () if name not in hard_filters.MADE]
+        names = hard.chosen_names(data, other_sets) if other_sets or not sets else []
+        hard_filters.run(run, [*own_sets, *names])
     elif not arguments.tables:
-        hard.run_sets(run, hard.chosen_names(data, wanted))
+        hard.run_sets(run, hard.chosen_names(data, sets))
     print(hard_tables.write(run.out, run.name, arguments.before).read_text())
 
 

@@ -128,7 +128,7 @@ def open_local_backend(
     **options
         ``memory``, ``threads``, ``io``, ``plan``, as in ``velo.open``, for each collection.
     """
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    folders = [paths] if isinstance(paths, str | Path) else list(paths)
     shards: list[Shard] = []
     served: list[ServedCollection] = []
 
@@ -136,7 +136,7 @@ def open_local_backend(
         await asyncio.gather(*(asyncio.to_thread(shard.close) for shard in shards))
 
     try:
-        for path in given:
+        for path in folders:
             collection = read_collection(path)
             own = open_shards(collection, opener=opener, **options)
             shards += own

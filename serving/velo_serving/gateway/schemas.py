@@ -137,31 +137,31 @@ class QueryOptions(BaseModel):
     @classmethod
     def of(cls, pairs: list[tuple[str, str]]) -> QueryOptions:
         """Read a query string; ``return_metadata`` may repeat or hold commas, ``filter`` is JSON or SQL."""
-        given: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, value in pairs:
             if name == "return_metadata":
-                given.setdefault(name, []).extend(part for part in value.split(",") if part)
-            elif name in given:
+                fields.setdefault(name, []).extend(part for part in value.split(",") if part)
+            elif name in fields:
                 raise RequestError(f"{name} is given twice", argument=name, place={"path": name})
             elif name == "filter":
-                given[name] = _filter_text(value)
+                fields[name] = _filter_text(value)
             else:
-                given[name] = value
+                fields[name] = value
         try:
-            return cls.model_validate(given)
+            return cls.model_validate(fields)
         except ValidationError as error:
             raise refusal(error, b"") from None
 
 
-def _check_kinds(given: SearchBody | QueryOptions) -> None:
+def _check_kinds(body: SearchBody | QueryOptions) -> None:
     """Nearest neighbors, groups, or all within a radius: fields of one kind alone."""
-    if given.radius is not None and given.group_by is not None:
+    if body.radius is not None and body.group_by is not None:
         raise ValueError("give one of 'radius' and 'group_by'")
-    if given.radius is not None and "k" in given.model_fields_set:
+    if body.radius is not None and "k" in body.model_fields_set:
         raise ValueError("'radius' goes with 'limit', not with 'k'")
-    if given.radius is None and given.limit is not None:
+    if body.radius is None and body.limit is not None:
         raise ValueError("'limit' goes with 'radius'")
-    if given.group_by is None and given.group_size is not None:
+    if body.group_by is None and body.group_size is not None:
         raise ValueError("'group_size' goes with 'group_by'")
 
 
@@ -196,14 +196,14 @@ def refusal(error: ValidationError, body: bytes) -> RequestError:
     faults = error.errors(include_url=False, include_input=False)
     first = faults[0]
     if first["type"] == "json_invalid":
-        told = str(first.get("ctx", {}).get("error", first["msg"]))
-        found = re.search(r"^(.*?) at line (\d+) column (\d+)$", told)
-        if found is None:
-            return RequestError(f"the body is not JSON: {told}", status=400, kind="MalformedBodyError")
-        line, column = int(found[2]), int(found[3])
+        fault_text = str(first.get("ctx", {}).get("error", first["msg"]))
+        match = re.search(r"^(.*?) at line (\d+) column (\d+)$", fault_text)
+        if match is None:
+            return RequestError(f"the body is not JSON: {fault_text}", status=400, kind="MalformedBodyError")
+        line, column = int(match[2]), int(match[3])
         before = sum(len(text) for text in body.splitlines(keepends=True)[: line - 1])
         return RequestError(
-            f"the body is not JSON: {told}",
+            f"the body is not JSON: {fault_text}",
             status=400,
             place={"line": line, "column": column, "byte": before + max(column - 1, 0)},
             kind="MalformedBodyError",
