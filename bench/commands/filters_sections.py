@@ -33,7 +33,7 @@ PEER_QUERIES = 500
 #: Late filtering below this share asks for more candidates than a list holds.
 LATE_SHARE_MIN = 0.01
 #: The steps of ``--ladder``.
-FILTER_PLANS = ("late", "early", "gate", "auto")
+FILTER_PLANS = ("late", "gate", "auto")
 SETTING = 0.95
 
 
@@ -201,7 +201,7 @@ def passing(answers: NDArray[np.int64], case: Case, masks: Sequence[NDArray[np.b
 
 
 def plan_steps(name: str) -> Callable[[Context], Results]:
-    """The steps of the ladder on one filter: late, early, gate, and the choice by cost."""
+    """The steps of the ladder on one filter: late, gate, and the choice by cost."""
 
     def measure(context: Context) -> Results:
         dataset = context.dataset(warm_up=0)

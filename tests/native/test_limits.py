@@ -30,7 +30,7 @@ def test_the_core_and_the_header_name_the_same_limits() -> None:
     ranges = re.findall(r"pub const (\w+): Range = \.\{ \.min = (\w+), \.max = (\w+) \};", source)
     assert len(ranges) == source.count(": Range = ")
     in_core = {name: tuple(int(constants.get(end, end)) for end in ends) for name, *ends in ranges}
-    assert len(in_core) == 19
+    assert len(in_core) == 18
     assert {name: tuple(limit) for name, limit in limits._limits().items()} == in_core
 
 
@@ -107,7 +107,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[velo.Index]:
         yield made
 
 
-@pytest.mark.parametrize("name", ["k", "list_size", "beam_width", "burst_max", "staleness", "sigma"])
+@pytest.mark.parametrize("name", ["k", "list_size", "beam_width", "burst_max", "sigma"])
 def test_a_search_takes_both_ends_and_nothing_beyond(index: velo.Index, name: str) -> None:
     def status(value: float) -> tuple[int, str]:
         options, out = _native.new("velo_search_options"), _native.new("velo_expectation")

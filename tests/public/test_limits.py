@@ -39,7 +39,6 @@ CASES: dict[str, tuple[Callable[..., Any], float]] = {
     "list_size": (search, 1),
     "beam_width": (SearchTuning, 1),
     "burst_max": (SearchTuning, 1),
-    "staleness": (SearchTuning, 1),
 }
 #: Whose ends are not the header's numbers as they are.
 OTHERS = {"dim", "links_kept", "checkpoint_ms", "cache_share_percent", "sigma"}
@@ -161,7 +160,7 @@ def test_functions_show_every_option_with_its_default(function: Any) -> None:
 @pytest.mark.parametrize("name", ["dregee", "affinity_percent", "checkpoint_s"])
 def test_a_keyword_that_is_no_option(tmp_path: Path, name: str) -> None:
     rows = np.zeros((3, 4), np.float32)
-    with pytest.raises(TypeError, match=rf"build\(\) got an unexpected keyword argument '{name}'"):
+    with pytest.raises(TypeError, match=rf"^build\(\) has no option '{name}'"):
         velo.build(tmp_path / "i", rows, **{name: 1})
-    with pytest.raises(TypeError, match=rf"build_collection\(\) got an unexpected keyword argument '{name}'"):
+    with pytest.raises(TypeError, match=rf"^build_collection\(\) has no option '{name}'"):
         velo.build_collection(tmp_path / "i", rows, shards=1, **{name: 1})

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from velo.building.build import Watch, build_shard, overall
+from velo.building.tables import check_order, parts_of
 from velo.errors import IndexExistsError, InvalidArgumentError, VeloError
 from velo.folder.ids import given_ids
 from velo.folder.metadata import given_metadata
 from velo.folder.replace import durable_file, folder_to_fill, os_failure, sync_folder
 from velo.formats.files import as_source
+from velo.hints import hinted
 from velo.options import (
     BuildKeywords,
     BuildOptions,
@@ -47,13 +49,16 @@ def row_ranges(rows: int, shards: int) -> list[tuple[int, int]]:
     return [(rows * number // shards, rows * (number + 1) // shards) for number in range(shards)]
 
 
+@hinted
 @shows_build_options
 def build_collection(
     path: PathLike,
     vectors: Any,
     *,
     shards: int,
+    column: str | None = None,
     ids: Any = None,
+    ids_column: str | None = None,
     metadata: Any = None,
     build_memory: Memory | None = None,
     overwrite: bool = False,
@@ -69,7 +74,8 @@ def build_collection(
     ----------
     path : path
         The folder to make; its shards are ``shard-00000`` and so on, each an index that opens by itself.
-    vectors : array-like of shape (n, d), memmap, path, Arrow list array, or VectorSource
+    vectors, column, ids, ids_column, metadata :
+        As for :func:`velo.build`.
     shards : int
         At most as many as rows.
     build_memory : int, float or str, optional
@@ -88,8 +94,11 @@ def build_collection(
     pathlib.Path
         The folder.
     """
+    check_order(path, vectors)
     chosen = build_options("build_collection", options)
-    source = as_source(vectors)
+    source, ids, metadata = parts_of(
+        vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata
+    )
     total = source.shape[0]
 
     def watch_of(_number: int, start: int, stop: int) -> Watch | None:

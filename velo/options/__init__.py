@@ -9,10 +9,16 @@ from velo.options.build import (
     build_options,
     shows_build_options,
 )
-from velo.options.checks import UINT32_MAX, folder_path, in_range, limit_of, memory_bytes, whole_number
+from velo.options.checks import (
+    UINT32_MAX,
+    folder_path,
+    in_range,
+    k_of_one_search,
+    limit_of,
+    memory_bytes,
+    whole_number,
+)
 from velo.options.codes import (
-    CACHE_POLICIES,
-    CACHE_UNITS,
     DTYPE_CODES,
     FILTER_PLANS,
     IO_CODES,
@@ -23,8 +29,6 @@ from velo.options.codes import (
 from velo.options.tuning import OpenTuning, SearchTuning, fill_search
 
 __all__ = [
-    "CACHE_POLICIES",
-    "CACHE_UNITS",
     "DTYPE_CODES",
     "FILTER_PLANS",
     "IO_CODES",
@@ -46,6 +50,7 @@ __all__ = [
     "fill_search",
     "folder_path",
     "in_range",
+    "k_of_one_search",
     "limit_of",
     "links_fit",
     "memory_bytes",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,13 +13,32 @@ from velo._native.limits import Limit, native_limit
 from velo.errors import InvalidArgumentError
 from velo.types import Memory
 
-__all__ = ["UINT32_MAX", "folder_path", "in_range", "limit_of", "memory_bytes", "real_number", "whole_number"]
+__all__ = [
+    "UINT32_MAX",
+    "folder_path",
+    "in_range",
+    "k_of_one_search",
+    "limit_of",
+    "memory_bytes",
+    "real_number",
+    "whole_number",
+]
+    "UINT32_MAX",
+    "folder_path",
+    "in_range",
+    "k_of_one_search",
+    "limit_of",
+    "memory_bytes",
+    "real_number",
+    "whole_number",
+]
 
 UINT32_MAX: Final = 2**32 - 1
 
 #: Limits of what Python makes of several calls of the library, by argument.
 _OWN_LIMITS: Final = {
-    # Hits of a search by radius.
+    # Hits of a query, nearest or within a radius: what is beyond one search of the library comes in several.
+    "k": Limit(1, 1 << 24),
     "limit": Limit(1, 1 << 24),
     # Groups times rows of a group, a query.
     "group_hits": Limit(1, 1 << 20),
@@ -114,6 +134,12 @@ def whole_number(value: Any, argument: str, low: int, high: int) -> int:
         bound = f"at least {low}" if int(value) < low else f"at most {high}"
         raise InvalidArgumentError(f"{argument} must be {bound}, not {int(value)}", argument=argument)
     return int(value)
+
+
+@cache
+def k_of_one_search() -> int:
+    """Neighbors that one search of the library brings at most."""
+    return native_limit("k").high
 
 
 def limit_of(argument: str) -> Limit:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from velo.errors import InvalidArgumentError
-from velo.options.checks import UINT32_MAX, in_range, limit_of, real_number, whole_number
-from velo.options.codes import CACHE_POLICIES, CACHE_UNITS, FILTER_PLANS, code_of
+from velo.options.checks import UINT32_MAX, in_range, k_of_one_search, limit_of, real_number, whole_number
+from velo.options.codes import FILTER_PLANS, code_of
 
 __all__ = ["OpenTuning", "SearchTuning", "fill_search"]
 
@@ -31,8 +31,6 @@ class OpenTuning:
         Read through the system's page cache even where O_DIRECT works.
     cache_share : float, optional
         Share of the budget for the record cache, at most 0.95.
-    cache_policy : {"clock", "lru", "fifo", "random", "static"}
-    cache_unit : {"color_set", "record", "page"}
     simulated_seed, simulated_faults : int
         For the simulated device of the test library.
     """
@@ -42,8 +40,6 @@ class OpenTuning:
     queue_depth: int | None = None
     buffered: bool = False
     cache_share: float | None = None
-    cache_policy: str = "clock"
-    cache_unit: str = "color_set"
     simulated_seed: int = 0
     simulated_faults: int = 0
 
@@ -56,8 +52,6 @@ class OpenTuning:
         if self.cache_share is not None:
             least, most = limit_of("cache_share_percent")
             real_number(self.cache_share, "cache_share", least / 100, most / 100)
-        code_of(CACHE_POLICIES, self.cache_policy, "cache_policy")
-        code_of(CACHE_UNITS, self.cache_unit, "cache_unit")
         whole_number(self.simulated_seed, "simulated_seed", 0, 2**64 - 1)
         whole_number(self.simulated_faults, "simulated_faults", 0, UINT32_MAX)
 
@@ -68,8 +62,6 @@ class OpenTuning:
         struct.queue_depth = self.queue_depth or 0
         struct.buffered = int(self.buffered)
         struct.cache_share = -1.0 if self.cache_share is None else self.cache_share
-        struct.cache_policy = CACHE_POLICIES[self.cache_policy]
-        struct.cache_unit = CACHE_UNITS[self.cache_unit]
         struct.simulated_seed = self.simulated_seed
         struct.simulated_faults = self.simulated_faults
 
@@ -81,17 +73,8 @@ class SearchTuning:
     Attributes
     ----------
     beam_width : int, optional
-        Links on disk: how many of the nearest candidates are looked at ahead, for reading (`prefetch`) and
-        for one that is at hand already. 4 by default, at most 64.
-    strict_order : bool
-        Links on disk: always follow the nearest candidate, waiting for it where it must be read, as a plain
-        best-first search does; otherwise the nearest one at hand among `beam_width` (VeloANN, §4.2).
-    prefetch : bool
-        Links on disk: ask for the pages of all `beam_width` candidates (VeloANN, §4.1); False reads only
-        what is followed next.
-    staleness : {0, 1}
-        Links on disk: with 1, reads are chosen from a frontier one step old, before the neighbors of the
-        candidate at hand are known, so that the device works meanwhile (FlashANNS, §4.1).
+        Links on disk: how many of the nearest candidates are looked at ahead, for reading and for one that is
+        at hand already. 4 by default, at most 64.
     burst_max : int, optional
         Pages of the first burst at most.
     sigma : float, optional
@@ -99,30 +82,25 @@ class SearchTuning:
     filter_plan : {"auto", "late", "early", "gate", "scan"}
         How a search with a filter goes about it. "auto" chooses by cost between the last two; "late" reads
         and scores every candidate and asks the filter for results, as engines that filter afterwards do;
-        "early" scores of what was read only what passes; "gate" reads only what passes and navigates through
+        "gate" reads only what passes and navigates through
         the rest in memory (where links are on disk it is "late"); "scan" looks at the codes of all that pass.
-    flags : int
-        Further switches for benches, drawn in docs/HACKING.md.
+    count_used : bool
+        Count ``records_used``, which is 0 otherwise.
     """
 
     beam_width: int | None = None
-    strict_order: bool = False
-    prefetch: bool = True
-    staleness: int = 0
     burst_max: int | None = None
     sigma: float | None = None
     filter_plan: str = "auto"
-    flags: int = 0
+    count_used: bool = False
 
     def __post_init__(self) -> None:
         for name in ("beam_width", "burst_max"):
             if getattr(self, name) is not None:
                 in_range(getattr(self, name), name)
-        in_range(self.staleness, "staleness")
         if self.sigma is not None:
             real_number(self.sigma, "sigma", 1e-9, limit_of("sigma").high)  # 0 is the library's own choice
         code_of(FILTER_PLANS, self.filter_plan, "filter_plan")
-        whole_number(self.flags, "flags", 0, UINT32_MAX)
 
     def fill(self, struct: Any) -> None:
         """Write these into a ``velo_search_options``."""
@@ -130,10 +108,7 @@ class SearchTuning:
         struct.burst_max = self.burst_max or 0
         struct.sigma = self.sigma or 0.0
         struct.filter_plan = FILTER_PLANS[self.filter_plan]
-        struct.flags = self.flags
-        struct.strict_order = int(self.strict_order)
-        struct.prefetch_off = int(not self.prefetch)
-        struct.staleness = self.staleness
+        struct.count_used = int(self.count_used)
 
 
 def fill_search(
@@ -146,7 +121,7 @@ def fill_search(
     exact: Any = None,
 ) -> None:
     """Check what a search was asked for and write it into a ``velo_search_options``."""
-    struct.k = in_range(k, "k")
+    struct.k = whole_number(k, "k", limit_of("k").low, k_of_one_search())
     if recall is not None:
         if isinstance(recall, bool) or not isinstance(recall, numbers.Real) or not 0.0 < float(recall) <= 1.0:
             raise InvalidArgumentError(

@@ -61,7 +61,6 @@ pub const ranges = struct {
     pub const list_size: Range = .{ .min = 1, .max = 8192 };
     pub const beam_width: Range = .{ .min = 1, .max = 64 };
     pub const burst_max: Range = .{ .min = 1, .max = 128 };
-    pub const staleness: Range = .{ .min = 0, .max = 1 };
     pub const sigma: Range = .{ .min = 0, .max = 100 };
 };
 

@@ -9,15 +9,54 @@ pub const fail = errors.fail;
 pub const Status = errors.Status;
 pub const ok = @intFromEnum(Status.ok);
 
+/// How a call fails that unwinds by `errdefer`: with a status and a sentence that this thread remembers (errors.zig), or for
+/// lack of memory. `status_of_call` makes a status of it.
+pub const Failure = error{ Reported, OutOfMemory };
+
+pub fn report(status: Status, detail: errors.Detail, comptime format: []const u8, args: anytype) error{Reported} {
+    _ = fail(status, detail, format, args);
+    return error.Reported;
+}
+
+pub fn report_index(err: index.Error, diagnostic: *const index.Diagnostic) error{Reported} {
+    _ = fail_index(err, diagnostic);
+    return error.Reported;
+}
+
+pub fn status_of_call(outcome: Failure!void) i32 {
+    outcome catch |err| return switch (err) {
+        error.Reported => errors.last_status(),
+        error.OutOfMemory => out_of_memory(),
+    };
+    return ok;
+}
+
+/// The argument, unless it is NULL.
+pub fn need(comptime name: []const u8, argument: anytype) error{Reported}!@typeInfo(@TypeOf(argument)).optional.child {
+    return argument orelse report(.invalid_argument, .{ .argument = name }, name ++ " is NULL", .{});
+}
+
+/// The struct behind an argument as this version of the library knows it.
+pub fn read(comptime T: type, comptime name: []const u8, argument: ?*const T) error{Reported}!T {
+    const theirs = try need(name, argument);
+    return versioned(T, theirs) orelse {
+        _ = size_error(name, theirs.struct_size);
+        return error.Reported;
+    };
+}
+
 pub fn null_argument(comptime name: []const u8) i32 {
     return fail(.invalid_argument, .{ .argument = name }, name ++ " is NULL", .{});
 }
 
-/// The status for a value outside its range in `base.limits.ranges`; zero stands for "the default" and is within.
-pub fn outside(comptime name: []const u8, value: u32) ?i32 {
-    const limit = @field(base.limits.ranges, name);
-    if (value == 0 or limit.holds(value)) return null;
-    return fail(.invalid_argument, .{ .argument = name }, name ++ " is {d}; it must lie within {d} and {d}", .{ value, limit.min, limit.max });
+/// Each of these fields lies within its range in `base.limits.ranges`, or is zero, which stands for "the default".
+pub fn within(o: anytype, comptime names: anytype) error{Reported}!void {
+    inline for (names) |name| {
+        const limit = @field(base.limits.ranges, name);
+        const value = @field(o, name);
+        if (value != 0 and !limit.holds(value))
+            return report(.invalid_argument, .{ .argument = name }, name ++ " is {d}; it must lie within {d} and {d}", .{ value, limit.min, limit.max });
+    }
 }
 
 pub fn out_of_memory() i32 {
