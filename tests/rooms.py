@@ -31,9 +31,6 @@ ROOMS = (
     _room("velo", "_native", "velo.errors velo.types"),
     _room("velo", "options", "velo.errors velo.types velo.hints velo._native"),
     _room("velo", "results", "velo.types"),
-    _room("velo", "_native", "velo.errors velo.types"),
-    _room("velo", "options", "velo.errors velo.types velo._native"),
-    _room("velo", "results", "velo.types"),
     _room("velo", "formats", "velo.errors velo.types"),
     _room("velo", "testing", "velo.errors velo.types velo.formats"),
     _room("velo", "filters", "velo.errors velo.types velo._native"),
@@ -75,7 +72,7 @@ ROOMS = (
         "velo.filters velo.folder velo.index velo.building velo.planning velo",
     ),
     _room("velo", "__main__", "velo.cli"),
-    _room("bench", "peers", "velo.options velo.formats velo.building velo"),
+    _room("bench", "peers", "velo.errors velo.options velo.formats velo.building velo"),
     _room("bench", "harness", "velo.options velo.formats velo bench.peers"),
     _room(
         "bench",

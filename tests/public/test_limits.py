@@ -16,6 +16,7 @@ from velo._native.limits import _limits
 from velo.errors import InvalidArgumentError
 from velo.options import BuildKeywords, BuildOptions, OpenTuning, SearchTuning, fill_search, limit_of
 from velo.search.groups import check_groups
+from velo.search.pages import page_script
 from velo.search.ranges import check_radius
 
 
@@ -35,13 +36,12 @@ CASES: dict[str, tuple[Callable[..., Any], float]] = {
     "threads": (BuildOptions, 1),
     "queries_in_flight": (OpenTuning, 1),
     "queue_depth": (OpenTuning, 1),
-    "k": (search, 1),
     "list_size": (search, 1),
     "beam_width": (SearchTuning, 1),
     "burst_max": (SearchTuning, 1),
 }
 #: Whose ends are not the header's numbers as they are.
-OTHERS = {"dim", "links_kept", "checkpoint_ms", "cache_share_percent", "sigma"}
+OTHERS = {"k", "dim", "links_kept", "checkpoint_ms", "cache_share_percent", "sigma"}
 
 
 def test_every_limit_of_the_header_is_tried() -> None:
@@ -88,6 +88,20 @@ def test_ends_that_have_another_unit_or_depend() -> None:
     OpenTuning(links_kept=128)
     refused("links_kept", OpenTuning, 0)
     refused("links_kept", OpenTuning, 129)
+
+
+def test_k_of_one_search_and_of_several() -> None:
+    low, high = _limits()["k"]
+    search(k=low)
+    search(k=high)
+    refused("k", search, low - 1)
+    refused("k", search, high + 1)
+    low, high = limit_of("k")
+    queries = np.zeros((1, 4), np.float32)
+    for k in (low, high):
+        assert next(page_script(queries, k, 10, [None])).k == min(k, 10)
+    refused("k", lambda k: next(page_script(queries, k, 10, [None])), low - 1)
+    refused("k", lambda k: next(page_script(queries, k, 10, [None])), high + 1)
 
 
 def test_dimensions(tmp_path: Path) -> None:

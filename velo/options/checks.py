@@ -23,15 +23,6 @@ __all__ = [
     "real_number",
     "whole_number",
 ]
-    "UINT32_MAX",
-    "folder_path",
-    "in_range",
-    "k_of_one_search",
-    "limit_of",
-    "memory_bytes",
-    "real_number",
-    "whole_number",
-]
 
 UINT32_MAX: Final = 2**32 - 1
 
