@@ -1,4 +1,5 @@
-/* velo.h: the C ABI of libvelo. Read by cffi in ABI mode (velo/_native), so: no macros beyond the guard, no inline code.
+/* velo.h: the C ABI of libvelo. Read by cffi in ABI mode (velo/_native), so: no macros beyond the guard, no inline code;
+ * limits are an enum.
  *
  * Rules. Handles are opaque. Every call returns a velo_status; details of the last failure of the calling thread come
  * from velo_last_error. Results leave through *_out; arrays belong to the caller. Structs start with struct_size (set
@@ -64,6 +65,29 @@ typedef enum velo_plan {
     VELO_PLAN_LINKS_IN_MEMORY = 1,
     VELO_PLAN_LINKS_ON_DISK = 2
 } velo_plan;
+
+/* What may be asked for, at least and at most, by the names of the arguments. What lies outside is VELO_INVALID_ARGUMENT with
+ * that name, nothing is clamped; a zero that stands for "the default" is allowed besides. */
+typedef enum velo_limit {
+    VELO_DIM_MIN = 1, VELO_DIM_MAX = 8192,
+    VELO_MEMORY_BITS_MIN = 1, VELO_MEMORY_BITS_MAX = 6,
+    VELO_RECORD_BITS_MIN = 0, VELO_RECORD_BITS_MAX = 8,
+    VELO_DEGREE_MIN = 4, VELO_DEGREE_MAX = 128,
+    VELO_BUILD_LIST_SIZE_MIN = 8, VELO_BUILD_LIST_SIZE_MAX = 2000,
+    VELO_ALPHA_MIN = 1, VELO_ALPHA_MAX = 4,
+    VELO_LINKS_KEPT_MIN = 0, VELO_LINKS_KEPT_MAX = 128,     /* of a build at most its degree, of an open at most as built */
+    VELO_AFFINITY_PERCENT_MIN = 1, VELO_AFFINITY_PERCENT_MAX = 99,
+    VELO_CHECKPOINT_MS_MIN = 1, VELO_CHECKPOINT_MS_MAX = 1000000000,
+    VELO_THREADS_MIN = 1, VELO_THREADS_MAX = 1024,
+    VELO_QUERIES_IN_FLIGHT_MIN = 1, VELO_QUERIES_IN_FLIGHT_MAX = 256,
+    VELO_QUEUE_DEPTH_MIN = 1, VELO_QUEUE_DEPTH_MAX = 4096,
+    VELO_CACHE_SHARE_PERCENT_MIN = 0, VELO_CACHE_SHARE_PERCENT_MAX = 95,
+    VELO_K_MIN = 1, VELO_K_MAX = 4096,
+    VELO_LIST_SIZE_MIN = 1, VELO_LIST_SIZE_MAX = 8192,
+    VELO_BEAM_WIDTH_MIN = 1, VELO_BEAM_WIDTH_MAX = 64,
+    VELO_BURST_MAX_MIN = 1, VELO_BURST_MAX_MAX = 128,
+    VELO_SIGMA_MIN = 0, VELO_SIGMA_MAX = 100
+} velo_limit;
 
 /* ---- the device, for `velo doctor` ---- */
 

@@ -49,6 +49,16 @@ pub fn null_argument(comptime name: []const u8) i32 {
     return fail(.invalid_argument, .{ .argument = name }, name ++ " is NULL", .{});
 }
 
+/// Each of these fields lies within its range in `base.limits.ranges`, or is zero, which stands for "the default".
+pub fn within(o: anytype, comptime names: anytype) error{Reported}!void {
+    inline for (names) |name| {
+        const limit = @field(base.limits.ranges, name);
+        const value = @field(o, name);
+        if (value != 0 and !limit.holds(value))
+            return report(.invalid_argument, .{ .argument = name }, name ++ " is {d}; it must lie within {d} and {d}", .{ value, limit.min, limit.max });
+    }
+}
+
 pub fn out_of_memory() i32 {
     return fail(.out_of_memory, .{}, "the operating system gave no memory", .{});
 }
