@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ from velo.folder.ids import Ids
 from velo.folder.live import data_folder, is_live
 from velo.folder.manifest import MANIFEST_FILE, manifest_bytes, read_manifest
 from velo.folder.metadata import open_metadata
+from velo.hints import METHODS, hinted
 from velo.live.data import LiveData, View
 from velo.live.verbs import LiveVerbs
 from velo.options import (
@@ -51,16 +52,29 @@ from velo.search.completions import Completions
 from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
 from velo.search.filter_costs import filter_plan_of
 from velo.search.gate import Gate
+from velo.search.lookups import Lookups
+from velo.search.pages import K_OF_ONE_SEARCH
 from velo.search.prepared import PreparedOptions
 from velo.search.request import Request
 from velo.search.script import drive, drive_async
-from velo.types import DurabilityName, Float32Array, IoName, Memory, MetricName, PathLike, PlanName
+from velo.types import (
+    DurabilityName,
+    Float32Array,
+    IoName,
+    Memory,
+    MetricName,
+    PathLike,
+    PlanName,
+    UnknownColumns,
+)
 
 __all__ = ["Index", "open_index", "verify_folder"]
 
 _METRICS: Final[dict[int, MetricName]] = {code: name for name, code in METRIC_CODES.items()}  # type: ignore[misc]
 _PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
 _IO_NAMES: Final = {code: name for name, code in IO_CODES.items()}
+#: What a filter means by a column that there is not.
+UNKNOWN_COLUMNS: Final = {"error": 0, "missing": 1}
 _DTYPE_NAMES: Final = {0: "float32", 1: "float16", 2: "uint8", 3: "int8"}
 
 #: The parts of its memory that an index's budget bounds.
@@ -71,6 +85,7 @@ BUDGETED: Final = ("codes", "links", "cache", "pages")
 _OPEN_ATTEMPTS = 4
 
 
+@hinted
 def open_index(
     path: PathLike,
     *,
@@ -79,6 +94,7 @@ def open_index(
     io: IoName = "auto",
     plan: PlanName = "auto",
     tuning: OpenTuning | None = None,
+    unknown_columns: UnknownColumns = "error",
     writable: bool = False,
     durability: DurabilityName = "sync",
 ) -> Index:
@@ -87,32 +103,53 @@ def open_index(
     Parameters
     ----------
     path : path
-        Its folder.
+        The folder of the index.
     memory : int, float or str, optional
-        Budget: bytes, a share of n·d·4 bytes (``"15%"`` or 0.15), or a size (``"2GiB"``). Without it the
-        index takes what its codes and links need, and no cache.
+        What the index may keep in memory: bytes, a share of n·d·4 bytes (``"15%"`` or 0.15), or a size
+        (``"2GiB"``). Without it the index takes what its codes and links need, and has no cache.
     threads : int, optional
-        Workers; all cores without it.
+        Workers that search. Without it there is one for each core.
     io : {"auto", "uring", "threads"}
-        The device to read with.
+        How to read. ``"auto"`` takes io_uring where the system allows it.
     plan : {"auto", "links_in_memory", "links_on_disk"}
+        Where the links of the graph are. ``"auto"`` keeps them in memory where `memory` has room for them.
     tuning : OpenTuning, optional
-        What the plan would choose otherwise.
+        Choices that velo makes by itself otherwise.
+    unknown_columns : {"error", "missing"}
+        What a filter means by a column that the metadata does not have: an error, or a column without any
+        value, as data without a schema has it.
     writable : bool
-        Open it as the one process that may change it (:meth:`Index.delete`); others may read it meanwhile.
+        Open the index as the one process that may change it (:meth:`Index.delete`). Others can read it at the
+        same time.
     durability : {"sync", "interval", "process"}
-        When a change is on the device: before its call returns; 100 ms later; when the system gets to it, or
-        at :meth:`Index.flush` and :meth:`Index.close`. In all three a process that is killed loses nothing.
+        When a change is on the device. ``"sync"``: before its call returns. ``"interval"``: 100 ms later.
+        ``"process"``: when the system writes it, or at :meth:`Index.flush` and :meth:`Index.close`. In all
+        three a process that is killed loses nothing.
 
     Returns
     -------
     Index
+        Use it in ``with``, or call :meth:`Index.close`.
 
     Raises
     ------
-    NotAnIndexError, CorruptIndexError, UnsupportedVersionError, BudgetTooSmallError, DeviceError
+    NotAnIndexError
+        There is no folder, or no complete index in it.
+    CorruptIndexError
+        A file is damaged.
+    UnsupportedVersionError
+        Another version of the format.
+    BudgetTooSmallError
+        `memory` does not hold what the index cannot do without; ``needed_bytes`` says how much that is.
+    DeviceError
+        The system refused a read, a thread or a descriptor.
     BusyError
-        With `writable`: another process, or another index of this one, writes to it.
+        With `writable`: somebody else writes to this index.
+
+    Examples
+    --------
+    >>> with velo.open("shop.velo", memory="50%") as index:
+    ...     ids, distances = index.search(query, k=3)
     """
     folder = folder_path(path)
     if (folder / "collection.json").is_file():
@@ -120,8 +157,10 @@ def open_index(
             f"{folder} is a collection of shards: open one of them, or serve all with velo_serving",
             argument="path",
         )
+    _check_there(folder)
     struct = _native.new("velo_open_options")
     struct.io = code_of(IO_CODES, io, "io")
+    unknown_is_missing = bool(code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns"))
     struct.plan = code_of(PLAN_CODES, plan, "plan")
     struct.threads = 0 if threads is None else whole_number(threads, "threads", 1, 4096)
     (tuning or OpenTuning()).fill(struct)
@@ -132,10 +171,17 @@ def open_index(
         out = _native.ffi.new("velo_index **")
         _open_native(data, struct, out)
         reopen = partial(
-            open_index, str(folder), memory=memory, threads=threads, io=io, plan=plan, tuning=tuning
+            open_index,
+            str(folder),
+            memory=memory,
+            threads=threads,
+            io=io,
+            plan=plan,
+            tuning=tuning,
+            unknown_columns=unknown_columns,
         )
         try:
-            return Index(folder, out[0], reopen, live)
+            return Index(folder, out[0], reopen, live, unknown_is_missing=unknown_is_missing)
         except BaseException:
             _native.lib.velo_index_close(out[0])
             raise
@@ -143,6 +189,18 @@ def open_index(
         if live is not None:
             live.close()
         raise
+
+
+def _check_there(folder: Path) -> None:
+    """Say in a user's words what is no index; where the system refuses to look the library says why."""
+    try:
+        there, is_folder = folder.exists(), folder.is_dir()
+    except OSError:
+        return
+    if not is_folder:
+        what = "is a file, and an index is a folder" if there else "does not exist"
+        hint = "velo.build(path, vectors) makes an index"
+        raise NotAnIndexError(f"{folder} {what}; {hint}", argument="path")
 
 
 def _live_of(folder: Path, durability: DurabilityName | None) -> LiveData | None:
@@ -184,16 +242,22 @@ def verify_folder(path: PathLike) -> int:
     Parameters
     ----------
     path : path
+        The folder of the index.
 
     Returns
     -------
     int
-        Pages checked.
+        How many pages were checked.
 
     Raises
     ------
     CorruptIndexError
-        Naming file and page.
+        A file is damaged. The message names it, and the page.
+
+    Examples
+    --------
+    >>> velo.verify("shop.velo") > 0
+    True
     """
     pages = _native.ffi.new("uint64_t *")
     folder = folder_path(path)
@@ -218,25 +282,56 @@ def _close_native(gate: Gate, handle: Any, owned: list[Any]) -> None:
             stack.callback(thing.close)
 
 
-class Index(FurtherSearches, LiveVerbs):
-    """An open index; :func:`velo.open` and :func:`velo.build` make it, ``with`` or :meth:`close` ends it.
+class Index(FurtherSearches, Lookups, LiveVerbs):
+    """An open index. :func:`velo.open` and :func:`velo.build` make it; ``with`` or :meth:`close` ends it.
 
-    All methods may be called from several threads at once. An index belongs to the process that opened it:
-    a forked child gets :class:`ForkedError` and opens its own. Pickling sends path and options, not the
+    Several threads can call all methods at once. An index belongs to the process that opened it: a forked
+    child gets :class:`ForkedError` and opens its own. Pickling sends the path and the options, not the
     contents.
 
     Attributes
     ----------
     path : pathlib.Path
-    n, dim : int
-        Rows, deleted ones among them: ``len(index)`` is how many live.
+        The folder.
+    n : int
+        Rows that were built, those that were deleted since among them. ``len(index)`` counts the rows that
+        live.
+    dim : int
+        Dimensions of a vector.
     metric : {"l2", "ip", "cosine"}
+        How vectors are compared.
     """
 
     _gate: Gate
 
+    if not TYPE_CHECKING:  # a type checker would believe that there is every attribute
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Index:
+            """Say how an index is made to who calls the class."""
+            if len(args) < 3:
+                raise TypeError(
+                    "velo.Index is not called: velo.build(path, vectors) makes an index, "
+                    "velo.open(path) opens one"
+                )
+            return super().__new__(cls)
+
+        def __getattr__(self, name: str) -> Any:
+            """Name velo's word for what another library calls so."""
+            hint = METHODS.get(name)
+            raise AttributeError(
+                f"'Index' object has no attribute {name!r}" + (f": {hint}" if hint else ""),
+                name=name,
+                obj=self,
+            )
+
     def __init__(
-        self, folder: Path, handle: Any, reopen: partial[Index], live: LiveData | None = None
+        self,
+        folder: Path,
+        handle: Any,
+        reopen: partial[Index],
+        live: LiveData | None = None,
+        *,
+        unknown_is_missing: bool = False,
     ) -> None:
         self.path = folder
         self._handle = handle
@@ -250,7 +345,8 @@ class Index(FurtherSearches, LiveVerbs):
         data = folder if live is None else live.part
         self._ids = Ids(data, self.n, read_manifest(data).first_row)
         self._metadata = open_metadata(data, self.n)
-        self._filters = compiler_for(self.n, self._metadata, self._ids)
+        self._unknown_is_missing = unknown_is_missing
+        self._filters = compiler_for(self.n, self._metadata, self._ids, unknown_is_missing)
         self._completions = Completions(handle, self._gate)
         self._prepared = PreparedOptions(handle, self._gate)
         self._live: LiveData | None = None
@@ -276,6 +372,7 @@ class Index(FurtherSearches, LiveVerbs):
 
     # ---- search ----
 
+    @hinted
     def search(
         self,
         queries: Any,
@@ -299,26 +396,27 @@ class Index(FurtherSearches, LiveVerbs):
             float32, float16, float64, uint8 or int8. A single query of shape (dim,) gives results of
             shape (k,).
         k : int
-            Fewer are found where fewer match: ids are padded with -1 (None), distances with infinity.
+            Up to 2**24; what is asked beyond 4,096 comes in pages, each of which looks at the codes of all
+            rows. Fewer are found where fewer match: ids are padded with -1 (None), distances with infinity.
         filter : expression, dict, SQL text, mask or ids, or a list of nq of them, optional
             Restricts what may be found; see :mod:`velo.filters`. One for all queries, or one (or None) each.
             (A flat list of str is ids: SQL texts in a list are wrapped in ``velo.filters.from_sql``.)
         recall : float, optional
-            The share of true neighbors to aim for, above 0 and at most 1; more costs more. The list for it
-            was measured when the index was built. Where it is more than the index can reach, its longest
-            list is taken, and ``expected`` of the result says what that finds. A recall of 1 is an exact
-            search: every stored vector that passes the filter is read, whatever that costs; the index must
-            store them.
+            The share of true neighbors to aim for, above 0 and at most 1. More costs more. The build measured
+            how long a list each recall takes. Where the index cannot reach the recall, its longest list is
+            taken; ``expected`` of the result says what that finds. A recall of 1 is an exact search: every
+            stored vector that passes the filter is read, whatever that costs. The index must store them.
         list_size : int, optional
             Candidates kept while searching, instead of a choice by `recall`.
         exact : bool, optional
-            Whether the distances of the answers, and so their order, come from the vectors themselves; the
-            index must store them (:func:`velo.build`). They are then computed in float64 and rounded to
-            float32 once: a vector of the index is at 0 from itself in ``l2`` and ``cosine``. Whatever may
-            belong to the k nearest within the error of its code is read for that, mostly in one more round
-            of reads, which ``stats`` counts. Without it a distance is an estimate from a code: with 10 bits
-            a dimension about 3e-4 from the true one, one in a hundred 1.5e-3, and more where distances are
-            small beside the vectors' lengths, so that some percent of near neighbors change places.
+            Take the distances of the answers, and so their order, from the stored vectors. The index must
+            store them (:func:`velo.build`). Mostly that takes one more round of reads, which ``stats``
+            counts. Distances are computed in float64 and rounded to float32 once, so a vector of the index is
+            at 0 from itself in ``l2`` and ``cosine``.
+
+            Without it **a distance is an estimate** from a code. With 10 bits a dimension its relative error
+            is about 3e-4, and 1.5e-3 for one in a hundred. It is more where distances are small beside the
+            vectors' lengths. So some percent of near neighbors change places.
         return_metadata : list of str or True, optional
             Columns to return with the hits.
         group_by : str, optional
@@ -340,7 +438,15 @@ class Index(FurtherSearches, LiveVerbs):
 
         Examples
         --------
-        >>> ids, distances = index.search(queries, k=10)  # doctest: +SKIP
+        >>> ids, distances = index.search(queries, k=10)
+        >>> ids.shape
+        (5, 10)
+        >>> hits = index.search(query, filter={"price": {"$lt": 0.2}}, return_metadata=["price"])
+        >>> hits.metadata.column_names
+        ['price']
+        >>> nearest = index.search(vectors[7], k=1, exact=True)
+        >>> int(nearest.ids[0]), float(nearest.distances[0])
+        (7, 0.0)
         """
         columns = None if return_metadata is None else self._columns(return_metadata)
         if group_by is not None:
@@ -348,6 +454,10 @@ class Index(FurtherSearches, LiveVerbs):
             script, single = self._group_script(queries, k, filter, group_by, group_size)
             return self._group_result(drive(script, lambda one: self._run(prepare(one))), single, columns)
         check_no_group_size(group_size)
+        if type(k) is int and k > K_OF_ONE_SEARCH:
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
+            pages, single = self._page_script(queries, k, filter)
+            return self._page_result(drive(pages, lambda one: self._run(prepare(one))), single, columns)
         if (
             filter is None
             and columns is None
@@ -378,9 +488,29 @@ class Index(FurtherSearches, LiveVerbs):
     ) -> SearchResult:
         """Find the k nearest vectors of each query without blocking the event loop.
 
-        Parameters and result are those of :meth:`search`. Any number may run at once, from any number of
-        event loops; where the library's queue is full, further calls wait for their turn. Cancelling the
-        task ends its queries.
+        Any number of calls can run at once, from any number of event loops. Where the library's queue is
+        full, further calls wait for their turn. To cancel the task ends its queries.
+
+        Parameters
+        ----------
+        queries, k, filter, recall, list_size, exact, return_metadata :
+            As for :meth:`search`.
+        group_by, group_size, timeout_s, tuning :
+            As for :meth:`search`.
+
+        Returns
+        -------
+        SearchResult
+            Or a :class:`GroupedResult` with `group_by`.
+
+        Examples
+        --------
+        >>> import asyncio
+        >>> async def nearest():
+        ...     results = await asyncio.gather(*(index.search_async(one, k=3) for one in queries))
+        ...     return [result.ids.shape for result in results]
+        >>> asyncio.run(nearest())
+        [(3,), (3,), (3,), (3,), (3,)]
         """
         columns = self._columns(return_metadata)
         if group_by is not None:
@@ -389,6 +519,11 @@ class Index(FurtherSearches, LiveVerbs):
             found = await drive_async(script, lambda one: self._run_async(prepare(one)))
             return self._group_result(found, single, columns)
         check_no_group_size(group_size)
+        if type(k) is int and k > K_OF_ONE_SEARCH:
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
+            pages, single = self._page_script(queries, k, filter)
+            whole = await drive_async(pages, lambda one: self._run_async(prepare(one)))
+            return self._page_result(whole, single, columns)
         request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
         return self._result(await self._run_async(request), columns)
 
@@ -449,6 +584,14 @@ class Index(FurtherSearches, LiveVerbs):
         -------
         Explanation
             Print it; its parts are attributes.
+
+        Examples
+        --------
+        >>> explained = index.explain(query, k=10, filter=velo.col("price") < 0.2)
+        >>> explained.matches
+        387
+        >>> print(explained)
+        plan        links_in_memory, ...
         """
         started = time.perf_counter()
         counted = replace(tuning or SearchTuning(), count_used=True)
@@ -489,9 +632,7 @@ class Index(FurtherSearches, LiveVerbs):
         exact: bool | None,
         view: View | None = None,
     ) -> Request:
-        if self._gate.forked or self._gate.closed:
-            with self._gate:  # says which
-                pass
+        self._check_open()
         prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
         compiler = self._filters
         compiled = filters_of(filters, compiler)
@@ -513,6 +654,12 @@ class Index(FurtherSearches, LiveVerbs):
                 argument="filter",
             )
         return request
+
+    def _check_open(self) -> None:
+        """Refuse an index that is closed, or was opened before a fork."""
+        if self._gate.forked or self._gate.closed:
+            with self._gate:  # says which
+                pass
 
     def _columns(self, return_metadata: Sequence[str] | bool | None) -> list[str] | None:
         """The columns to return, checked before the search."""
@@ -587,6 +734,13 @@ class Index(FurtherSearches, LiveVerbs):
             Of `ids_column`.
         BusyError
             The metadata of this index is being changed already.
+
+        Examples
+        --------
+        >>> with velo.open("shop.velo") as index:
+        ...     index.set_metadata({"color": ["red", "blue"] * 1_000})
+        ...     index.search(query, k=1, filter={"color": "red"}, return_metadata=True).metadata.to_pylist()
+        [{'color': 'red'}]
         """
         self._change_metadata(table, ids_column=ids_column)
 
@@ -605,6 +759,13 @@ class Index(FurtherSearches, LiveVerbs):
         InvalidArgumentError
             Also where the index has a column of that name.
         UnknownColumnError, UnknownIdError, DuplicateIdError, BusyError
+
+        Examples
+        --------
+        >>> with velo.open("shop.velo") as index:
+        ...     index.add_columns({"color": ["red", "blue"] * 1_000})
+        ...     index.info()["columns"]
+        ['label', 'price', 'brand', 'tags', 'color']
         """
         self._change_metadata(table, ids_column=ids_column, keep=True, overwrite=overwrite)
 
@@ -618,7 +779,7 @@ class Index(FurtherSearches, LiveVerbs):
             change_metadata(self.path, table, self.n, self._ids, **how)
             before = self._filters
             self._metadata = open_metadata(self.path, self.n)
-            self._filters = compiler_for(self.n, self._metadata, self._ids)
+            self._filters = compiler_for(self.n, self._metadata, self._ids, self._unknown_is_missing)
             self._owned[:] = [self._completions, self._filters]
             before.close()
 
@@ -641,6 +802,11 @@ class Index(FurtherSearches, LiveVerbs):
         UnknownIdError
         UnsupportedError
             The index was built without ``store_vectors=True``.
+
+        Examples
+        --------
+        >>> index.get_vectors([3, 5]).shape
+        (2, 32)
         """
         single = isinstance(ids, str | int | np.integer)
         vertices = self._ids.vertices([ids] if single else ids).astype(np.uint32)
@@ -665,7 +831,18 @@ class Index(FurtherSearches, LiveVerbs):
         return vectors
 
     def verify(self) -> int:
-        """Read every file whole and check every checksum, page and link; returns the pages checked."""
+        """Read every file whole and check every checksum, page and link.
+
+        Returns
+        -------
+        int
+            How many pages were checked.
+
+        Raises
+        ------
+        CorruptIndexError
+            A file is damaged. The message names it, and the page.
+        """
         with self._gate:
             return verify_folder(self.path)
 
@@ -686,6 +863,12 @@ class Index(FurtherSearches, LiveVerbs):
             ``memory_beside_budget_bytes`` (workers, filters and tombstones), ``disk_bytes`` (by file),
             ``column_bytes`` (mapped from the file as far as filters touch them), ``device``, and ``live``:
             what was changed since it was built, None where nothing was.
+
+        Examples
+        --------
+        >>> info = index.info()
+        >>> info["n"], info["dim"], info["metric"], info["columns"]
+        (2000, 32, 'l2', ['label', 'price', 'brand', 'tags'])
         """
         info = self._native_info()
         memory = {

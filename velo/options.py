@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from velo.errors import BudgetTooSmallError, InvalidArgumentError
+from velo.hints import metric_hint
 from velo.types import Memory
 
 __all__ = [
@@ -132,7 +133,9 @@ def code_of(codes: dict[str, int], value: Any, argument: str) -> int:
     """The native number behind a name such as ``"l2"``."""
     if not isinstance(value, str) or value not in codes:
         names = ", ".join(repr(name) for name in codes)
-        raise InvalidArgumentError(f"{argument} must be one of {names}, not {value!r}", argument=argument)
+        hint = metric_hint(value) if codes is METRIC_CODES else ""
+        message = f"{argument} must be one of {names}, not {value!r}{hint}"
+        raise InvalidArgumentError(message, argument=argument)
     return codes[value]
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import html
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,11 @@ __all__ = [
     "FilterCost",
     "FilterPlan",
     "GroupedResult",
+    "Hits",
     "RangeResult",
     "SearchResult",
     "Written",
+    "html_table",
 ]
 
 
@@ -70,8 +73,66 @@ class Expectation:
     records_scored: float | None = None
 
 
-@dataclass(eq=False)
-class SearchResult:
+#: Rows of a table that a notebook, and lines that a terminal shows.
+_ROWS_SHOWN: Final = 20
+_LINES_SHOWN: Final = 5
+
+
+class Hits:
+    """An answer as a table: of Arrow, pandas or polars, or as a notebook shows it."""
+
+    def to_arrow(self) -> pa.Table:
+        """One row a hit."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """The rows of :meth:`to_arrow` as a pandas.DataFrame; needs pandas."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """The rows of :meth:`to_arrow` as a polars.DataFrame; needs polars."""
+        import polars
+
+        return polars.from_arrow(self.to_arrow())
+
+    def _summary(self) -> str:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        table = self.to_arrow()
+        lines = [self._summary()]
+        lines += [
+            "  " + "  ".join(f"{name} {_shown(value)}" for name, value in row.items())
+            for row in table.slice(0, _LINES_SHOWN).to_pylist()
+        ]
+        if table.num_rows > _LINES_SHOWN:
+            lines.append(f"  … {table.num_rows - _LINES_SHOWN:,} more")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        table = self.to_arrow()
+        more = table.num_rows - _ROWS_SHOWN
+        rows = [list(map(_shown, row.values())) for row in table.slice(0, _ROWS_SHOWN).to_pylist()]
+        note = f"<p>… {more:,} more</p>" if more > 0 else ""
+        return f"<p>{html.escape(self._summary())}</p>{html_table(table.column_names, rows)}{note}"
+
+
+def _shown(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def html_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table as notebooks show it."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in row) + "</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+@dataclass(eq=False, repr=False)
+class SearchResult(Hits):
     """Neighbors of each query; unpacks as ``ids, distances = result``.
 
     Attributes
@@ -93,6 +154,15 @@ class SearchResult:
         a single query, a list of tables for several.
     expected : Expectation or None
         The list that was used, and what it was measured to find and to cost.
+
+    Examples
+    --------
+    >>> result = index.search(queries, k=3, return_metadata=["brand"])
+    >>> ids, distances = result
+    >>> ids.shape
+    (5, 3)
+    >>> result.to_arrow().column_names
+    ['query', 'rank', 'id', 'distance', 'brand']
     """
 
     ids: AnyArray
@@ -133,12 +203,12 @@ class SearchResult:
         }
         return _with_metadata(columns, self.metadata)
 
-    def __repr__(self) -> str:
+    def _summary(self) -> str:
         reads = float(np.mean(self.stats["reads"])) if len(self.counts) else 0.0
-        return f"SearchResult(shape={self.ids.shape}, reads a query={reads:.1f})"
+        return f"{type(self).__name__}(shape={self.ids.shape}, reads a query={reads:.1f})"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GroupedResult(SearchResult):
     """The nearest groups of each query, what ``search(group_by=…)`` answers; unpacks as ``ids, distances``.
 
@@ -157,6 +227,14 @@ class GroupedResult(SearchResult):
         False where the search was given up with fewer than k groups although there may be more.
     metadata :
         One row a real hit, group after group: a table for a single query, a list of tables for several.
+    stats, expected :
+        As in :class:`SearchResult`; ``stats`` counts all searches that the answer took.
+
+    Examples
+    --------
+    >>> result = index.search(query, k=3, group_by="brand", group_size=2)
+    >>> len(result.groups), result.ids.shape
+    (3, (3, 2))
     """
 
     group_sizes: AnyArray = field(default_factory=lambda: np.zeros((0, 0), np.uint32))
@@ -190,13 +268,9 @@ class GroupedResult(SearchResult):
         }
         return _with_metadata(columns, self.metadata)
 
-    def __repr__(self) -> str:
-        reads = float(np.mean(self.stats["reads"])) if len(self.counts) else 0.0
-        return f"GroupedResult(shape={self.ids.shape}, reads a query={reads:.1f})"
 
-
-@dataclass(eq=False)
-class RangeResult:
+@dataclass(eq=False, repr=False)
+class RangeResult(Hits):
     """All hits within a radius, one query after another; unpacks as ``lims, distances, ids``.
 
     The hits of query i are the entries ``lims[i]`` to ``lims[i + 1]`` of `distances` and `ids`, nearest
@@ -214,6 +288,14 @@ class RangeResult:
         As in :class:`SearchResult`, summed over the searches that a query took.
     metadata : pyarrow.Table or None
         One row a hit.
+
+    Examples
+    --------
+    >>> result = index.range_search(queries, radius=20.0)
+    >>> lims, distances, ids = result
+    >>> len(lims)
+    6
+    >>> ids_of_first, distances_of_first = result[0]
     """
 
     lims: AnyArray
@@ -259,7 +341,7 @@ class RangeResult:
         }
         return _with_metadata(columns, self.metadata)
 
-    def __repr__(self) -> str:
+    def _summary(self) -> str:
         return f"RangeResult(queries={len(self)}, hits={len(self.ids)})"
 
 
@@ -326,7 +408,12 @@ class FilterPlan:
     gate_needs_bytes: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Everything as plain values, for JSON.
+
+        Returns
+        -------
+        dict
+        """
         return asdict(self)
 
     def lines(self) -> list[str]:
@@ -376,7 +463,12 @@ class Explanation:
     filter_plan: FilterPlan | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Everything as plain values, for JSON.
+
+        Returns
+        -------
+        dict
+        """
         return {
             "plan": self.index["plan"],
             "filter_plan": None if self.filter_plan is None else self.filter_plan.to_dict(),
@@ -390,6 +482,10 @@ class Explanation:
             "found": int(self.result.counts[0]),
             "times_us": dict(self.times_us),
         }
+
+    def _repr_html_(self) -> str:
+        rows = [(line[:12].strip(), line[12:]) for line in str(self).splitlines()]
+        return html_table(("", ""), rows)
 
     def __str__(self) -> str:
         info, stats = self.index, {name: int(values[0]) for name, values in self.result.stats.items()}

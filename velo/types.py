@@ -21,6 +21,7 @@ __all__ = [
     "PathLike",
     "PlanName",
     "ProgressCallback",
+    "UnknownColumns",
     "VectorSource",
     "VectorsLike",
 ]
@@ -35,6 +36,8 @@ PathLike: TypeAlias = str | os.PathLike[str]
 MetricName: TypeAlias = Literal["l2", "ip", "cosine"]
 IoName: TypeAlias = Literal["auto", "uring", "threads"]
 PlanName: TypeAlias = Literal["auto", "links_in_memory", "links_on_disk"]
+#: What a filter means by a column that the metadata does not have.
+UnknownColumns: TypeAlias = Literal["error", "missing"]
 DurabilityName: TypeAlias = Literal["sync", "interval", "process"]
 
 #: A budget: bytes (int), a share of n·d·4 bytes (float, or "15%"), or a size ("2GiB").
@@ -62,7 +65,17 @@ class VectorSource(Protocol):
         ...
 
     def chunks(self, rows: int) -> Iterator[AnyArray]:
-        """Yield all rows in order, at most `rows` at a time; a chunk is valid until the next one."""
+        """Yield all rows in order; a chunk is valid until the next one.
+
+        Parameters
+        ----------
+        rows : int
+            Rows of a chunk at most.
+
+        Yields
+        ------
+        ndarray of shape (at most rows, dim)
+        """
         ...
 
 

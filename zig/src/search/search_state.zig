@@ -28,7 +28,8 @@ const lists = @import("list.zig");
 const cached = @import("cached.zig");
 const navigation = @import("navigation.zig");
 const on_disk = @import("on_disk.zig");
-const Shared = @import("shared.zig").Shared;
+const shared_file = @import("shared.zig");
+const Shared = shared_file.Shared;
 const filtered = @import("filtered.zig");
 const rescoring_file = @import("rescoring.zig");
 const every = @import("every.zig");
@@ -226,31 +227,56 @@ pub const Search = struct {
         return self.parameters.recall > 0 and self.query.norm2 > self.shared.reader.header.remote_norm2;
     }
 
-    /// The best of the entry points and the medoid.
+    /// The best of the entry points near the query, and the medoid.
     pub fn enter(self: *Search) void {
         const shared = self.shared;
         const keep = 8;
         var best: [keep]lists.Candidate = undefined;
         var best_count: u32 = 0;
-        var at: u32 = 0;
-        while (at < shared.entries.len) {
-            const count: u32 = @intCast(@min(fresh_max, shared.entries.len - at));
-            self.query.estimate(&shared.entry_codes, shared.entry_places[at..][0..count], self.distances[0..count]);
-            for (self.distances[0..count], shared.entries[at..][0..count]) |distance, vertex| {
-                if (best_count == keep and distance >= best[keep - 1].distance) continue;
-                if (best_count < keep) best_count += 1;
-                var place = best_count - 1;
-                while (place > 0 and best[place - 1].distance > distance) : (place -= 1) best[place] = best[place - 1];
-                best[place] = .{ .distance = distance, .tagged = vertex };
+        var centers: [centers_looked_max]Near = undefined;
+        var looked: u32 = 0;
+        for (self.nearest_centers(&centers)) |near| {
+            if (looked >= shared_file.entries_looked) break;
+            var at = shared.entry_starts[near.center];
+            const end = shared.entry_starts[near.center + 1];
+            looked += end - at;
+            while (at < end) {
+                const count: u32 = @min(fresh_max, end - at);
+                self.query.estimate(&shared.entry_codes, shared.entry_places[at..][0..count], self.distances[0..count]);
+                for (self.distances[0..count], shared.entries[at..][0..count]) |distance, vertex| {
+                    if (best_count == keep and distance >= best[keep - 1].distance) continue;
+                    if (best_count < keep) best_count += 1;
+                    var place = best_count - 1;
+                    while (place > 0 and best[place - 1].distance > distance) : (place -= 1) best[place] = best[place - 1];
+                    best[place] = .{ .distance = distance, .tagged = vertex };
+                }
+                at += count;
             }
-            at += count;
         }
-        self.cost.estimates += @intCast(shared.entries.len);
+        self.cost.estimates += looked;
         for (best[0..best_count]) |candidate| self.meet(candidate.vertex(), candidate.distance);
         if (shared.plan == .links_on_disk) on_disk.look_around(self, best[0..best_count]);
         const medoid = [1]u32{shared.reader.header.entry_vertex};
         self.query.estimate(&shared.reader.codes, &medoid, self.distances[0..1]);
         self.meet(medoid[0], self.distances[0]);
+    }
+
+    const centers_looked_max = 64;
+    const Near = struct { distance: f32, center: u32 };
+
+    /// Of what the query was prepared with anyway; the nearest first.
+    fn nearest_centers(self: *const Search, out: *[centers_looked_max]Near) []const Near {
+        const shared = self.shared;
+        var count: u32 = 0;
+        for (shared.center_norms2, self.query.terms[0..shared.center_norms2.len], 0..) |norm2, term, center| {
+            const distance = norm2 + term;
+            if (count == out.len and distance >= out[count - 1].distance) continue;
+            if (count < out.len) count += 1;
+            var place = count - 1;
+            while (place > 0 and out[place - 1].distance > distance) : (place -= 1) out[place] = out[place - 1];
+            out[place] = .{ .distance = distance, .center = @intCast(center) };
+        }
+        return out[0..count];
     }
 
     /// A vertex with its estimated distance, perhaps for the first time.

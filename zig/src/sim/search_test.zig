@@ -209,6 +209,27 @@ fn recall(world: *const World, answers: *const Answers, repeats: usize) f64 {
     return @as(f64, @floatFromInt(found)) / (query_count * k);
 }
 
+test "every entry point lies with its center, once" {
+    var world: World = undefined;
+    try world.init(3);
+    defer world.deinit();
+    var reader = try index.Reader.open(testing.allocator, world.path, .{ .links = .in_memory }, &world.diagnostic);
+    defer reader.deinit();
+    var shared = try search.Shared.init(testing.allocator, &reader, .links_in_memory);
+    defer shared.deinit(testing.allocator);
+    const starts = shared.entry_starts;
+    try testing.expectEqual(reader.codes.centers.len / reader.codes.params.dim + 1, starts.len);
+    try testing.expectEqual(0, starts[0]);
+    try testing.expectEqual(shared.entries.len, starts[starts.len - 1]);
+    for (starts[0 .. starts.len - 1], starts[1..], 0..) |start, end, center| {
+        for (shared.entries[start..end], start..) |vertex, place| {
+            try testing.expectEqual(center, reader.codes.center_ids[vertex]);
+            try testing.expectEqual(reader.codes.center_ids[vertex], shared.entry_codes.center_ids[place]);
+            if (place > start) try testing.expect(shared.entries[place - 1] < vertex);
+        }
+    }
+}
+
 test "both plans, with and without a cache, find what brute force finds" {
     var world: World = undefined;
     try world.init(1);
