@@ -27,7 +27,8 @@ def _room(package: str, name: str, imports: str = "") -> Room:
 ROOMS = (
     _room("velo", "errors"),
     _room("velo", "types"),
-    _room("velo", "options", "velo.errors velo.types"),
+    _room("velo", "hints"),
+    _room("velo", "options", "velo.errors velo.types velo.hints"),
     _room("velo", "results", "velo.types"),
     _room("velo", "_native", "velo.errors velo.types"),
     _room("velo", "formats", "velo.errors velo.types"),
@@ -43,13 +44,14 @@ ROOMS = (
     _room(
         "velo",
         "index",
-        "velo.errors velo.types velo.options velo.results velo._native velo.filters velo.folder velo.search "
-        "velo.live",
+        "velo.errors velo.types velo.hints velo.options velo.results velo._native velo.filters velo.folder "
+        "velo.search velo.live",
     ),
     _room(
         "velo",
         "building",
-        "velo.errors velo.types velo.options velo._native velo.formats velo.folder velo.search velo.index",
+        "velo.errors velo.types velo.hints velo.options velo._native velo.formats velo.folder velo.search "
+        "velo.index",
     ),
     _room(
         "velo",
@@ -60,7 +62,8 @@ ROOMS = (
     _room(
         "velo",
         "",
-        "velo.errors velo.options velo.results velo.filters velo.index velo.building velo.planning",
+        "velo.errors velo.hints velo.options velo.results velo.filters velo.index velo.building "
+        "velo.planning",
     ),
     _room(
         "velo",

@@ -12,10 +12,13 @@ make filters, :mod:`velo.formats` reads and writes files of vectors, :mod:`velo.
 every error is a :class:`VeloError` (:mod:`velo.errors`).
 """
 
+from typing import TYPE_CHECKING
+
 from velo.building.build import build
 from velo.building.collection import build_collection
 from velo.errors import RecallWarning, VeloError
-from velo.filters import col
+from velo.filters import col, ids, mask
+from velo.hints import FUNCTIONS
 from velo.index import Index
 from velo.index import open_index as open  # noqa: A004
 from velo.index import verify_folder as verify
@@ -44,8 +47,20 @@ __all__ = [
     "build",
     "build_collection",
     "col",
+    "ids",
+    "mask",
     "open",
     "plans",
     "tune",
     "verify",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker would believe that there is every name
+
+    def __getattr__(name: str) -> object:
+        """Name velo's word for what another library calls so."""
+        hint = FUNCTIONS.get(name)
+        raise AttributeError(
+            f"module 'velo' has no attribute {name!r}" + (f": {hint}" if hint else ""), name=name
+        )

@@ -24,6 +24,7 @@ __all__ = [
     "IndexExistsError",
     "InternalError",
     "InvalidArgumentError",
+    "LeftOutWarning",
     "MissingDependencyError",
     "NativeLibraryError",
     "NoSpaceError",
@@ -222,6 +223,10 @@ class MissingDependencyError(VeloError, ImportError):
 
 class RecallWarning(UserWarning):
     """A build cannot hold a recall that searches are likely to ask for; the text says what would."""
+
+
+class LeftOutWarning(UserWarning):
+    """Something that was given to a build stays out of the index, or can be used less than it looks."""
 
 
 #: The one table from a ``velo_status`` of ``velo.h`` to the exception that it becomes (VELO_OK: none).

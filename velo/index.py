@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ from velo.folder.ids import Ids
 from velo.folder.live import data_folder, is_live
 from velo.folder.manifest import MANIFEST_FILE, manifest_bytes, read_manifest
 from velo.folder.metadata import open_metadata
+from velo.hints import METHODS, hinted
 from velo.live.data import LiveData, View
 from velo.live.verbs import LiveVerbs
 from velo.options import (
@@ -51,28 +52,40 @@ from velo.search.completions import Completions
 from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
 from velo.search.filter_costs import filter_plan_of
 from velo.search.gate import Gate
+from velo.search.lookups import Lookups
+from velo.search.pages import K_OF_ONE_SEARCH
 from velo.search.prepared import PreparedOptions
 from velo.search.request import Request
 from velo.search.script import drive, drive_async
-from velo.types import DurabilityName, Float32Array, IoName, Memory, MetricName, PathLike, PlanName
+from velo.types import (
+    DurabilityName,
+    Float32Array,
+    IoName,
+    Memory,
+    MetricName,
+    PathLike,
+    PlanName,
+    UnknownColumns,
+)
 
 __all__ = ["Index", "open_index", "verify_folder"]
 
 _METRICS: Final[dict[int, MetricName]] = {code: name for name, code in METRIC_CODES.items()}  # type: ignore[misc]
 _PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
 _IO_NAMES: Final = {code: name for name, code in IO_CODES.items()}
+#: What a filter means by a column that there is not.
+UNKNOWN_COLUMNS: Final = {"error": 0, "missing": 1}
 _DTYPE_NAMES: Final = {0: "float32", 1: "float16", 2: "uint8", 3: "int8"}
 
 #: The parts of its memory that an index's budget bounds.
 BUDGETED: Final = ("codes", "links", "cache", "pages")
 
-#: The flag of velo_search_options that counts which records were of use.
-_COUNT_USED = 2
 
 #: How often an index is opened again whose metadata another process exchanges meanwhile.
 _OPEN_ATTEMPTS = 4
 
 
+@hinted
 def open_index(
     path: PathLike,
     *,
@@ -81,6 +94,7 @@ def open_index(
     io: IoName = "auto",
     plan: PlanName = "auto",
     tuning: OpenTuning | None = None,
+    unknown_columns: UnknownColumns = "error",
     writable: bool = False,
     durability: DurabilityName = "sync",
 ) -> Index:
@@ -101,6 +115,9 @@ def open_index(
         Where the links of the graph are. ``"auto"`` keeps them in memory where `memory` has room for them.
     tuning : OpenTuning, optional
         Choices that velo makes by itself otherwise.
+    unknown_columns : {"error", "missing"}
+        What a filter means by a column that the metadata does not have: an error, or a column without any
+        value, as data without a schema has it.
     writable : bool
         Open the index as the one process that may change it (:meth:`Index.delete`). Others can read it at the
         same time.
@@ -140,8 +157,10 @@ def open_index(
             f"{folder} is a collection of shards: open one of them, or serve all with velo_serving",
             argument="path",
         )
+    _check_there(folder)
     struct = _native.new("velo_open_options")
     struct.io = code_of(IO_CODES, io, "io")
+    unknown_is_missing = bool(code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns"))
     struct.plan = code_of(PLAN_CODES, plan, "plan")
     struct.threads = 0 if threads is None else whole_number(threads, "threads", 1, 4096)
     (tuning or OpenTuning()).fill(struct)
@@ -152,10 +171,17 @@ def open_index(
         out = _native.ffi.new("velo_index **")
         _open_native(data, struct, out)
         reopen = partial(
-            open_index, str(folder), memory=memory, threads=threads, io=io, plan=plan, tuning=tuning
+            open_index,
+            str(folder),
+            memory=memory,
+            threads=threads,
+            io=io,
+            plan=plan,
+            tuning=tuning,
+            unknown_columns=unknown_columns,
         )
         try:
-            return Index(folder, out[0], reopen, live)
+            return Index(folder, out[0], reopen, live, unknown_is_missing=unknown_is_missing)
         except BaseException:
             _native.lib.velo_index_close(out[0])
             raise
@@ -163,6 +189,18 @@ def open_index(
         if live is not None:
             live.close()
         raise
+
+
+def _check_there(folder: Path) -> None:
+    """Say in a user's words what is no index; where the system refuses to look the library says why."""
+    try:
+        there, is_folder = folder.exists(), folder.is_dir()
+    except OSError:
+        return
+    if not is_folder:
+        what = "is a file, and an index is a folder" if there else "does not exist"
+        hint = "velo.build(path, vectors) makes an index"
+        raise NotAnIndexError(f"{folder} {what}; {hint}", argument="path")
 
 
 def _live_of(folder: Path, durability: DurabilityName | None) -> LiveData | None:
@@ -244,7 +282,7 @@ def _close_native(gate: Gate, handle: Any, owned: list[Any]) -> None:
             stack.callback(thing.close)
 
 
-class Index(FurtherSearches, LiveVerbs):
+class Index(FurtherSearches, Lookups, LiveVerbs):
     """An open index. :func:`velo.open` and :func:`velo.build` make it; ``with`` or :meth:`close` ends it.
 
     Several threads can call all methods at once. An index belongs to the process that opened it: a forked
@@ -266,8 +304,34 @@ class Index(FurtherSearches, LiveVerbs):
 
     _gate: Gate
 
+    if not TYPE_CHECKING:  # a type checker would believe that there is every attribute
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Index:
+            """Say how an index is made to who calls the class."""
+            if len(args) < 3:
+                raise TypeError(
+                    "velo.Index is not called: velo.build(path, vectors) makes an index, "
+                    "velo.open(path) opens one"
+                )
+            return super().__new__(cls)
+
+        def __getattr__(self, name: str) -> Any:
+            """Name velo's word for what another library calls so."""
+            hint = METHODS.get(name)
+            raise AttributeError(
+                f"'Index' object has no attribute {name!r}" + (f": {hint}" if hint else ""),
+                name=name,
+                obj=self,
+            )
+
     def __init__(
-        self, folder: Path, handle: Any, reopen: partial[Index], live: LiveData | None = None
+        self,
+        folder: Path,
+        handle: Any,
+        reopen: partial[Index],
+        live: LiveData | None = None,
+        *,
+        unknown_is_missing: bool = False,
     ) -> None:
         self.path = folder
         self._handle = handle
@@ -281,7 +345,8 @@ class Index(FurtherSearches, LiveVerbs):
         data = folder if live is None else live.part
         self._ids = Ids(data, self.n, read_manifest(data).first_row)
         self._metadata = open_metadata(data, self.n)
-        self._filters = compiler_for(self.n, self._metadata, self._ids)
+        self._unknown_is_missing = unknown_is_missing
+        self._filters = compiler_for(self.n, self._metadata, self._ids, unknown_is_missing)
         self._completions = Completions(handle, self._gate)
         self._prepared = PreparedOptions(handle, self._gate)
         self._live: LiveData | None = None
@@ -307,6 +372,7 @@ class Index(FurtherSearches, LiveVerbs):
 
     # ---- search ----
 
+    @hinted
     def search(
         self,
         queries: Any,
@@ -330,7 +396,8 @@ class Index(FurtherSearches, LiveVerbs):
             float32, float16, float64, uint8 or int8. A single query of shape (dim,) gives results of
             shape (k,).
         k : int
-            Fewer are found where fewer match: ids are padded with -1 (None), distances with infinity.
+            Up to 2**24; what is asked beyond 4,096 comes in pages, each of which looks at the codes of all
+            rows. Fewer are found where fewer match: ids are padded with -1 (None), distances with infinity.
         filter : expression, dict, SQL text, mask or ids, or a list of nq of them, optional
             Restricts what may be found; see :mod:`velo.filters`. One for all queries, or one (or None) each.
             (A flat list of str is ids: SQL texts in a list are wrapped in ``velo.filters.from_sql``.)
@@ -387,6 +454,10 @@ class Index(FurtherSearches, LiveVerbs):
             script, single = self._group_script(queries, k, filter, group_by, group_size)
             return self._group_result(drive(script, lambda one: self._run(prepare(one))), single, columns)
         check_no_group_size(group_size)
+        if type(k) is int and k > K_OF_ONE_SEARCH:
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
+            pages, single = self._page_script(queries, k, filter)
+            return self._page_result(drive(pages, lambda one: self._run(prepare(one))), single, columns)
         if (
             filter is None
             and columns is None
@@ -448,6 +519,11 @@ class Index(FurtherSearches, LiveVerbs):
             found = await drive_async(script, lambda one: self._run_async(prepare(one)))
             return self._group_result(found, single, columns)
         check_no_group_size(group_size)
+        if type(k) is int and k > K_OF_ONE_SEARCH:
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
+            pages, single = self._page_script(queries, k, filter)
+            whole = await drive_async(pages, lambda one: self._run_async(prepare(one)))
+            return self._page_result(whole, single, columns)
         request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
         return self._result(await self._run_async(request), columns)
 
@@ -518,7 +594,7 @@ class Index(FurtherSearches, LiveVerbs):
         plan        links_in_memory, ...
         """
         started = time.perf_counter()
-        counted = replace(tuning or SearchTuning(), flags=(tuning.flags if tuning else 0) | _COUNT_USED)
+        counted = replace(tuning or SearchTuning(), count_used=True)
         request = self._request(query, k, filter, recall, list_size, None, counted, exact)
         if request.query_count != 1:
             raise InvalidArgumentError("explain takes a single query", argument="query")
@@ -556,9 +632,7 @@ class Index(FurtherSearches, LiveVerbs):
         exact: bool | None,
         view: View | None = None,
     ) -> Request:
-        if self._gate.forked or self._gate.closed:
-            with self._gate:  # says which
-                pass
+        self._check_open()
         prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
         compiler = self._filters
         compiled = filters_of(filters, compiler)
@@ -580,6 +654,12 @@ class Index(FurtherSearches, LiveVerbs):
                 argument="filter",
             )
         return request
+
+    def _check_open(self) -> None:
+        """Refuse an index that is closed, or was opened before a fork."""
+        if self._gate.forked or self._gate.closed:
+            with self._gate:  # says which
+                pass
 
     def _columns(self, return_metadata: Sequence[str] | bool | None) -> list[str] | None:
         """The columns to return, checked before the search."""
@@ -699,7 +779,7 @@ class Index(FurtherSearches, LiveVerbs):
             change_metadata(self.path, table, self.n, self._ids, **how)
             before = self._filters
             self._metadata = open_metadata(self.path, self.n)
-            self._filters = compiler_for(self.n, self._metadata, self._ids)
+            self._filters = compiler_for(self.n, self._metadata, self._ids, self._unknown_is_missing)
             self._owned[:] = [self._completions, self._filters]
             before.close()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import html
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,11 @@ __all__ = [
     "FilterCost",
     "FilterPlan",
     "GroupedResult",
+    "Hits",
     "RangeResult",
     "SearchResult",
     "Written",
+    "html_table",
 ]
 
 
@@ -70,8 +73,76 @@ class Expectation:
     records_scored: float | None = None
 
 
-@dataclass(eq=False)
-class SearchResult:
+#: Rows of a table that a notebook, and lines that a terminal shows.
+_ROWS_SHOWN: Final = 20
+_LINES_SHOWN: Final = 5
+
+
+class Hits:
+    """An answer as a table: of Arrow, pandas or polars, or as a notebook shows it."""
+
+    def to_arrow(self) -> pa.Table:
+        """One row a hit."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """Turn the answer into a pandas table, with the rows of :meth:`to_arrow`. Needs pandas.
+
+        Returns
+        -------
+        pandas.DataFrame
+        """
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """Turn the answer into a polars table, with the rows of :meth:`to_arrow`. Needs polars.
+
+        Returns
+        -------
+        polars.DataFrame
+        """
+        import polars
+
+        return polars.from_arrow(self.to_arrow())
+
+    def _summary(self) -> str:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        table = self.to_arrow()
+        lines = [self._summary()]
+        lines += [
+            "  " + "  ".join(f"{name} {_shown(value)}" for name, value in row.items())
+            for row in table.slice(0, _LINES_SHOWN).to_pylist()
+        ]
+        if table.num_rows > _LINES_SHOWN:
+            lines.append(f"  … {table.num_rows - _LINES_SHOWN:,} more")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        table = self.to_arrow()
+        more = table.num_rows - _ROWS_SHOWN
+        rows = [list(map(_shown, row.values())) for row in table.slice(0, _ROWS_SHOWN).to_pylist()]
+        note = f"<p>… {more:,} more</p>" if more > 0 else ""
+        return f"<p>{html.escape(self._summary())}</p>{html_table(table.column_names, rows)}{note}"
+
+
+def _shown(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def html_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table as notebooks show it."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in row) + "</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+@dataclass(eq=False, repr=False)
+class SearchResult(Hits):
     """Neighbors of each query; unpacks as ``ids, distances = result``.
 
     Attributes
@@ -142,12 +213,12 @@ class SearchResult:
         }
         return _with_metadata(columns, self.metadata)
 
-    def __repr__(self) -> str:
+    def _summary(self) -> str:
         reads = float(np.mean(self.stats["reads"])) if len(self.counts) else 0.0
-        return f"SearchResult(shape={self.ids.shape}, reads a query={reads:.1f})"
+        return f"{type(self).__name__}(shape={self.ids.shape}, reads a query={reads:.1f})"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GroupedResult(SearchResult):
     """The nearest groups of each query, what ``search(group_by=…)`` answers; unpacks as ``ids, distances``.
 
@@ -207,13 +278,9 @@ class GroupedResult(SearchResult):
         }
         return _with_metadata(columns, self.metadata)
 
-    def __repr__(self) -> str:
-        reads = float(np.mean(self.stats["reads"])) if len(self.counts) else 0.0
-        return f"GroupedResult(shape={self.ids.shape}, reads a query={reads:.1f})"
 
-
-@dataclass(eq=False)
-class RangeResult:
+@dataclass(eq=False, repr=False)
+class RangeResult(Hits):
     """All hits within a radius, one query after another; unpacks as ``lims, distances, ids``.
 
     The hits of query i are the entries ``lims[i]`` to ``lims[i + 1]`` of `distances` and `ids`, nearest
@@ -284,7 +351,7 @@ class RangeResult:
         }
         return _with_metadata(columns, self.metadata)
 
-    def __repr__(self) -> str:
+    def _summary(self) -> str:
         return f"RangeResult(queries={len(self)}, hits={len(self.ids)})"
 
 
@@ -331,7 +398,7 @@ class FilterPlan:
 
     Attributes
     ----------
-    chosen : {"late", "early", "gate", "scan"}
+    chosen : {"late", "gate", "scan"}
     reason : str
     matches : float
         Rows that are expected to pass.
@@ -425,6 +492,10 @@ class Explanation:
             "found": int(self.result.counts[0]),
             "times_us": dict(self.times_us),
         }
+
+    def _repr_html_(self) -> str:
+        rows = [(line[:12].strip(), line[12:]) for line in str(self).splitlines()]
+        return html_table(("", ""), rows)
 
     def __str__(self) -> str:
         info, stats = self.index, {name: int(values[0]) for name, values in self.result.stats.items()}

@@ -21,6 +21,7 @@ __all__ = [
     "PathLike",
     "PlanName",
     "ProgressCallback",
+    "UnknownColumns",
     "VectorSource",
     "VectorsLike",
 ]
@@ -35,6 +36,8 @@ PathLike: TypeAlias = str | os.PathLike[str]
 MetricName: TypeAlias = Literal["l2", "ip", "cosine"]
 IoName: TypeAlias = Literal["auto", "uring", "threads"]
 PlanName: TypeAlias = Literal["auto", "links_in_memory", "links_on_disk"]
+#: What a filter means by a column that the metadata does not have.
+UnknownColumns: TypeAlias = Literal["error", "missing"]
 DurabilityName: TypeAlias = Literal["sync", "interval", "process"]
 
 #: A budget: bytes (int), a share of n·d·4 bytes (float, or "15%"), or a size ("2GiB").

@@ -120,6 +120,28 @@ def test_build_tells_what_it_made(files: Path, tmp_path: Path) -> None:
         assert index.search(np.zeros(24, np.float32), 1).ids[0].startswith("v")
 
 
+def test_build_names_the_columns_that_it_leaves_out(tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).normal(size=(50, 8)).astype(np.float32)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), 8)
+    numbers = list(range(100, 150))
+    pq.write_table(pa.table({"id": numbers, "vector": vectors, "price": numbers}), tmp_path / "t.parquet")
+    done = run("build", tmp_path / "t.parquet", tmp_path / "i", *QUICK)
+    assert done.returncode == 0
+    assert "'id', 'price'" in done.stderr
+    assert "--ids-column takes one" in done.stderr
+    assert "--keep-columns keeps the others" in done.stderr
+    done = run(
+        "build", tmp_path / "t.parquet", tmp_path / "j", "--ids-column", "id", "--keep-columns", *QUICK
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with velo.open(tmp_path / "j") as index:
+        assert index.info()["columns"] == ["price"]
+        assert index.search(rows[7], 1).ids.tolist() == [107]
+    done = run("build", tmp_path / "t.parquet", tmp_path / "k", "--metadata", "x.parquet", "--keep-columns")
+    assert done.returncode == 1
+    assert "--keep-columns and --metadata" in done.stderr
+
+
 def test_build_in_shards(files: Path, tmp_path: Path) -> None:
     told = document("build", files / "base.fbin", tmp_path / "c", "--shards", 3, *QUICK)
     assert (told["n"], told["shards"]) == (2_000, 3)
@@ -174,6 +196,21 @@ def test_search_by_groups_and_by_radius(built: Path, files: Path, tmp_path: Path
     document(*asked, "--radius", radius, "--output", tmp_path / "near.npz")
     assert np.load(tmp_path / "near.npz")["lims"].tolist() == within["lims"]
     assert run(*asked, "--radius", radius).returncode == 0
+    # However many lie within, a query is 20 lines and one that says that there are more.
+    assert len(run(*asked, "--radius", "inf", "--show", 1).stdout.splitlines()) < 32
+    quiet = document(*asked, "--show", 0)
+    assert not {"ids", "distances"} & set(quiet)
+    assert quiet["queries"] == 4
+
+
+def test_a_radius_with_many_hits(sample: Any, sample_path: Path, tmp_path: Path) -> None:
+    """With defaults: 10,000 hits are more than one search brings."""
+    np.save(tmp_path / "one.npy", sample.queries[:1])
+    told = document("search", sample_path, tmp_path / "one.npy", "--radius", "inf")
+    assert told["lims"] == [0, 10_000]
+    assert told["limited"] == [True]
+    assert len(set(told["ids"])) == 10_000
+    assert np.shape(document("search", sample_path, tmp_path / "one.npy", "-k", 5000)["ids"]) == (1, 5000)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet", ".arrow"])

@@ -6,7 +6,20 @@ import datetime as dt
 import random
 from typing import Any
 
-from velo.filters import And, Between, Compare, Contains, Expr, IsIn, IsNull, Not, Or, StartsWith
+from velo.filters import (
+    And,
+    Between,
+    Compare,
+    Contains,
+    Expr,
+    IsIn,
+    IsNotTrue,
+    IsNull,
+    Like,
+    Not,
+    Or,
+    StartsWith,
+)
 
 START = dt.datetime(2023, 1, 1)
 OPS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -34,6 +47,8 @@ def leaf(draw: random.Random) -> Expr:
             return IsIn(column, tuple(_value(draw, column) for _ in range(draw.randint(0, 6))))
         case 5:
             return IsNull(draw.choice(["brand", "tags", "price"]))
+        case 6 if draw.random() < 0.5:
+            return Like("brand", draw.choice(["%1_", "b%0%", "_rand01%", "%"]), draw.random() < 0.3)
         case 6:
             return StartsWith("brand", f"brand{draw.randint(0, 49):02d}"[: draw.randint(0, 7)])
     tags = tuple(f"tag{int(40 * draw.random() ** 3):05d}" for _ in range(draw.randint(0, 3)))
@@ -45,7 +60,9 @@ def tree(draw: random.Random, depth: int = 3) -> Expr:
     if kind < 5:
         children = tuple(tree(draw, depth - 1) for _ in range(draw.randint(1, 3)))
         return And(children) if kind < 3 else Or(children)
-    return Not(tree(draw, depth - 1)) if kind == 5 else leaf(draw)
+    if kind == 5:
+        return (Not if draw.random() < 0.6 else IsNotTrue)(tree(draw, depth - 1))
+    return leaf(draw)
 
 
 # ---- SQL
@@ -83,6 +100,11 @@ def sql(draw: random.Random, expr: Expr) -> str:
             return f"{_name(draw, column)} {_word(draw, 'NOT IN')} ({listed})"
         case Not(child):
             return f"{_word(draw, 'NOT')} ({sql(draw, child)})"
+        case IsNotTrue(child):
+            return f"({sql(draw, child)}) {_word(draw, 'IS NOT TRUE')}"
+        case Like(column, pattern=pattern, any_case=any_case):
+            word = _word(draw, "ILIKE" if any_case else "LIKE")
+            return f"{_name(draw, column)} {word} {_text(pattern)}"
         case Compare(column, op=op, value=value):
             name, literal = _name(draw, column), _literal(draw, value)
             if draw.random() < 0.2:
@@ -122,9 +144,11 @@ def openai(expr: Expr) -> dict[str, Any] | None:
             if None in inside:
                 return None
             return {"type": "and" if isinstance(expr, And) else "or", "filters": inside}
-        case Not(IsIn(column, values=values)):
+        case IsNotTrue(IsIn(column, values=values)):
             return {"type": "nin", "key": column, "value": [_plain(value) for value in values]}
-        case Compare(column, op=op, value=value):
+        case IsNotTrue(Compare(column, op="eq", value=value)):
+            return {"type": "ne", "key": column, "value": _plain(value)}
+        case Compare(column, op=op, value=value) if op != "ne":
             kind = {"le": "lte", "ge": "gte"}.get(op, op)
             return {"type": kind, "key": column, "value": _plain(value)}
         case IsIn(column, values=values):

@@ -154,7 +154,7 @@ def test_lists_of_equal_length_and_the_columns_name(tmp_path: Path) -> None:
     )
     path = tmp_path / "t.parquet"
     pq.write_table(table, path, row_group_size=3)
-    with pytest.raises(errors.FormatError, match="first, second"):
+    with pytest.raises(errors.FormatError, match="'first', 'second'"):
         open_vectors(path)
     assert np.array_equal(open_vectors(path, column="first").read(), rows)
     assert np.array_equal(open_vectors(path, column="second").read(), -rows)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import velo
 from velo.cli.app import app
+from velo.planning import budgets
 from velo.planning.budgets import Costs, plans
 
 COSTS = Costs(
@@ -72,3 +73,24 @@ def test_info_shows_what_budgets_buy(sample_path: Any) -> None:
     assert text.exit_code == 0
     assert "QPS" in text.stdout
     assert "needs" in text.stdout
+    # Links in memory whole, at 40 % as at 50 %: nothing more is bought.
+    assert "buys nothing more" in text.stdout
+    table = text.stdout.split("\n\n")[0].splitlines()
+    assert max(map(len, table)) <= 80
+    for name in ("in memory", "on disk"):
+        assert any(name in line for line in table)
+
+
+def test_a_probe_is_repeated_until_it_agrees(monkeypatch: Any, sample_index: velo.Index) -> None:
+    """What else the machine does falls into some probes: the fastest pair that agrees counts."""
+    taken = iter([COSTS.slower(3.0), COSTS.slower(1.02), COSTS.slower(2.0), COSTS, COSTS.slower(9.0)])
+    monkeypatch.setattr(budgets, "_probe", lambda index, seed: next(taken))
+    found = budgets.measure_costs(sample_index)
+    assert found == COSTS
+    assert found.agreed
+    assert next(taken) == COSTS.slower(9.0)
+    apart = iter([COSTS.slower(2.0**number) for number in range(20)])
+    monkeypatch.setattr(budgets, "_probe", lambda index, seed: next(apart))
+    found = budgets.measure_costs(sample_index)
+    assert not found.agreed
+    assert found.query_us == COSTS.query_us

@@ -154,3 +154,62 @@ def test_a_limit_beyond_the_greatest_is_refused(sample: Any, sample_index: velo.
         with pytest.raises(errors.InvalidArgumentError) as caught:
             sample_index.range_search(sample.queries[0], 1.0, limit=limit)
         assert caught.value.argument == "limit"
+
+
+class TestManyHits:
+    """More than one search of the library brings (4,096)."""
+
+    def test_a_range_with_defaults_brings_up_to_its_limit(
+        self, sample: Any, sample_index: velo.Index
+    ) -> None:
+        found = sample_index.range_search(sample.queries[:2], math.inf)
+        assert found.counts.tolist() == [10_000, 10_000]
+        assert found.limited.all()
+        for row in range(2):
+            ids, distances = found[row]
+            assert len(set(ids.tolist())) == 10_000
+            assert (np.diff(distances) >= 0).all()
+            exact = ((sample.base.astype(np.int64) - sample.queries[row]) ** 2).sum(axis=1)
+            truth = np.argsort(exact, kind="stable")[:10_000]
+            assert len(np.intersect1d(ids, truth)) > 9_900
+
+    def test_a_radius_between_ends_the_pages(self, sample: Any, sample_index: velo.Index) -> None:
+        exact = ((sample.base.astype(np.int64) - sample.queries[3]) ** 2).sum(axis=1)
+        radius = float(np.sort(exact)[6_000])
+        ids, distances = sample_index.range_search(sample.queries[3], radius, limit=20_000, exact=True)[0]
+        assert (distances <= radius).all()
+        assert len(np.intersect1d(ids, np.flatnonzero(exact <= radius))) > 5_950
+        assert len(ids) <= 6_001
+
+    def test_everything_there_is(self, sample: Any, sample_index: velo.Index) -> None:
+        found = sample_index.range_search(sample.queries[0], math.inf, limit=2**24)
+        assert sorted(found.ids.tolist()) == list(range(20_000))
+        assert not found.limited[0]
+
+    def test_a_filter_holds_for_every_page(self, sample: Any, sample_index: velo.Index) -> None:
+        allowed = np.asarray(sample.labels.column("price")) < 0.4
+        found = sample_index.range_search(sample.queries[0], math.inf, filter=velo.col("price") < 0.4)
+        assert sorted(found.ids.tolist()) == np.flatnonzero(allowed).tolist()
+
+    @pytest.mark.parametrize("k", [4096, 4097, 9000, 25_000])
+    def test_k_above_the_greatest_of_one_search(self, sample: Any, sample_index: velo.Index, k: int) -> None:
+        result = sample_index.search(sample.queries[:2], k, return_metadata=["price"])
+        assert result.ids.shape == (2, k)
+        real = min(k, 20_000)
+        assert result.counts.tolist() == [real, real]
+        for row in range(2):
+            ids = result.ids[row, :real]
+            assert len(set(ids.tolist())) == real
+            assert (np.diff(result.distances[row, :real]) >= 0).all()
+            assert (result.ids[row, real:] == -1).all()
+            assert np.isinf(result.distances[row, real:]).all()
+            prices = sample.labels.column("price").take(ids).to_pylist()
+            assert result.metadata[row].column("price").to_pylist() == prices
+        waited = asyncio.run(sample_index.search_async(sample.queries[0], k))
+        np.testing.assert_array_equal(waited.ids, result.ids[0])
+
+    def test_k_beyond_the_greatest_is_refused(self, sample: Any, sample_index: velo.Index) -> None:
+        for k in (2**24 + 1, 2**70, 0, -5, True, 4097.0):
+            with pytest.raises(errors.InvalidArgumentError) as caught:
+                sample_index.search(sample.queries[0], k)
+            assert caught.value.argument == "k"

@@ -137,6 +137,15 @@ def test_all_within_a_radius_over_shards(halves: Any, body_format: Any) -> None:
     assert none.counts.tolist() == [0] * len(queries)
 
 
+def test_a_radius_with_more_hits_than_one_search_brings(sample: Any, sample_path: Path) -> None:
+    found = ask(sample_path, "range_search_async", sample.queries[:1], 1e30, body_format="npy")
+    assert found.counts.tolist() == [10_000]
+    assert len(set(found.ids.tolist())) == 10_000
+    assert found.limited.all()
+    many = ask(sample_path, "search_async", sample.queries[:1], 6_000, body_format="npy")
+    assert np.shape(many.ids) == (1, 6_000)
+
+
 def test_a_radius_with_a_filter_and_metadata(halves: Any) -> None:
     _, sharded, queries = halves
     found = ask(

@@ -14,6 +14,7 @@ import numpy as np
 
 from velo import _native
 from velo.building.calibration import calibrate as calibrate_index
+from velo.building.tables import check_order, parts_of
 from velo.errors import (
     CancelledError,
     DeviceError,
@@ -32,8 +33,8 @@ from velo.folder.metadata import (
     write_metadata,
 )
 from velo.folder.replace import folder_to_fill, os_failure
-from velo.formats.files import as_source
 from velo.formats.source import Source, chunk_rows, native_dtype, native_layout
+from velo.hints import hinted
 from velo.index import Index, open_index
 from velo.options import DTYPE_CODES, BuildOptions, folder_path, memory_bytes
 from velo.types import AnyArray, Memory, MetricName, PathLike, ProgressCallback
@@ -53,11 +54,14 @@ Resumed = Callable[[str, int, int], None]
 _POLL_SECONDS = 0.05
 
 
+@hinted
 def build(
     path: PathLike,
     vectors: Any,
     *,
+    column: str | None = None,
     ids: Any = None,
+    ids_column: str | None = None,
     metadata: Any = None,
     metric: MetricName = "l2",
     memory: Memory | None = None,
@@ -88,13 +92,19 @@ def build(
     ----------
     path : path
         The folder to make; its parent must exist.
-    vectors : array-like of shape (n, d), memmap, path, Arrow list array, or VectorSource
+    vectors : array-like of shape (n, d), memmap, path, Arrow list array, table, frame, or VectorSource
         float32, float16, uint8 or int8; float64 is narrowed to float32. A path is opened by
-        :func:`velo.formats.open_vectors`.
+        :func:`velo.formats.open_vectors`. A table is one of Arrow, pandas, polars, or a Parquet or Arrow
+        file, with a column of lists of numbers.
+    column : str, optional
+        Which column of a table holds the vectors, where several could.
     ids : array-like of int or str, optional
         One a row, no two equal; row numbers without them.
-    metadata : pyarrow.Table, dict of columns, or path of a Parquet file, optional
-        One row a vector; what filters and ``return_metadata`` see.
+    ids_column : str, optional
+        The column that holds the ids: of the vectors' table, else of the metadata. It becomes no metadata.
+    metadata : pyarrow.Table, frame, dict of columns, path of a Parquet file, or True, optional
+        One row a vector; what filters and ``return_metadata`` see. True: all other columns of the vectors'
+        table. What the index leaves out of that table is named by a :class:`LeftOutWarning`.
     metric : {"l2", "ip", "cosine"}
     memory : int, float or str, optional
         Budget of the index that is returned, open: bytes, a share of n·d·4 bytes (``"15%"``) or ``"2GiB"``.
@@ -157,6 +167,7 @@ def build(
         :class:`NoSpaceError`, :class:`PermissionDeniedError`, :class:`IndexExistsError`,
         :class:`CancelledError`.
     """
+    check_order(path, vectors)
     options = BuildOptions(
         metric=metric,
         search_memory=search_memory,
@@ -172,7 +183,9 @@ def build(
         store_vectors=store_vectors,
         calibrate=calibrate,
     )
-    source = as_source(vectors)
+    source, ids, metadata = parts_of(
+        vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata
+    )
     memory_bytes(memory, *source.shape)  # refused now rather than after the build
     build_shard(
         path,

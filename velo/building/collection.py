@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from velo.building.build import Watch, build_shard, overall
+from velo.building.tables import check_order, parts_of
 from velo.errors import IndexExistsError, InvalidArgumentError, VeloError
 from velo.folder.ids import given_ids
 from velo.folder.metadata import given_metadata
 from velo.folder.replace import durable_file, folder_to_fill, os_failure, sync_folder
 from velo.formats.files import as_source
+from velo.hints import hinted
 from velo.options import BuildOptions, folder_path, whole_number
 from velo.types import Memory, PathLike, ProgressCallback
 
@@ -37,12 +39,15 @@ def row_ranges(rows: int, shards: int) -> list[tuple[int, int]]:
     return [(rows * number // shards, rows * (number + 1) // shards) for number in range(shards)]
 
 
+@hinted
 def build_collection(
     path: PathLike,
     vectors: Any,
     *,
     shards: int,
+    column: str | None = None,
     ids: Any = None,
+    ids_column: str | None = None,
     metadata: Any = None,
     metric: str = "l2",
     build_memory: Memory | None = None,
@@ -70,14 +75,15 @@ def build_collection(
     ----------
     path : path
         The folder to make; its shards are ``shard-00000`` and so on, each an index that opens by itself.
-    vectors : array-like of shape (n, d), memmap, path, Arrow list array, or VectorSource
+    vectors, column, ids, ids_column, metadata :
+        As for :func:`velo.build`.
     shards : int
         At most as many as rows.
     build_memory : int, float or str, optional
         Of each shard's build; they run one after the other.
     search_memory : int, float or str, optional
         The budget that searches will have, of all shards together; see :func:`velo.build`.
-    ids, metadata, metric, memory_bits, record_bits, degree, build_list_size, alpha, links_kept, page_links :
+    metric, memory_bits, record_bits, degree, build_list_size, alpha, links_kept, page_links :
         As for :func:`velo.build`.
     threads, seed, store_vectors, calibrate, overwrite, progress :
         As for :func:`velo.build`.
@@ -87,6 +93,7 @@ def build_collection(
     pathlib.Path
         The folder.
     """
+    check_order(path, vectors)
     options = BuildOptions(
         metric=metric,
         search_memory=search_memory,
@@ -102,7 +109,9 @@ def build_collection(
         store_vectors=store_vectors,
         calibrate=calibrate,
     )
-    source = as_source(vectors)
+    source, ids, metadata = parts_of(
+        vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata
+    )
     total = source.shape[0]
 
     def watch_of(_number: int, start: int, stop: int) -> Watch | None:

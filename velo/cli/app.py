@@ -58,8 +58,16 @@ def build(
     metadata: Annotated[Path | None, typer.Option(help="Parquet or Arrow file, one row a vector.")] = None,
     column: Annotated[str | None, typer.Option(help="Column or data set of the vectors.")] = None,
     ids_column: Annotated[
-        str | None, typer.Option(help="Column of the metadata that holds the ids; row numbers without it.")
+        str | None,
+        typer.Option(
+            help="Column that holds the ids, in the file of the vectors or in the metadata; "
+            "row numbers without it."
+        ),
     ] = None,
+    keep_columns: Annotated[
+        bool,
+        typer.Option("--keep-columns", help="Other columns of that file are the metadata."),
+    ] = False,
     shards: Annotated[
         int | None, typer.Option(min=1, help="Make a collection of so many shards instead of one index.")
     ] = None,
@@ -128,6 +136,7 @@ def build(
         metadata=metadata,
         column=column,
         ids_column=ids_column,
+        keep_columns=keep_columns,
         shards=shards,
         build_memory=build_memory,
         search_memory=search_memory,
@@ -167,7 +176,7 @@ def search(
     ] = None,
     filter_plan: Annotated[
         str,
-        typer.Option(help="How a filter is met: auto, or for comparison late, early, gate or scan."),
+        typer.Option(help="How a filter is met: auto, or for comparison late, gate or scan."),
     ] = "auto",
     group_by: Annotated[
         str | None, typer.Option(help="Column: the nearest k groups of rows with equal values.")
@@ -193,7 +202,10 @@ def search(
     output: Annotated[
         Path | None, typer.Option(help="Write ids and distances there: .npz, .parquet or .arrow.")
     ] = None,
-    show: Annotated[int, typer.Option(min=0, help="Print the neighbors of so many queries.")] = 3,
+    show: Annotated[
+        int,
+        typer.Option(min=0, help="Print the nearest 20 of so many queries; 0 with --json leaves ids out."),
+    ] = 3,
     explain: Annotated[
         bool, typer.Option("--explain", help="Tell how the first query was answered.")
     ] = False,

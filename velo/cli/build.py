@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+import warnings
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from velo.building.build import Watch, build_shard
 from velo.building.collection import COLLECTION_FILE, build_shards
+from velo.building.tables import parts_of
 from velo.cli.output import console, emit_json, facts, size_text, watching
-from velo.errors import UnknownColumnError
+from velo.errors import InvalidArgumentError, LeftOutWarning
 from velo.folder.manifest import read_manifest
-from velo.folder.metadata import given_metadata
-from velo.formats import open_vectors
 from velo.options import BuildOptions
 
 __all__ = ["run"]
@@ -27,6 +28,7 @@ def run(
     metadata: Path | None,
     column: str | None,
     ids_column: str | None,
+    keep_columns: bool,
     shards: int | None,
     build_memory: str | None,
     overwrite: bool,
@@ -36,14 +38,15 @@ def run(
 ) -> None:
     """Build from a file and tell what came of it."""
     options = BuildOptions(**given)
-    source = open_vectors(vectors, column=column)
-    table = None if metadata is None else given_metadata(metadata, source.shape[0]).table()
-    ids = None
-    if ids_column is not None:
-        if table is None or ids_column not in table.column_names:
-            raise UnknownColumnError(f"the metadata has no column {ids_column!r}", argument="ids_column")
-        ids = table.column(ids_column)
-        table = table.drop_columns([ids_column])
+    if keep_columns and metadata is not None:
+        raise InvalidArgumentError("--keep-columns and --metadata do not go together", argument="metadata")
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", LeftOutWarning)
+        source, ids, table = parts_of(
+            vectors, column=column, ids_column=ids_column, metadata=True if keep_columns else metadata
+        )
+    for one in heard:
+        sys.stderr.write(f"velo: {_in_options(str(one.message))}\n")
     started = time.perf_counter()
     if shards is None:
         with watching("") as watch:
@@ -94,6 +97,11 @@ def run(
     shown["n"] = f"{summary['n']:,}"
     shown["seconds"] = f"{seconds:,.1f} ({summary['n'] / seconds:,.0f} rows/s)"
     console().print(facts(shown))
+
+
+def _in_options(text: str) -> str:
+    """A warning of the library in the words of the command."""
+    return text.replace("ids_column=", "--ids-column").replace("metadata=True keeps", "--keep-columns keeps")
 
 
 def _tell_resumed(stage: str, done: int, total: int) -> None:

@@ -22,6 +22,9 @@ from velo.testing import recall_at_k
 
 __all__ = ["query_filters", "run"]
 
+#: Hits of a query that are printed; a radius may have thousands of them.
+_LINES_OF_A_QUERY = 20
+
 
 def run(
     index_path: Path,
@@ -81,7 +84,7 @@ def run(
     if as_json:
         if explanation is not None:
             summary["explain"] = explanation.to_dict()
-        if output is None:
+        if output is None and show:
             summary.update(_found(result))
         emit_json(summary)
         return
@@ -198,10 +201,15 @@ def _print(summary: dict[str, Any], result: SearchResult | RangeResult, show: in
     if show and len(result.counts):
         grouped = isinstance(result, GroupedResult)
         shown = table("query", "group:", "id", "distance") if grouped else table("query", "id", "distance")
-        before = None
+        before, lines = None, 0
         for hit in result.to_arrow().to_pylist():
             if hit["query"] >= show:
                 break
+            lines = lines + 1 if hit["query"] == before else 1
+            if lines > _LINES_OF_A_QUERY:
+                if lines == _LINES_OF_A_QUERY + 1:
+                    shown.add_row(*[""] * (len(shown.columns) - 2), "…", "")
+                continue
             named = [str(hit["value"]) if hit["rank"] == 0 else ""] if grouped else []
             first = str(hit["query"]) if hit["query"] != before else ""
             shown.add_row(first, *named, str(hit["id"]), f"{hit['distance']:,.4g}")

@@ -1,7 +1,7 @@
 """Filters: conditions on the metadata of the rows that a search may return.
 
 One tree in several dresses: expressions, dicts (in the manner of MongoDB or of OpenAI's vector stores), JSON,
-and SQL text. They mean the same and cost the same::
+and SQL text. They say the same things and cost the same::
 
     (velo.col("year") >= 2020) & velo.col("tags").contains_all(["cat", "sofa"])
     {"year": {"$gte": 2020}, "tags": {"$all": ["cat", "sofa"]}}
@@ -9,10 +9,12 @@ and SQL text. They mean the same and cost the same::
 
 ``docs/filters.md`` shows them side by side.
 
-Nulls follow SQL and Arrow (Kleene's three-valued logic): a comparison with a null is null, ``~`` null is
-null, ``false & null`` is false, ``true | null`` is true, and a row passes only where the whole is true. So
-neither ``year == 2020`` nor ``year != 2020`` passes a row whose year is null; ``is_null()`` does. NaN is
-unequal to everything, itself included: ``x != 1`` passes it, ``x < 1`` and ``x >= 1`` do not.
+Where a value is missing, expressions and SQL mean what SQL and Arrow mean (Kleene's three-valued logic): a
+comparison with a null is null, ``~`` null is null, ``false & null`` is false, ``true | null`` is true, and a
+row passes only where the whole is true. So neither ``year == 2020`` nor ``year != 2020`` passes a row whose
+year is null; ``is_null()`` does. Dicts mean what MongoDB means: ``{"year": {"$ne": 2020}}`` passes it, as
+``$nin``, ``$not`` and ``$nor`` do; ``~`` with that meaning is :meth:`Expr.is_not_true`. NaN is unequal to
+everything, itself included: ``x != 1`` passes it, ``x < 1`` and ``x >= 1`` do not.
 
 Comparisons are exact, whatever the types: ``year >= 2019.5`` over whole numbers is ``year >= 2020``, and a
 constant beyond a column's type is simply above or below all its values. Only a Python float against a column
@@ -33,14 +35,21 @@ from velo.filters.tree import (
     Column,
     Compare,
     Contains,
+    ElementMatch,
     Expr,
+    Ids,
     IsIn,
+    IsNotTrue,
     IsNull,
+    Like,
+    Mask,
     Not,
     Or,
     StartsWith,
     Value,
     col,
+    ids,
+    mask,
     refuse,
     to_dict,
 )
@@ -54,9 +63,14 @@ __all__ = [
     "Column",
     "Compare",
     "Contains",
+    "ElementMatch",
     "Expr",
+    "Ids",
     "IsIn",
+    "IsNotTrue",
     "IsNull",
+    "Like",
+    "Mask",
     "Not",
     "Or",
     "StartsWith",
@@ -66,6 +80,8 @@ __all__ = [
     "from_json",
     "from_sql",
     "from_text",
+    "ids",
+    "mask",
     "refuse",
     "to_dict",
     "to_json",

@@ -12,6 +12,7 @@ list of string                         list of codes                           t
 list of integer                        list of int64; of codes if an element   the integers, or the codes
                                        is null or beyond int64
 null                                   bool, all null                          bool
+decimal, struct, list of float         as given                                see :mod:`velo.filters.made`
 anything else                          as given                                nothing: returned, not filtered
 =====================================  ======================================  ==========================
 """
@@ -29,8 +30,20 @@ import pyarrow.compute
 
 from velo.errors import InvalidArgumentError
 from velo.filters.domain import FloatSpace, RankSpace, Space, WholeSpace
+from velo.types import AnyArray
 
-__all__ = ["FilterColumn", "Kind", "NativeType", "describe", "encode", "restore"]
+__all__ = [
+    "FilterColumn",
+    "Kind",
+    "NativeType",
+    "describe",
+    "encode",
+    "is_list",
+    "is_string",
+    "plain_type",
+    "plain_values",
+    "restore",
+]
 
 # What passes through here is of every Arrow type: the stubs, generic in it, have nothing to check.
 pa: Any = pyarrow
@@ -59,7 +72,9 @@ class NativeType(IntEnum):
 
 
 #: What kind of constant a column, or an element of its lists, is compared with.
-Kind: TypeAlias = Literal["bool", "int", "float", "string", "timestamp", "date", "time", "duration"]
+Kind: TypeAlias = Literal[
+    "bool", "int", "float", "decimal", "string", "timestamp", "date", "time", "duration"
+]
 
 _INTEGERS: Final = {
     pa.int8(): NativeType.I8,
@@ -97,6 +112,14 @@ class FilterColumn:
         Nanoseconds in one unit of a temporal column.
     zone : str or None
         Of a timestamp.
+    elements : pyarrow.Array or None
+        Of lists of int64, all of them one after another.
+    scale : int
+        Places of a decimal, which is counted in units of its last.
+    float_bits : int
+        Width of the elements of a list of floats as they were given.
+    owner : object or None
+        The library's view of this column alone, where it is made of a stored one.
     """
 
     name: str
@@ -107,6 +130,10 @@ class FilterColumn:
     has_nulls: bool = True
     unit_ns: int = 1
     zone: str | None = None
+    elements: ArrowArray | None = None
+    scale: int = 0
+    float_bits: int = 64
+    owner: Any = None
 
     @property
     def is_list(self) -> bool:
@@ -117,6 +144,13 @@ class FilterColumn:
         return self.kind == "float"
 
     @cached_property
+    def distinct(self) -> AnyArray:
+        """The elements that lists have, by rank, ascending; found when a range of them is first asked for."""
+        if self.dictionary is not None:
+            return np.arange(len(self.dictionary))
+        return np.unique(np.asarray(self.elements))
+
+    @cached_property
     def space(self) -> Space:
         """The whole numbers that stand for its values, or for the elements of its lists."""
         native = self.native_type
@@ -124,7 +158,7 @@ class FilterColumn:
             return RankSpace(self.dictionary)
         if native in (NativeType.F32, NativeType.F64):
             bits = 32 if native == NativeType.F32 else 64
-            return FloatSpace(bits, 16 if pa.types.is_float16(_plain_type(self.arrow_type)) else bits)
+            return FloatSpace(bits, 16 if pa.types.is_float16(plain_type(self.arrow_type)) else bits)
         if native == NativeType.BOOL:
             return WholeSpace(0, 1)
         width = {"8": 8, "6": 16, "2": 32, "4": 64}[NativeType(native or 0).name[-1]]
@@ -133,12 +167,14 @@ class FilterColumn:
         return WholeSpace(-(2 ** (width - 1)), 2 ** (width - 1) - 1)
 
 
-def _is_string(kind: ArrowType) -> bool:
+def is_string(kind: ArrowType) -> bool:
+    """Whether a type is one of texts."""
     view = getattr(pa.types, "is_string_view", lambda _: False)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or view(kind))
 
 
-def _is_list(kind: ArrowType) -> bool:
+def is_list(kind: ArrowType) -> bool:
+    """Whether a type is one of lists of any length."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_list_view(kind))
 
 
@@ -148,7 +184,7 @@ def _is_list_view(kind: ArrowType) -> bool:
     return bool(view(kind) or large_view(kind))
 
 
-def _plain_type(kind: ArrowType) -> ArrowType:
+def plain_type(kind: ArrowType) -> ArrowType:
     """The type of the values, without dictionary, run lengths or extension around them."""
     while True:
         if isinstance(kind, pa.BaseExtensionType):
@@ -165,7 +201,7 @@ def _one_array(column: ArrowArray) -> ArrowArray:
     return column
 
 
-def _plain_values(column: ArrowArray) -> ArrowArray:
+def plain_values(column: ArrowArray) -> ArrowArray:
     """The values of a chunked column, in its plain type."""
     while True:
         kind = column.type
@@ -188,13 +224,13 @@ def encode(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
     column : pyarrow.ChunkedArray
     rows : Arrow array of the row of each vertex
     """
-    plain = _plain_values(column)
+    plain = plain_values(column)
     kind = plain.type
-    if _is_string(kind):
+    if is_string(kind):
         return _codes(name, plain).take(rows)
-    if _is_list(kind):
-        element = _plain_type(kind.value_type)
-        if _is_string(element) or pa.types.is_integer(element):
+    if is_list(kind):
+        element = plain_type(kind.value_type)
+        if is_string(element) or pa.types.is_integer(element):
             return _with_null_codes(_lists(name, plain, element).take(rows))
     elif pa.types.is_float16(kind):
         return _one_array(plain.take(rows)).cast(pa.float32())
@@ -213,7 +249,7 @@ def _taken(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
 
 def _codes(name: str, column: ArrowArray) -> ArrowArray:
     """Strings, or integers, as codes whose order is the order of the values."""
-    wide = pa.large_string() if _is_string(column.type) else column.type
+    wide = pa.large_string() if is_string(column.type) else column.type
     encoded = _one_array(column.cast(wide)).dictionary_encode()
     values = encoded.dictionary
     if len(values) > _CODES_MAX:
@@ -252,7 +288,7 @@ def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
         column = pa.chunked_array([_lists_of_views(chunk) for chunk in column.chunks], kind)
     if kind.value_type != element:  # elements in a dictionary, or in run lengths
         column = column.cast(pa.large_list(element))
-    lists = _one_array(column.cast(pa.large_list(pa.large_string() if _is_string(element) else element)))
+    lists = _one_array(column.cast(pa.large_list(pa.large_string() if is_string(element) else element)))
     offsets = np.asarray(lists.offsets)
     first, last = int(offsets[0]) if len(offsets) else 0, int(offsets[-1]) if len(offsets) else 0
     if last - first > _CODES_MAX:
@@ -262,7 +298,7 @@ def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
         raise InvalidArgumentError(message, argument="metadata")
     elements = lists.values.slice(first, last - first)
     beyond = element == pa.uint64() and len(elements) and (pc.max(elements).as_py() or 0) > 2**63 - 1
-    if _is_string(element) or elements.null_count or beyond:
+    if is_string(element) or elements.null_count or beyond:
         stored = _codes(name, pa.chunked_array([elements]))
     else:
         stored = elements.cast(pa.int64())
@@ -282,21 +318,21 @@ def _lists_of_views(views: ArrowArray) -> ArrowArray:
 def describe(name: str, arrow_type: ArrowType, stored: ArrowArray) -> FilterColumn:
     """How filters see a stored column that was given as `arrow_type`."""
     has_nulls = stored.null_count > 0
-    plain = _plain_type(arrow_type)
+    plain = plain_type(arrow_type)
     kind = stored.type
 
     def column(native: NativeType | None, constant: Kind | None, **more: Any) -> FilterColumn:
         return FilterColumn(name, arrow_type, native, constant, has_nulls=has_nulls, **more)
 
-    if pa.types.is_dictionary(kind) and _is_string(plain):
+    if pa.types.is_dictionary(kind) and is_string(plain):
         return column(NativeType.CODE32, "string", dictionary=stored.dictionary)
-    if pa.types.is_list(kind) and _is_list(plain):
-        element = _plain_type(plain.value_type)
-        constant: Kind = "string" if _is_string(element) else "int"
+    if pa.types.is_list(kind) and is_list(plain):
+        element = plain_type(plain.value_type)
+        constant: Kind = "string" if is_string(element) else "int"
         if pa.types.is_dictionary(kind.value_type):
             return column(NativeType.LIST_CODE32, constant, dictionary=stored.values.dictionary)
         if pa.types.is_int64(kind.value_type) and pa.types.is_integer(element):
-            return column(NativeType.LIST_I64, constant)
+            return column(NativeType.LIST_I64, constant, elements=stored.values)
         return column(None, None)
     if pa.types.is_boolean(kind):
         return column(NativeType.BOOL, "bool")
@@ -320,13 +356,13 @@ def describe(name: str, arrow_type: ArrowType, stored: ArrowArray) -> FilterColu
 
 def _is_stored_as(arrow_type: ArrowType, stored: ArrowType) -> bool:
     """Whether a column given as `arrow_type` is stored in this type; the table above, read backwards."""
-    kind = _plain_type(arrow_type)
-    if _is_string(kind):
+    kind = plain_type(arrow_type)
+    if is_string(kind):
         return bool(stored.equals(_CODES))
-    if _is_list(kind):
-        element = _plain_type(kind.value_type)
-        if _is_string(element) or pa.types.is_integer(element):
-            possible = [_CODES] if _is_string(element) else [pa.int64(), pa.dictionary(pa.int32(), element)]
+    if is_list(kind):
+        element = plain_type(kind.value_type)
+        if is_string(element) or pa.types.is_integer(element):
+            possible = [_CODES] if is_string(element) else [pa.int64(), pa.dictionary(pa.int32(), element)]
             return pa.types.is_list(stored) and any(stored.value_type.equals(one) for one in possible)
     if pa.types.is_float16(kind):
         return bool(stored.equals(pa.float32()))

@@ -13,12 +13,14 @@ import pyarrow.compute as pc
 
 from velo import _native
 from velo.errors import FilterError, FilterTypeError, UnknownColumnError
+from velo.filters.bind import Binder
 from velo.filters.columns import FilterColumn
 from velo.filters.dicts import from_dict
 from velo.filters.native import NativeColumns, NativeFilter
-from velo.filters.program import compile_program
+from velo.filters.nodes import Join, Node, Rows, has_rows, joined, owners_of
+from velo.filters.program import program_of
 from velo.filters.text import from_text
-from velo.filters.tree import Column, Compare, Expr, refuse
+from velo.filters.tree import Column, Compare, Expr, Ids, Mask, refuse
 from velo.types import AnyArray, Int64Array
 
 __all__ = ["Columns", "FilterCompiler"]
@@ -46,6 +48,9 @@ class Columns(Protocol):
     def resident_bytes(self) -> int:
         """Memory beside the mapped files."""
 
+    def made(self, name: str, of: str) -> FilterColumn | None:
+        """A column made of a stored one (:mod:`velo.filters.made`), or None where there is none."""
+
     def table(self) -> Any:
         """All rows in placement order, as they were given."""
 
@@ -66,6 +71,8 @@ class FilterCompiler:
         The input's row of each vertex; masks need it.
     vertices_of : callable, optional
         The vertex of each of some external ids, -1 where there is none.
+    unknown_is_missing : bool
+        A column that does not exist has no values, instead of being an error.
     """
 
     def __init__(
@@ -75,14 +82,21 @@ class FilterCompiler:
         *,
         rows: Callable[[], AnyArray] | None = None,
         vertices_of: Callable[[Any], Int64Array] | None = None,
+        unknown_is_missing: bool = False,
     ) -> None:
         self._row_count = row_count
         self._store = store
         self._rows = rows
         self._vertices_of = vertices_of
         self._lock = threading.Lock()
-        self._programs: OrderedDict[Any, bytes] = OrderedDict()
-        self._kept: OrderedDict[bytes, NativeFilter] = OrderedDict()
+        self._binder = Binder(
+            {} if store is None else store.filter_columns,
+            None if store is None else store.made,
+            self._rows_of,
+            unknown_is_missing=unknown_is_missing,
+        )
+        self._programs: OrderedDict[Any, Any] = OrderedDict()
+        self._kept: OrderedDict[Any, NativeFilter] = OrderedDict()
         self._added = 0
 
     def compile(self, condition: Any) -> NativeFilter:
@@ -110,7 +124,7 @@ class FilterCompiler:
             return self._compiled(condition)
         if isinstance(condition, pc.Expression):
             return self._evaluated(condition)
-        return self._listed(condition)
+        return self._masked(self._listed(condition))
 
     @property
     def store(self) -> Columns | None:
@@ -155,14 +169,21 @@ class FilterCompiler:
             program = self._programs.get(key)
             if program is not None:
                 self._programs.move_to_end(key)
+        node: Node | None = None
         if program is None:
-            program = compile_program(expr, {} if self._store is None else self._store.filter_columns)
+            node = self._binder.bind(expr)
+            if has_rows(node):  # what a caller listed is as large as the index: not kept
+                return self._masked(self._passing(node))
+            # What is made of columns has no program of its own.
+            program = program_of(node) if owners_of(node) <= {None} else ("made", key)
         with self._lock:
             made = self._kept.get(program)
             if made is not None:
                 self._kept.move_to_end(program)
-        if made is None:
+        if made is None and isinstance(program, bytes):
             made = self._from_program(program)
+        elif made is None:
+            made = self._masked(self._passing(self._binder.bind(expr) if node is None else node))
         with self._lock:
             made = self._kept.setdefault(program, made)  # another thread may have been first
             self._programs[key] = program
@@ -174,12 +195,44 @@ class FilterCompiler:
                     kept.popitem(last=False)
         return made
 
-    def _from_program(self, program: bytes) -> NativeFilter:
+    def _passing(self, node: Node) -> AnyArray:
+        """A bool for each vertex, by parts that the library can look at: columns of one owner at a time."""
+        if isinstance(node, Rows):
+            return node.passes
+        owners = owners_of(node)
+        if len(owners) <= 1 and not has_rows(node):
+            owner = next(iter(owners), None)
+            return self._from_program(program_of(node), owner).matches()
+        assert isinstance(node, Join)
+        whole: dict[Any, list[Node]] = {}
+        parts: list[AnyArray] = []
+        for child in node.children:
+            owners = owners_of(child)
+            if len(owners) == 1 and not has_rows(child):
+                whole.setdefault(id(next(iter(owners))), []).append(child)
+            else:
+                parts.append(self._passing(child))
+        parts += [self._passing(joined(node.every, children)) for children in whole.values()]
+        join: Any = np.logical_and if node.every else np.logical_or
+        passes: AnyArray = join.reduce(parts)
+        return passes
+
+    def _from_program(self, program: bytes, owner: NativeColumns | None = None) -> NativeFilter:
         # Without metadata only what is always or never true gets here.
-        owner = NativeColumns(self._row_count) if self._store is None else self._store.native_columns
+        if owner is None:
+            owner = NativeColumns(self._row_count) if self._store is None else self._store.native_columns
         out = _native.ffi.new("velo_filter **")
         _native.check(_native.lib.velo_filter_compile(owner.handle, program, len(program), out), "filter")
         return NativeFilter(out[0], self._row_count, owner)
+
+    def _rows_of(self, given: Ids | Mask) -> AnyArray:
+        """A bool for each vertex of what was listed in a tree."""
+        if isinstance(given, Ids):
+            return self._listed(list(given.values))
+        passes = self._listed(given.rows)
+        if not _is_mask(_array_of(given.rows)):
+            refuse(FilterTypeError, "a mask has a bool for every row; ids go into velo.ids")
+        return passes
 
     def _evaluated(self, expression: Any) -> NativeFilter:
         """A pyarrow expression, evaluated once over the columns as they were given."""
@@ -197,25 +250,26 @@ class FilterCompiler:
             refuse(FilterTypeError, f"the pyarrow expression gives {mask.type}, not bool")
         return self._masked(np.asarray(mask.fill_null(False)))
 
-    def _listed(self, given: Any) -> NativeFilter:
-        """A mask over rows, or ids."""
+    def _listed(self, given: Any) -> AnyArray:
+        """A bool for each vertex, of a mask over rows or of ids."""
         array = _array_of(given)
-        if isinstance(array, pa.Array) and pa.types.is_boolean(array.type):
-            array = np.asarray(array.fill_null(False))
-        if isinstance(array, np.ndarray) and array.dtype == bool:
+        if _is_mask(array):
+            if isinstance(array, pa.Array):
+                array = np.asarray(array.fill_null(False))
             if array.shape != (self._row_count,):
                 refuse(FilterError, f"a mask of shape {array.shape} was given for {self._row_count} rows")
             if self._rows is None:
                 refuse(
                     FilterError, "this index does not know the rows of its input, so a mask cannot be placed"
                 )
-            return self._masked(array[self._rows()])
+            placed: AnyArray = array[self._rows()]
+            return placed
         if self._vertices_of is None:
             refuse(FilterError, "this index has no ids to filter by")
         vertices = self._vertices_of(array)
         mask = np.zeros(self._row_count, bool)
         mask[vertices[vertices >= 0]] = True
-        return self._masked(mask)
+        return mask
 
     def _masked(self, mask: AnyArray) -> NativeFilter:
         bits = np.packbits(mask, bitorder="little")
@@ -223,6 +277,12 @@ class FilterCompiler:
         pointer = _native.pointer("uint8_t", bits) if len(bits) else _native.ffi.NULL
         _native.check(_native.lib.velo_filter_mask(pointer, self._row_count, out), "filter")
         return NativeFilter(out[0], self._row_count)
+
+
+def _is_mask(array: Any) -> bool:
+    if isinstance(array, pa.Array):
+        return bool(pa.types.is_boolean(array.type))
+    return bool(array.dtype == bool)
 
 
 def _array_of(given: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from fractions import Fraction
 from typing import Any, Final
@@ -29,6 +30,7 @@ _EXPECTED: Final = {
     "bool": "True or False",
     "int": "a number",
     "float": "a number",
+    "decimal": "a number",
     "string": "a str",
     "timestamp": "a datetime, a date, a numpy.datetime64 or an ISO 8601 string",
     "date": "a date, a datetime, a numpy.datetime64 or an ISO 8601 string",
@@ -50,7 +52,11 @@ def constant(column: FilterColumn, value: Any, position: str) -> Any:
     kind = column.kind
     if kind == "string" and isinstance(value, str):
         return value
-    if kind in ("int", "float") and isinstance(value, int | float) and not isinstance(value, bool):
+    if kind in ("int", "float", "decimal") and isinstance(value, int | float) and not isinstance(value, bool):
+        if kind == "decimal":
+            return _decimal(column, value)
+        if column.is_list and kind == "float":
+            return _rounded(column, value)
         return value
     if kind == "bool" and isinstance(value, bool):
         return int(value)
@@ -73,6 +79,22 @@ def constant(column: FilterColumn, value: Any, position: str) -> Any:
     return units.numerator if units.denominator == 1 else units
 
 
+def _decimal(column: FilterColumn, value: int | float) -> int | float | Fraction:
+    """In units of the last place; a float is the decimal that it is written as."""
+    if isinstance(value, float) and math.isinf(value):
+        return value
+    return Fraction(repr(value)) * Fraction(10) ** column.scale
+
+
+def _rounded(column: FilterColumn, value: int | float) -> float | int:
+    """The float of the width of a list's elements that stands for a Python float."""
+    if column.float_bits == 64 or not isinstance(value, float):
+        return value
+    with np.errstate(over="ignore"):
+        near = float(np.dtype(f"float{column.float_bits}").type(value))
+    return near if math.isfinite(near) else value
+
+
 def _shown(value: Any) -> str:
     text = repr(value)
     return f"the {type(value).__name__} {text if len(text) <= 60 else text[:60] + '…'}"
@@ -91,14 +113,13 @@ def _from_numpy(value: Any) -> int | Fraction:
 
 
 def _instant(column: FilterColumn, value: Any, position: str) -> int | Fraction | None:
-    """Nanoseconds since 1970; what has no zone is UTC where the column has one."""
-    aware = False
+    """Nanoseconds since 1970; what has no zone, of column and value, is UTC."""
     found: int | Fraction
     if isinstance(value, str):
         parsed = iso_instant(value)
         if parsed is None:
             refuse(FilterError, f"{value!r} is not an ISO 8601 date or time", position)
-        found, aware = parsed
+        found, _ = parsed
     elif isinstance(value, dt.datetime):
         aware = value.tzinfo is not None
         to_datetime64 = getattr(value, "to_datetime64", None)
@@ -113,9 +134,6 @@ def _instant(column: FilterColumn, value: Any, position: str) -> int | Fraction 
         found = _from_numpy(value)
     else:
         return None
-    if aware and column.zone is None:
-        message = f"column {column.name!r} of type {column.arrow_type} has no time zone, {_shown(value)} has"
-        refuse(FilterTypeError, message, position)
     return found
 
 

@@ -16,9 +16,14 @@ from velo.filters.tree import (
     Compare,
     CompareOp,
     Contains,
+    ElementMatch,
     Expr,
+    Ids,
     IsIn,
+    IsNotTrue,
     IsNull,
+    Leaf,
+    Like,
     Not,
     Or,
     StartsWith,
@@ -36,11 +41,28 @@ _FIELD_KEYS: Final = (
     "$between",
     "$any",
     "$all",
+    "$elemMatch",
+    "$size",
     "$starts_with",
+    "$like",
+    "$ilike",
     "$exists",
     "$not",
 )
-_TREE_KEYS: Final = ("$and", "$or", "$nor", "$not")
+_TREE_KEYS: Final = ("$and", "$or", "$nor", "$not", "$ids")
+#: Operators of MongoDB that are not here, and what is.
+_ELSEWHERE: Final = {
+    "$regex": "there are no regular expressions; $like takes % for any text and _ for one character, "
+    "$starts_with a prefix",
+    "$options": "there are no regular expressions; $ilike looks away from the case of letters",
+    "$text": "there is no index of words; $ilike: '%word%' looks into texts",
+    "$where": "conditions hold no code",
+    "$expr": "columns are compared with values; a pyarrow.compute expression compares columns",
+    "$mod": "a pyarrow.compute expression can calculate",
+    "$type": "a column has one type; $exists asks whether there is a value",
+}
+#: What the negated operators negate.
+_POSITIVE: Final = {"$ne": "$eq", "$nin": "$in"}
 #: The other form, ``{"type": "eq", "key": column, "value": value}``: its comparisons in terms of this one.
 _TYPED: Final = {name: f"${name}" for name in ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin")}
 _TYPED_COMPARISON: Final = frozenset(("type", "key", "value"))
@@ -54,10 +76,14 @@ def from_dict(conditions: Mapping[str, Any]) -> Expr:
     ----------
     conditions : mapping
         Column to value (equal) or to ``{operator: operand}``, all of which must hold; ``$and``, ``$or``,
-        ``$nor`` to a list of such mappings, ``$not`` to one. Operators: ``$eq $ne $lt $lte $gt $gte $in $nin
-        $between``, ``$any`` and ``$all`` (lists), ``$starts_with``, ``$exists``, ``$not``. A None under
-        ``$eq`` or ``$ne`` asks for null. A column whose name begins with ``$`` is written with ``$$``. Dates,
+        ``$nor`` to a list of such mappings, ``$not`` to one, ``$ids`` to a list of ids. Operators: ``$eq $ne
+        $lt $lte $gt $gte $in $nin $between``, ``$starts_with``, ``$like``, ``$ilike``, ``$exists``, ``$not``,
+        and of lists ``$any``, ``$all``, ``$elemMatch``, ``$size``. A None under ``$eq``, ``$ne``, ``$in`` or
+        ``$nin`` is a missing value. A column whose name begins with ``$`` is written with ``$$``. Dates,
         times and durations may be ISO 8601 strings.
+
+        They mean what MongoDB means: what is negated (``$ne``, ``$nin``, ``$not``, ``$nor``) passes where the
+        value is missing, and a comparison with a list holds where one of its elements meets it.
 
         Or in the manner of OpenAI's vector stores: ``{"type": "eq", "key": column, "value": value}`` with
         ``eq ne gt gte lt lte in nin``, and ``{"type": "and", "filters": [...]}`` with ``and or``. A dict with
@@ -99,11 +125,13 @@ def _read_tree(conditions: Any, position: str, depth: int) -> Expr:
             refuse(FilterTypeError, f"a key is a str, not a {type(key).__name__}", position)
         inside = f"{position}.{key}"
         if key == "$not":
-            parts.append(Not(_read_tree(operand, inside, depth + 1)))
+            parts.append(IsNotTrue(_read_tree(operand, inside, depth + 1)))
+        elif key == "$ids":
+            parts.append(_read_ids(operand, inside))
         elif key in _TREE_KEYS:
             children = _read_list(operand, key, inside, depth)
             parts.append(
-                And(children) if key == "$and" else Or(children) if key == "$or" else Not(Or(children))
+                And(children) if key == "$and" else Or(children) if key == "$or" else IsNotTrue(Or(children))
             )
         elif key.startswith("$") and not key.startswith("$$"):
             _unknown(key, _TREE_KEYS, inside)
@@ -129,6 +157,12 @@ def _read_typed(conditions: Mapping[str, Any], position: str, depth: int) -> Exp
     return _read_operator(column, _TYPED[kind], conditions["value"], f"{position}.value", depth)
 
 
+def _read_ids(operand: Any, position: str) -> Expr:
+    if isinstance(operand, str | bytes | Mapping) or not isinstance(operand, Sequence):
+        refuse(FilterTypeError, f"$ids takes a list of ids, not a {type(operand).__name__}", position)
+    return Ids(tuple(operand))
+
+
 def _read_list(operand: Any, key: str, position: str, depth: int) -> tuple[Expr, ...]:
     if isinstance(operand, str | bytes | Mapping) or not isinstance(operand, Sequence):
         refuse(FilterTypeError, f"{key} takes a list of conditions, not a {type(operand).__name__}", position)
@@ -136,7 +170,9 @@ def _read_list(operand: Any, key: str, position: str, depth: int) -> tuple[Expr,
 
 
 def _unknown(key: str, known: Sequence[str], position: str) -> NoReturn:
-    near = difflib.get_close_matches(key, known, 1, 0.5)
+    if key in _ELSEWHERE:
+        refuse(FilterError, f"{key}: {_ELSEWHERE[key]}", position)
+    near = difflib.get_close_matches(key, known, 1, 0.6)
     hint = f"did you mean {near[0]}?" if near else f"known here: {' '.join(known)}"
     refuse(FilterError, f"the operator {key!r} is unknown; {hint}", position)
 
@@ -160,22 +196,11 @@ def _read_operator(column: str, key: str, operand: Any, position: str, depth: in
     if key in ("$eq", "$ne") and operand is None:
         missing = IsNull(column, position=position)
         return missing if key == "$eq" else Not(missing)
-    if key in _COMPARE:
-        if isinstance(operand, list | tuple | set | Mapping):
-            hint = "; for one of several values use $in, for lists $any or $all" if key == "$eq" else ""
-            refuse(FilterTypeError, f"{key} takes one value, not a {type(operand).__name__}{hint}", position)
-        return Compare(column, _COMPARE[key], operand, position=position)
+    if key == "$ne":
+        return IsNotTrue(_read_operator(column, "$eq", operand, position, depth))
     if key in ("$in", "$nin"):
-        member = IsIn(column, operand, position=position)
-        return member if key == "$in" else Not(member)
-    if key in ("$any", "$all"):
-        return Contains(column, operand, "any" if key == "$any" else "all", position=position)
-    if key == "$between":
-        if isinstance(operand, str) or not isinstance(operand, Sequence) or len(operand) != 2:
-            refuse(FilterTypeError, "$between takes a list of two values", position)
-        return Between(column, operand[0], operand[1], position=position)
-    if key == "$starts_with":
-        return StartsWith(column, operand, position=position)
+        member = _read_members(column, operand, position)
+        return member if key == "$in" else IsNotTrue(member)
     if key == "$exists":
         if not isinstance(operand, bool):
             refuse(FilterTypeError, f"$exists takes true or false, not {operand!r}", position)
@@ -185,8 +210,109 @@ def _read_operator(column: str, key: str, operand: Any, position: str, depth: in
         if not isinstance(operand, Mapping):
             kind = type(operand).__name__
             refuse(FilterTypeError, f"$not takes a dict of operators, not a {kind}", position)
-        return Not(_read_field(column, operand, position, depth + 1))
-    _unknown(key, _FIELD_KEYS, position)
+        return IsNotTrue(_read_field(column, operand, position, depth + 1))
+    if key == "$size":
+        return _read_size(column, operand, position)
+    if key == "$elemMatch":
+        return _read_element(column, operand, position)
+    leaf = _read_leaf(column, key, operand, position)
+    if leaf is None:
+        _unknown(key, _FIELD_KEYS, position)
+    return leaf
+
+
+def _read_leaf(column: str, key: str, operand: Any, position: str, of: Any = "value") -> Leaf | None:
+    """A condition without negation; None where `key` is no such operator."""
+    if key in _COMPARE:
+        if isinstance(operand, list | tuple | set | Mapping):
+            hint = "; for one of several values use $in, for lists $any or $all" if key == "$eq" else ""
+            refuse(FilterTypeError, f"{key} takes one value, not a {type(operand).__name__}{hint}", position)
+        return Compare(column, _COMPARE[key], operand, position=position, of=of)
+    if key == "$in":
+        return IsIn(column, operand, position=position, of=of)
+    if key == "$between":
+        if isinstance(operand, str) or not isinstance(operand, Sequence) or len(operand) != 2:
+            refuse(FilterTypeError, "$between takes a list of two values", position)
+        return Between(column, operand[0], operand[1], position=position, of=of)
+    if of == "length":
+        return None
+    if key in ("$any", "$all"):
+        return Contains(column, operand, "any" if key == "$any" else "all", position=position)
+    if key == "$starts_with":
+        return StartsWith(column, operand, position=position)
+    if key in ("$like", "$ilike"):
+        return Like(column, operand, key == "$ilike", position=position)
+    return None
+
+
+def _read_members(column: str, operand: Any, position: str) -> Expr:
+    """One of some values; None among them is a missing one."""
+    if isinstance(operand, list | tuple) and any(value is None for value in operand):
+        there = tuple(value for value in operand if value is not None)
+        missing = IsNull(column, position=position)
+        return Or((IsIn(column, there, position=position), missing)) if there else missing
+    return IsIn(column, operand, position=position)
+
+
+def _read_size(column: str, operand: Any, position: str) -> Expr:
+    """The length of a list: a number, or operators on it."""
+    tests = operand if isinstance(operand, Mapping) else {"$eq": operand}
+    if not tests:
+        refuse(FilterError, f"no operator is given for the length of column {column!r}", position)
+    parts: list[Expr] = []
+    for key, value in tests.items():
+        if key in ("$ne", "$nin", "$not"):
+            inside = value if key == "$not" else {_POSITIVE[key]: value}
+            if not isinstance(inside, Mapping):
+                refuse(
+                    FilterTypeError,
+                    f"$not takes a dict of operators, not a {type(inside).__name__}",
+                    position,
+                )
+            parts.append(IsNotTrue(_read_size(column, inside, f"{position}.{key}")))
+            continue
+        leaf = _read_leaf(column, key, value, f"{position}.{key}" if tests is operand else position, "length")
+        if leaf is None:
+            _unknown(key, (*_COMPARE, "$in", "$nin", "$between", "$not"), f"{position}.{key}")
+        parts.append(leaf)
+    return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+
+def _read_element(column: str, operand: Any, position: str) -> Expr:
+    """Operators that one and the same element of a list meets."""
+    if not isinstance(operand, Mapping) or not operand:
+        refuse(FilterTypeError, "$elemMatch takes a dict of operators on an element", position)
+    tests: list[tuple[Leaf, bool]] = []
+    for key, value in operand.items():
+        inside = f"{position}.{key}"
+        if key == "$not" and isinstance(value, Mapping):
+            tests += [
+                (_element_test(column, name, one, f"{inside}.{name}"), True) for name, one in value.items()
+            ]
+        else:
+            positive = _POSITIVE.get(key, str(key))
+            tests.append((_element_test(column, positive, value, inside), key in _POSITIVE))
+    return ElementMatch(column, tuple(tests), position=position)
+
+
+def _element_test(column: str, key: str, operand: Any, position: str) -> Leaf:
+    leaf = None if key in ("$any", "$all", "$ne") else _read_leaf(column, key, operand, position)
+    if leaf is None:
+        known = (
+            "$eq",
+            "$ne",
+            "$lt",
+            "$lte",
+            "$gt",
+            "$gte",
+            "$in",
+            "$nin",
+            "$between",
+            "$starts_with",
+            "$like",
+        )
+        _unknown(key, known, position)
+    return leaf
 
 
 def to_json(expr: Expr) -> str:

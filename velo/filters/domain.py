@@ -18,8 +18,12 @@ from fractions import Fraction
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import pyarrow.compute
 
 __all__ = ["Domain", "FloatSpace", "Intervals", "Number", "RankSpace", "Space", "WholeSpace"]
+
+# The stubs know fewer types of arrays than there are here.
+pc: Any = pyarrow.compute
 
 Interval: TypeAlias = tuple[int, int]
 #: Ascending, disjoint, not adjacent; both ends included.
@@ -139,6 +143,12 @@ class RankSpace:
         heads = _Decoded(self.dictionary, len(prefix))
         first, end = bisect.bisect_left(heads, prefix), bisect.bisect_right(heads, prefix)
         return ((first, end - 1),) if first < end else ()
+
+    def with_form(self, pattern: str, any_case: bool) -> Intervals:
+        """The strings that a pattern of LIKE fits."""
+        fits = pc.match_like(self.dictionary, pattern, ignore_case=any_case)
+        found = np.flatnonzero(np.asarray(fits)).tolist()
+        return normal((rank, rank) for rank in found)
 
     def ranks(self, values: Iterable[Any]) -> Iterator[int]:
         """The ranks of those `values` that the dictionary has."""

@@ -1,113 +1,31 @@
-"""From a tree of conditions to the byte code that the library runs (drawn in docs/FORMAT.md).
-
-The tree is checked against the columns, ``~`` is moved to the leaves (De Morgan's laws hold in three-valued
-logic; from there on only "true" matters), and conditions on one column are merged into one set of values.
-What comes out is the same for all trees that differ only in how they are written.
-"""
+"""The byte code that the library runs (drawn in docs/FORMAT.md), written from a filter bound to columns."""
 
 from __future__ import annotations
 
-import difflib
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from velo.errors import FilterError, FilterTypeError, UnknownColumnError
+from velo.errors import FilterError
+from velo.filters.bind import Binder
 from velo.filters.columns import FilterColumn, NativeType
-from velo.filters.constants import constant
-from velo.filters.domain import Domain, Intervals, RankSpace, WholeSpace, cardinality, complement, normal
-from velo.filters.tree import (
-    And,
-    Between,
-    Compare,
-    Contains,
-    Expr,
-    IsIn,
-    IsNull,
-    Not,
-    Or,
-    StartsWith,
-    refuse,
-)
+from velo.filters.domain import Domain, Intervals, cardinality, complement
+from velo.filters.nodes import Fixed, Held, Join, ListNull, Node, Scalar
+from velo.filters.tree import Expr
+from velo.filters.values import refuse
 
-__all__ = ["compile_program"]
+__all__ = ["compile_program", "program_of"]
 
 _MAGIC: Final = b"VFLT"
 _VERSION: Final = 1
 _INSTRUCTIONS_MAX: Final = 4096
-_CONTAINS_ALL_MAX: Final = 1024
 #: Up to so many values a set is written out; beyond, as ranges where those are fewer.
 _SET_MAX: Final = 4096
-#: From so many strings on they are looked up all at once.
-_BULK: Final = 64
 
 _RANGE, _IN_SET, _IS_NULL, _CONTAINS_ANY, _CONTAINS_ALL = range(1, 6)
 _ALWAYS, _NEVER, _ALL, _ANY, _NOT = range(6, 11)
-
-
-# ---- conditions without `not`: "true" is all that matters
-
-
-@dataclass(frozen=True, slots=True)
-class _Fixed:
-    value: bool
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return (0, self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Scalar:
-    column: FilterColumn
-    domain: Domain
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        domain = self.domain
-        return (1, self.column.name, domain.null, domain.nan, domain.intervals)
-
-
-@dataclass(frozen=True, slots=True)
-class _ListNull:
-    column: FilterColumn
-    null: bool
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return (2, self.column.name, self.null)
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """The list holds all (or any) of the values; negated: it is valid and does not."""
-
-    column: FilterColumn
-    every: bool
-    values: tuple[int, ...]
-    negated: bool
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return (3, self.column.name, self.every, self.negated, self.values)
-
-
-@dataclass(frozen=True, slots=True)
-class _Join:
-    every: bool
-    children: tuple[_Node, ...]
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return (4, self.every, tuple(child.key for child in self.children))
-
-
-_Node: TypeAlias = _Fixed | _Scalar | _ListNull | _Held | _Join
 
 
 def compile_program(expr: Expr, columns: Mapping[str, FilterColumn]) -> bytes:
@@ -118,256 +36,12 @@ def compile_program(expr: Expr, columns: Mapping[str, FilterColumn]) -> bytes:
     UnknownColumnError, FilterTypeError, FilterError
         With the position in the filter.
     """
-    return _Writer().program(_Binder(columns).bind(expr, False, "$"))
+    return program_of(Binder(columns).bind(expr))
 
 
-class _Binder:
-    def __init__(self, columns: Mapping[str, FilterColumn]) -> None:
-        self._columns = columns
-
-    def bind(self, expr: Expr, negated: bool, position: str) -> _Node:
-        match expr:
-            case Not(child):
-                return self.bind(child, not negated, f"{position}.$not")
-            case And(children) | Or(children):
-                every = isinstance(expr, And) != negated
-                inside = f"{position}.${'and' if isinstance(expr, And) else 'or'}"
-                bound = [self.bind(child, negated, f"{inside}[{at}]") for at, child in enumerate(children)]
-                return _join(every, bound)
-        assert isinstance(expr, Compare | Between | IsIn | IsNull | StartsWith | Contains)
-        place = expr.position or f"{position}.{expr.column}"
-        column = self._column(expr.column, place)
-        if isinstance(expr, IsNull):
-            return _null_test(column, negated)
-        if isinstance(expr, Contains):
-            return _held(column, expr, negated, place)
-        if column.is_list:
-            hint = "ask with contains_any or contains_all ($any, $all)"
-            refuse(
-                FilterTypeError,
-                f"column {column.name!r} of type {column.arrow_type} holds lists; {hint}",
-                place,
-            )
-        domain = Domain(_intervals(column, expr, place))
-        if isinstance(expr, Compare) and expr.op == "ne":
-            negated = not negated
-        return _scalar(column, domain.negated(column.space, column.has_nan) if negated else domain)
-
-    def _column(self, name: str, position: str) -> FilterColumn:
-        column = self._columns.get(name)
-        if column is None:
-            near = difflib.get_close_matches(name, self._columns, 1)
-            known = (
-                ", ".join(map(repr, list(self._columns)[:20])) or "none: the index was built without metadata"
-            )
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {known}"
-            refuse(UnknownColumnError, f"there is no column {name!r}; {hint}", position)
-        if column.native_type is None:
-            message = (
-                f"column {name!r} of type {column.arrow_type} is returned with hits but cannot be filtered on"
-            )
-            refuse(FilterTypeError, message, position)
-        return column
-
-
-def _null_test(column: FilterColumn, negated: bool) -> _Node:
-    if not column.has_nulls:
-        return _Fixed(negated)
-    if column.is_list:
-        return _ListNull(column, not negated)
-    if negated:
-        full: Intervals = ((column.space.low, column.space.high),)
-        return _scalar(column, Domain(full if column.space.high >= column.space.low else (), column.has_nan))
-    return _scalar(column, Domain((), null=True))
-
-
-def _intervals(column: FilterColumn, expr: Compare | Between | IsIn | StartsWith, place: str) -> Intervals:
-    space = column.space
-    match expr:
-        case StartsWith(prefix=prefix):
-            if not isinstance(space, RankSpace):
-                refuse(
-                    FilterTypeError,
-                    f"column {column.name!r} of type {column.arrow_type} has no strings",
-                    place,
-                )
-            return space.with_prefix(prefix)
-        case IsIn(values=values):
-            return normal((rank, rank) for rank in _ranks(column, _constants(column, values, place)))
-        case Between(low=low, high=high):
-            first, last = constant(column, low, place), constant(column, high, place)
-            _ordered(column, place)
-            return normal([(space.ceil(first), space.floor(last))])
-    value = constant(column, expr.value, place)
-    if expr.op not in ("eq", "ne"):
-        _ordered(column, place)
-    match expr.op:
-        case "eq" | "ne":
-            pair = (space.ceil(value), space.floor(value))
-        case "ge":
-            pair = (space.ceil(value), space.high)
-        case "gt":
-            pair = (space.floor(value) + 1, space.high)
-        case "le":
-            pair = (space.low, space.floor(value))
-        case "lt":
-            pair = (space.low, space.ceil(value) - 1)
-    return normal([pair])
-
-
-def _constants(column: FilterColumn, values: tuple[Any, ...], place: str) -> list[Any]:
-    kinds = set(map(type, values))
-    if (column.kind == "int" and kinds <= {int}) or (column.kind == "string" and kinds <= {str}):
-        return list(values)
-    return [constant(column, value, f"{place}[{at}]") for at, value in enumerate(values)]
-
-
-def _ordered(column: FilterColumn, place: str) -> None:
-    if column.kind == "bool":
-        refuse(
-            FilterTypeError,
-            f"column {column.name!r} of type bool has no order; compare it with == or !=",
-            place,
-        )
-
-
-def _ranks(column: FilterColumn, values: list[Any]) -> list[int]:
-    """The ranks of those constants that the column's type, or its dictionary, has."""
-    space = column.space
-    if isinstance(space, RankSpace):
-        if len(values) < _BULK or column.kind != "string":
-            return list(space.ranks(values))
-        found = pc.index_in(pa.array(values, pa.large_string()), value_set=space.dictionary)
-        bulk: list[int] = np.unique(np.asarray(found.drop_null())).tolist()
-        return bulk
-    if isinstance(space, WholeSpace) and set(map(type, values)) <= {int}:
-        return [value for value in values if space.low <= value <= space.high]
-    ranks = []
-    for value in values:
-        rank = space.ceil(value)
-        if rank == space.floor(value):
-            ranks.append(rank)
-    return ranks
-
-
-def _held(column: FilterColumn, expr: Contains, negated: bool, place: str) -> _Node:
-    if not column.is_list:
-        hint = "ask with == or isin ($eq, $in)"
-        message = f"column {column.name!r} of type {column.arrow_type} holds no lists; {hint}"
-        refuse(FilterTypeError, message, place)
-    checked = _constants(column, expr.values, place)
-    found = sorted(set(_ranks(column, checked)))
-    every = expr.mode == "all"
-    valid = _null_test(column, True)
-    if every:
-        missing = len(found) < len(set(checked))
-        if missing or not found:  # a value that no list has; or nothing asked for
-            holds = not missing
-            return valid if holds != negated else _Fixed(False)
-        if len(found) > _CONTAINS_ALL_MAX:
-            refuse(FilterError, f"contains_all takes at most {_CONTAINS_ALL_MAX} values", place)
-    elif not found:
-        return valid if negated else _Fixed(False)
-    return _Held(column, every or len(found) == 1, tuple(found), negated)
-
-
-def _scalar(column: FilterColumn, domain: Domain) -> _Node:
-    if domain.is_empty:
-        return _Fixed(False)
-    space = column.space
-    whole = complement(domain.intervals, space) == () and domain.nan == column.has_nan
-    if whole and (domain.null or not column.has_nulls):
-        return _Fixed(True)
-    return _Scalar(column, domain)
-
-
-# ---- joining
-
-
-def _join(every: bool, nodes: list[_Node]) -> _Node:
-    """All (or any) of `nodes`: nested joins taken apart, a column's conditions merged, sorted, none twice."""
-    flat: list[_Node] = []
-    for node in nodes:
-        flat.extend(node.children if isinstance(node, _Join) and node.every == every else (node,))
-    merged: list[_Node] = []
-    scalars: dict[str, Domain] = {}
-    held: dict[tuple[str, bool], tuple[_Held, set[int]]] = {}
-    columns: dict[str, FilterColumn] = {}
-    for node in flat:
-        if isinstance(node, _Fixed):
-            if node.value != every:
-                return node
-        elif isinstance(node, _Scalar):
-            name = node.column.name
-            columns[name] = node.column
-            before = scalars.get(name)
-            if before is None:
-                scalars[name] = node.domain
-            else:
-                scalars[name] = before & node.domain if every else before | node.domain
-        elif isinstance(node, _Held) and _merges(node, every):
-            # "holds a" and "holds b" is "holds all of a, b"; "not any of a" and "not b" is "not any of a, b".
-            held.setdefault((node.column.name, node.negated), (node, set()))[1].update(node.values)
-        else:
-            merged.append(node)
-    for name, domain in scalars.items():
-        node = _scalar(columns[name], domain)
-        if isinstance(node, _Fixed):
-            if node.value != every:
-                return node
-        else:
-            merged.append(node)
-    for first, values in held.values():
-        merged.extend(_held_parts(first, values, every))
-    unique = _absorbed(every, {node.key: node for node in merged})
-    if unique is None:
-        return _Fixed(not every)
-    if not unique:
-        return _Fixed(every)
-    if len(unique) == 1:
-        return next(iter(unique.values()))
-    return _Join(every, tuple(unique[key] for key in sorted(unique)))
-
-
-def _absorbed(every: bool, nodes: dict[Any, _Node]) -> dict[Any, _Node] | None:
-    """`nodes` without those that say nothing beside the others; None where two of them decide the whole.
-
-    A list that holds something is valid; ``a & (a | b)`` is a, ``a | (a & b)`` is a.
-    """
-    kept: dict[Any, _Node] = {}
-    null_tests = {(node.column.name, node.null) for node in nodes.values() if isinstance(node, _ListNull)}
-    for key, node in nodes.items():
-        if isinstance(node, _ListNull):
-            if (node.column.name, not node.null) in null_tests:
-                return None
-            held = any(isinstance(one, _Held) and one.column is node.column for one in nodes.values())
-            if held and every and node.null:
-                return None
-            if held and every:
-                continue
-        elif isinstance(node, _Held):
-            if not every and (node.column.name, False) in null_tests:
-                continue
-        elif isinstance(node, _Join) and any(child.key in nodes for child in node.children):
-            continue
-        kept[key] = node
-    return kept
-
-
-def _merges(node: _Held, every: bool) -> bool:
-    wanted = every != node.negated  # which of contains_all and contains_any this join makes one of
-    return len(node.values) == 1 or node.every == wanted
-
-
-def _held_parts(first: _Held, values: set[int], every: bool) -> list[_Node]:
-    ordered = sorted(values)
-    as_all = every != first.negated
-    step = _CONTAINS_ALL_MAX if as_all else len(ordered)
-    parts = [tuple(ordered[at : at + step]) for at in range(0, len(ordered), step)]
-    return [_Held(first.column, as_all or len(part) == 1, part, first.negated) for part in parts]
-
-
-# ---- bytes
+def program_of(node: Node) -> bytes:
+    """The program of a bound filter whose columns all have one owner."""
+    return _Writer().program(node)
 
 
 class _Writer:
@@ -377,7 +51,7 @@ class _Writer:
         self._operands: list[bytes] = []
         self._operand_count = 0
 
-    def program(self, root: _Node) -> bytes:
+    def program(self, root: Node) -> bytes:
         self._node(root)
         if len(self._instructions) > _INSTRUCTIONS_MAX:
             count = len(self._instructions)
@@ -412,25 +86,31 @@ class _Writer:
             self._operands.append(operands)
         self._instructions.append(struct.pack("<BBHIQ", opcode, 0, index, count, first))
 
-    def _node(self, node: _Node) -> None:
+    def _node(self, node: Node) -> None:
         match node:
-            case _Fixed(value):
+            case Fixed(value):
                 self._put(_ALWAYS if value else _NEVER)
-            case _Scalar(column, domain):
+            case Scalar(column, domain):
                 self._domain(column, domain)
-            case _ListNull(column, null):
+            case ListNull(column, null):
                 self._put(_IS_NULL, column)
                 if not null:
                     self._put(_NOT)
-            case _Held(column, every, values, negated):
+            case Held(column, every, values, negated, null):
+                if null:
+                    self._put(_IS_NULL, column)
                 packed = np.array(values, np.int64).astype("<i8").tobytes()
                 self._put(_CONTAINS_ALL if every else _CONTAINS_ANY, column, packed)
                 if negated:
                     self._put(_NOT)
-            case _Join(every, children):
+                if null:
+                    self._put(_ANY, count=2)
+            case Join(every, children):
                 for child in children:
                     self._node(child)
                 self._put(_ALL if every else _ANY, count=len(children))
+            case _:
+                raise AssertionError("rows by number are no part of a program")
 
     def _domain(self, column: FilterColumn, domain: Domain) -> None:
         parts = 0

@@ -22,9 +22,11 @@ from velo.filters.tree import (
     Compare,
     CompareOp,
     Contains,
+    ElementMatch,
     Expr,
     IsIn,
     IsNull,
+    Like,
     Not,
     Or,
     StartsWith,
@@ -86,6 +88,10 @@ _FLIPPED: Final[dict[CompareOp, CompareOp]] = {
 _ANY: Final = ("array_contains_any", "array_has_any", "has_any", "list_has_any")
 _ALL: Final = ("array_contains_all", "array_has_all", "has_all", "list_has_all")
 _ONE: Final = ("array_contains", "array_has", "list_contains", "has")
+#: The number of a list's elements.
+_LENGTHS: Final = ("array_length", "array_size", "cardinality", "list_length", "len", "length")
+#: What may stand where a comparison has its column.
+_COLUMN_SIDE: Final = ("Column", "Any", "ArraySize", "Length", "Anonymous")
 #: Functions that sqlglot knows by a class of their own.
 _KNOWN_CLASSES: Final = {
     "ArrayContains": "array_contains",
@@ -102,8 +108,9 @@ def from_sql(text: str) -> Expr:
     ----------
     text : str
         Comparisons of a column with a literal (``= <> != < <= > >=``), ``BETWEEN``, ``IN``,
-        ``IS [NOT] NULL``, ``IS [NOT] TRUE``, ``LIKE 'prefix%'``, ``AND OR NOT`` and parentheses; a column of
-        booleans by itself;
+        ``IS [NOT] NULL``, ``IS [NOT] TRUE``, ``LIKE 'a%b_'``, ``ILIKE``, ``AND OR NOT`` and parentheses; a
+        column of booleans by itself; ``5 <= ANY(numbers)`` of some element of a list,
+        ``array_length(tags) > 2``, ``shape.x = 1`` of a field of a struct;
         ``array_contains(tags, 'a')``, ``array_contains_any(tags, ARRAY['a', 'b'])`` (or ``has_any``),
         ``array_contains_all(tags, ARRAY['a', 'b'])`` (or ``has_all``), ``starts_with(name, 'a')``. Literals:
         numbers, ``'text'``, ``TRUE``, ``DATE '2020-01-31'``, ``TIMESTAMP '2020-01-31 08:30:00'``,
@@ -278,14 +285,37 @@ class _Reader:
     def _comparison(self, node: Any, op: CompareOp) -> Expr:
         self._only(node, "this", "expression")
         left, right = _bare(node.this), _bare(node.expression)
-        if type(left).__name__ != "Column":
+        if type(left).__name__ not in _COLUMN_SIDE:
             left, right, op = right, left, _FLIPPED[op]
-        if type(left).__name__ != "Column":
+        name = type(left).__name__
+        if name not in _COLUMN_SIDE:
             raise self._wrong(node, "one side of a comparison is a column; here neither is")
-        if type(right).__name__ == "Column":
-            hint = ", and texts stand between single quotes" if right.this.quoted else ""
+        if type(right).__name__ in _COLUMN_SIDE:
+            hint = ""
+            if type(right).__name__ == "Column" and getattr(right.this, "quoted", False):
+                hint = ", and texts stand between single quotes"
             raise self._wrong(right, f"columns are compared with values, not with other columns{hint}")
-        return Compare(self._column(left), op, self._value(right, node), position=self._place(left))
+        place, value = self._place(left), self._value(right, node)
+        if name == "Column":
+            return Compare(self._column(left), op, value, position=place)
+        if name == "Any":
+            # Some element meets it; of "<>" that is one that differs.
+            column = self._column(left.this, node)
+            if op == "ne":
+                return ElementMatch(column, ((Compare(column, "eq", value), True),), position=place)
+            return Compare(column, op, value, position=place)
+        return Compare(self._measured(left, node), op, value, position=place, of="length")
+
+    def _measured(self, node: Any, near: Any) -> str:
+        """The column whose length a function asks for."""
+        given = node.expressions if type(node).__name__ == "Anonymous" else [node.this]
+        known = _function_name(node) in _LENGTHS
+        more = [one for one in (node.args.get("expression"),) if one is not None and known]
+        if not known or len(given) != 1 or any(str(one.this) != "1" for one in more):
+            raise self._wrong(
+                node, f"{_shown(node)} has no place in a comparison; array_length(column) does", near=near
+            )
+        return self._column(given[0], near)
 
     def _read_column(self, node: Any) -> Expr:
         return Compare(self._column(node), "eq", True, position=self._place(node))
@@ -307,22 +337,27 @@ class _Reader:
 
     def _read_is(self, node: Any) -> Expr:
         self._only(node, "this", "expression")
+        against = type(node.expression).__name__
+        if against == "Boolean" and type(_bare(node.this)).__name__ != "Column":
+            held = self.condition(node.this, 1)
+            return ~(held if node.expression.this else ~held).is_not_true()
         column, place = self._column(node.this, node), self._place(node)
-        against = node.expression
-        if type(against).__name__ == "Null":
+        if against == "Null":
             return IsNull(column, position=place)
-        if type(against).__name__ == "Boolean":
+        if against == "Boolean":
             # True or false, never null.
-            held = Compare(column, "eq", bool(against.this), position=place)
+            held = Compare(column, "eq", bool(node.expression.this), position=place)
             return And((held, Not(IsNull(column, position=place))))
-        raise self._wrong(against, "IS takes NULL, TRUE or FALSE", near=node)
+        raise self._wrong(node.expression, "IS takes NULL, TRUE or FALSE", near=node)
 
     def _read_like(self, node: Any) -> Expr:
         return self._like(node, None)
 
+    _read_ilike = _read_like
+
     def _read_escape(self, node: Any) -> Expr:
-        if type(node.this).__name__ != "Like":
-            raise self._wrong(node, "ESCAPE belongs to LIKE")
+        if type(node.this).__name__ not in ("Like", "ILike"):
+            raise self._wrong(node, "ESCAPE belongs to LIKE and ILIKE")
         escape = self._value(node.expression, node)
         if not isinstance(escape, str) or len(escape) != 1:
             raise self._wrong(node.expression, "ESCAPE takes one character", near=node)
@@ -334,28 +369,33 @@ class _Reader:
         pattern = self._value(node.expression, node)
         if not isinstance(pattern, str):
             raise self._wrong(node.expression, "LIKE takes a text", FilterTypeError, node)
-        prefix, wild, at = "", False, 0
-        while at < len(pattern):
-            letter = pattern[at]
-            if wild or letter == "_":
-                raise self._wrong(
-                    node.expression, "of LIKE only 'prefix%' is possible, % once and at the end", near=node
-                )
-            if escape is not None and letter == escape:
-                at += 1
-                if at == len(pattern):
+        parts = self._pattern(node, pattern, escape)
+        form = "".join(_escaped(text) if literal else text for text, literal in parts)
+        if type(node).__name__ == "ILike":
+            return _negated(node, Like(column, form, True, position=place))
+        wild = [text for text, literal in parts if not literal]
+        text = "".join(text for text, literal in parts if literal)
+        if not wild:
+            return _negated(node, Compare(column, "eq", text, position=place))
+        if wild == ["%"] and not parts[-1][1]:
+            return _negated(node, StartsWith(column, text, position=place))
+        return _negated(node, Like(column, form, position=place))
+
+    def _pattern(self, node: Any, pattern: str, escape: str | None) -> list[tuple[str, bool]]:
+        """The characters of a pattern, each with whether it stands for itself."""
+        parts: list[tuple[str, bool]] = []
+        letters = iter(pattern)
+        for letter in letters:
+            if letter == escape:
+                taken = next(letters, None)
+                if taken is None:
                     raise self._wrong(
                         node.expression, "the pattern ends after its escape character", near=node
                     )
-                prefix += pattern[at]
-            elif letter == "%":
-                wild = True
+                parts.append((taken, True))
             else:
-                prefix += letter
-            at += 1
-        if wild:
-            return _negated(node, StartsWith(column, prefix, position=place))
-        return _negated(node, Compare(column, "eq", prefix, position=place))
+                parts.append((letter, letter not in "%_"))
+        return parts
 
     def _function(self, node: Any, name: str) -> Expr:
         if type(node).__name__ == "Anonymous":
@@ -388,15 +428,10 @@ class _Reader:
         node = _bare(node)
         if type(node).__name__ != "Column":
             raise self._wrong(node, f"a column is expected, not {_shown(node)}", near=near)
-        if (
-            any(node.args.get(part) for part in ("table", "db", "catalog"))
-            or type(node.this).__name__ != "Identifier"
-        ):
-            raise self._wrong(
-                node, "there are no tables here; a column whose name holds a point stands in double quotes"
-            )
-        name: str = node.this.this
-        return name
+        parts = [part for part in (*map(node.args.get, ("catalog", "db", "table")), node.this) if part]
+        if any(type(part).__name__ != "Identifier" for part in parts):
+            raise self._wrong(node, f"a column is expected, not {_shown(node)}", near=near)
+        return ".".join(str(part.this) for part in parts)  # fields of a struct
 
     def _value(self, node: Any, near: Any) -> Any:
         node = _bare(node)
@@ -461,6 +496,11 @@ class _Reader:
                 raise self._wrong(node, f"{name.replace('_', ' ').upper()} is not possible here")
 
 
+def _escaped(letter: str) -> str:
+    """A letter that stands for itself, as :class:`Like` takes it."""
+    return f"\\{letter}" if letter in "%_\\" else letter
+
+
 def _chain(node: Any) -> list[Any]:
     """The members of ``a AND b AND c``, which sqlglot nests to the left, without following it down."""
     members: list[Any] = []
@@ -483,6 +523,11 @@ def _bare(node: Any) -> Any:
 def _negated(node: Any, expr: Expr) -> Expr:
     """`expr`, or its negation where sqlglot notes ``a NOT LIKE …`` in the node itself."""
     return ~expr if node.args.get("negate") else expr
+
+
+def _function_name(node: Any) -> str:
+    name = type(node).__name__
+    return {"ArraySize": "array_length", "Length": "length"}.get(name) or str(node.name).lower()
 
 
 def _shown(node: Any) -> str:

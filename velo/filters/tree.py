@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
-import numpy as np
-
 from velo.errors import FilterError, FilterTypeError
+from velo.filters.values import (
+    VALUES_MAX,
+    Value,
+    all_typed,
+    plain,
+    refusal,
+    refuse,
+    scalar,
+    typed,
+    values_of,
+)
+from velo.filters.wants import Want
 
 __all__ = [
     "COMPARE_KEYS",
@@ -24,14 +31,23 @@ __all__ = [
     "Compare",
     "CompareOp",
     "Contains",
+    "ElementMatch",
     "Expr",
+    "Ids",
     "IsIn",
+    "IsNotTrue",
     "IsNull",
+    "Leaf",
+    "Like",
+    "Mask",
     "Not",
     "Or",
     "StartsWith",
     "Value",
     "col",
+    "dict_key",
+    "ids",
+    "mask",
     "refusal",
     "refuse",
     "to_dict",
@@ -41,108 +57,10 @@ __all__ = [
 DEPTH_MAX: Final = 64
 #: How many conditions a tree may hold; lists of values count as one.
 NODES_MAX: Final = 4096
-#: How many values one list may hold.
-VALUES_MAX: Final = 1 << 20
 
-#: What a column is compared with.
-Value: TypeAlias = (
-    bool | int | float | str | dt.datetime | dt.date | dt.time | dt.timedelta | np.datetime64 | np.timedelta64
-)
 CompareOp: TypeAlias = Literal["eq", "ne", "lt", "le", "gt", "ge"]
 
 _SYMBOLS: Final = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-
-
-def refusal(kind: type[FilterError], message: str, position: str | None = None) -> FilterError:
-    """An error of `kind` with the place in the filter that is at fault."""
-    return kind(f"filter at {position}: {message}" if position else f"filter: {message}", argument="filter")
-
-
-def refuse(kind: type[FilterError], message: str, position: str | None = None) -> NoReturn:
-    """Raise `kind` with the place in the filter that is at fault."""
-    raise refusal(kind, message, position)
-
-
-# ---- values
-
-
-def _scalar(value: Any, position: str | None) -> Any:
-    """A value in one of the types of ``Value``; anything else is refused."""
-    if isinstance(value, str):
-        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-            refuse(FilterError, "the text holds half a surrogate pair, so it is not UTF-8", position)
-        return str(value)
-    if isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        if math.isnan(value):
-            refuse(FilterError, "NaN compares with nothing, not even with itself", position)
-        return float(value)
-    if value is None:
-        refuse(
-            FilterTypeError, "None compares with nothing; ask with is_null() or {'$exists': false}", position
-        )
-    if isinstance(value, dt.datetime | dt.date | dt.time | dt.timedelta):
-        if value != value:  # pandas.NaT
-            refuse(FilterError, "NaT compares with nothing; ask with is_null()", position)
-        return value
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        if np.isnat(value):
-            refuse(FilterError, "NaT compares with nothing; ask with is_null()", position)
-        return value
-    if isinstance(value, np.generic):
-        return _scalar(value.item(), position)
-    if isinstance(value, decimal.Decimal):
-        if not value.is_finite():
-            return _scalar(float(value), position)
-        return int(value) if value == value.to_integral_value() else float(value)
-    as_py = getattr(value, "as_py", None)  # a pyarrow scalar
-    if callable(as_py):
-        return _scalar(as_py(), position)
-    refuse(FilterTypeError, f"a {type(value).__name__} is not a value to compare with", position)
-
-
-def _values(values: Any, position: str | None, what: str) -> tuple[Value, ...]:
-    to_pylist = getattr(values, "to_pylist", None)  # an Arrow array
-    if callable(to_pylist):
-        values = to_pylist()
-    elif isinstance(values, np.ndarray):
-        if values.ndim != 1:
-            refuse(FilterTypeError, f"{what} takes a flat list, not one of shape {values.shape}", position)
-        # datetime64 stays: as Python objects nanoseconds would become plain integers.
-        values = list(values) if values.dtype.kind in "mM" else values.tolist()
-    elif isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        refuse(FilterTypeError, f"{what} takes a list of values, not a {type(values).__name__}", position)
-    values = list(values)
-    if len(values) <= VALUES_MAX and set(map(type, values)) == {int}:
-        return tuple(values)
-    checked = []
-    for at, value in enumerate(values):
-        if at == VALUES_MAX:
-            refuse(FilterError, f"{what} takes at most {VALUES_MAX} values", position)
-        checked.append(_scalar(value, f"{position}[{at}]" if position else f"{what}[{at}]"))
-    return tuple(checked)
-
-
-def _typed(value: Any) -> tuple[str, Any]:
-    """A key that tells 1, 1.0 and True apart."""
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        return str(value.dtype), value.view(np.int64).item()
-    if isinstance(
-        value, dt.datetime | dt.time
-    ):  # equal instants in two zones are equal, yet not the same filter
-        return type(value).__name__, value.isoformat()
-    return type(value).__name__, value
-
-
-def _all_typed(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    kinds = set(map(type, values))
-    if kinds <= {int} or kinds <= {str}:
-        return (*map(str, kinds), values)
-    return tuple(map(_typed, values))
-
-
-# ---- the tree
 
 
 class Expr:
@@ -180,14 +98,40 @@ class Expr:
             "not, put comparisons in parentheses, and .between(a, b) in place of a < col < b",
         )
 
+    def is_not_true(self) -> Expr:
+        """Pass rows for which the condition is false or null.
+
+        That is what ``$not`` means in a dict and ``IS NOT TRUE`` in SQL. ``~`` keeps null null.
+
+        Returns
+        -------
+        Expr
+
+        Examples
+        --------
+        >>> is_five = velo.col("label") == 5
+        >>> index.count(is_five) + index.count(is_five.is_not_true()) == len(index)
+        True
+        """
+        return IsNotTrue(self)
+
     def to_dict(self) -> dict[str, Any]:
-        """Write the condition as a dict of plain JSON values. :func:`velo.filters.from_dict` reads it back.
+        """Write a dict of plain JSON values that passes the same rows.
+
+        :func:`velo.filters.from_dict` reads it.
+
+        Dicts have two-valued logic, so nulls are written out: ``~(col("x") == 1)`` becomes
+        ``{"x": {"$ne": 1, "$exists": True}}``.
 
         Returns
         -------
         dict
         """
-        return to_dict(self)
+        return self.written(Want.TRUE)
+
+    def written(self, want: Want) -> dict[str, Any]:
+        """The rows that `want` asks for, as a dict."""
+        raise NotImplementedError
 
 
 def _expr(other: Any) -> Expr:
@@ -195,7 +139,7 @@ def _expr(other: Any) -> Expr:
         return other
     if isinstance(other, Column):
         return Compare(other.name, "eq", True)
-    refuse(FilterTypeError, f"a condition combines with conditions, not with a {type(other).__name__}")
+    raise refusal(FilterTypeError, f"a condition combines with conditions, not with a {type(other).__name__}")
 
 
 def _joined(kind: type[And] | type[Or], left: Expr, right: Expr) -> tuple[Expr, ...]:
@@ -218,12 +162,16 @@ def _measure(node: Expr, children: tuple[Expr, ...]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Leaf(Expr):
-    """A condition on one column."""
+class Leaf(Expr):
+    """A condition on one column.
+
+    On a column of lists it holds where any element meets it; with ``of="length"`` it is about their number.
+    """
 
     column: str
     #: Where it stood in the dict that it was read from, for errors.
     position: str | None = field(default=None, repr=False, kw_only=True)
+    of: Literal["value", "length"] = field(default="value", repr=False, kw_only=True)
     depth = 1
     nodes = 1
 
@@ -235,9 +183,38 @@ class _Leaf(Expr):
                 self.position,
             )
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.says if self.of == "value" else (self.of, *self.says)
+
+    @property
+    def says(self) -> tuple[Any, ...]:
+        """The key but for what it is of."""
+        raise NotImplementedError
+
+    def operator(self) -> tuple[str, Any]:
+        """How dicts write it: operator and operand."""
+        raise NotImplementedError
+
+    def written(self, want: Want) -> dict[str, Any]:
+        operator, operand = self.operator()
+        if want.positive:
+            tested = {operator: operand}
+        else:
+            opposite = _OPPOSITE.get(operator)
+            tested = {opposite: operand} if opposite else {"$not": {operator: operand}}
+        if self.of == "length":
+            tested = {"$size": tested}
+        column = dict_key(self.column)
+        if want in (Want.TRUE, Want.NOT_TRUE):
+            return {column: tested}
+        if want is Want.FALSE:
+            return {column: {**tested, "$exists": True}}
+        return {"$or": [{column: tested}, {column: {"$exists": False}}]}
+
 
 @dataclass(frozen=True, eq=False)
-class Compare(_Leaf):
+class Compare(Leaf):
     """``column op value``."""
 
     op: CompareOp
@@ -246,16 +223,24 @@ class Compare(_Leaf):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(
-            self, "value", _scalar(self.value, self.position or f"{self.column} {_SYMBOLS[self.op]}")
+            self, "value", scalar(self.value, self.position or f"{self.column} {_SYMBOLS[self.op]}")
         )
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        return ("compare", self.column, self.op, _typed(self.value))
+    def says(self) -> tuple[Any, ...]:
+        return ("compare", self.column, self.op, typed(self.value))
+
+    def operator(self) -> tuple[str, Any]:
+        return COMPARE_KEYS[self.op], plain(self.value)
+
+    def written(self, want: Want) -> dict[str, Any]:
+        if self.op == "ne":  # null where the value is, as in SQL
+            return replace(self, op="eq").written(want.of_not)
+        return super().written(want)
 
 
 @dataclass(frozen=True, eq=False)
-class Between(_Leaf):
+class Between(Leaf):
     """``low <= column <= high``."""
 
     low: Value
@@ -264,57 +249,96 @@ class Between(_Leaf):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("low", "high"):
-            checked = _scalar(getattr(self, name), self.position or f"{self.column}.between")
+            checked = scalar(getattr(self, name), self.position or f"{self.column}.between")
             object.__setattr__(self, name, checked)
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        return ("between", self.column, _typed(self.low), _typed(self.high))
+    def says(self) -> tuple[Any, ...]:
+        return ("between", self.column, typed(self.low), typed(self.high))
+
+    def operator(self) -> tuple[str, Any]:
+        return "$between", [plain(self.low), plain(self.high)]
 
 
 @dataclass(frozen=True, eq=False)
-class IsIn(_Leaf):
+class IsIn(Leaf):
     """``column`` is one of ``values``; no row passes an empty list."""
 
     values: tuple[Value, ...]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "values", _values(self.values, self.position, f"{self.column}.isin"))
+        object.__setattr__(self, "values", values_of(self.values, self.position, f"{self.column}.isin"))
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        return ("isin", self.column, _all_typed(self.values))
+    def says(self) -> tuple[Any, ...]:
+        return ("isin", self.column, all_typed(self.values))
+
+    def operator(self) -> tuple[str, Any]:
+        return "$in", [plain(value) for value in self.values]
 
 
 @dataclass(frozen=True, eq=False)
-class IsNull(_Leaf):
+class IsNull(Leaf):
     """``column`` is null."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def says(self) -> tuple[Any, ...]:
         return ("is_null", self.column)
+
+    def written(self, want: Want) -> dict[str, Any]:
+        return {dict_key(self.column): {"$exists": not want.positive}}
 
 
 @dataclass(frozen=True, eq=False)
-class StartsWith(_Leaf):
+class StartsWith(Leaf):
     """``column``, a string, begins with ``prefix``."""
 
     prefix: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.prefix, str):
-            kind = type(self.prefix).__name__
-            refuse(FilterTypeError, f"{self.column}.starts_with takes a str, not a {kind}", self.position)
+        _check_text(self, self.prefix, "starts_with")
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def says(self) -> tuple[Any, ...]:
         return ("starts_with", self.column, self.prefix)
+
+    def operator(self) -> tuple[str, Any]:
+        return "$starts_with", self.prefix
 
 
 @dataclass(frozen=True, eq=False)
-class Contains(_Leaf):
+class Like(Leaf):
+    """``column``, a string, has the form of ``pattern``: ``%`` is any text, ``_`` one character.
+
+    A backslash takes the next character for itself.
+    """
+
+    pattern: str
+    any_case: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_text(self, self.pattern, "like")
+
+    @property
+    def says(self) -> tuple[Any, ...]:
+        return ("like", self.column, self.pattern, self.any_case)
+
+    def operator(self) -> tuple[str, Any]:
+        return "$ilike" if self.any_case else "$like", self.pattern
+
+
+def _check_text(leaf: Leaf, text: Any, name: str) -> None:
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        refuse(FilterTypeError, f"{leaf.column}.{name} takes a str, not a {kind}", leaf.position)
+    scalar(text, leaf.position or f"{leaf.column}.{name}")
+
+
+@dataclass(frozen=True, eq=False)
+class Contains(Leaf):
     """The list in ``column`` holds any, or all, of ``values``; its null elements count for nothing."""
 
     values: tuple[Value, ...]
@@ -323,11 +347,86 @@ class Contains(_Leaf):
     def __post_init__(self) -> None:
         super().__post_init__()
         what = f"{self.column}.contains_{self.mode}"
-        object.__setattr__(self, "values", _values(self.values, self.position, what))
+        object.__setattr__(self, "values", values_of(self.values, self.position, what))
+
+    @property
+    def says(self) -> tuple[Any, ...]:
+        return ("contains", self.mode, self.column, all_typed(self.values))
+
+    def operator(self) -> tuple[str, Any]:
+        return f"${self.mode}", [plain(value) for value in self.values]
+
+
+@dataclass(frozen=True, eq=False)
+class ElementMatch(Leaf):
+    """One element of the list in ``column`` meets all of ``tests``, each a leaf and whether it is negated."""
+
+    tests: tuple[tuple[Leaf, bool], ...]
+
+    @property
+    def says(self) -> tuple[Any, ...]:
+        return ("element", self.column, *((leaf.key, negated) for leaf, negated in self.tests))
+
+    def operator(self) -> tuple[str, Any]:
+        written: dict[str, Any] = {}
+        for leaf, negated in self.tests:
+            operator, operand = leaf.operator()
+            opposite = _OPPOSITE.get(operator)
+            if not negated:
+                written[operator] = operand
+            elif opposite:
+                written[opposite] = operand
+            else:
+                written["$not"] = {**written.get("$not", {}), operator: operand}
+        return "$elemMatch", written
+
+
+class _TwoValued(Expr):
+    """A condition that is true or false of every row."""
+
+    __slots__ = ()
+
+    def written(self, want: Want) -> dict[str, Any]:
+        return self.plain() if want.positive else {"$not": self.plain()}
+
+    def plain(self) -> dict[str, Any]:
+        """The dict of the rows where it is true."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Ids(_TwoValued):
+    """The row has one of these ids of the index; unknown ones match nothing."""
+
+    values: tuple[int, ...] | tuple[str, ...]
+    depth = 1
+    nodes = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", values_of(self.values, None, "ids"))
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return ("contains", self.mode, self.column, _all_typed(self.values))
+        return ("ids", all_typed(self.values))
+
+    def plain(self) -> dict[str, Any]:
+        return {"$ids": list(self.values)}
+
+
+@dataclass(frozen=True, eq=False)
+class Mask(_TwoValued):
+    """A bool for every row of the input, in its order."""
+
+    rows: Any
+    depth = 1
+    nodes = 1
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return ("mask", id(self.rows))
+
+    def plain(self) -> dict[str, Any]:
+        refuse(FilterError, "a mask cannot be written as a dict; ids can, as {'$ids': [...]}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,6 +444,9 @@ class And(Expr):
     def key(self) -> tuple[Any, ...]:
         return ("and", *(child.key for child in self.children))
 
+    def written(self, want: Want) -> dict[str, Any]:
+        return {"$and" if want.positive else "$or": [child.written(want) for child in self.children]}
+
 
 @dataclass(frozen=True, eq=False)
 class Or(Expr):
@@ -361,10 +463,13 @@ class Or(Expr):
     def key(self) -> tuple[Any, ...]:
         return ("or", *(child.key for child in self.children))
 
+    def written(self, want: Want) -> dict[str, Any]:
+        return {"$or" if want.positive else "$and": [child.written(want) for child in self.children]}
+
 
 @dataclass(frozen=True, eq=False)
 class Not(Expr):
-    """``child`` is false."""
+    """``child`` is false; null where that is."""
 
     child: Expr
     depth: int = field(default=1, init=False, repr=False)
@@ -376,6 +481,28 @@ class Not(Expr):
     @property
     def key(self) -> tuple[Any, ...]:
         return ("not", self.child.key)
+
+    def written(self, want: Want) -> dict[str, Any]:
+        return self.child.written(want.of_not)
+
+
+@dataclass(frozen=True, eq=False)
+class IsNotTrue(Expr):
+    """``child`` is false or null."""
+
+    child: Expr
+    depth: int = field(default=1, init=False, repr=False)
+    nodes: int = field(default=1, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _measure(self, (self.child,))
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return ("is_not_true", self.child.key)
+
+    def written(self, want: Want) -> dict[str, Any]:
+        return self.child.written(want.of_not_true)
 
 
 class Column:
@@ -390,36 +517,37 @@ class Column:
         Its name in the metadata.
     """
 
-    __slots__ = ("name",)
+    __slots__ = ("name", "of")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, of: Literal["value", "length"] = "value") -> None:
         if not isinstance(name, str):
             refuse(FilterTypeError, f"a column's name is a str, not a {type(name).__name__}")
         self.name = name
+        self.of = of
 
     def __repr__(self) -> str:
-        return f"col({self.name!r})"
+        return f"col({self.name!r})" + (".length" if self.of == "length" else "")
 
     def __hash__(self) -> int:
-        return hash(self.name)
+        return hash((self.name, self.of))
 
     def __eq__(self, value: object) -> Expr:  # type: ignore[override]
-        return Compare(self.name, "eq", value)  # type: ignore[arg-type]
+        return Compare(self.name, "eq", value, of=self.of)  # type: ignore[arg-type]
 
     def __ne__(self, value: object) -> Expr:  # type: ignore[override]
-        return Compare(self.name, "ne", value)  # type: ignore[arg-type]
+        return Compare(self.name, "ne", value, of=self.of)  # type: ignore[arg-type]
 
     def __lt__(self, value: Value) -> Expr:
-        return Compare(self.name, "lt", value)
+        return Compare(self.name, "lt", value, of=self.of)
 
     def __le__(self, value: Value) -> Expr:
-        return Compare(self.name, "le", value)
+        return Compare(self.name, "le", value, of=self.of)
 
     def __gt__(self, value: Value) -> Expr:
-        return Compare(self.name, "gt", value)
+        return Compare(self.name, "gt", value, of=self.of)
 
     def __ge__(self, value: Value) -> Expr:
-        return Compare(self.name, "ge", value)
+        return Compare(self.name, "ge", value, of=self.of)
 
     def isin(self, values: Iterable[Any]) -> Expr:
         """Pass rows whose value is one of some values.
@@ -438,7 +566,7 @@ class Column:
         >>> set(hits.metadata["label"].to_pylist()) <= {1, 2}
         True
         """
-        return IsIn(self.name, values)  # type: ignore[arg-type]
+        return IsIn(self.name, values, of=self.of)  # type: ignore[arg-type]
 
     def between(self, low: Value, high: Value) -> Expr:
         """Pass rows whose value lies between two values, both included.
@@ -456,7 +584,7 @@ class Column:
         >>> index.explain(query, filter=velo.col("price").between(0.2, 0.4)).matches
         438
         """
-        return Between(self.name, low, high)
+        return Between(self.name, low, high, of=self.of)
 
     def is_null(self) -> Expr:
         """Pass rows that have no value.
@@ -529,6 +657,45 @@ class Column:
         """
         return StartsWith(self.name, prefix)
 
+    def like(self, pattern: str) -> Expr:
+        """Pass rows whose string has a form.
+
+        Parameters
+        ----------
+        pattern : str
+            ``%`` is any text, ``_`` one character.
+
+        Returns
+        -------
+        Expr
+
+        Examples
+        --------
+        >>> hits = index.search(query, k=3, filter=velo.col("brand").like("%-0_"), return_metadata=["brand"])
+        >>> all(brand < "brand-10" for brand in hits.metadata["brand"].to_pylist())
+        True
+        """
+        return Like(self.name, pattern)
+
+    def ilike(self, pattern: str) -> Expr:
+        """Pass rows whose string has a form, whatever the case of its letters.
+
+        Parameters
+        ----------
+        pattern : str
+            As for :meth:`like`.
+
+        Returns
+        -------
+        Expr
+        """
+        return Like(self.name, pattern, True)
+
+    @property
+    def length(self) -> Column:
+        """How many elements the list has, to be compared: ``col("tags").length >= 2``."""
+        return Column(self.name, "length")
+
     def __and__(self, other: Expr | Column) -> Expr:
         return _expr(self) & other
 
@@ -566,6 +733,41 @@ def col(name: str) -> Column:
     return Column(name)
 
 
+def ids(values: Iterable[Any]) -> Expr:
+    """Pass rows with some ids. It joins with conditions.
+
+    Parameters
+    ----------
+    values : array-like of the index's kind of id
+        Ids that no row has match nothing.
+
+    Returns
+    -------
+    Expr
+
+    Examples
+    --------
+    >>> velo.ids([3, 5]) & (velo.col("year") >= 2020)
+    And(children=(Ids(values=(3, 5)), Compare(column='year', op='ge', value=2020)))
+    """
+    return Ids(values)  # type: ignore[arg-type]
+
+
+def mask(rows: Any) -> Expr:
+    """Pass rows where an array of bools is true. It joins with conditions.
+
+    Parameters
+    ----------
+    rows : array-like of bool
+        One for every row that the index was built from, in that order.
+
+    Returns
+    -------
+    Expr
+    """
+    return Mask(rows)
+
+
 # ---- the tree as plain values
 
 #: How the dicts write each comparison.
@@ -577,6 +779,8 @@ COMPARE_KEYS: Final[dict[CompareOp, str]] = {
     "gt": "$gt",
     "ge": "$gte",
 }
+#: Operators that dicts have a negation of; it passes rows without a value, too.
+_OPPOSITE: Final = {"$eq": "$ne", "$in": "$nin"}
 
 
 def to_dict(expr: Expr) -> dict[str, Any]:
@@ -595,52 +799,9 @@ def to_dict(expr: Expr) -> dict[str, Any]:
     >>> velo.filters.to_dict(velo.col("year") >= 2020)
     {'year': {'$gte': 2020}}
     """
-    match expr:
-        case And(children):
-            return {"$and": [to_dict(child) for child in children]}
-        case Or(children):
-            return {"$or": [to_dict(child) for child in children]}
-        case Not(IsNull(column)):
-            return {_key(column): {"$exists": True}}
-        case Not(IsIn(column, values=values)):
-            return {_key(column): {"$nin": [_plain(value) for value in values]}}
-        case Not(child):
-            return {"$not": to_dict(child)}
-        case Compare(column, op=op, value=value):
-            return {_key(column): {COMPARE_KEYS[op]: _plain(value)}}
-        case Between(column, low=low, high=high):
-            return {_key(column): {"$between": [_plain(low), _plain(high)]}}
-        case IsIn(column, values=values):
-            return {_key(column): {"$in": [_plain(value) for value in values]}}
-        case IsNull(column):
-            return {_key(column): {"$exists": False}}
-        case StartsWith(column, prefix=prefix):
-            return {_key(column): {"$starts_with": prefix}}
-        case Contains(column, values=values, mode=mode):
-            return {_key(column): {f"${mode}": [_plain(value) for value in values]}}
-    raise AssertionError(expr)
+    return expr.to_dict()
 
 
-def _key(column: str) -> str:
+def dict_key(column: str) -> str:
+    """A column's name as dicts write it."""
     return f"${column}" if column.startswith("$") else column
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.datetime64):
-        return str(np.datetime_as_string(value))
-    if isinstance(value, np.timedelta64):
-        return _seconds(int(value / np.timedelta64(1, "ns")))
-    if isinstance(value, dt.timedelta):
-        return _seconds(
-            1000 * (value // dt.timedelta(microseconds=1)) + int(getattr(value, "nanoseconds", 0))
-        )
-    if isinstance(value, dt.datetime | dt.date | dt.time):
-        return value.isoformat()
-    return value
-
-
-def _seconds(nanoseconds: int) -> str:
-    """An ISO 8601 duration in seconds, exact."""
-    whole, rest = divmod(abs(nanoseconds), 10**9)
-    fraction = f".{rest:09d}".rstrip("0") if rest else ""
-    return f"{'-' if nanoseconds < 0 else ''}PT{whole}{fraction}S"

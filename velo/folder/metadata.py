@@ -15,7 +15,9 @@ import base64
 import contextlib
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +35,7 @@ from velo.errors import (
     VeloError,
 )
 from velo.filters.columns import FilterColumn, NativeType, check_stored, describe, encode, restore
+from velo.filters.made import can_be_filtered, made_column
 from velo.filters.native import NativeColumns
 from velo.folder.manifest import read_manifest
 from velo.folder.replace import durable_file
@@ -51,6 +54,7 @@ __all__ = [
     "given_metadata",
     "open_metadata",
     "read_table",
+    "unfiltered_columns",
     "write_batch",
     "write_metadata",
 ]
@@ -127,6 +131,11 @@ def given_metadata(source: Any, row_count: int, first_row: int = 0) -> GivenMeta
     return GivenMetadata(table, schema, first_row, row_count)
 
 
+def unfiltered_columns(schema: Any) -> dict[str, Any]:
+    """The columns that filters cannot look at, and their types."""
+    return {field.name: field.type for field in schema if not can_be_filtered(field.type)}
+
+
 def _table_of(source: Any) -> Any:
     if isinstance(source, pa.Table):
         return source
@@ -135,7 +144,7 @@ def _table_of(source: Any) -> Any:
             return pa.Table.from_batches([source])
         if isinstance(source, Mapping):
             return pa.table(dict(source))
-        if hasattr(source, "__dataframe__") or hasattr(source, "iloc"):  # pandas
+        if hasattr(source, "iloc"):  # pandas
             return pa.Table.from_pandas(source, preserve_index=False)
         if hasattr(source, "__arrow_c_stream__"):  # polars, duckdb
             return pa.table(source)
@@ -437,6 +446,9 @@ class MetadataStore:
                 for field, stored in zip(self.schema, batch.columns, strict=True)
             }
         self._batch: Any = batch
+        self._making = threading.Lock()
+        self._made: dict[tuple[str, str], FilterColumn | None] = {}
+        self._made_bytes = 0
         self._postings_path = path.with_name(file_names(self.generation)[2])
 
     @property
@@ -462,10 +474,44 @@ class MetadataStore:
             columns.load_postings(self._postings_path, self.generation)
         return columns
 
+    def made(self, name: str, of: str) -> FilterColumn | None:
+        """A column that filters look at and no file holds (:mod:`velo.filters.made`); made once.
+
+        Parameters
+        ----------
+        name : str
+            Of a column, or ``column.field`` of a struct.
+        of : {"value", "length"}
+        """
+        with self._making:
+            if (name, of) not in self._made:
+                self._made[name, of] = self._make(name, of)
+            return self._made[name, of]
+
+    def _make(self, name: str, of: str) -> FilterColumn | None:
+        column = name
+        path: list[str] = []
+        while column not in self.filter_columns:
+            column, point, field = column.rpartition(".")
+            if not point:
+                return None
+            path.insert(0, field)
+        field_type, stored = self.schema.field(column).type, self._batch.column(column)
+        with damage(self._path.name):
+            found = made_column(name, of, field_type, stored, path)
+        if found is None:
+            return None
+        described, values = found
+        owner = NativeColumns(self.row_count, values)
+        _add(owner.handle, described, values)
+        self._made_bytes += sum(buffer.size for buffer in values.buffers() if buffer is not None)
+        return replace(described, owner=owner)
+
     @property
     def resident_bytes(self) -> int:
         """Memory beside the mapped files; none as long as no filter needed a column."""
-        return self.native_columns.resident_bytes if "native_columns" in self.__dict__ else 0
+        lists = self.native_columns.resident_bytes if "native_columns" in self.__dict__ else 0
+        return lists + self._made_bytes
 
     def rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
         """Some rows, as they were given.

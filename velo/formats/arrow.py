@@ -13,23 +13,32 @@ from velo.errors import DimensionMismatchError, DtypeError, FormatError, Invalid
 from velo.formats.source import FileSource, Source, chunk_rows
 from velo.types import AnyArray, PathLike
 
-__all__ = ["ArrowFileSource", "ArrowSource", "ParquetSource", "write_arrow", "write_parquet"]
+__all__ = [
+    "ArrowFileSource",
+    "ArrowSource",
+    "ParquetSource",
+    "is_vector_type",
+    "pick_column",
+    "write_arrow",
+    "write_parquet",
+]
 
 
 #: A list array of any of the three kinds; the stubs of pyarrow have no common name for them.
 ArrowArray: TypeAlias = Any
 
 
-def _is_vector_type(kind: Any) -> bool:
+def is_vector_type(kind: Any) -> bool:
+    """Whether a column of this type can hold vectors."""
     if not (pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return False
     value = kind.value_type
     return bool(pa.types.is_floating(value) or pa.types.is_integer(value))
 
 
-def _pick_column(schema: pa.Schema, column: str | None) -> str:
+def pick_column(schema: pa.Schema, column: str | None) -> str:
     """The name of the vectors' column: `column`, else the only one that can be it."""
-    candidates = [field.name for field in schema if _is_vector_type(field.type)]
+    candidates = [field.name for field in schema if is_vector_type(field.type)]
     if column is not None:
         if column not in candidates:
             raise InvalidArgumentError(
@@ -38,10 +47,13 @@ def _pick_column(schema: pa.Schema, column: str | None) -> str:
             )
         return column
     if len(candidates) != 1:
-        raise InvalidArgumentError(
-            f"{len(candidates)} columns are lists of numbers ({', '.join(candidates) or 'none'}); name one",
-            argument="column",
+        found = ", ".join(map(repr, candidates))
+        message = (
+            f"{found} are columns of lists of numbers: say with column= which holds the vectors"
+            if candidates
+            else "no column holds lists of numbers, as vectors do"
         )
+        raise InvalidArgumentError(message, argument="column")
     return candidates[0]
 
 
@@ -82,9 +94,9 @@ class ArrowSource(Source):
 
     def __init__(self, vectors: Any, argument: str = "vectors") -> None:
         if isinstance(vectors, pa.Table | pa.RecordBatch):
-            vectors = vectors.column(_pick_column(vectors.schema, None))
+            vectors = vectors.column(pick_column(vectors.schema, None))
         parts = vectors.chunks if isinstance(vectors, pa.ChunkedArray) else [vectors]
-        if not _is_vector_type(vectors.type):
+        if not is_vector_type(vectors.type):
             raise DtypeError(
                 f"{argument} is an Arrow array of {vectors.type}, not of lists", argument=argument
             )
@@ -131,7 +143,7 @@ class _ColumnSource(FileSource):
     def __init__(self, path: PathLike, schema: pa.Schema, rows: int, column: str | None) -> None:
         super().__init__(path)
         try:
-            self.column = _pick_column(schema, column)
+            self.column = pick_column(schema, column)
         except InvalidArgumentError as error:
             raise self.malformed(error.message) from error
         self._type = schema.field(self.column).type
@@ -226,6 +238,18 @@ class ArrowFileSource(_ColumnSource):
         """Yield the column batch by batch, as the file holds them."""
         for batch in self._record_batches():
             yield batch.column(self.column)
+
+    def names(self) -> list[str]:
+        """The names of all columns."""
+        return list(self._schema().names)
+
+    def table(self, names: list[str]) -> pa.Table:
+        """Some columns, whole."""
+        schema = self._schema()
+        try:
+            return pa.Table.from_batches(self._record_batches(), schema).select(names)
+        except (pa.ArrowException, OSError) as error:
+            raise self.malformed(str(error)) from error
 
 
 def _list_batches(source: Source, column: str) -> Iterator[pa.RecordBatch]:

@@ -21,6 +21,7 @@ from velo.formats.binary import (
     write_npy,
     write_vecs,
 )
+from velo.formats.frames import vector_table
 from velo.formats.hdf5 import Hdf5Source, write_hdf5
 from velo.formats.source import ArraySource, ForeignSource, Source, array_of
 from velo.types import PathLike
@@ -114,7 +115,7 @@ def as_source(vectors: Any, argument: str = "vectors") -> Source:
 
     Parameters
     ----------
-    vectors : array, memmap, Arrow list array or table, path, source, or nested sequence
+    vectors : array, memmap, Arrow list array, table or frame, path, source, or nested sequence
     argument : str
         Its name, for errors.
     """
@@ -126,6 +127,9 @@ def as_source(vectors: Any, argument: str = "vectors") -> Source:
         return open_vectors(vectors)
     if isinstance(vectors, pa.Array | pa.ChunkedArray | pa.Table | pa.RecordBatch):
         return ArrowSource(vectors, argument)
+    held = vector_table(vectors)
+    if held is not None:
+        return held.source
     if hasattr(vectors, "shape") and hasattr(vectors, "dtype"):
         if callable(getattr(vectors, "chunks", None)):
             return ForeignSource(vectors)

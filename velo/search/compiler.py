@@ -13,13 +13,18 @@ from velo.types import Int64Array
 __all__ = ["compiler_for"]
 
 
-def compiler_for(row_count: int, store: MetadataStore | None, ids: Ids) -> FilterCompiler:
+def compiler_for(
+    row_count: int, store: MetadataStore | None, ids: Ids, unknown_is_missing: bool = False
+) -> FilterCompiler:
     """The compiler of an open index: conditions over its metadata, masks over its rows, its ids."""
 
     def vertices_of(given: Any) -> Int64Array:
         try:
             return ids.find(given, "filter")
         except InvalidArgumentError as error:
-            raise FilterTypeError(f"filter: {error.message}", argument="filter") from error
+            said = error.message.removeprefix("filter: ").removeprefix("filter ")
+            raise FilterTypeError(f"filter {said}", argument="filter") from error
 
-    return FilterCompiler(row_count, store, rows=ids.rows, vertices_of=vertices_of)
+    return FilterCompiler(
+        row_count, store, rows=ids.rows, vertices_of=vertices_of, unknown_is_missing=unknown_is_missing
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,17 @@ import pyarrow as pa
 from velo.errors import InvalidArgumentError
 from velo.filters.arguments import restricted, trees_of
 from velo.filters.compiler import Columns, FilterCompiler
+from velo.filters.native import NativeFilter
 from velo.filters.tree import Expr
 from velo.folder.ids import Ids
 from velo.folder.metadata import MetadataStore
 from velo.options import SearchTuning
-from velo.results import GroupedResult, RangeResult
+from velo.results import GroupedResult, RangeResult, SearchResult
 from velo.search.groups import Groups, check_groups, group_script
+from velo.search.pages import in_pages, page_script
 from velo.search.ranges import LIMIT_DEFAULT, Ranges, check_radius, range_script
 from velo.search.request import Request, native_queries
-from velo.search.script import Round, Script, deadline_of, drive, drive_async, left_s
+from velo.search.script import Found, Round, Script, deadline_of, drive, drive_async, left_s
 from velo.types import AnyArray
 
 __all__ = ["FurtherSearches", "check_no_group_size", "rows_of"]
@@ -69,7 +72,8 @@ class FurtherSearches:
         filter : optional
             As for :meth:`search`.
         limit : int
-            Hits of a query at most, its nearest; ``limited`` says where there may be more.
+            Hits of a query at most, its nearest, up to 2**24; ``limited`` says where there may be more.
+            What is asked beyond 4,096 comes in pages, each of which looks at the codes of all rows.
         recall, list_size, exact, return_metadata, timeout_s, tuning :
             As for :meth:`search`; the time is that of all its searches.
 
@@ -135,11 +139,14 @@ class FurtherSearches:
         """Makes the searches of a script into requests; together they have one timeout."""
         deadline = deadline_of(timeout_s)
         view = self._view()  # one for all of them
+        chosen = tuning or SearchTuning()
+        scan = replace(chosen, filter_plan="scan") if chosen.filter_plan == "auto" else tuning
 
         def prepare(one: Round) -> Request:
             left = left_s(timeout_s, deadline)
+            how = scan if one.scan else tuning
             return self._request(
-                one.queries, one.k, list(one.filters), recall, list_size, left, tuning, exact, view
+                one.queries, one.k, list(one.filters), recall, list_size, left, how, exact, view
             )
 
         return prepare
@@ -147,7 +154,37 @@ class FurtherSearches:
     def _range_script(self, queries: Any, radius: float, limit: int, filters: Any) -> Script[Ranges]:
         distance, most = check_radius(radius, limit)
         native, _ = native_queries(queries, self.dim)
-        return range_script(native, distance, most, self.n, trees_of(filters, len(native), self._filters))
+        trees = trees_of(filters, len(native), self._filters)
+        return range_script(native, distance, most, self.n, trees, self._without)
+
+    def _without(self, given: Any, known: AnyArray) -> NativeFilter:
+        """A filter that leaves out the vertices that are known."""
+        rest = self._filters.compile_matches(~known)
+        return rest if given is None else self._filters.compile(given).within(rest)
+
+    def _page_script(self, queries: Any, k: Any, filters: Any) -> tuple[Script[Found], bool]:
+        """The script of a search for more than one search brings, and whether its query came alone."""
+        native, single = native_queries(queries, self.dim)
+        trees = trees_of(filters, len(native), self._filters)
+        script = page_script(native, k, self.n, trees)
+        return in_pages(script, self.n, self._without), single
+
+    def _page_result(self, found: Found, single: bool, columns: list[str] | None) -> SearchResult:
+        ids = self._ids.of(found.vertices)
+        metadata: Any = None
+        if columns is not None:
+            rows = rows_of(self._metadata, found.vertices[found.vertices >= 0], columns)
+            ends = np.cumsum(found.counts, dtype=np.int64).tolist()
+            metadata = [
+                rows.slice(end - size, size) for end, size in zip(ends, found.counts.tolist(), strict=True)
+            ]
+        return SearchResult(
+            ids=ids[0] if single else ids,
+            distances=found.distances[0] if single else found.distances,
+            counts=found.counts,
+            stats=found.stats(),
+            metadata=metadata[0] if single and metadata is not None else metadata,
+        )
 
     def _range_result(self, found: Ranges, columns: list[str] | None) -> RangeResult:
         counts = [len(part) for part in found.vertices]
@@ -178,7 +215,8 @@ class FurtherSearches:
         def column_of(vertices: AnyArray) -> Any:
             return store.rows(vertices, [group_by]).column(0).combine_chunks()
 
-        return group_script(native, k, group_size, column, trees, restrict, column_of), single
+        script = group_script(native, k, group_size, column, trees, restrict, column_of)
+        return in_pages(script, self.n, self._without), single
 
     def _group_result(self, found: Groups, single: bool, columns: list[str] | None) -> GroupedResult:
         ids = self._ids.of(found.vertices)

@@ -1,4 +1,7 @@
-"""Search by radius: all rows within a distance, found by asking for more until one lies beyond it."""
+"""Search by radius: all rows within a distance, found by asking for more until one lies beyond it.
+
+What one search cannot bring comes in pages (:mod:`velo.search.pages`), until one of them has a row beyond.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,15 @@ import numpy as np
 
 from velo.errors import InvalidArgumentError
 from velo.options import whole_number
-from velo.search.script import Round, Script, Totals, blocks
+from velo.search.pages import HITS_MAX, K_OF_ONE_SEARCH, Exclude, page_of
+from velo.search.request import Request
+from velo.search.script import Found, Round, Script, Totals, blocks
 from velo.types import AnyArray
 
 __all__ = ["LIMIT_DEFAULT", "Ranges", "check_radius", "range_script"]
 
 #: Hits of a query at most, where the caller names no limit.
 LIMIT_DEFAULT: Final = 10_000
-_LIMIT_MAX: Final = 1 << 24
 _FIRST: Final = 16
 _GROWTH: Final = 4
 
@@ -42,11 +46,11 @@ def check_radius(radius: Any, limit: Any) -> tuple[float, int]:
         bad = True
     if bad:
         raise InvalidArgumentError(f"radius must be a distance, not {radius!r}", argument="radius")
-    return float(radius), whole_number(limit, "limit", 1, _LIMIT_MAX)
+    return float(radius), whole_number(limit, "limit", 1, HITS_MAX)
 
 
 def range_script(
-    queries: AnyArray, radius: float, limit: int, row_count: int, filters: Sequence[Any]
+    queries: AnyArray, radius: float, limit: int, row_count: int, filters: Sequence[Any], exclude: Exclude
 ) -> Script[Ranges]:
     """The script of a search by radius.
 
@@ -60,6 +64,8 @@ def range_script(
     row_count : int
         Of the index: no query has more hits.
     filters : sequence of length nq
+    exclude : callable
+        A filter and the rows that are known to a filter without those.
     """
     count = len(queries)
     totals = Totals(count)
@@ -74,15 +80,41 @@ def range_script(
         for rows in blocks(open_rows, k):
             request = yield Round(queries[list(rows)], k, [filters[row] for row in rows])
             totals.add(rows, request)
-            within = (request.distances <= radius) & (np.arange(k) < request.counts[:, None])
             for place, row in enumerate(rows):
-                inside = int(within[place].sum())
-                if inside == k and k < most:
-                    further.append(row)  # all of them lie within: more may
-                    continue
+                inside = _inside(request, place, radius)
                 vertices[row] = request.vertices[place, :inside].copy()
                 distances[row] = request.distances[place, :inside].copy()
-                limited[row] = inside == k and k < row_count
+                if inside < k or k == most:
+                    limited[row] = inside == k and k < row_count
+                else:
+                    further.append(row)  # all of them lie within: more may
         open_rows = further
-        k = min(k * _GROWTH, most)
+        if k == K_OF_ONE_SEARCH:
+            break
+        k = min(k * _GROWTH, most, K_OF_ONE_SEARCH)
+    for row in open_rows:
+        pages = [(vertices[row], distances[row])]
+        known = np.zeros(row_count, bool)
+        had = k
+        inside = k
+        while inside == k and had < most:
+            known[pages[-1][0]] = True
+            k = min(K_OF_ONE_SEARCH, most - had)
+            request = yield page_of(queries[[row]], k, [filters[row]], known, exclude)
+            totals.add([row], request)
+            inside = _inside(request, 0, radius)
+            pages.append((request.vertices[0, :inside].copy(), request.distances[0, :inside].copy()))
+            had += inside
+        limited[row] = had == most and most < row_count
+        # A row that an early page missed came with a later one.
+        found = np.concatenate([part for _, part in pages])
+        order = np.argsort(found, kind="stable")
+        vertices[row] = np.concatenate([part for part, _ in pages])[order]
+        distances[row] = found[order]
+        k = K_OF_ONE_SEARCH
     return Ranges(vertices, distances, limited, totals.stats)
+
+
+def _inside(found: Found | Request, place: int, radius: float) -> int:
+    """How many hits of a query lie within the radius."""
+    return int((found.distances[place, : found.counts[place]] <= radius).sum())

@@ -18,6 +18,8 @@ from velo.types import AnyArray
 
 __all__ = [
     "HITS_AT_ONCE",
+    "Answer",
+    "Found",
     "Round",
     "Script",
     "Totals",
@@ -36,14 +38,37 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """One search of a script: native queries, k, and a compiled filter (or None) for each."""
+    """One search of a script: native queries, k, and a compiled filter (or None) for each.
+
+    With `scan` it looks at the codes of all rows that pass, unless the caller chose how filters are met.
+    """
 
     queries: AnyArray
     k: int
     filters: Sequence[Any]
+    scan: bool = False
 
 
-Script: TypeAlias = Generator[Round, Request, Answer]
+@dataclass(slots=True, eq=False)
+class Found:
+    """What several searches found together, shaped as a :class:`Request` is."""
+
+    vertices: AnyArray
+    distances: AnyArray
+    counts: AnyArray
+    counters: dict[str, AnyArray]
+
+    @property
+    def k(self) -> int:
+        """Places a query."""
+        return int(self.vertices.shape[1])
+
+    def stats(self) -> dict[str, AnyArray]:
+        """The counters of all searches, summed for each query."""
+        return self.counters
+
+
+Script: TypeAlias = Generator[Round, Found | Request, Answer]
 
 
 def drive(script: Script[Answer], search: Callable[[Round], Request]) -> Answer:
@@ -85,7 +110,7 @@ class Totals:
     def __post_init__(self) -> None:
         self.stats = {name: np.zeros(self.count, np.uint64) for name in COUNTERS}
 
-    def add(self, rows: Sequence[int], request: Request) -> None:
+    def add(self, rows: Sequence[int], request: Found | Request) -> None:
         """Count a search whose queries were `rows`, which may repeat."""
         for name, values in request.stats().items():
             np.add.at(self.stats[name], np.asarray(rows, np.int64), values.astype(np.uint64))

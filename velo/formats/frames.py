@@ -1,0 +1,121 @@
+"""Tables that hold vectors beside other columns: of Arrow, pandas, polars, or in a Parquet or Arrow file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from velo.errors import FormatError, InvalidArgumentError
+from velo.formats.arrow import ArrowFileSource, ArrowSource, ParquetSource, is_vector_type, pick_column
+from velo.formats.source import Source
+
+__all__ = ["VectorTable", "frame_table", "vector_table"]
+
+
+@dataclass(frozen=True)
+class VectorTable:
+    """Vectors, and the columns that stand beside them.
+
+    Attributes
+    ----------
+    source : Source
+    column : str
+        The name of the vectors' column.
+    others : tuple of str
+    """
+
+    source: Source
+    column: str
+    others: tuple[str, ...]
+    _read: Callable[[list[str]], Any]
+
+    def columns(self, names: list[str]) -> Any:
+        """Some of the other columns as an Arrow table, in the order of the vectors."""
+        return self._read(names)
+
+
+def frame_table(given: Any, argument: str) -> Any:
+    """A frame as an Arrow table, or None where `given` is none.
+
+    Anything that hands itself over as an Arrow stream is one (polars, DuckDB), and pandas' frames are.
+    """
+    if isinstance(given, pa.Table):
+        return given
+    try:
+        if isinstance(given, pa.RecordBatch):
+            return pa.Table.from_batches([given])
+        if hasattr(given, "iloc") and hasattr(given, "columns"):
+            return pa.Table.from_pandas(given, preserve_index=False)
+        if hasattr(given, "__arrow_c_stream__") and not isinstance(given, pa.Array | pa.ChunkedArray):
+            table: Any = pa.table(given)
+            return table
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgumentError(
+            f"{argument} cannot be read as a table: {error}", argument=argument
+        ) from error
+    return None
+
+
+def vector_table(vectors: Any, column: str | None = None) -> VectorTable | None:
+    """What holds vectors beside other columns, or None where `vectors` is no table.
+
+    Parameters
+    ----------
+    vectors : Arrow table, frame of pandas or polars, or path of a Parquet or Arrow file
+    column : str, optional
+        The vectors' column, where several could be it.
+
+    Raises
+    ------
+    InvalidArgumentError, FormatError
+    """
+    if isinstance(vectors, str | os.PathLike):
+        return _file_table(Path(vectors), column)
+    if isinstance(vectors, ParquetSource | ArrowFileSource):
+        return _file_table(vectors.path, vectors.column)
+    table = frame_table(vectors, "vectors")
+    if table is None or (column is None and not any(is_vector_type(kind) for kind in table.schema.types)):
+        return None
+    name = pick_column(table.schema, column)
+    others = tuple(other for other in table.column_names if other != name)
+    return VectorTable(ArrowSource(table.column(name)), name, others, table.select)
+
+
+def _file_table(path: Path, column: str | None) -> VectorTable | None:
+    suffix = path.suffix.lower()
+    try:
+        if suffix == ".parquet":
+            return _parquet_table(path, column)
+        if suffix not in (".arrow", ".feather", ".ipc"):
+            return None
+        source = ArrowFileSource(path, column)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise FormatError(f"{path}: {error.strerror or error}", file=str(path)) from error
+    names = source.names()
+    return VectorTable(source, source.column, _without(names, source.column), source.table)
+
+
+def _parquet_table(path: Path, column: str | None) -> VectorTable:
+    import pyarrow.parquet as pq
+
+    source = ParquetSource(path, column)
+    with pq.ParquetFile(path) as file:
+        names = list(file.schema_arrow.names)
+
+    def read(wanted: list[str]) -> Any:
+        try:
+            with pq.ParquetFile(path) as file:
+                return file.read(columns=wanted)
+        except (pa.ArrowException, OSError) as error:
+            raise FormatError(f"{path}: {error}", file=str(path)) from error
+
+    return VectorTable(source, source.column, _without(names, source.column), read)
+
+
+def _without(names: list[str], column: str) -> tuple[str, ...]:
+    return tuple(name for name in names if name != column)

@@ -1,0 +1,163 @@
+"""Rows of an index without a query: how many pass a filter, which they are, and what is known of an id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from velo.errors import InvalidArgumentError, UnknownIdError
+from velo.filters.compiler import FilterCompiler
+from velo.filters.native import NativeFilter
+from velo.folder.ids import Ids
+from velo.folder.metadata import MetadataStore
+from velo.options import whole_number
+from velo.types import AnyArray
+
+__all__ = ["Lookups"]
+
+_LIMIT_MAX: Final = 1 << 24
+
+
+class Lookups:
+    """What :class:`velo.Index` tells of its rows by filter and by id."""
+
+    n: int
+    _ids: Ids
+    _metadata: MetadataStore | None
+    _filters: FilterCompiler
+    _view: Callable[[], Any]
+    _columns: Callable[[Sequence[str] | bool | None], list[str] | None]
+    _check_open: Callable[[], None]
+
+    def count(self, filter: Any = None) -> int:  # noqa: A002
+        """Count the rows that pass a filter, or all rows without one.
+
+        Parameters
+        ----------
+        filter : optional
+            One filter, as for :meth:`search`.
+
+        Returns
+        -------
+        int
+
+        Examples
+        --------
+        >>> index.count({"price": {"$lt": 0.2}})
+        387
+        """
+        passing = self._passing(filter)
+        return self.n if passing is None else passing.count()
+
+    def get(self, ids: Any, *, columns: Sequence[str] | bool = True) -> pa.Table:
+        """Return the metadata of some ids.
+
+        Parameters
+        ----------
+        ids : array-like of shape (m,), or one id
+        columns : list of str or True
+            All of them with True.
+
+        Returns
+        -------
+        pyarrow.Table
+            ``id`` and the columns, a row an id, in the order asked for.
+
+        Raises
+        ------
+        UnknownIdError
+            An id that no row has, or that was deleted.
+
+        Examples
+        --------
+        >>> index.get([17, 4], columns=["brand"]).to_pydict()
+        {'id': [17, 4], 'brand': [...]}
+        """
+        names = self._columns(columns)
+        self._check_open()
+        single = isinstance(ids, str | int | np.integer)
+        vertices = self._ids.vertices([ids] if single else ids)
+        view = self._view()
+        if view is not None and len(vertices):
+            dead = np.flatnonzero(~view.rows.check(vertices.astype(np.uint32)))
+            if len(dead):
+                raise UnknownIdError(
+                    "no vector has this id any more: it was deleted", argument="ids", row=int(dead[0])
+                )
+        return self._table(vertices, names)
+
+    def rows(
+        self,
+        filter: Any = None,  # noqa: A002
+        *,
+        limit: int = 100,
+        after: Any = None,
+        columns: Sequence[str] | bool = True,
+    ) -> pa.Table:
+        """Return rows that pass a filter, page by page.
+
+        Their order is the index's own. It stays the same from page to page.
+
+        Parameters
+        ----------
+        filter : optional
+            One filter, as for :meth:`search`; all rows without one.
+        limit : int
+            Rows at most.
+        after : id, optional
+            The last id of the page before.
+        columns : list of str or True
+            Of the metadata; all of them with True.
+
+        Returns
+        -------
+        pyarrow.Table
+            ``id`` and the columns; fewer rows than `limit` on the last page.
+
+        Examples
+        --------
+        >>> first = index.rows({"brand": "brand-07"}, limit=5)
+        >>> next_page = index.rows({"brand": "brand-07"}, limit=5, after=first["id"][-1])
+        >>> len(first), set(first["id"].to_pylist()) & set(next_page["id"].to_pylist())
+        (5, set())
+        """
+        names = self._columns(columns)
+        most = whole_number(limit, "limit", 1, _LIMIT_MAX)
+        passing = self._passing(filter)
+        start = 0
+        if after is not None:
+            as_py = getattr(after, "as_py", None)  # a value of an Arrow column
+            start = int(self._ids.vertices([after if as_py is None else as_py()], "after")[0]) + 1
+        if passing is None:
+            vertices: AnyArray = np.arange(start, min(self.n, start + most))
+        else:
+            vertices = np.flatnonzero(passing.matches()[start:])[:most] + start
+        return self._table(vertices, names)
+
+    def _passing(self, given: Any) -> NativeFilter | None:
+        """The rows that live and pass one filter; None where all do."""
+        self._check_open()
+        if isinstance(given, list | tuple) and any(isinstance(one, dict) or one is None for one in given):
+            raise InvalidArgumentError(
+                "one filter is asked here, not a list of them: there are no queries", argument="filter"
+            )
+        passing = None if given is None else self._filters.compile(given)
+        view = self._view()
+        if view is None or view.rows is None:
+            return passing
+        rows: NativeFilter = view.applied([passing])[0]
+        return rows
+
+    def _table(self, vertices: AnyArray, names: list[str] | None) -> pa.Table:
+        found = self._ids.of(vertices.astype(np.int64))
+        ids: Any = pa.array(found, pa.string() if found.dtype == object else pa.int64())
+        table = pa.table({"id": ids})
+        if self._metadata is not None and names:
+            rows = self._metadata.rows(vertices, names)
+            for name in rows.column_names:
+                shown = name if name != "id" else "metadata.id"
+                table = table.append_column(shown, rows.column(name))
+        return table
