@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,8 @@ try:
 except ImportError as error:
     raise MissingDependencyError("Ray is not installed; pip install 'veloann[serving]'") from error
 
+from velo.results import RangeResult, SearchResult
+from velo_serving.answers import result_of
 from velo_serving.backend import Backend, ServedCollection
 from velo_serving.collection import Collection, Pin, read_collection
 from velo_serving.errors import (
@@ -46,7 +49,7 @@ from velo_serving.local_backend import check_shard, split_memory
 from velo_serving.router import Router, RouterLimits
 from velo_serving.router_thread import JOB_LIMITS, RouterThread
 from velo_serving.shard import Shard, ShardSpec
-from velo_serving.types import Answer, FilterForm, SearchRequest, ShardHealth
+from velo_serving.types import FilterForm, SearchRequest, ShardHealth
 from velo_serving.wire.channel import SocketChannel
 from velo_serving.wire.endpoint import Endpoint, abstract_path
 from velo_serving.wire.server import ShardHost, ShardServer
@@ -290,21 +293,21 @@ class Cluster:
         group_by: str | None = None,
         group_size: int = 1,
         timeout_s: float = 60.0,
-    ) -> Answer:
+    ) -> SearchResult:
         """Search all shards from a job, without a gateway.
 
         Parameters
         ----------
         queries : array of shape (query_count, dim)
         k, filter, recall, list_size, return_metadata, group_by, group_size
-            As in ``velo.Index.search``; ``hits.groups`` tells which hits form a group.
+            As in ``velo.Index.search``.
         timeout_s : float
             Shards that have not answered by then are missing from the answer.
 
         Returns
         -------
-        Answer
-            ``hits.ids``, ``hits.distances``, ``hits.counts``, ``shards_answered``, ``partial``, ``failures``.
+        SearchResult
+            As of ``velo.Index.search``; ``shards_answered``, ``partial`` and ``failures`` tell of the shards.
         """
         request = _request(
             queries,
@@ -317,7 +320,9 @@ class Cluster:
             group_by=group_by,
             group_size=group_size,
         )
-        return self._ask(request, timeout_s)
+        found = self._ask(request, timeout_s)
+        assert isinstance(found, SearchResult)
+        return found
 
     def range_search(
         self,
@@ -330,8 +335,8 @@ class Cluster:
         list_size: int | None = None,
         return_metadata: Sequence[str] | None = None,
         timeout_s: float = 60.0,
-    ) -> Answer:
-        """Find all within a distance of each query in all shards; ``hits.limited`` says where there are more.
+    ) -> RangeResult:
+        """Find all within a distance of each query in all shards; ``limited`` says where there are more.
 
         Parameters
         ----------
@@ -351,14 +356,18 @@ class Cluster:
             timeout_s=timeout_s,
             radius=float(radius),
         )
-        return self._ask(request, timeout_s)
+        found = self._ask(request, timeout_s)
+        assert isinstance(found, RangeResult)
+        return found
 
-    def _ask(self, request: SearchRequest, timeout_s: float) -> Answer:
+    def _ask(self, request: SearchRequest, timeout_s: float) -> SearchResult | RangeResult:
         if not self._actors:
             raise ShuttingDownError(f"the cluster of {self.collection.name!r} was stopped")
         if self._caller is None:
             self._caller = RouterThread(lambda: self._router(JOB_LIMITS))
-        return self._caller.search(request, timeout_s)
+        started = time.perf_counter()
+        answer = self._caller.search(request, timeout_s)
+        return result_of(answer, request, (time.perf_counter() - started) * 1000)
 
     def stop(self) -> None:
         """End the actors for good, unless another process started them; twice is once."""
