@@ -1,4 +1,4 @@
-//! Builds libvelo.so, libvelo_sim.so and the tests. The `rooms` table below is the architecture: one Zig module
+//! Builds libvelo.so, its twins for tests and benches, and the tests. The `rooms` table below is the architecture: one Zig module
 //! per room, so an import that the table does not list does not compile.
 const std = @import("std");
 
@@ -37,6 +37,8 @@ const Builder = struct {
     target: std.Build.ResolvedTarget,
     optimize: std.builtin.OptimizeMode,
     sanitize_thread: bool,
+    /// What base.ablations says: compiles what searches are compared with.
+    ablations: bool,
     liburing: []const u8,
     kernel_objects: []const *std.Build.Step.Compile,
 
@@ -55,9 +57,13 @@ const Builder = struct {
                 .sanitize_thread = self.sanitize_thread,
                 .omit_frame_pointer = self.optimize != .Debug,
             });
+            key_to_tree(self.b, m);
             for (room.imports) |name| m.addImport(name, map.get(name).?);
             map.put(room.name, m) catch @panic("OOM");
         }
+        const options = self.b.addOptions();
+        options.addOption(bool, "ablations", self.ablations);
+        map.get("base").?.addOptions("build_options", options);
         for (self.kernel_objects) |object| map.get("base").?.addObject(object);
         self.add_liburing(map.get("io").?);
         return map;
@@ -88,6 +94,13 @@ const Builder = struct {
         std.process.fatal("liburing.h not found beside {s}: install liburing-dev (Debian, Ubuntu) or liburing-devel (Fedora)", .{self.liburing});
     }
 };
+
+/// Makes the tree's path a part of what the compiler's cache is asked for. The cache checks imported files by the absolute
+/// paths that they were first compiled from, so in a copy of the tree that took `.zig-cache` along it would serve what the
+/// original's files say. The macro only stands in the key; nothing uses it.
+fn key_to_tree(b: *std.Build, m: *std.Build.Module) void {
+    m.addCMacro("VELO_TREE", b.pathFromRoot("."));
+}
 
 fn exists(path: []const u8) bool {
     std.fs.cwd().access(path, .{}) catch return false;
@@ -133,6 +146,7 @@ fn kernel_objects(b: *std.Build, target: std.Build.ResolvedTarget) []const *std.
             .link_libc = true,
         });
         m.addOptions("options", options);
+        key_to_tree(b, m);
         object.* = b.addObject(.{ .name = b.fmt("kernels_{s}", .{level.name}), .root_module = m });
     }
     return objects;
@@ -152,15 +166,19 @@ pub fn build(b: *std.Build) void {
         .target = target,
         .optimize = optimize,
         .sanitize_thread = false,
+        .ablations = false,
         .liburing = find_liburing(b, target.result.cpu.arch),
         .kernel_objects = kernel_objects(b, target),
     };
 
-    // The shipped library, and its twin with the simulated device behind the same ABI (tests only).
-    for ([_]struct { name: []const u8, simulated: bool }{
-        .{ .name = "velo", .simulated = false },
+    // The shipped library, and two twins behind the same ABI: with the simulated device (tests), and with what searches are
+    // compared with (benches).
+    for ([_]struct { name: []const u8, simulated: bool = false, ablations: bool = false }{
+        .{ .name = "velo" },
         .{ .name = "velo_sim", .simulated = true },
+        .{ .name = "velo_bench", .ablations = true },
     }) |kind| {
+        builder.ablations = kind.ablations;
         const map = builder.modules();
         const root = map.get("capi").?;
         const options = b.addOptions();
@@ -178,6 +196,7 @@ pub fn build(b: *std.Build) void {
 
     // `zig build test` runs every room's tests, `zig build test-quant` one room's; `-- NAME` filters.
     const test_all = b.step("test", "Run the tests of every room");
+    builder.ablations = true;
     const map = builder.modules();
     for (rooms) |room| add_test(b, test_all, b.fmt("test-{s}", .{room.name}), room.name, map.get(room.name).?, filters, false);
 

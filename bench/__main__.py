@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
     common(sub)
     sub.add_argument("--budget", default="25%", help=BUDGET_HELP)
     sub.add_argument("--peers", default="hnswlib,diskannpy", help="that over-fetch; comma-separated, or none")
-    sub.add_argument("--ladder", action="store_true", help="late, early, gate, gate and planner instead")
+    sub.add_argument("--ladder", action="store_true", help="late, gate, gate and planner instead")
     sub.add_argument("--lists", nargs="+", type=int, help="list sizes of the curves")
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure only these; others as before")
 

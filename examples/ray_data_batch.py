@@ -34,12 +34,14 @@ def main(index: str | None = None) -> None:
         dataset = ray.data.from_items(
             [{"query": number, "vector": vector.tolist()} for number, vector in enumerate(queries)]
         )
+        # --8<-- [start:batch]
         found = dataset.map_batches(
             VectorSearch,
             fn_constructor_kwargs={"path": path, "k": 5, "memory": "20%", "threads": 1},
             batch_size=64,
             concurrency=1,
         )
+        # --8<-- [end:batch]
         rows = sorted(found.take_all(), key=lambda row: row["query"])
         print(f"{len(rows)} queries searched")
         for row in rows[:3]:

@@ -32,9 +32,11 @@ def main(collection: str | None = None) -> None:
             )
         )
         queries = open_vectors(DATA / "sample_queries.u8bin").read()[:5]
+        # --8<-- [start:cluster]
         with Cluster.start(path, threads=1) as cluster:
             answer = cluster.search(queries, k=3, filter={"price": {"$lt": 0.5}}, return_metadata=["brand"])
         print(f"{answer.shards_answered} of {answer.shards_total} shards answered")
+        # --8<-- [end:cluster]
         for row, ids in enumerate(answer.ids.tolist()):
             brands = answer.metadata[row].column("brand").to_pylist()
             print(f"query {row}: ids {ids}, brands {brands}")

@@ -80,8 +80,6 @@ _DTYPE_NAMES: Final = {0: "float32", 1: "float16", 2: "uint8", 3: "int8"}
 #: The parts of its memory that an index's budget bounds.
 BUDGETED: Final = ("codes", "links", "cache", "pages")
 
-#: The flag of velo_search_options that counts which records were of use.
-_COUNT_USED = 2
 
 #: How often an index is opened again whose metadata another process exchanges meanwhile.
 _OPEN_ATTEMPTS = 4
@@ -105,35 +103,53 @@ def open_index(
     Parameters
     ----------
     path : path
-        Its folder.
+        The folder of the index.
     memory : int, float or str, optional
-        Budget: bytes, a share of n·d·4 bytes (``"15%"`` or 0.15), or a size (``"2GiB"``). Without it the
-        index takes what its codes and links need, and no cache.
+        What the index may keep in memory: bytes, a share of n·d·4 bytes (``"15%"`` or 0.15), or a size
+        (``"2GiB"``). Without it the index takes what its codes and links need, and has no cache.
     threads : int, optional
-        Workers; all cores without it.
+        Workers that search. Without it there is one for each core.
     io : {"auto", "uring", "threads"}
-        The device to read with.
+        How to read. ``"auto"`` takes io_uring where the system allows it.
     plan : {"auto", "links_in_memory", "links_on_disk"}
+        Where the links of the graph are. ``"auto"`` keeps them in memory where `memory` has room for them.
     tuning : OpenTuning, optional
-        What the plan would choose otherwise.
+        Choices that velo makes by itself otherwise.
     unknown_columns : {"error", "missing"}
         What a filter means by a column that the metadata does not have: an error, or a column without any
         value, as data without a schema has it.
     writable : bool
-        Open it as the one process that may change it (:meth:`Index.delete`); others may read it meanwhile.
+        Open the index as the one process that may change it (:meth:`Index.delete`). Others can read it at the
+        same time.
     durability : {"sync", "interval", "process"}
-        When a change is on the device: before its call returns; 100 ms later; when the system gets to it, or
-        at :meth:`Index.flush` and :meth:`Index.close`. In all three a process that is killed loses nothing.
+        When a change is on the device. ``"sync"``: before its call returns. ``"interval"``: 100 ms later.
+        ``"process"``: when the system writes it, or at :meth:`Index.flush` and :meth:`Index.close`. In all
+        three a process that is killed loses nothing.
 
     Returns
     -------
     Index
+        Use it in ``with``, or call :meth:`Index.close`.
 
     Raises
     ------
-    NotAnIndexError, CorruptIndexError, UnsupportedVersionError, BudgetTooSmallError, DeviceError
+    NotAnIndexError
+        There is no folder, or no complete index in it.
+    CorruptIndexError
+        A file is damaged.
+    UnsupportedVersionError
+        Another version of the format.
+    BudgetTooSmallError
+        `memory` does not hold what the index cannot do without; ``needed_bytes`` says how much that is.
+    DeviceError
+        The system refused a read, a thread or a descriptor.
     BusyError
-        With `writable`: another process, or another index of this one, writes to it.
+        With `writable`: somebody else writes to this index.
+
+    Examples
+    --------
+    >>> with velo.open("shop.velo", memory="50%") as index:
+    ...     ids, distances = index.search(query, k=3)
     """
     folder = folder_path(path)
     if (folder / "collection.json").is_file():
@@ -226,16 +242,22 @@ def verify_folder(path: PathLike) -> int:
     Parameters
     ----------
     path : path
+        The folder of the index.
 
     Returns
     -------
     int
-        Pages checked.
+        How many pages were checked.
 
     Raises
     ------
     CorruptIndexError
-        Naming file and page.
+        A file is damaged. The message names it, and the page.
+
+    Examples
+    --------
+    >>> velo.verify("shop.velo") > 0
+    True
     """
     pages = _native.ffi.new("uint64_t *")
     folder = folder_path(path)
@@ -261,18 +283,23 @@ def _close_native(gate: Gate, handle: Any, owned: list[Any]) -> None:
 
 
 class Index(FurtherSearches, Lookups, LiveVerbs):
-    """An open index; :func:`velo.open` and :func:`velo.build` make it, ``with`` or :meth:`close` ends it.
+    """An open index. :func:`velo.open` and :func:`velo.build` make it; ``with`` or :meth:`close` ends it.
 
-    All methods may be called from several threads at once. An index belongs to the process that opened it:
-    a forked child gets :class:`ForkedError` and opens its own. Pickling sends path and options, not the
+    Several threads can call all methods at once. An index belongs to the process that opened it: a forked
+    child gets :class:`ForkedError` and opens its own. Pickling sends the path and the options, not the
     contents.
 
     Attributes
     ----------
     path : pathlib.Path
-    n, dim : int
-        Rows, deleted ones among them: ``len(index)`` is how many live.
+        The folder.
+    n : int
+        Rows that were built, those that were deleted since among them. ``len(index)`` counts the rows that
+        live.
+    dim : int
+        Dimensions of a vector.
     metric : {"l2", "ip", "cosine"}
+        How vectors are compared.
     """
 
     _gate: Gate
@@ -375,21 +402,21 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
             Restricts what may be found; see :mod:`velo.filters`. One for all queries, or one (or None) each.
             (A flat list of str is ids: SQL texts in a list are wrapped in ``velo.filters.from_sql``.)
         recall : float, optional
-            The share of true neighbors to aim for, above 0 and at most 1; more costs more. The list for it
-            was measured when the index was built. Where it is more than the index can reach, its longest
-            list is taken, and ``expected`` of the result says what that finds. A recall of 1 is an exact
-            search: every stored vector that passes the filter is read, whatever that costs; the index must
-            store them.
+            The share of true neighbors to aim for, above 0 and at most 1. More costs more. The build measured
+            how long a list each recall takes. Where the index cannot reach the recall, its longest list is
+            taken; ``expected`` of the result says what that finds. A recall of 1 is an exact search: every
+            stored vector that passes the filter is read, whatever that costs. The index must store them.
         list_size : int, optional
             Candidates kept while searching, instead of a choice by `recall`.
         exact : bool, optional
-            Whether the distances of the answers, and so their order, come from the vectors themselves; the
-            index must store them (:func:`velo.build`). They are then computed in float64 and rounded to
-            float32 once: a vector of the index is at 0 from itself in ``l2`` and ``cosine``. Whatever may
-            belong to the k nearest within the error of its code is read for that, mostly in one more round
-            of reads, which ``stats`` counts. Without it a distance is an estimate from a code: with 10 bits
-            a dimension about 3e-4 from the true one, one in a hundred 1.5e-3, and more where distances are
-            small beside the vectors' lengths, so that some percent of near neighbors change places.
+            Take the distances of the answers, and so their order, from the stored vectors. The index must
+            store them (:func:`velo.build`). Mostly that takes one more round of reads, which ``stats``
+            counts. Distances are computed in float64 and rounded to float32 once, so a vector of the index is
+            at 0 from itself in ``l2`` and ``cosine``.
+
+            Without it **a distance is an estimate** from a code. With 10 bits a dimension its relative error
+            is about 3e-4, and 1.5e-3 for one in a hundred. It is more where distances are small beside the
+            vectors' lengths. So some percent of near neighbors change places.
         return_metadata : list of str or True, optional
             Columns to return with the hits.
         group_by : str, optional
@@ -411,7 +438,15 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
 
         Examples
         --------
-        >>> ids, distances = index.search(queries, k=10)  # doctest: +SKIP
+        >>> ids, distances = index.search(queries, k=10)
+        >>> ids.shape
+        (5, 10)
+        >>> hits = index.search(query, filter={"price": {"$lt": 0.2}}, return_metadata=["price"])
+        >>> hits.metadata.column_names
+        ['price']
+        >>> nearest = index.search(vectors[7], k=1, exact=True)
+        >>> int(nearest.ids[0]), float(nearest.distances[0])
+        (7, 0.0)
         """
         columns = None if return_metadata is None else self._columns(return_metadata)
         if group_by is not None:
@@ -453,9 +488,29 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
     ) -> SearchResult:
         """Find the k nearest vectors of each query without blocking the event loop.
 
-        Parameters and result are those of :meth:`search`. Any number may run at once, from any number of
-        event loops; where the library's queue is full, further calls wait for their turn. Cancelling the
-        task ends its queries.
+        Any number of calls can run at once, from any number of event loops. Where the library's queue is
+        full, further calls wait for their turn. To cancel the task ends its queries.
+
+        Parameters
+        ----------
+        queries, k, filter, recall, list_size, exact, return_metadata :
+            As for :meth:`search`.
+        group_by, group_size, timeout_s, tuning :
+            As for :meth:`search`.
+
+        Returns
+        -------
+        SearchResult
+            Or a :class:`GroupedResult` with `group_by`.
+
+        Examples
+        --------
+        >>> import asyncio
+        >>> async def nearest():
+        ...     results = await asyncio.gather(*(index.search_async(one, k=3) for one in queries))
+        ...     return [result.ids.shape for result in results]
+        >>> asyncio.run(nearest())
+        [(3,), (3,), (3,), (3,), (3,)]
         """
         columns = self._columns(return_metadata)
         if group_by is not None:
@@ -529,9 +584,17 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
         -------
         Explanation
             Print it; its parts are attributes.
+
+        Examples
+        --------
+        >>> explained = index.explain(query, k=10, filter=velo.col("price") < 0.2)
+        >>> explained.matches
+        387
+        >>> print(explained)
+        plan        links_in_memory, ...
         """
         started = time.perf_counter()
-        counted = replace(tuning or SearchTuning(), flags=(tuning.flags if tuning else 0) | _COUNT_USED)
+        counted = replace(tuning or SearchTuning(), count_used=True)
         request = self._request(query, k, filter, recall, list_size, None, counted, exact)
         if request.query_count != 1:
             raise InvalidArgumentError("explain takes a single query", argument="query")
@@ -671,6 +734,13 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
             Of `ids_column`.
         BusyError
             The metadata of this index is being changed already.
+
+        Examples
+        --------
+        >>> with velo.open("shop.velo") as index:
+        ...     index.set_metadata({"color": ["red", "blue"] * 1_000})
+        ...     index.search(query, k=1, filter={"color": "red"}, return_metadata=True).metadata.to_pylist()
+        [{'color': 'red'}]
         """
         self._change_metadata(table, ids_column=ids_column)
 
@@ -689,6 +759,13 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
         InvalidArgumentError
             Also where the index has a column of that name.
         UnknownColumnError, UnknownIdError, DuplicateIdError, BusyError
+
+        Examples
+        --------
+        >>> with velo.open("shop.velo") as index:
+        ...     index.add_columns({"color": ["red", "blue"] * 1_000})
+        ...     index.info()["columns"]
+        ['label', 'price', 'brand', 'tags', 'color']
         """
         self._change_metadata(table, ids_column=ids_column, keep=True, overwrite=overwrite)
 
@@ -725,6 +802,11 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
         UnknownIdError
         UnsupportedError
             The index was built without ``store_vectors=True``.
+
+        Examples
+        --------
+        >>> index.get_vectors([3, 5]).shape
+        (2, 32)
         """
         single = isinstance(ids, str | int | np.integer)
         vertices = self._ids.vertices([ids] if single else ids).astype(np.uint32)
@@ -749,7 +831,18 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
         return vectors
 
     def verify(self) -> int:
-        """Read every file whole and check every checksum, page and link; returns the pages checked."""
+        """Read every file whole and check every checksum, page and link.
+
+        Returns
+        -------
+        int
+            How many pages were checked.
+
+        Raises
+        ------
+        CorruptIndexError
+            A file is damaged. The message names it, and the page.
+        """
         with self._gate:
             return verify_folder(self.path)
 
@@ -770,6 +863,12 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
             ``memory_beside_budget_bytes`` (workers, filters and tombstones), ``disk_bytes`` (by file),
             ``column_bytes`` (mapped from the file as far as filters touch them), ``device``, and ``live``:
             what was changed since it was built, None where nothing was.
+
+        Examples
+        --------
+        >>> info = index.info()
+        >>> info["n"], info["dim"], info["metric"], info["columns"]
+        (2000, 32, 'l2', ['label', 'price', 'brand', 'tags'])
         """
         info = self._native_info()
         memory = {

@@ -14,8 +14,6 @@ from velo.hints import metric_hint
 from velo.types import Memory
 
 __all__ = [
-    "CACHE_POLICIES",
-    "CACHE_UNITS",
     "DTYPE_CODES",
     "FILTER_PLANS",
     "IO_CODES",
@@ -36,9 +34,7 @@ METRIC_CODES: Final = {"l2": 0, "ip": 1, "cosine": 2}
 DTYPE_CODES: Final = {"float32": 0, "float16": 1, "uint8": 2, "int8": 3}
 IO_CODES: Final = {"auto": 0, "uring": 1, "threads": 2, "simulated": 3}
 PLAN_CODES: Final = {"auto": 0, "links_in_memory": 1, "links_on_disk": 2}
-CACHE_POLICIES: Final = {"clock": 0, "lru": 1, "fifo": 2, "random": 3, "static": 4}
-FILTER_PLANS: Final = {"auto": 0, "late": 1, "early": 2, "gate": 3, "scan": 4}
-CACHE_UNITS: Final = {"color_set": 0, "record": 1, "page": 2}
+FILTER_PLANS: Final = {"auto": 0, "late": 1, "gate": 3, "scan": 4}
 
 UINT32_MAX: Final = 2**32 - 1
 
@@ -370,8 +366,6 @@ class OpenTuning:
         Read through the system's page cache even where O_DIRECT works.
     cache_share : float, optional
         Share of the budget for the record cache.
-    cache_policy : {"clock", "lru", "fifo", "random", "static"}
-    cache_unit : {"color_set", "record", "page"}
     simulated_seed, simulated_faults : int
         For the simulated device of the test library.
     """
@@ -381,8 +375,6 @@ class OpenTuning:
     queue_depth: int | None = None
     buffered: bool = False
     cache_share: float | None = None
-    cache_policy: str = "clock"
-    cache_unit: str = "color_set"
     simulated_seed: int = 0
     simulated_faults: int = 0
 
@@ -393,8 +385,6 @@ class OpenTuning:
                 whole_number(value, name, 1, 65_536)
         if self.cache_share is not None:
             _real_number(self.cache_share, "cache_share", 0.0, 1.0)
-        code_of(CACHE_POLICIES, self.cache_policy, "cache_policy")
-        code_of(CACHE_UNITS, self.cache_unit, "cache_unit")
         whole_number(self.simulated_seed, "simulated_seed", 0, 2**64 - 1)
         whole_number(self.simulated_faults, "simulated_faults", 0, UINT32_MAX)
 
@@ -405,8 +395,6 @@ class OpenTuning:
         struct.queue_depth = self.queue_depth or 0
         struct.buffered = int(self.buffered)
         struct.cache_share = -1.0 if self.cache_share is None else self.cache_share
-        struct.cache_policy = CACHE_POLICIES[self.cache_policy]
-        struct.cache_unit = CACHE_UNITS[self.cache_unit]
         struct.simulated_seed = self.simulated_seed
         struct.simulated_faults = self.simulated_faults
 
@@ -418,17 +406,8 @@ class SearchTuning:
     Attributes
     ----------
     beam_width : int, optional
-        Links on disk: how many of the nearest candidates are looked at ahead, for reading (`prefetch`) and
-        for one that is at hand already. 4 by default, at most 64.
-    strict_order : bool
-        Links on disk: always follow the nearest candidate, waiting for it where it must be read, as a plain
-        best-first search does; otherwise the nearest one at hand among `beam_width` (VeloANN, §4.2).
-    prefetch : bool
-        Links on disk: ask for the pages of all `beam_width` candidates (VeloANN, §4.1); False reads only
-        what is followed next.
-    staleness : {0, 1}
-        Links on disk: with 1, reads are chosen from a frontier one step old, before the neighbors of the
-        candidate at hand are known, so that the device works meanwhile (FlashANNS, §4.1).
+        Links on disk: how many of the nearest candidates are looked at ahead, for reading and for one that is
+        at hand already. 4 by default, at most 64.
     burst_max : int, optional
         Pages of the first burst at most.
     sigma : float, optional
@@ -436,31 +415,26 @@ class SearchTuning:
     filter_plan : {"auto", "late", "early", "gate", "scan"}
         How a search with a filter goes about it. "auto" chooses by cost between the last two; "late" reads
         and scores every candidate and asks the filter for results, as engines that filter afterwards do;
-        "early" scores of what was read only what passes; "gate" reads only what passes and navigates through
+        "gate" reads only what passes and navigates through
         the rest in memory (where links are on disk it is "late"); "scan" looks at the codes of all that pass.
-    flags : int
-        Further switches for benches, drawn in docs/HACKING.md.
+    count_used : bool
+        Count ``records_used``, which is 0 otherwise.
     """
 
     beam_width: int | None = None
-    strict_order: bool = False
-    prefetch: bool = True
-    staleness: int = 0
     burst_max: int | None = None
     sigma: float | None = None
     filter_plan: str = "auto"
-    flags: int = 0
+    count_used: bool = False
 
     def __post_init__(self) -> None:
         if self.beam_width is not None:
             whole_number(self.beam_width, "beam_width", 1, 4096)
-        whole_number(self.staleness, "staleness", 0, 1)
         if self.burst_max is not None:
             whole_number(self.burst_max, "burst_max", 1, 65_536)
         if self.sigma is not None:
             _real_number(self.sigma, "sigma", 1e-9, 100.0)
         code_of(FILTER_PLANS, self.filter_plan, "filter_plan")
-        whole_number(self.flags, "flags", 0, UINT32_MAX)
 
     def fill(self, struct: Any) -> None:
         """Write these into a ``velo_search_options``."""
@@ -468,10 +442,7 @@ class SearchTuning:
         struct.burst_max = self.burst_max or 0
         struct.sigma = self.sigma or 0.0
         struct.filter_plan = FILTER_PLANS[self.filter_plan]
-        struct.flags = self.flags
-        struct.strict_order = int(self.strict_order)
-        struct.prefetch_off = int(not self.prefetch)
-        struct.staleness = self.staleness
+        struct.count_used = int(self.count_used)
 
 
 def fill_search(

@@ -136,11 +136,21 @@ class Hits:
         raise NotImplementedError
 
     def to_pandas(self) -> Any:
-        """The rows of :meth:`to_arrow` as a pandas.DataFrame; needs pandas."""
+        """The rows of :meth:`to_arrow`; needs pandas.
+
+        Returns
+        -------
+        pandas.DataFrame
+        """
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
-        """The rows of :meth:`to_arrow` as a polars.DataFrame; needs polars."""
+        """The rows of :meth:`to_arrow`; needs polars.
+
+        Returns
+        -------
+        polars.DataFrame
+        """
         import polars
 
         return polars.from_arrow(self.to_arrow())
@@ -207,6 +217,15 @@ class SearchResult(Hits):
     served : Served or None
         How shards answered; None where the index was searched in this process. ``shards_answered``,
         ``shards_total``, ``partial``, ``failures`` and ``took_ms`` tell of it.
+
+    Examples
+    --------
+    >>> result = index.search(queries, k=3, return_metadata=["brand"])
+    >>> ids, distances = result
+    >>> ids.shape
+    (5, 3)
+    >>> result.to_arrow().column_names
+    ['query', 'rank', 'id', 'distance', 'brand']
     """
 
     ids: AnyArray
@@ -272,6 +291,16 @@ class GroupedResult(SearchResult):
         False where the search was given up with fewer than k groups although there may be more.
     metadata :
         One row a real hit, group after group: a table for a single query, a list of tables for several.
+    served :
+        As in :class:`SearchResult`.
+    stats, expected :
+        As in :class:`SearchResult`; ``stats`` counts all searches that the answer took.
+
+    Examples
+    --------
+    >>> result = index.search(query, k=3, group_by="brand", group_size=2)
+    >>> len(result.groups), result.ids.shape
+    (3, (3, 2))
     """
 
     group_sizes: AnyArray = field(default_factory=lambda: np.zeros((0, 0), np.uint32))
@@ -327,6 +356,14 @@ class RangeResult(Hits):
         One row a hit.
     served : Served or None
         As in :class:`SearchResult`.
+
+    Examples
+    --------
+    >>> result = index.range_search(queries, radius=20.0)
+    >>> lims, distances, ids = result
+    >>> len(lims)
+    6
+    >>> ids_of_first, distances_of_first = result[0]
     """
 
     lims: AnyArray
@@ -420,7 +457,7 @@ class FilterPlan:
 
     Attributes
     ----------
-    chosen : {"late", "early", "gate", "scan"}
+    chosen : {"late", "gate", "scan"}
     reason : str
     matches : float
         Rows that are expected to pass.
@@ -440,7 +477,12 @@ class FilterPlan:
     gate_needs_bytes: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Everything as plain values, for JSON.
+
+        Returns
+        -------
+        dict
+        """
         return asdict(self)
 
     def lines(self) -> list[str]:
@@ -490,7 +532,12 @@ class Explanation:
     filter_plan: FilterPlan | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Everything as plain values, for JSON.
+
+        Returns
+        -------
+        dict
+        """
         return {
             "plan": self.index["plan"],
             "filter_plan": None if self.filter_plan is None else self.filter_plan.to_dict(),

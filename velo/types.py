@@ -65,7 +65,17 @@ class VectorSource(Protocol):
         ...
 
     def chunks(self, rows: int) -> Iterator[AnyArray]:
-        """Yield all rows in order, at most `rows` at a time; a chunk is valid until the next one."""
+        """Yield all rows in order; a chunk is valid until the next one.
+
+        Parameters
+        ----------
+        rows : int
+            Rows of a chunk at most.
+
+        Yields
+        ------
+        ndarray of shape (at most rows, dim)
+        """
         ...
 
 

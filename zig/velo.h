@@ -52,6 +52,9 @@ int32_t velo_last_error(velo_error *error_out);
 const char *velo_version(void);
 /* The CPU level in use: "base", "v3", "v4" or "dotprod"; static storage. */
 const char *velo_cpu_level(void);
+/* How the structs below lie in memory in this library, for tests: a line a struct, its name, its size, and
+ * `name:offset:size:type` for each field; static storage. */
+const char *velo_struct_layouts(void);
 
 typedef enum velo_metric { VELO_METRIC_L2 = 0, VELO_METRIC_IP = 1, VELO_METRIC_COSINE = 2 } velo_metric;
 typedef enum velo_dtype { VELO_DTYPE_F32 = 0, VELO_DTYPE_F16 = 1, VELO_DTYPE_U8 = 2, VELO_DTYPE_I8 = 3 } velo_dtype;
@@ -167,8 +170,6 @@ typedef struct velo_open_options {
     uint32_t simulated_faults;     /* libvelo_sim only: bit set, see docs/HACKING.md */
     uint32_t queue_depth;          /* reads in flight a worker; 0 = 64 */
     double cache_share;            /* share of memory_bytes for record slots, 0..1; negative = by plan */
-    uint32_t cache_policy;         /* 0 clock, 1 LRU, 2 FIFO, 3 random, 4 static; see docs */
-    uint32_t cache_unit;           /* 0 color set (the default), 1 record, 2 page */
 } velo_open_options;
 
 int32_t velo_index_open(const char *path, const velo_open_options *options, velo_index **index_out);
@@ -217,17 +218,14 @@ typedef struct velo_search_options {
     uint32_t beam_width;           /* links on disk: reads asked for ahead; 0 = 4 */
     uint32_t burst_max;            /* pages in the first burst at most; 0 = by plan */
     float sigma;                   /* burst threshold in standard deviations; negative or 0 = by plan */
-    int32_t filter_plan;           /* 0 auto, 1 late, 2 early, 3 gate, 4 scan: see docs/HACKING.md */
-    uint32_t flags;                /* for benches; see docs/HACKING.md */
-    int32_t strict_order;          /* links on disk: 1: follow the nearest candidate only, never a farther one at hand */
-    int32_t prefetch_off;          /* links on disk: 1: read only what is followed next */
-    uint32_t staleness;            /* links on disk: 1: reads are chosen before the last neighbors are known; 0 or 1 */
-    const uint32_t *excluded_vertices; /* NULL, or query_count vertices (UINT32_MAX: none) that are taken as absent, so that
-                                    * a row of the index can be a query (for calibration; without a filter). Alive until the
-                                    * search has ended */
+    int32_t filter_plan;           /* 0 auto, 1 late, 3 gate, 4 scan: see docs/HACKING.md */
     int32_t exact;                 /* 1: the last candidates are scored from the stored vectors (VELO_UNSUPPORTED without
                                     * them): distances in float64, rounded to float, and the order that they make; 0: by
                                     * plan; -1: never */
+    const uint32_t *excluded_vertices; /* NULL, or query_count vertices (UINT32_MAX: none) that are taken as absent, so that
+                                    * a row of the index can be a query (for calibration; without a filter). Alive until the
+                                    * search has ended */
+    int32_t count_used;            /* 1: records_used is counted, which takes a little; else it is 0 */
     uint32_t reserved;
 } velo_search_options;
 

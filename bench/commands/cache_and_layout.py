@@ -14,6 +14,7 @@ from bench.commands import report_sections
 from bench.harness import curves, datasets, machine, plots, runs, sections, tables
 from bench.harness.datasets import K
 from bench.harness.sections import Context, Found, Section
+from bench.peers.velo import ablations
 
 MODULE = "bench.commands.cache_and_layout"
 AT = 0.95
@@ -45,10 +46,8 @@ def hit_rates(unit: str, policy: str) -> Callable[[Context], Found]:
         size, rows = int(context.options["list_size"]), []
         for share in SHARES:
             memory = cache_memory(path, share / 100, context.threads)
-            tuning = velo.OpenTuning(cache_unit=unit, cache_policy=policy)
-            with velo.open(
-                path, memory=memory, threads=context.threads, plan="links_on_disk", tuning=tuning
-            ) as index:
+            ablations.apply(f"cache_unit={unit} cache_policy={policy}")
+            with velo.open(path, memory=memory, threads=context.threads, plan="links_on_disk") as index:
                 index.search(others, K, list_size=size)
                 result = index.search(measured, K, list_size=size)
                 info = index.info()
@@ -90,7 +89,7 @@ def placed(unit: str, threshold: int | None) -> Callable[[Context], Found]:
             [str(size) for size in context.options.get("lists") or LISTS],
             plan="links_on_disk",
             build=build,
-            open_tuning={"cache_unit": unit},
+            ablations=f"cache_unit={unit}",
             warm_up_count=context.query_count,
         )
         return {"rows": report_sections.measured(context, dataset, job)}
@@ -118,6 +117,7 @@ def head_of(context: Context) -> dict[str, Any]:
 
 
 def measure(context: Context, named: dict[str, Section], only: list[str] | None) -> dict[str, Found]:
+    ablations.use_library()
     dataset = context.dataset(warm_up=0)
     kept = context.folder / "caches" / f"{dataset.name}-{dataset.n}"
     return sections.run(MODULE, named, context, kept=kept, only=only)

@@ -33,7 +33,7 @@ PEER_QUERIES = 500
 #: Late filtering below this share asks for more candidates than a list holds.
 LATE_SHARE_MIN = 0.01
 #: The steps of ``--ladder``.
-PLANS = ("late", "early", "gate", "auto")
+PLANS = ("late", "gate", "auto")
 SETTING = 0.95
 
 
@@ -201,7 +201,7 @@ def passing(found: NDArray[np.int64], case: Case, masks: Sequence[NDArray[np.boo
 
 
 def plan_steps(name: str) -> Callable[[Context], Found]:
-    """The steps of the ladder on one filter: late, early, gate, gate and planner."""
+    """The steps of the ladder on one filter: late, gate, gate and planner."""
 
     def measure(context: Context) -> Found:
         dataset = context.dataset(warm_up=0)

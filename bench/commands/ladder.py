@@ -11,10 +11,9 @@ from typing import Any
 from bench.commands import report_sections
 from bench.harness import curves, machine, plots, runs, sections, tables
 from bench.harness.sections import Context, Found, Section
+from bench.peers.velo import ablations
 
 MODULE = "bench.commands.ladder"
-RECORD_ONLY = 4
-ENTRIES_ONLY = 8
 AT = 0.95
 #: The lowest steps need the longest: they follow what they read and nothing else.
 LISTS = [16, 24, 32, 48, 64, 96, 128, 200, 320, 512, 800]
@@ -29,6 +28,8 @@ class Step:
     plan: str = "links_on_disk"
     split: bool = False
     cached: bool = True
+    #: What is taken away, in words of libvelo_bench.
+    without: str = ""
     opened: dict[str, Any] = field(default_factory=dict)
     searched: dict[str, Any] = field(default_factory=dict)
 
@@ -36,17 +37,13 @@ class Step:
 def steps() -> list[Step]:
     """From the simplest search from a disk up to velo's own."""
     serial: dict[str, Any] = {"queries_in_flight": 1, "queue_depth": 1}
-    plain: dict[str, Any] = {
-        "beam_width": 1,
-        "flags": RECORD_ONLY | ENTRIES_ONLY,
-        "strict_order": True,
-        "prefetch": False,
-    }
-    cached: dict[str, Any] = {"cache_unit": "color_set"}
+    plain: dict[str, Any] = {"beam_width": 1}
+    least = "record_only entries_only strict_order next_only"
     return [
         Step(
             "synchronous",
             "best first; a query reads the record it follows and waits; one query a thread",
+            without=least,
             opened=serial,
             searched=plain,
             cached=False,
@@ -54,6 +51,7 @@ def steps() -> list[Step]:
         Step(
             "+ async",
             "as many queries in flight as the engine chooses; each still waits for one record at a time",
+            without=least,
             searched=plain,
             cached=False,
         ),
@@ -61,38 +59,34 @@ def steps() -> list[Step]:
             "+ record cache",
             "what the codes leave of the budget holds records and those of their color, filled by other "
             "queries",
-            opened=cached,
+            without=least,
             searched=plain,
         ),
         Step(
             "+ prefetch",
             "records of the next candidates are asked for ahead; they are followed in strict order all the "
             "same",
-            opened=cached,
-            searched=plain | {"beam_width": 4, "prefetch": True},
+            without="record_only entries_only strict_order",
+            searched={"beam_width": 4},
         ),
         Step(
             "+ cache-aware beam",
             "of the nearest candidates, one at hand is followed before one that is not",
-            opened=cached,
-            searched={"flags": RECORD_ONLY | ENTRIES_ONLY},
+            without="record_only entries_only",
         ),
         Step(
             "+ whole-page scoring",
             "every record of a page that was read is scored and may enter list and results",
-            opened=cached,
-            searched={"flags": ENTRIES_ONLY},
+            without="entries_only",
         ),
         Step(
             "+ start near",
             "the codes of stretches of ids around the best entry points are looked through before the first "
             "read",
-            opened=cached,
         ),
         Step(
             "+ split codes",
             "the record holds the lower bits alone; until here its code was as long as the full code",
-            opened=cached,
             split=True,
         ),
         Step(
@@ -121,6 +115,7 @@ def measure_step(number: int) -> Any:
             [str(size) for size in context.options.get("lists") or LISTS],
             plan=step.plan,
             cached=step.cached,
+            ablations=step.without,
             open_tuning=step.opened,
             search_tuning=step.searched,
             warm_up_count=context.query_count,
@@ -160,6 +155,7 @@ def rungs(found: dict[str, Found]) -> list[dict[str, Any]]:
 
 def run(context: Context, out: Path, name: str, only: Sequence[str] | None) -> list[dict[str, Any]]:
     """Measure the steps; write ``out/name.md``, ``out/name.jsonl`` and a picture."""
+    ablations.use_library()
     dataset = context.dataset()
     kept = context.folder / "ladder" / f"{dataset.name}-{dataset.n}"
     named = sections_of(context)

@@ -20,7 +20,6 @@ from bench.harness import curves, datasets, device, runs
 from bench.harness.datasets import Dataset, K
 from bench.harness.sections import Context, Found, Section
 
-COUNTS_USED, OWN_READS = 2, 16
 FIXED_BYTES = 64 << 20
 STREAM_FROM = 10_000
 #: Draws of the repeating stream: the first half fills the cache, the second is measured.
@@ -205,16 +204,17 @@ def used(context: Context) -> Found:
     dataset = context.dataset()
     path = index_path(context, dataset, budget_of(context, 20))
     with velo.open(path, memory="20%", threads=context.threads) as index:
-        tuning = velo.SearchTuning(flags=COUNTS_USED | OWN_READS)
+        tuning = velo.SearchTuning(count_used=True)
         queries = dataset.queries[: context.query_count]
         stats = index.search(queries, K, list_size=100, tuning=tuning).stats
         info = index.info()
     records_used, scored = float(stats["records_used"].sum()), float(stats["records_scored"].sum())
     page_bytes = info["page_size"] * info["page_count"]
+    pages = int((stats["reads"] + stats["shared_reads"]).sum())  # that a query would read if it were alone
     return {
         "records_used": records_used / len(queries),
         "records_scored": scored / len(queries),
-        "share": records_used * (page_bytes / info["n"]) / float(stats["bytes_read"].sum()),
+        "share": records_used * (page_bytes / info["n"]) / (info["page_size"] * pages),
     }
 
 

@@ -68,11 +68,21 @@ class Backend:
         return tuple(self._collections.values())
 
     def collection(self, name: str | None = None) -> ServedCollection:
-        """Return the collection of that name, or without a name the only one.
+        """Find a collection by its name.
+
+        Parameters
+        ----------
+        name : str, optional
+            Without it the only collection.
+
+        Returns
+        -------
+        ServedCollection
 
         Raises
         ------
         UnknownCollectionError
+            There is none of that name, or there are several and no name was given.
         """
         known = ", ".join(self._collections)
         if name is None:
@@ -87,7 +97,17 @@ class Backend:
             raise UnknownCollectionError(f"no collection {name!r} is served here; there is {known}") from None
 
     def ready(self, shards: int | None = None) -> bool:
-        """Whether every collection has so many shards that can be asked, or all of its own; default: one."""
+        """Tell whether every collection has enough shards that can be asked.
+
+        Parameters
+        ----------
+        shards : int, optional
+            How many are enough; one without it. A collection that has fewer needs all of its own.
+
+        Returns
+        -------
+        bool
+        """
         return self._started and all(
             served.router.shards_up >= min(shards or 1, served.router.shards_total)
             for served in self.collections

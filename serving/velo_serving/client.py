@@ -70,8 +70,11 @@ class Client:
 
     Examples
     --------
-    >>> with Client("http://127.0.0.1:8000") as client:  # doctest: +SKIP
+    >>> from velo_serving import Client
+    >>> with Client(url) as client:
     ...     ids, distances = client.search(queries, k=10)
+    >>> ids.shape
+    (5, 10)
     """
 
     def __init__(
@@ -138,7 +141,17 @@ class Client:
         return call.result(response)
 
     async def search_async(self, queries: npt.ArrayLike, k: int = 10, **options: Any) -> SearchResult:
-        """Find the k nearest vectors of each query without blocking the event loop; see ``search``."""
+        """Find the k nearest vectors of each query without blocking the event loop.
+
+        Parameters
+        ----------
+        queries, k, **options
+            As for ``search``.
+
+        Returns
+        -------
+        SearchResult
+        """
         call = _Call.of(queries, k, self._body_format, options)
         response = await self._send_async("POST", self._path, call)
         return call.result(response)
@@ -152,24 +165,49 @@ class Client:
         radius : float
         **options
             ``limit`` (hits of a query at most), and those of ``search`` but groups.
+
+        Returns
+        -------
+        RangeResult
+            Unpacks as ``lims, distances, ids``.
         """
         call = _Call.of(queries, None, self._body_format, {"radius": float(radius), **options})
         return call.ranges(self._send("POST", self._path, call))
 
     async def range_search_async(self, queries: npt.ArrayLike, radius: float, **options: Any) -> RangeResult:
-        """Find all vectors within a distance without blocking the event loop; see ``range_search``."""
+        """Find all vectors within a distance without blocking the event loop.
+
+        Parameters
+        ----------
+        queries, radius, **options
+            As for ``range_search``.
+
+        Returns
+        -------
+        RangeResult
+        """
         call = _Call.of(queries, None, self._body_format, {"radius": float(radius), **options})
         return call.ranges(await self._send_async("POST", self._path, call))
 
     def info(self) -> dict[str, Any]:
-        """Return what the gateway says of the collection, or of all where the client names none."""
+        """Ask what the gateway says of the collection, or of all where the client names none.
+
+        Returns
+        -------
+        dict
+        """
         path = "/v1/collections" if self._collection is None else f"/v1/collections/{self._collection}"
         answer = self._send("GET", path).json()
         assert isinstance(answer, dict)
         return answer
 
     def ready(self) -> bool:
-        """Whether the gateway can answer searches now."""
+        """Ask whether the gateway can answer searches now.
+
+        Returns
+        -------
+        bool
+        """
         try:
             return self._client().get("/readyz", timeout=self._timeout_s).status_code == 200
         except httpx.HTTPError:

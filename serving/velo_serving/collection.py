@@ -54,6 +54,10 @@ class Pin:
         ----------
         text : str
         shard : str, optional
+
+        Returns
+        -------
+        Pin
         """
         kind, separator, rest = text.replace("{shard}", shard).partition(":")
         if separator and rest and kind == "resource":
@@ -130,6 +134,10 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
         A folder with ``collection.json``, that file itself, or the folder of a single index.
     name : str, optional
         Default: the folder's name without ``.velo``.
+
+    Returns
+    -------
+    Collection
 
     Raises
     ------

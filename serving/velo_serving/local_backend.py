@@ -127,6 +127,10 @@ def open_local_backend(
     opener : callable, optional
     **options
         ``memory``, ``threads``, ``io``, ``plan``, as in ``velo.open``, for each collection.
+
+    Returns
+    -------
+    Backend
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     shards: list[Shard] = []

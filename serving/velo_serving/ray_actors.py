@@ -183,6 +183,10 @@ class Cluster:
             No node matches a pin, or not in time.
         ClusterExistsError
             Actors of that name run already.
+
+        Returns
+        -------
+        Cluster
         """
         described = (
             collection if isinstance(collection, Collection) else read_collection(collection, name=name)
@@ -229,6 +233,10 @@ class Cluster:
         timeout_s : float
             Time for all shards to say how they are.
 
+        Returns
+        -------
+        Cluster
+
         Raises
         ------
         UnknownCollectionError
@@ -261,6 +269,10 @@ class Cluster:
         ----------
         limits : RouterLimits, optional
             Of the router; the default suits actors.
+
+        Returns
+        -------
+        Backend
         """
         collection = self.collection
         first = self._healths[0]
@@ -345,6 +357,10 @@ class Cluster:
             As in ``velo.Index.range_search``; the limit is for all shards together.
         timeout_s : float
             Shards that have not answered by then are missing from the answer.
+
+        Returns
+        -------
+        Answer
         """
         request = _request(
             queries,

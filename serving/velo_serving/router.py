@@ -86,7 +86,12 @@ class Router:
         ]
 
     def observe(self, observer: Observer) -> None:
-        """Report to another observer; before ``start``."""
+        """Report to another observer; before ``start``.
+
+        Parameters
+        ----------
+        observer : Observer
+        """
         self._observer = observer
         self._lanes = self._make_lanes()
 
@@ -106,7 +111,12 @@ class Router:
         return len(self._lanes)
 
     def shards(self) -> list[ShardState]:
-        """Return every shard as it stands."""
+        """Tell how every shard is.
+
+        Returns
+        -------
+        list of ShardState
+        """
         return [lane.state() for lane in self._lanes]
 
     async def start(self) -> None:
@@ -120,6 +130,14 @@ class Router:
 
     async def search(self, request: SearchRequest) -> Answer:
         """Answer one request from all shards that reply by its deadline.
+
+        Parameters
+        ----------
+        request : SearchRequest
+
+        Returns
+        -------
+        Answer
 
         Raises
         ------

@@ -39,8 +39,15 @@ class VectorSearch:
 
     Examples
     --------
-    >>> dataset.map_batches(                                            # doctest: +SKIP
-    ...     VectorSearch, fn_constructor_kwargs={"path": "photos.velo", "k": 5}, concurrency=2)
+    Ray Data makes the object, from ``map_batches(VectorSearch, fn_constructor_kwargs={"path": …})``. It is an
+    ordinary callable:
+
+    >>> from velo_serving import VectorSearch
+    >>> step = VectorSearch("shop.velo", k=3)
+    >>> batch = step({"vector": queries})
+    >>> sorted(batch), batch["ids"].shape
+    (['distances', 'ids', 'vector'], (5, 3))
+    >>> step.close()
     """
 
     def __init__(
@@ -75,6 +82,11 @@ class VectorSearch:
         ----------
         batch : dict of ndarray, or pyarrow.Table
             Batch formats "numpy" and "pyarrow" of Ray Data.
+
+        Returns
+        -------
+        dict of ndarray, or pyarrow.Table
+            As the batch came.
         """
         if isinstance(batch, pa.Table):
             return self._table(batch)

@@ -25,7 +25,7 @@ from velo.errors import VeloError
 _ADDRESS_SPACE: Final = 8 << 30
 
 _PLANS: Final = ("auto", "links_in_memory", "links_on_disk")
-_FILTER_PLANS: Final = ("auto", "late", "early", "gate", "scan")
+_FILTER_PLANS: Final = ("auto", "late", "gate", "scan")
 
 
 def filters(index: velo.Index, draw: random.Random) -> Iterator[Any]:

@@ -20,6 +20,8 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import SymbolTableSection
 from packaging_help import ROOT, project_version, run
 
+from hatch_readme import absolute
+
 GLIBC_MAX = (2, 28)
 #: What manylinux_2_28 lets a library need.
 ALLOWED_LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
@@ -39,6 +41,7 @@ def test_sdist_holds_what_a_build_needs(sdist: Path) -> None:
     for needed in (
         "build.zig",
         "hatch_build.py",
+        "hatch_readme.py",
         "pyproject.toml",
         "LICENSE",
         "zig/velo.h",
@@ -77,7 +80,7 @@ def test_wheel_names_its_platform_and_extras(wheel: Path) -> None:
         info = f"veloann-{version}.dist-info"
         metadata = Parser().parsestr(archive.read(f"{info}/METADATA").decode())
         entry_points = archive.read(f"{info}/entry_points.txt").decode()
-    assert set(metadata.get_all("Provides-Extra", [])) == {"serving", "sql", "bench", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"serving", "sql", "bench", "docs", "dev"}
     assert metadata["License-Expression"] == "Apache-2.0"
     required = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert {re.split(r"[<>=\[ ]", line)[0] for line in required} == {
@@ -88,6 +91,24 @@ def test_wheel_names_its_platform_and_extras(wheel: Path) -> None:
         "rich",
     }
     assert "velo = velo.cli:main" in entry_points
+
+
+def test_the_description_has_no_link_that_needs_a_checkout(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        info = f"veloann-{project_version()}.dist-info"
+        description = Parser().parsestr(archive.read(f"{info}/METADATA").decode()).get_payload()
+    assert isinstance(description, str)
+    assert description.startswith("# velo\n")
+    assert not re.findall(r"\]\((?!https?://)[^)]*\)", description)
+
+
+def test_a_home_makes_links_absolute() -> None:
+    text = "![A](docs/a.png) [b](docs/b.md#c) [d](https://example.org/d)"
+    assert absolute(text, "https://example.org/tree/") == (
+        "![A](https://example.org/tree/docs/a.png) [b](https://example.org/tree/docs/b.md#c) "
+        "[d](https://example.org/d)"
+    )
+    assert absolute(text, None) == "*A* b [d](https://example.org/d)"
 
 
 def test_library_needs_only_an_old_glibc(library: Path) -> None:

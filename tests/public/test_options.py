@@ -80,8 +80,6 @@ def test_build_options_name_the_argument(argument: str, value: Any) -> None:
     ("argument", "value"),
     [
         ("cache_share", 1.1),
-        ("cache_policy", "mru"),
-        ("cache_unit", "row"),
         ("queue_depth", 0),
         ("links_kept", -1),
     ],
@@ -125,11 +123,9 @@ def test_what_reaches_the_library() -> None:
     assert struct.list_size == 64
     assert struct.timeout_us == 3_600_000_000
     assert (struct.beam_width, struct.burst_max, struct.sigma, struct.filter_plan) == (8, 0, 0.3, 1)
-    assert (struct.strict_order, struct.prefetch_off, struct.staleness) == (0, 0, 0)
-    fill_search(struct, 5, None, None, None, SearchTuning(strict_order=True, prefetch=False, staleness=1))
-    assert (struct.strict_order, struct.prefetch_off, struct.staleness) == (1, 1, 1)
-    with pytest.raises(InvalidArgumentError, match="staleness"):
-        SearchTuning(staleness=2)
+    assert struct.count_used == 0
+    fill_search(struct, 5, None, None, None, SearchTuning(count_used=True))
+    assert struct.count_used == 1
     struct = SimpleNamespace()
     OpenTuning().fill(struct)
     assert struct.cache_share == -1.0

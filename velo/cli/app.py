@@ -176,7 +176,7 @@ def search(
     ] = None,
     filter_plan: Annotated[
         str,
-        typer.Option(help="How a filter is met: auto, or for comparison late, early, gate or scan."),
+        typer.Option(help="How a filter is met: auto, or for comparison late, gate or scan."),
     ] = "auto",
     group_by: Annotated[
         str | None, typer.Option(help="Column: the nearest k groups of rows with equal values.")

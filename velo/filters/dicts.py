@@ -90,12 +90,21 @@ def from_dict(conditions: Mapping[str, Any]) -> Expr:
         exactly these keys, whose ``type`` is a str, is read so; conditions on columns that are really called
         ``type``, ``key`` and ``value`` are joined by ``$and`` instead.
 
+    Returns
+    -------
+    Expr
+
     Raises
     ------
     FilterError
         Unknown operators, nesting beyond ``DEPTH_MAX``; the message has the position, as ``$.year.$gte``.
     FilterTypeError
         An operand of the wrong kind.
+
+    Examples
+    --------
+    >>> velo.filters.from_dict({"year": {"$gte": 2020}})
+    Compare(column='year', op='ge', value=2020)
     """
     return _read_tree(conditions, "$", 1)
 
@@ -307,12 +316,41 @@ def _element_test(column: str, key: str, operand: Any, position: str) -> Leaf:
 
 
 def to_json(expr: Expr) -> str:
-    """`expr` as JSON text."""
+    """Write a condition as JSON text.
+
+    Parameters
+    ----------
+    expr : Expr
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> velo.filters.to_json(velo.col("year") >= 2020)
+    '{"year": {"$gte": 2020}}'
+    """
     return json.dumps(to_dict(expr), ensure_ascii=False)
 
 
 def from_json(text: str | bytes) -> Expr:
-    """Read a filter from JSON text."""
+    """Read a filter from JSON text.
+
+    Parameters
+    ----------
+    text : str or bytes
+        A dict as :func:`velo.filters.from_dict` takes it.
+
+    Returns
+    -------
+    Expr
+
+    Raises
+    ------
+    FilterError
+        It is not JSON, or not a filter.
+    """
     try:
         conditions = json.loads(text)
     except RecursionError:

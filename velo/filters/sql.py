@@ -128,6 +128,11 @@ def from_sql(text: str) -> Expr:
         It is no such condition; the message has the line and the character, both counted from 1.
     MissingDependencyError
         sqlglot is not installed (``pip install 'veloann[sql]'``).
+
+    Examples
+    --------
+    >>> velo.filters.from_sql("year >= 2020")
+    Compare(column='year', op='ge', value=2020)
     """
     if not isinstance(text, str):
         refuse(FilterTypeError, f"SQL is a str, not a {type(text).__name__}")

@@ -16,5 +16,9 @@ def from_text(text: str) -> Expr:
     ----------
     text : str
         As :func:`velo.filters.from_json` or :func:`velo.filters.from_sql` take it.
+
+    Returns
+    -------
+    Expr
     """
     return from_json(text) if text.lstrip().startswith("{") else from_sql(text)

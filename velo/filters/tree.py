@@ -99,18 +99,27 @@ class Expr:
         )
 
     def is_not_true(self) -> Expr:
-        """False or null: what ``$not`` means in a dict, and ``IS NOT TRUE`` in SQL; ``~`` keeps null null."""
+        """False or null: what ``$not`` means in a dict, and ``IS NOT TRUE`` in SQL; ``~`` keeps null null.
+
+        Returns
+        -------
+        Expr
+        """
         return IsNotTrue(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict of plain JSON values that passes the same rows; :func:`velo.filters.from_dict` reads it.
+        """Write the condition as a dict of plain JSON values that passes the same rows.
 
-        Dicts have two-valued logic, so nulls are written out: ``~(col("x") == 1)`` becomes
-        ``{"x": {"$ne": 1, "$exists": True}}``.
+        :func:`velo.filters.from_dict` reads it back. Dicts have two-valued logic, so nulls are written out:
+        ``~(col("x") == 1)`` becomes ``{"x": {"$ne": 1, "$exists": True}}``.
+
+        Returns
+        -------
+        dict
         """
-        return self.written(Want.TRUE)
+        return self._written(Want.TRUE)
 
-    def written(self, want: Want) -> dict[str, Any]:
+    def _written(self, want: Want) -> dict[str, Any]:
         """The rows that `want` asks for, as a dict."""
         raise NotImplementedError
 
@@ -177,7 +186,7 @@ class Leaf(Expr):
         """How dicts write it: operator and operand."""
         raise NotImplementedError
 
-    def written(self, want: Want) -> dict[str, Any]:
+    def _written(self, want: Want) -> dict[str, Any]:
         operator, operand = self.operator()
         if want.positive:
             tested = {operator: operand}
@@ -214,10 +223,10 @@ class Compare(Leaf):
     def operator(self) -> tuple[str, Any]:
         return COMPARE_KEYS[self.op], plain(self.value)
 
-    def written(self, want: Want) -> dict[str, Any]:
+    def _written(self, want: Want) -> dict[str, Any]:
         if self.op == "ne":  # null where the value is, as in SQL
-            return replace(self, op="eq").written(want.of_not)
-        return super().written(want)
+            return replace(self, op="eq")._written(want.of_not)
+        return super()._written(want)
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +276,7 @@ class IsNull(Leaf):
     def says(self) -> tuple[Any, ...]:
         return ("is_null", self.column)
 
-    def written(self, want: Want) -> dict[str, Any]:
+    def _written(self, want: Want) -> dict[str, Any]:
         return {dict_key(self.column): {"$exists": not want.positive}}
 
 
@@ -367,7 +376,7 @@ class _TwoValued(Expr):
 
     __slots__ = ()
 
-    def written(self, want: Want) -> dict[str, Any]:
+    def _written(self, want: Want) -> dict[str, Any]:
         return self.plain() if want.positive else {"$not": self.plain()}
 
     def plain(self) -> dict[str, Any]:
@@ -425,8 +434,8 @@ class And(Expr):
     def key(self) -> tuple[Any, ...]:
         return ("and", *(child.key for child in self.children))
 
-    def written(self, want: Want) -> dict[str, Any]:
-        return {"$and" if want.positive else "$or": [child.written(want) for child in self.children]}
+    def _written(self, want: Want) -> dict[str, Any]:
+        return {"$and" if want.positive else "$or": [child._written(want) for child in self.children]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -444,8 +453,8 @@ class Or(Expr):
     def key(self) -> tuple[Any, ...]:
         return ("or", *(child.key for child in self.children))
 
-    def written(self, want: Want) -> dict[str, Any]:
-        return {"$or" if want.positive else "$and": [child.written(want) for child in self.children]}
+    def _written(self, want: Want) -> dict[str, Any]:
+        return {"$or" if want.positive else "$and": [child._written(want) for child in self.children]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -463,8 +472,8 @@ class Not(Expr):
     def key(self) -> tuple[Any, ...]:
         return ("not", self.child.key)
 
-    def written(self, want: Want) -> dict[str, Any]:
-        return self.child.written(want.of_not)
+    def _written(self, want: Want) -> dict[str, Any]:
+        return self.child._written(want.of_not)
 
 
 @dataclass(frozen=True, eq=False)
@@ -482,14 +491,20 @@ class IsNotTrue(Expr):
     def key(self) -> tuple[Any, ...]:
         return ("is_not_true", self.child.key)
 
-    def written(self, want: Want) -> dict[str, Any]:
-        return self.child.written(want.of_not_true)
+    def _written(self, want: Want) -> dict[str, Any]:
+        return self.child._written(want.of_not_true)
 
 
 class Column:
-    """A column of the metadata, from which conditions are made.
+    """A column of the metadata. It makes conditions; :func:`velo.col` makes it.
 
-    A column of booleans is a condition by itself in ``&``, ``|`` and ``~``.
+    ``==``, ``!=``, ``<``, ``<=``, ``>`` and ``>=`` compare it with a value. A column of booleans is a
+    condition by itself in ``&``, ``|`` and ``~``.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the metadata.
     """
 
     __slots__ = ("name", "of")
@@ -525,41 +540,138 @@ class Column:
         return Compare(self.name, "ge", value, of=self.of)
 
     def isin(self, values: Iterable[Any]) -> Expr:
-        """One of `values`; a list, set, numpy or Arrow array."""
+        """Pass rows whose value is one of some values.
+
+        Parameters
+        ----------
+        values : list, set, numpy or Arrow array
+
+        Returns
+        -------
+        Expr
+
+        Examples
+        --------
+        >>> hits = index.search(query, k=3, filter=velo.col("label").isin([1, 2]), return_metadata=["label"])
+        >>> set(hits.metadata["label"].to_pylist()) <= {1, 2}
+        True
+        """
         return IsIn(self.name, values, of=self.of)  # type: ignore[arg-type]
 
     def between(self, low: Value, high: Value) -> Expr:
-        """From `low` to `high`, both included."""
+        """Pass rows whose value lies between two values, both included.
+
+        Parameters
+        ----------
+        low, high : value
+
+        Returns
+        -------
+        Expr
+
+        Examples
+        --------
+        >>> index.explain(query, filter=velo.col("price").between(0.2, 0.4)).matches
+        438
+        """
         return Between(self.name, low, high, of=self.of)
 
     def is_null(self) -> Expr:
-        """No value."""
+        """Pass rows that have no value.
+
+        Returns
+        -------
+        Expr
+
+        Examples
+        --------
+        >>> index.explain(query, filter=velo.col("brand").is_null()).matches
+        34
+        """
         return IsNull(self.name)
 
     def is_valid(self) -> Expr:
-        """Any value."""
+        """Pass rows that have a value.
+
+        Returns
+        -------
+        Expr
+        """
         return Not(IsNull(self.name))
 
     not_null = is_valid
 
     def contains_any(self, values: Iterable[Any]) -> Expr:
-        """The list holds at least one of `values`."""
+        """Pass rows whose list holds at least one of some values.
+
+        Parameters
+        ----------
+        values : list, set, numpy or Arrow array
+
+        Returns
+        -------
+        Expr
+
+        Examples
+        --------
+        >>> animals = velo.col("tags").contains_any(["cat", "dog"])
+        >>> hits = index.search(query, k=3, filter=animals, return_metadata=["tags"])
+        >>> all(set(tags) & {"cat", "dog"} for tags in hits.metadata["tags"].to_pylist())
+        True
+        """
         return Contains(self.name, values, "any")  # type: ignore[arg-type]
 
     def contains_all(self, values: Iterable[Any]) -> Expr:
-        """The list holds every one of `values`."""
+        """Pass rows whose list holds every one of some values.
+
+        Parameters
+        ----------
+        values : list, set, numpy or Arrow array
+
+        Returns
+        -------
+        Expr
+        """
         return Contains(self.name, values, "all")  # type: ignore[arg-type]
 
     def starts_with(self, prefix: str) -> Expr:
-        """The string begins with `prefix`."""
+        """Pass rows whose string begins with a text.
+
+        Parameters
+        ----------
+        prefix : str
+
+        Returns
+        -------
+        Expr
+        """
         return StartsWith(self.name, prefix)
 
     def like(self, pattern: str) -> Expr:
-        """The string has the form of `pattern`: ``%`` is any text, ``_`` one character."""
+        """The string has the form of `pattern`.
+
+        Parameters
+        ----------
+        pattern : str
+            ``%`` stands for any text, ``_`` for one character; a backslash takes the next for itself.
+
+        Returns
+        -------
+        Expr
+        """
         return Like(self.name, pattern)
 
     def ilike(self, pattern: str) -> Expr:
-        """As :meth:`like`, whatever the case of letters."""
+        """As :meth:`like`, whatever the case of letters.
+
+        Parameters
+        ----------
+        pattern : str
+
+        Returns
+        -------
+        Expr
+        """
         return Like(self.name, pattern, True)
 
     @property
@@ -580,18 +692,41 @@ class Column:
 
 
 def col(name: str) -> Column:
-    """The column `name` of the metadata, for use in a filter.
+    """Name a column of the metadata, to make a filter of it.
+
+    Conditions join with ``&`` (and), ``|`` (or) and ``~`` (not). Each needs parentheses.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the metadata.
+
+    Returns
+    -------
+    Column
 
     Examples
     --------
-    >>> (col("year") >= 2020) & ~col("brand").isin(["acme", "zenith"])  # doctest: +ELLIPSIS
+    >>> (velo.col("year") >= 2020) & ~velo.col("brand").isin(["acme", "zenith"])
     And(children=(Compare(column='year', op='ge', value=2020), Not(child=IsIn(...))))
+    >>> cheap = index.search(query, k=3, filter=velo.col("price") < 0.2, return_metadata=["price"])
+    >>> max(cheap.metadata["price"].to_pylist()) < 0.2
+    True
     """
     return Column(name)
 
 
 def ids(values: Iterable[Any]) -> Expr:
     """The rows with these ids of the index, for use in a filter beside conditions.
+
+    Parameters
+    ----------
+    values : list of int or str
+        Those that the index does not have match nothing.
+
+    Returns
+    -------
+    Expr
 
     Examples
     --------
@@ -608,6 +743,10 @@ def mask(rows: Any) -> Expr:
     ----------
     rows : array-like of bool
         One for every row that the index was built from, in that order.
+
+    Returns
+    -------
+    Expr
     """
     return Mask(rows)
 
@@ -628,7 +767,21 @@ _OPPOSITE: Final = {"$eq": "$ne", "$in": "$nin"}
 
 
 def to_dict(expr: Expr) -> dict[str, Any]:
-    """`expr` as a dict, as :meth:`Expr.to_dict`."""
+    """Write a condition as a dict of plain JSON values. :func:`velo.filters.from_dict` reads it back.
+
+    Parameters
+    ----------
+    expr : Expr
+
+    Returns
+    -------
+    dict
+
+    Examples
+    --------
+    >>> velo.filters.to_dict(velo.col("year") >= 2020)
+    {'year': {'$gte': 2020}}
+    """
     return expr.to_dict()
 
 

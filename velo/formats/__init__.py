@@ -1,16 +1,13 @@
 """Readers and writers of vector files, all of them in chunks.
 
-======================  ==============================================================
-suffix                  format
-======================  ==============================================================
-.fbin .u8bin .i8bin     big-ann: int32 n, int32 d, then n·d elements
-.ibin
-.fvecs .bvecs .ivecs    TEXMEX: every row is int32 d, then d elements
-.npy                    numpy, two-dimensional
-.hdf5 .h5               ann-benchmarks; `column` names the data set, ``train`` without
-.parquet                Parquet with a column of (fixed-size) lists
-.arrow .feather .ipc    Arrow IPC file or stream with such a column
-======================  ==============================================================
+| suffix                    | format                                                       |
+|---------------------------|--------------------------------------------------------------|
+| .fbin .u8bin .i8bin .ibin | big-ann: int32 n, int32 d, then n·d elements                 |
+| .fvecs .bvecs .ivecs      | TEXMEX: every row is int32 d, then d elements                |
+| .npy                      | numpy, two-dimensional                                       |
+| .hdf5 .h5                 | ann-benchmarks; `column` names the data set (else ``train``) |
+| .parquet                  | Parquet with a column of lists                               |
+| .arrow .feather .ipc      | Arrow IPC file or stream with such a column                  |
 """
 
 from __future__ import annotations

@@ -79,7 +79,19 @@ class Source(ABC):
 
     @abstractmethod
     def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
-        """Yield rows ``start`` to ``stop`` in order, at most `rows` at a time."""
+        """Yield a range of rows in order.
+
+        Parameters
+        ----------
+        rows : int
+            Rows of a slice at most.
+        start, stop : int
+            The range.
+
+        Yields
+        ------
+        ndarray of shape (at most rows, dim)
+        """
 
     def chunks(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[AnyArray]:
         """Yield rows in order, at most `rows` at a time; a chunk is valid until the next one.
@@ -102,7 +114,12 @@ class Source(ABC):
             yield from self.slices(rows, start, stop)
 
     def read(self) -> AnyArray:
-        """All rows in one array; for sets that fit in memory."""
+        """Read all rows into one array, for sets that fit in memory.
+
+        Returns
+        -------
+        ndarray of shape (row_count, dim)
+        """
         out = np.empty(self.shape, self.dtype)
         row = 0
         for chunk in self.chunks(chunk_rows(self.shape[1] * self.dtype.itemsize)):

@@ -60,6 +60,13 @@ class LiveVerbs:
         FilterError, NoSpaceError
         DeviceError
             The write failed. Where a sync did, the index takes no further writes until it is opened again.
+
+        Examples
+        --------
+        >>> with velo.open("shop.velo", writable=True) as index:
+        ...     done = index.delete([17, 18, 1_000_000])
+        ...     print(done.rows, "deleted,", done.missing, "not there,", len(index), "left")
+        2 deleted, 1 not there, 1998 left
         """
         if (ids is None) == (filter is None):
             raise InvalidArgumentError("delete takes ids or a filter, and one of them", argument="ids")

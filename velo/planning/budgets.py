@@ -302,6 +302,14 @@ def plans(
     -------
     list of PlannedBudget
         By ascending budget.
+
+    Examples
+    --------
+    >>> for budget in velo.plans("shop.velo"):
+    ...     if budget.plan is not None:
+    ...         print(f"{budget.share:.0%}: {budget.plan}, {budget.reads:.1f} reads a query")
+    20%: links_on_disk, ... reads a query
+    25%: links_in_memory, ... reads a query...
     """
     with open_to_measure(path, threads) as index:
         known = measure_costs(index) if costs is None else costs

@@ -207,7 +207,17 @@ class Proposal:
         return {"memory": self.memory, "tuning": OpenTuning(queries_in_flight=self.queries_in_flight)}
 
     def build_line(self, vectors: str = "VECTORS", path: str = "INDEX") -> str:
-        """The command that builds so."""
+        """Write the command that builds with the chosen options.
+
+        Parameters
+        ----------
+        vectors, path : str
+            What stands in the command for the file and the index.
+
+        Returns
+        -------
+        str
+        """
         given = self.build_options
         in_pages = given.pop("page_links")
         options = [f"--{name.replace('_', '-')} {value}" for name, value in given.items()]
@@ -215,7 +225,17 @@ class Proposal:
         return f"velo build {vectors} {path} {' '.join(options)}"
 
     def open_line(self, path: str = "INDEX") -> str:
-        """The call that opens so."""
+        """Write the call that opens with the chosen options.
+
+        Parameters
+        ----------
+        path : str
+            What stands in the call for the index.
+
+        Returns
+        -------
+        str
+        """
         memory = f'"{self.memory}"' if isinstance(self.memory, str) else self.memory
         return (
             f'velo.open("{path}", memory={memory}, '
@@ -223,7 +243,12 @@ class Proposal:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Everything as plain values, for JSON.
+
+        Returns
+        -------
+        dict
+        """
         return {
             **asdict(self),
             "build_options": self.build_options,
@@ -298,9 +323,9 @@ def tune(
 
     Examples
     --------
-    >>> found = velo.tune("photos.fbin", memory="15%")  # doctest: +SKIP
-    >>> velo.build("photos.velo", "photos.fbin", **found.build_options).close()  # doctest: +SKIP
-    >>> index = velo.open("photos.velo", **found.open_options)  # doctest: +SKIP
+    >>> chosen = velo.tune(vectors, memory="50%", sample=4_000, degrees=[24], threads=1)
+    >>> velo.build("tuned.velo", vectors, **chosen.build_options).close()
+    >>> velo.open("tuned.velo", **chosen.open_options).close()
     """
     fill_search(_native.new("velo_search_options"), k, recall, None, None, None)
     if float(recall) >= 1:

@@ -85,7 +85,9 @@ class FurtherSearches:
 
         Examples
         --------
-        >>> lims, distances, ids = index.range_search(queries, radius=0.3)  # doctest: +SKIP
+        >>> lims, distances, ids = index.range_search(queries, radius=20.0)
+        >>> bool((distances <= 20.0).all())
+        True
         """
         columns = self._columns(return_metadata)
         prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
@@ -106,7 +108,17 @@ class FurtherSearches:
         timeout_s: float | None = None,
         tuning: SearchTuning | None = None,
     ) -> RangeResult:
-        """As :meth:`range_search`, without blocking the event loop."""
+        """Find all vectors within a distance of each query without blocking the event loop.
+
+        Parameters
+        ----------
+        queries, radius, filter, limit, recall, list_size, exact, return_metadata, timeout_s, tuning :
+            As for :meth:`range_search`.
+
+        Returns
+        -------
+        RangeResult
+        """
         columns = self._columns(return_metadata)
         prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
         script = self._range_script(queries, radius, limit, filter)

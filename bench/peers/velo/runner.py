@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 import velo
 from bench.peers.protocol import System, run
+from bench.peers.velo import ablations
 from velo.building.build import build_shard
 from velo.formats.files import as_source
 from velo.options import BuildOptions
@@ -34,7 +35,7 @@ ASKED = ("list_size", "recall", "exact")
 class Velo(System):
     home = "disk"
     index: velo.Index | None = None
-    opened: dict[str, Any] | None = None
+    opened: tuple[dict[str, Any], str | None] | None = None
     asked: dict[str, Any]
     expected: velo.Expectation | None = None
 
@@ -60,13 +61,20 @@ class Velo(System):
         """Open anew where the settings ask for it, and where a cache holds what another point has read."""
         asked = {name: point[name] for name in ("memory", "io", "plan")}
         asked["tuning"] = velo.OpenTuning(**point.get("open_tuning", {}))
-        if self.index is None or asked != self.opened or self.index.info()["memory_bytes"]["cache"] > 0:
+        without = point.get("ablations")
+        if (
+            self.index is None
+            or (asked, without) != self.opened
+            or self.index.info()["memory_bytes"]["cache"] > 0
+        ):
             if self.index is not None:
                 self.index.close()
                 self.index = None
                 gc.collect()
+            if without is not None:
+                ablations.apply(without)
             self.index = velo.open(self.path, threads=self.threads, **asked)
-            self.opened = asked
+            self.opened = asked, without
         self.asked = {name: point[name] for name in ASKED if name in point}
         self.asked["tuning"] = velo.SearchTuning(sigma=point.get("sigma"), **point.get("search_tuning", {}))
 

@@ -109,6 +109,10 @@ def create_app(
     ready_shards : int, optional
         Shards of every collection that must be up for ``/readyz`` to say so; default: one. A collection with
         fewer shards needs all of its own.
+
+    Returns
+    -------
+    FastAPI
     """
     bounds = limits or GatewayLimits()
     metrics = Metrics(backend)

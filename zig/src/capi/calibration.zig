@@ -1,10 +1,11 @@
-//! The table behind `recall`: storing it, and what it makes of a search.
+//! What searches are expected to be like: by the table behind `recall`, and with other budgets.
 const std = @import("std");
 const index = @import("index");
 const search = @import("search");
+const call = @import("call.zig");
 const common = @import("common.zig");
-const open = @import("open.zig");
-const ok = common.ok;
+const numbers = @import("numbers.zig");
+const Index = @import("handle.zig").Index;
 
 pub const Expectation = extern struct {
     struct_size: u32,
@@ -16,43 +17,35 @@ pub const Expectation = extern struct {
     estimates: f32,
     expanded: f32,
     records_scored: f32,
+
+    fn of(parameters: *const search.Parameters, reader: *const index.Reader, calibration: search.Calibration) Expectation {
+        var expectation: Expectation = std.mem.zeroes(Expectation);
+        expectation.list_size = parameters.list_size;
+        const whole = if (parameters.every) search.expected_of_every(reader, parameters) else if (parameters.scan) calibration.expected_of_scan() else null;
+        if (whole orelse calibration.expected(parameters.k, parameters.list_size)) |expected| {
+            expectation.calibrated = 1;
+            expectation.recall = expected.recall;
+            expectation.reads = expected.reads;
+            expectation.rounds = expected.rounds;
+            expectation.estimates = expected.estimates;
+            expectation.expanded = expected.expanded;
+            expectation.records_scored = expected.scored;
+        }
+        return expectation;
+    }
 };
 
-export fn velo_calibration_store(path: ?[*:0]const u8, calibration_json: ?[*:0]const u8) i32 {
-    const folder = path orelse return common.null_argument("path");
-    var diagnostic: index.Diagnostic = .{};
-    const json = if (calibration_json) |text| std.mem.span(text) else null;
-    index.store_calibration(common.allocator, std.mem.span(folder), json, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
-    return ok;
+export fn velo_expect(handle: ?*Index, options: ?*const call.SearchOptions, expectation_out: ?*Expectation) i32 {
+    return common.status_of_call(expect(handle, options, expectation_out));
 }
 
-export fn velo_expect(handle: ?*open.Index, options: ?*const open.SearchOptions, expectation_out: ?*Expectation) i32 {
-    const self = handle orelse return common.null_argument("index");
-    const given = options orelse return common.null_argument("options");
-    const out = expectation_out orelse return common.null_argument("expectation_out");
-    if (self.enter()) |status| return status;
+fn expect(handle: ?*Index, options: ?*const call.SearchOptions, expectation_out: ?*Expectation) common.Failure!void {
+    const self = try common.need("index", handle);
+    const out = try common.need("expectation_out", expectation_out);
+    try self.enter();
     defer self.leave();
-    const o = common.versioned(open.SearchOptions, given) orelse return common.size_error("options", given.struct_size);
-    if (open.refused(&o)) |status| return status;
-    fill(out, &o, &self.reader, self.calibration());
-    return ok;
-}
-
-fn fill(out: *Expectation, o: *const open.SearchOptions, reader: *const index.Reader, calibration: search.Calibration) void {
-    const parameters = open.resolved(o, calibration);
-    var expectation: Expectation = std.mem.zeroes(Expectation);
-    expectation.list_size = parameters.list_size;
-    const scanned = if (parameters.every) search.expected_of_every(reader, &parameters) else if (parameters.scan) calibration.expected_of_scan() else null;
-    if (scanned orelse calibration.expected(o.k, parameters.list_size)) |expected| {
-        expectation.calibrated = 1;
-        expectation.recall = expected.recall;
-        expectation.reads = expected.reads;
-        expectation.rounds = expected.rounds;
-        expectation.estimates = expected.estimates;
-        expectation.expanded = expected.expanded;
-        expectation.records_scored = expected.scored;
-    }
-    common.write_versioned(Expectation, out, &expectation);
+    const asked = try call.Asked.of(self, options);
+    common.write_versioned(Expectation, out, &.of(&asked.parameters, &self.reader, self.calibration()));
 }
 
 pub const MemoryPlan = extern struct {
@@ -67,32 +60,35 @@ pub const MemoryPlan = extern struct {
 };
 
 export fn velo_plan_for(
-    handle: ?*open.Index,
+    handle: ?*Index,
     memory_bytes: u64,
-    options: ?*const open.SearchOptions,
+    options: ?*const call.SearchOptions,
     plan_out: ?*MemoryPlan,
     expectation_out: ?*Expectation,
 ) i32 {
-    const self = handle orelse return common.null_argument("index");
-    const given = options orelse return common.null_argument("options");
-    const out = plan_out orelse return common.null_argument("plan_out");
-    const expected = expectation_out orelse return common.null_argument("expectation_out");
-    if (self.enter()) |status| return status;
+    return common.status_of_call(plan_for(handle, memory_bytes, options, plan_out, expectation_out));
+}
+
+fn plan_for(handle: ?*Index, memory_bytes: u64, options: ?*const call.SearchOptions, plan_out: ?*MemoryPlan, expectation_out: ?*Expectation) common.Failure!void {
+    const self = try common.need("index", handle);
+    const out = try common.need("plan_out", plan_out);
+    const expected_out = try common.need("expectation_out", expectation_out);
+    try self.enter();
     defer self.leave();
-    const o = common.versioned(open.SearchOptions, given) orelse return common.size_error("options", given.struct_size);
-    if (open.refused(&o)) |status| return status;
+    const o = try common.read(call.SearchOptions, "options", options);
     var diagnostic: index.Diagnostic = .{};
-    const links = self.reader.links_within(memory_bytes, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
+    const links = self.reader.links_within(memory_bytes, &diagnostic) catch |err| return common.report_index(err, &diagnostic);
     const plan: search.Plan = if (links == null) .links_on_disk else .links_in_memory;
     var chosen: MemoryPlan = std.mem.zeroes(MemoryPlan);
-    chosen.plan = @intFromEnum(plan);
+    chosen.plan = numbers.number_of(numbers.Plan, plan);
     chosen.codes_bytes = self.reader.memory_codes_bytes();
     chosen.pages_bytes = self.reader.memory_pages_bytes();
     if (links) |kept| {
         chosen.links_kept = kept.kept;
         chosen.links_bytes = kept.bytes;
     } else chosen.cache_bytes = memory_bytes -| (chosen.codes_bytes + chosen.pages_bytes);
+    const calibration: search.Calibration = .of(self.reader.manifest(), plan, chosen.links_kept);
+    const parameters = try call.parameters_of(&o, calibration);
     common.write_versioned(MemoryPlan, out, &chosen);
-    fill(expected, &o, &self.reader, .of(self.reader.manifest(), plan, chosen.links_kept));
-    return ok;
+    common.write_versioned(Expectation, expected_out, &.of(&parameters, &self.reader, calibration));
 }

@@ -7,10 +7,17 @@ comptime {
     _ = @import("build.zig");
     _ = @import("vectors.zig");
     _ = @import("open.zig");
+    _ = @import("handle.zig");
+    _ = @import("info.zig");
+    _ = @import("call.zig");
+    _ = @import("submit.zig");
+    _ = @import("folder.zig");
+    _ = @import("layout.zig");
     _ = @import("calibration.zig");
     _ = @import("filter_plan.zig");
     _ = @import("device.zig");
     _ = @import("live.zig");
+    if (base.ablations) _ = @import("ablate.zig");
 }
 
 export fn velo_version() [*:0]const u8 {
@@ -27,4 +34,6 @@ test {
     _ = @import("filters.zig");
     _ = @import("tickets.zig");
     _ = @import("live.zig");
+    _ = @import("numbers.zig");
+    _ = @import("layout.zig");
 }

@@ -9,6 +9,42 @@ pub const fail = errors.fail;
 pub const Status = errors.Status;
 pub const ok = @intFromEnum(Status.ok);
 
+/// How a call fails that unwinds by `errdefer`: with a status and a sentence that this thread remembers (errors.zig), or for
+/// lack of memory. `status_of_call` makes a status of it.
+pub const Failure = error{ Reported, OutOfMemory };
+
+pub fn report(status: Status, detail: errors.Detail, comptime format: []const u8, args: anytype) error{Reported} {
+    _ = fail(status, detail, format, args);
+    return error.Reported;
+}
+
+pub fn report_index(err: index.Error, diagnostic: *const index.Diagnostic) error{Reported} {
+    _ = fail_index(err, diagnostic);
+    return error.Reported;
+}
+
+pub fn status_of_call(outcome: Failure!void) i32 {
+    outcome catch |err| return switch (err) {
+        error.Reported => errors.last_status(),
+        error.OutOfMemory => out_of_memory(),
+    };
+    return ok;
+}
+
+/// The argument, unless it is NULL.
+pub fn need(comptime name: []const u8, argument: anytype) error{Reported}!@typeInfo(@TypeOf(argument)).optional.child {
+    return argument orelse report(.invalid_argument, .{ .argument = name }, name ++ " is NULL", .{});
+}
+
+/// The struct behind an argument as this version of the library knows it.
+pub fn read(comptime T: type, comptime name: []const u8, argument: ?*const T) error{Reported}!T {
+    const theirs = try need(name, argument);
+    return versioned(T, theirs) orelse {
+        _ = size_error(name, theirs.struct_size);
+        return error.Reported;
+    };
+}
+
 pub fn null_argument(comptime name: []const u8) i32 {
     return fail(.invalid_argument, .{ .argument = name }, name ++ " is NULL", .{});
 }

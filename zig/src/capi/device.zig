@@ -2,6 +2,7 @@
 const std = @import("std");
 const io = @import("io");
 const common = @import("common.zig");
+const numbers = @import("numbers.zig");
 const search = @import("search");
 const fail = common.fail;
 
@@ -17,18 +18,19 @@ pub const DeviceInfo = extern struct {
     advice: [256]u8 = @splat(0),
 };
 
-pub fn wanted(number: i32) ?io.probe.Wanted {
-    return switch (number) {
-        0 => .auto,
-        1 => .uring,
-        2 => .threads,
-        else => null,
+/// Null where the probe has no say: the simulated device is chosen by its library.
+pub fn wanted(asked: numbers.Io) ?io.probe.Wanted {
+    return switch (asked) {
+        .auto => .auto,
+        .uring => .uring,
+        .threads => .threads,
+        .simulated => null,
     };
 }
 
 pub fn info_of(report: *const io.Report) DeviceInfo {
     var info: DeviceInfo = .{
-        .io = if (report.kind == .uring) 1 else 2,
+        .io = @intFromEnum(if (report.kind == .uring) numbers.Io.uring else .threads),
         .direct = @intFromBool(report.direct),
         .uring_errno = report.uring_errno,
         .direct_errno = report.direct_errno,
@@ -41,7 +43,7 @@ pub fn info_of(report: *const io.Report) DeviceInfo {
 }
 
 pub fn simulated(queue_depth: u32) DeviceInfo {
-    var info: DeviceInfo = .{ .io = 3, .direct = 0, .queue_depth = queue_depth };
+    var info: DeviceInfo = .{ .io = @intFromEnum(numbers.Io.simulated), .direct = 0, .queue_depth = queue_depth };
     common.put_text(&info.name, "simulated");
     common.put_text(&info.reason, "This library was built for tests, with the simulated device.");
     return info;
@@ -50,7 +52,7 @@ pub fn simulated(queue_depth: u32) DeviceInfo {
 export fn velo_device_probe(folder: ?[*:0]const u8, device: i32, info_out: ?*DeviceInfo) i32 {
     const path = folder orelse return common.null_argument("folder");
     const out = info_out orelse return common.null_argument("info_out");
-    const asked = wanted(device) orelse return fail(.invalid_argument, .{ .argument = "io" }, "io {d} cannot be probed", .{device});
+    const asked = (if (std.enums.fromInt(numbers.Io, device)) |one| wanted(one) else null) orelse return fail(.invalid_argument, .{ .argument = "io" }, "io {d} cannot be probed", .{device});
     const report = io.probe.probe_folder(std.mem.span(path), asked, search.engine.queue_depth_default);
     const info = info_of(&report);
     common.write_versioned(DeviceInfo, out, &info);

@@ -65,6 +65,11 @@ pub fn fail(status: Status, detail: Detail, comptime format: []const u8, args: a
     return last.status;
 }
 
+/// Status of the last failure of this thread.
+pub fn last_status() i32 {
+    return last.status;
+}
+
 fn copy(to: []u8, from: []const u8) void {
     const len = @min(to.len - 1, from.len);
     @memcpy(to[0..len], from[0..len]);

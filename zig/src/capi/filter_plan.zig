@@ -1,9 +1,10 @@
 //! What the planner of filtered searches expects and chooses, for `explain`.
-const std = @import("std");
 const filter_room = @import("filter");
 const search = @import("search");
 const common = @import("common.zig");
-const open = @import("open.zig");
+const call = @import("call.zig");
+const numbers = @import("numbers.zig");
+const Index = @import("handle.zig").Index;
 
 pub const Cost = extern struct {
     /// 0: the plan cannot be had as the index is open.
@@ -37,20 +38,22 @@ pub const Plan = extern struct {
     gate_needs_bytes: u64 = 0,
 };
 
-export fn velo_filter_plan(handle: ?*open.Index, filter: ?*const filter_room.Filter, options: ?*const open.SearchOptions, plan_out: ?*Plan) i32 {
-    const self = handle orelse return common.null_argument("index");
-    const one = filter orelse return common.null_argument("filter");
-    const given = options orelse return common.null_argument("options");
-    const out = plan_out orelse return common.null_argument("plan_out");
-    if (self.enter()) |status| return status;
+export fn velo_filter_plan(handle: ?*Index, filter: ?*const filter_room.Filter, options: ?*const call.SearchOptions, plan_out: ?*Plan) i32 {
+    return common.status_of_call(plan_of(handle, filter, options, plan_out));
+}
+
+fn plan_of(handle: ?*Index, filter: ?*const filter_room.Filter, options: ?*const call.SearchOptions, plan_out: ?*Plan) common.Failure!void {
+    const self = try common.need("index", handle);
+    const one = try common.need("filter", filter);
+    const out = try common.need("plan_out", plan_out);
+    try self.enter();
     defer self.leave();
-    const o = common.versioned(open.SearchOptions, given) orelse return common.size_error("options", given.struct_size);
-    if (open.refused(&o)) |status| return status;
-    if (open.foreign(self, one, 0)) |status| return status;
-    const parameters = open.resolved(&o, self.calibration());
-    const choice = search.filter_plan.Case.of(&self.shared, one, &parameters).choose();
-    var plan: Plan = .{
-        .plan = @intFromEnum(search.filter_plan.plan_of(&self.shared, one, &parameters)),
+    const asked = try call.Asked.of(self, options);
+    try self.check_filter(one, 0);
+    const parameters = &asked.parameters;
+    const choice = search.filter_plan.Case.of(&self.shared, one, parameters).choose();
+    common.write_versioned(Plan, out, &.{
+        .plan = numbers.number_of(numbers.FilterPlan, search.filter_plan.plan_of(&self.shared, one, parameters)),
         .matches = one.estimate() * @as(f64, @floatFromInt(self.reader.n())),
         .matches_exact = @intFromBool(one.is_exact()),
         .list_size = parameters.list_size,
@@ -58,7 +61,5 @@ export fn velo_filter_plan(handle: ?*open.Index, filter: ?*const filter_room.Fil
         .gate = .of(choice.gate),
         .late = .of(choice.late),
         .gate_needs_bytes = if (choice.gate.possible) 0 else self.reader.bytes_with_links(),
-    };
-    common.write_versioned(Plan, out, &plan);
-    return common.ok;
+    });
 }

@@ -13,7 +13,7 @@ const Diagnostic = live_room.Diagnostic;
 /// How long a write may wait for its sync with `VELO_DURABILITY_INTERVAL`.
 const interval_ns = 100 * std.time.ns_per_ms;
 
-const LiveOptions = extern struct {
+pub const LiveOptions = extern struct {
     struct_size: u32 = @sizeOf(LiveOptions),
     writable: i32 = 0,
     durability: i32 = 0,
@@ -21,7 +21,7 @@ const LiveOptions = extern struct {
     checkpoint_bytes: u64 = 0,
 };
 
-const IdColumn = extern struct {
+pub const IdColumn = extern struct {
     struct_size: u32 = @sizeOf(IdColumn),
     is_string: i32 = 0,
     count: u64 = 0,
@@ -31,14 +31,14 @@ const IdColumn = extern struct {
     bytes_size: u64 = 0,
 };
 
-const LiveDone = extern struct {
+pub const LiveDone = extern struct {
     struct_size: u32 = @sizeOf(LiveDone),
     durable: i32 = 0,
     rows: u64 = 0,
     sequence: u64 = 0,
 };
 
-const LiveInfo = extern struct {
+pub const LiveInfo = extern struct {
     struct_size: u32 = @sizeOf(LiveInfo),
     is_live: i32 = 0,
     is_writable: i32 = 0,

@@ -1,26 +1,44 @@
 //! What of a memory budget becomes record slots: all that codes, links and page directory leave over.
 const std = @import("std");
-const index = @import("index");
 const cache_room = @import("cache");
+const ablations = @import("ablations.zig");
 const record = @import("record.zig");
+const Shared = @import("shared.zig").Shared;
 
 /// Below this many slots a cache holds nothing long enough to be met again.
 const slots_min = 64;
 
-/// Null when the budget leaves no room worth having.
-pub fn open_cache(allocator: std.mem.Allocator, reader: *const index.Reader, budget_bytes: u64, policy: cache_room.Policy, seed: u64) error{OutOfMemory}!?cache_room.Cache {
+/// What was asked for when the index was opened.
+pub const Budget = struct {
+    /// For codes, links, page directory and slots together.
+    memory_bytes: u64,
+    /// Of it, for slots; not above zero: what links leave over.
+    share: f64 = 0,
+
+    /// What links must leave over.
+    pub fn reserved_bytes(self: Budget) u64 {
+        if (!(self.share > 0)) return 0;
+        return @intFromFloat(@as(f64, @floatFromInt(self.memory_bytes)) * @min(self.share, 0.95));
+    }
+};
+
+/// Null when the budget leaves no room worth having. Navigation in memory leaves a cache little to do where queries do not
+/// repeat: there it is only made when it was asked for.
+pub fn open_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: Budget) error{OutOfMemory}!?cache_room.Cache {
+    const reader = shared.reader;
+    if (shared.plan == .links_in_memory and !(budget.share > 0)) return null;
     const used = reader.memory_codes_bytes() + reader.memory_links_bytes() + reader.memory_pages_bytes();
-    if (budget_bytes <= used) return null;
+    if (budget.memory_bytes <= used) return null;
     const m = reader.manifest();
     // Half again as long as the average list: nearly all records fit, and no slot is mostly empty.
     const list_bytes = m.adjacency_bits / 8 * 3 / 2 / @max(1, m.n) + 2;
     const slot_bytes = std.mem.alignForward(u32, record.slot_bytes(reader.pages_header.lower_bytes, @intCast(@min(list_bytes, record.bytes_max))), 8);
     var cache = try cache_room.Cache.init(allocator, .{
         .vertex_count = reader.n(),
-        .budget_bytes = @intCast(budget_bytes - used),
+        .budget_bytes = @intCast(budget.memory_bytes - used),
         .slot_bytes = slot_bytes,
-        .policy = policy,
-        .seed = seed,
+        .policy = ablations.of(shared).cache_policy,
+        .seed = reader.header.rotation_seed,
     });
     if (cache.slot_count() >= slots_min) return cache;
     cache.deinit();

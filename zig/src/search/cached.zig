@@ -5,7 +5,7 @@ const quant = @import("quant");
 const cache_room = @import("cache");
 const record = @import("record.zig");
 const state = @import("search_state.zig");
-const parameters_file = @import("parameters.zig");
+const ablations = @import("ablations.zig");
 const Search = state.Search;
 
 /// Scores a vertex by its cached record, where there is one. True when it was there, now or before.
@@ -23,9 +23,9 @@ pub fn answer(search: *Search, vertex: u32) bool {
 pub fn score(search: *Search, vertex: u32, bytes: []const u8) record.Record {
     const found = record.read(bytes, search.shared.reader.pages_header.lower_bytes);
     if (search.from_cache.insert(vertex)) {
-        search.counters.cache_hits += 1;
+        search.cost.cache_hits += 1;
         score_once(search, vertex, found);
-        if (search.parameters.flags & parameters_file.flag_record_only == 0) score_page(search, vertex);
+        if (!ablations.of(search.shared).record_only) score_page(search, vertex);
     }
     return found;
 }
@@ -54,8 +54,8 @@ fn score_once(search: *Search, vertex: u32, found: record.Record) void {
     if (!search.scanned and distance[0] < search.list.bound()) search.bring(vertex, distance[0]);
 }
 
-/// What stays of a page that was read: by the rule that the index was opened with, the records that were asked for
-/// (candidates within the bound, and those that entered the results), those of their color, or all.
+/// What stays of a page that was read: the records that were asked for (candidates within the bound, and those that entered
+/// the results), and those of their colors (VeloANN, §3.3).
 pub fn keep(search: *Search, cache: *cache_room.Cache, view: *const layout.page.View, full: []const f32) state.PageError!void {
     var wanted: [layout.page.records_max]bool = @splat(false);
     const bound = search.results.bound();
@@ -71,7 +71,7 @@ pub fn keep(search: *Search, cache: *cache_room.Cache, view: *const layout.page.
     colors[0] = false; // the color of those that lie alone
     const lower_bytes = search.shared.reader.pages_header.lower_bytes;
     for (full, 0..) |_, i| {
-        const stays = switch (search.shared.cache_unit) {
+        const stays = switch (ablations.of(search.shared).cache_unit) {
             .record => wanted[i],
             .color_set => wanted[i] or colors[view.colors[i]],
             .page => true,
@@ -80,7 +80,7 @@ pub fn keep(search: *Search, cache: *cache_room.Cache, view: *const layout.page.
         const list = try view.list(@intCast(i));
         var bytes: [record.bytes_max]u8 = undefined;
         const written = record.write(&bytes, view.lower[i * lower_bytes ..][0..lower_bytes], factors_of(view, i), list.bytes[0..list.length]) orelse continue;
-        _ = cache.try_insert(view.first_vertex + @as(u32, @intCast(i)), written, .evict);
+        _ = cache.try_insert(view.first_vertex + @as(u32, @intCast(i)), written);
     }
 }
 

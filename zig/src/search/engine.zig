@@ -6,6 +6,7 @@ const base = @import("base");
 const layout = @import("layout");
 const io = @import("io");
 const index = @import("index");
+const cost_file = @import("cost.zig");
 const job_file = @import("job.zig");
 const Job = job_file.Job;
 const Queue = job_file.Queue;
@@ -16,7 +17,6 @@ const File = @import("search_state.zig").File;
 const InFlight = @import("in_flight.zig").InFlight;
 const Pool = @import("buffers.zig").Pool;
 const Stack = @import("buffers.zig").Stack;
-const flag_own_reads = @import("parameters.zig").flag_own_reads;
 const Shared = @import("shared.zig").Shared;
 const assert = std.debug.assert;
 
@@ -148,8 +148,6 @@ pub fn Engine(comptime Device: type) type {
             /// Slots without a query; slots whose query can go on.
             idle: Stack,
             ready: Stack,
-            /// Slots whose query goes on once what it wanted was handed to the device.
-            ahead: Stack,
             done: []*io.Read,
             adaptive: bool,
             /// Queries that may be in flight.
@@ -201,8 +199,6 @@ pub fn Engine(comptime Device: type) type {
                 errdefer idle.deinit(allocator);
                 var ready = try Stack.init(allocator, slot_count);
                 errdefer ready.deinit(allocator);
-                var ahead = try Stack.init(allocator, slot_count);
-                errdefer ahead.deinit(allocator);
                 const slots = try allocator.alloc(Slot, slot_count);
                 errdefer allocator.free(slots);
                 var made: usize = 0;
@@ -222,7 +218,6 @@ pub fn Engine(comptime Device: type) type {
                     .slots = slots,
                     .idle = idle,
                     .ready = ready,
-                    .ahead = ahead,
                     .done = done,
                     .adaptive = options.adaptive,
                     .live_max = slot_count,
@@ -236,7 +231,6 @@ pub fn Engine(comptime Device: type) type {
                 allocator.free(self.slots);
                 self.idle.deinit(allocator);
                 self.ready.deinit(allocator);
-                self.ahead.deinit(allocator);
                 allocator.free(self.done);
                 self.in_flight.deinit(allocator);
                 allocator.free(self.users);
@@ -260,7 +254,6 @@ pub fn Engine(comptime Device: type) type {
                         self.advance(number);
                     }
                     self.device.flush();
-                    while (self.ahead.pop()) |number| self.make_ready(number);
                     const nothing_to_do = self.ready.len == 0 and (!self.has_room() or !self.engine.queue.waiting.load(.acquire));
                     // While reads are on their way the cache's clock runs ahead of what they will bring.
                     if (nothing_to_do) if (self.engine.shared.cache) |cache| {
@@ -309,7 +302,7 @@ pub fn Engine(comptime Device: type) type {
                 slot.retries = 0;
                 if (job.canceled.load(.monotonic)) { // what was never begun costs nothing
                     slot.outcome = .canceled;
-                    slot.search.counters = .{};
+                    slot.search.cost = .{};
                     return self.make_ready(number);
                 }
                 slot.search.excluded = if (job.excluded) |excluded| excluded[@intCast(task.query)] else Search.none_excluded;
@@ -342,7 +335,6 @@ pub fn Engine(comptime Device: type) type {
                                 self.ask(number);
                                 slot.asked_us = base.nowMicros();
                                 self.measure(&self.work_us, slot.asked_us - begin_us);
-                                if (want == .ahead and !slot.starved) self.ahead.push(number);
                                 return;
                             }
                         } else |_| slot.outcome = .corrupt;
@@ -370,18 +362,19 @@ pub fn Engine(comptime Device: type) type {
             fn ask(self: *Worker, number: u32) void {
                 const slot = &self.slots[number];
                 const search = &slot.search;
-                const shares = search.parameters.flags & flag_own_reads == 0;
                 const file = search.wanted_file;
                 while (search.wanted_next < search.wanted_count) {
                     const page = search.wanted[search.wanted_next];
                     const name = InFlight.name_of(@intFromEnum(file), page);
-                    const known = if (shares) self.in_flight.find(name) else null;
-                    const buffer = known orelse self.begin_read(number, file, page) orelse {
-                        slot.starved = true;
-                        self.pools[@intFromEnum(file)].starved.push(number);
-                        return;
+                    const buffer = self.in_flight.find(name) orelse blk: {
+                        const own = self.begin_read(number, file, page) orelse {
+                            slot.starved = true;
+                            self.pools[@intFromEnum(file)].starved.push(number);
+                            return;
+                        };
+                        self.in_flight.insert(name, own);
+                        break :blk own;
                     };
-                    if (shares and known == null) self.in_flight.insert(name, buffer);
                     search.wanted_next += 1;
                     slot.in_flight += 1;
                     self.in_flight.wait(buffer, number);
@@ -447,11 +440,11 @@ pub fn Engine(comptime Device: type) type {
                         slot.asked_us = 0;
                     }
                     if (slot.outcome == .ok and read.status == .ok) {
-                        const counters = &slot.search.counters;
+                        const cost = &slot.search.cost;
                         if (number == asker) {
-                            counters.reads += 1;
-                            counters.bytes_read += read.bytes;
-                        } else if (arrived == .view or arrived == .vectors) counters.shared_reads += 1;
+                            cost.reads += 1;
+                            cost.bytes_read += read.bytes;
+                        } else if (arrived == .view or arrived == .vectors) cost.shared_reads += 1;
                     }
                     const fate = use(slot, @enumFromInt(read.file), page, arrived, buffer) orelse continue;
                     self.in_flight.leave(buffer, number);
@@ -539,7 +532,7 @@ pub fn Engine(comptime Device: type) type {
             fn finish(self: *Worker, number: u32) void {
                 const slot = &self.slots[number];
                 const job = slot.job;
-                write_out(slot, self.engine.shared);
+                write_answer(slot, self.engine.shared);
                 for (slot.search.held_pages()) |held| self.put_back(held.buffer);
                 slot.search.held_count = 0;
                 self.idle.push(number);
@@ -559,36 +552,26 @@ pub fn Engine(comptime Device: type) type {
             }
         };
 
-        fn write_out(slot: *const Slot, shared: *const Shared) void {
-            const out = slot.job.out;
+        fn write_answer(slot: *Slot, shared: *const Shared) void {
+            const answers = slot.job.answers;
             const q: usize = @intCast(slot.query);
             const k = slot.job.parameters.k;
             const search = &slot.search;
             const results = if (slot.outcome == .ok) search.results.slice() else search.results.items[0..0];
             const metric = shared.reader.metric;
-            if (out.vertices) |vertices| {
+            if (answers.vertices) |vertices| {
                 for (vertices[q * k ..][0..k], 0..) |*vertex, i| vertex.* = if (i < results.len) results[i].vertex() else -1;
             }
-            if (out.distances) |distances| {
+            if (answers.distances) |distances| {
                 for (distances[q * k ..][0..k], 0..) |*distance, i|
                     distance.* = if (i >= results.len) std.math.inf(f32) else if (search.rescoring.ended) results[i].distance else index.space.reported(metric, results[i].distance);
             }
-            const counters = &search.counters;
-            if (out.counts) |a| a[q] = @intCast(results.len);
-            if (out.statuses) |a| a[q] = @intFromEnum(slot.outcome);
-            if (out.error_pages) |a| a[q] = slot.page;
-            if (out.error_files) |a| a[q] = @intFromEnum(slot.file);
-            if (out.reads) |a| a[q] = counters.reads;
-            if (out.rounds) |a| a[q] = counters.rounds;
-            if (out.bytes_read) |a| a[q] = counters.bytes_read;
-            if (out.cache_hits) |a| a[q] = counters.cache_hits;
-            if (out.estimates) |a| a[q] = counters.estimates;
-            if (out.expanded) |a| a[q] = counters.expanded;
-            if (out.filtered) |a| a[q] = counters.filtered;
-            if (out.latency_us) |a| a[q] = base.nowMicros() - slot.begin_us;
-            if (out.records_scored) |a| a[q] = counters.records_scored;
-            if (out.records_used) |a| a[q] = counters.records_used;
-            if (out.shared_reads) |a| a[q] = counters.shared_reads;
+            if (answers.counts) |counts| counts[q] = @intCast(results.len);
+            if (answers.outcomes) |outcomes| outcomes[q] = slot.outcome;
+            if (answers.error_pages) |pages| pages[q] = slot.page;
+            if (answers.error_files) |files| files[q] = @intFromEnum(slot.file);
+            search.cost.latency_us = base.nowMicros() - slot.begin_us;
+            cost_file.write(&answers.costs, q, &search.cost);
         }
 
         pub fn submit(self: *Self, job: *Job) bool {

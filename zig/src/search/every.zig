@@ -35,7 +35,7 @@ pub fn step(search: *Search) state.Want {
         rescoring.finish(search);
         return .done;
     }
-    search.counters.rounds += 1;
+    search.cost.rounds += 1;
     return .pages;
 }
 
@@ -50,7 +50,7 @@ pub fn on_page(search: *Search, page_number: u32, page: []const u8) void {
         if (vertex == search.excluded) continue;
         if (search.filter) |filter| if (!filter.passes(vertex)) continue;
         const distance = exact.distance(reader.metric, reader.dtype, search.row, self.query2, geometry.row(page, vertex));
-        search.counters.records_scored += 1;
+        search.cost.records_scored += 1;
         self.take(search.parameters.k, vertex, distance);
     }
 }

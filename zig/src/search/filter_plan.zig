@@ -13,7 +13,8 @@ const Job = @import("job.zig").Job;
 const parameters_file = @import("parameters.zig");
 const FilterPlan = parameters_file.FilterPlan;
 const Parameters = parameters_file.Parameters;
-const Shared = @import("shared.zig").Shared;
+const shared_file = @import("shared.zig");
+const Shared = shared_file.Shared;
 
 /// What things take on one core, in nanoseconds, as measured on sift1m (docs/ARCHITECTURE.md). Only their ratios matter.
 const estimate_base_ns = 5;
@@ -75,7 +76,7 @@ pub const Case = struct {
             .k = @floatFromInt(parameters.k),
             .list_size = @floatFromInt(parameters.list_size),
             .entry_bytes = @floatFromInt(shared.reader.codes.params.entry_bytes()),
-            .entries = @floatFromInt(shared.entries.len),
+            .entries = @floatFromInt(@min(shared.entries.len, shared_file.entries_looked)),
             .links = if (shared.plan == .links_in_memory) @floatFromInt(shared.reader.links_kept) else 0,
         };
     }

@@ -18,8 +18,6 @@ const filter_plan = @import("filter_plan.zig");
 const parameters_file = @import("parameters.zig");
 const state = @import("search_state.zig");
 const layout = @import("layout");
-const quant = @import("quant");
-const cached = @import("cached.zig");
 const Search = state.Search;
 const FilterPlan = parameters_file.FilterPlan;
 
@@ -131,7 +129,7 @@ pub fn begin(search: *Search) void {
             const case = filter_plan.Case.of(search.shared, filter, &search.parameters);
             search.list.reset(@intFromFloat(case.late_list_size()));
         },
-        .early, .auto => {},
+        .auto => {},
     }
     search.enter();
 }
@@ -208,7 +206,7 @@ pub fn navigate(search: *Search) state.PageError!void {
         while (tail - head < ahead) {
             const vertex = chosen.next(search) orelse break;
             const ids = links.decode(vertex, &search.neighbors) catch return error.BadList;
-            search.counters.expanded += 1;
+            search.cost.expanded += 1;
             const met = search.visited.insert_new(ids, search.fresh[tail..]);
             tail += keep(search, search.fresh[tail..][0..met], passes[tail..]);
             if (gate.is_thin()) {
@@ -217,7 +215,7 @@ pub fn navigate(search: *Search) state.PageError!void {
                 tail += around;
             }
             gate.adapt(search.list.limit, search.parameters.k);
-            if (search.counters.expanded >= gate.review_at) {
+            if (search.cost.expanded >= gate.review_at) {
                 gate.review_at += review_every;
                 if (search.parameters.filter_plan == .auto and gate.prefers_scan()) return scan(search);
             }
@@ -227,7 +225,7 @@ pub fn navigate(search: *Search) state.PageError!void {
         while (asked < ask_until) : (asked += 1) codes.prefetch(search.fresh[asked]);
         const count = @min(estimated_together, tail - head);
         search.query.estimate(codes, search.fresh[head..][0..count], search.distances[0..count]);
-        search.counters.estimates += count;
+        search.cost.estimates += count;
         for (search.fresh[head..][0..count], search.distances[0..count], passes[head..][0..count]) |id, distance, pass| {
             if (pass) {
                 if (search.list.insert(id, distance)) links.prefetch(id);
@@ -278,7 +276,7 @@ fn choose(search: *Search) ?u32 {
         const vertex = search.frontier.pop();
         gate.failed += 1;
         if (gate.is_thin() and gate.blocks.contains(vertex / block_size)) continue;
-        search.counters.filtered += 1;
+        search.cost.filtered += 1;
         return vertex;
     }
     if (near == std.math.inf(f32)) return null;
@@ -319,34 +317,8 @@ fn look_around(search: *Search, block: u32, out: []u32) u32 {
 /// Estimates the first of `fresh`, which pass and were not met.
 fn estimate_passing(search: *Search, count: usize) void {
     search.query.estimate(&search.shared.reader.codes, search.fresh[0..count], search.distances[0..count]);
-    search.counters.estimates += @intCast(count);
+    search.cost.estimates += @intCast(count);
     for (search.fresh[0..count], search.distances[0..count]) |vertex, distance| {
         if (vertex != search.excluded) _ = search.list.insert(vertex, distance);
     }
-}
-
-/// Full distances of those records of a page that pass, infinity for the rest: the early check. Returns how many pass.
-pub fn score_passing(search: *Search, view: *const layout.page.View, full: []f32) u32 {
-    const lower_bytes = search.shared.reader.pages_header.lower_bytes;
-    var ids: [layout.page.records_max]u32 = undefined;
-    var passes: [layout.page.records_max]bool = undefined;
-    for (ids[0..full.len], 0..) |*id, i| id.* = view.first_vertex + @as(u32, @intCast(i));
-    search.filter.?.passes_many(ids[0..full.len], passes[0..full.len]);
-    var lower: [layout.page.records_max][*]const u8 = undefined;
-    var factors: [layout.page.records_max]quant.RecordFactors = undefined;
-    var places: [layout.page.records_max]usize = undefined;
-    var count: u32 = 0;
-    for (passes[0..full.len], 0..) |pass, i| {
-        full[i] = std.math.inf(f32);
-        if (!pass) continue;
-        ids[count] = view.first_vertex + @as(u32, @intCast(i));
-        lower[count] = view.lower + i * lower_bytes;
-        factors[count] = cached.factors_of(view, i);
-        places[count] = i;
-        count += 1;
-    }
-    var distances: [layout.page.records_max]f32 = undefined;
-    search.query.estimate_records(&search.shared.reader.codes, ids[0..count], lower[0..count], factors[0..count], distances[0..count]);
-    for (places[0..count], distances[0..count]) |place, distance| full[place] = distance;
-    return count;
 }

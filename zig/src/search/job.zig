@@ -5,35 +5,28 @@ const filter_room = @import("filter");
 const index = @import("index");
 const File = @import("search_state.zig").File;
 const Parameters = @import("parameters.zig").Parameters;
+const Costs = @import("cost.zig").Costs;
 
 /// How long a worker that has run out of queries looks for another before it sleeps: a caller that is alone comes back
 /// sooner than a sleeper wakes up.
 const look_us = 50;
 
-/// What becomes of a query; capi maps each to a velo_status.
-pub const Outcome = enum(u8) { ok, corrupt, io, timeout, closed, canceled };
+/// How a query ended; capi has a status for each.
+pub const Outcome = enum(i32) { ok, corrupt, io, timeout, closed, canceled };
 
-/// Where results go: velo_search_out of zig/velo.h, field by field. Any pointer may be null.
-pub const Out = extern struct {
-    struct_size: u32 = @sizeOf(Out),
-    reserved: u32 = 0,
+/// Where the answers of a job go: arrays of the caller's with an entry a query, those of neighbors with k. What is null is
+/// not wanted.
+pub const Answers = struct {
+    /// Nearest first, padded with -1 and infinity.
     vertices: ?[*]i64 = null,
     distances: ?[*]f32 = null,
+    /// How many of them are real.
     counts: ?[*]u32 = null,
-    statuses: ?[*]i32 = null,
+    outcomes: ?[*]Outcome = null,
+    /// The page at fault, or -1, and its file.
     error_pages: ?[*]i64 = null,
-    reads: ?[*]u32 = null,
-    rounds: ?[*]u32 = null,
-    bytes_read: ?[*]u64 = null,
-    cache_hits: ?[*]u32 = null,
-    estimates: ?[*]u32 = null,
-    expanded: ?[*]u32 = null,
-    filtered: ?[*]u32 = null,
-    latency_us: ?[*]u64 = null,
-    records_scored: ?[*]u32 = null,
-    records_used: ?[*]u32 = null,
-    shared_reads: ?[*]u32 = null,
     error_files: ?[*]i32 = null,
+    costs: Costs = .{},
 };
 
 pub const Job = struct {
@@ -48,7 +41,7 @@ pub const Job = struct {
     excluded: ?[*]const u32 = null,
     /// base.nowMicros after which queries give up; 0 is never.
     deadline_us: u64 = 0,
-    out: *const Out,
+    answers: *const Answers,
     /// Called by the worker that ends the last query; the job may be gone when it returns.
     on_done: *const fn (job: *Job) void,
 
@@ -61,7 +54,7 @@ pub const Job = struct {
     // The workers'.
     remaining: std.atomic.Value(u64) = .init(0),
     /// The first outcome that was not ok, its page, and the page's file.
-    failure: std.atomic.Value(u8) = .init(0),
+    failure: std.atomic.Value(Outcome) = .init(.ok),
     failure_page: std.atomic.Value(i64) = .init(-1),
     failure_file: std.atomic.Value(u8) = .init(0),
 
@@ -78,12 +71,12 @@ pub const Job = struct {
     }
 
     pub fn outcome(self: *const Job) Outcome {
-        return @enumFromInt(self.failure.load(.acquire));
+        return self.failure.load(.acquire);
     }
 
     /// True when it was the last: the job is to be told then.
     pub fn finish_query(self: *Job, query_outcome: Outcome, page: i64, file: File) bool {
-        if (query_outcome != .ok and self.failure.cmpxchgStrong(0, @intFromEnum(query_outcome), .acq_rel, .acquire) == null) {
+        if (query_outcome != .ok and self.failure.cmpxchgStrong(.ok, query_outcome, .acq_rel, .acquire) == null) {
             self.failure_page.store(page, .release);
             self.failure_file.store(@intFromEnum(file), .release);
         }
@@ -194,14 +187,14 @@ test "takers that look and takers that sleep miss no job" {
     var calls: Calls = .{};
     var takers: [3]std.Thread = undefined;
     for (&takers) |*taker| taker.* = try std.Thread.spawn(.{}, Calls.take_all, .{&calls});
-    const out: Out = .{};
+    const answers: Answers = .{};
     var jobs: [3]Job = undefined;
     var pushed: u32 = 0;
     for (0..600) |turn| {
         // One job, or several before the first is taken; at once, while takers look, or after they went to sleep.
         const count = 1 + turn % jobs.len;
         for (jobs[0..count]) |*job| {
-            job.* = .{ .queries = &.{}, .query_bytes = 0, .dtype = .u8, .count = 1, .filters = &.{}, .parameters = undefined, .out = &out, .on_done = Calls.on_done };
+            job.* = .{ .queries = &.{}, .query_bytes = 0, .dtype = .u8, .count = 1, .filters = &.{}, .parameters = undefined, .answers = &answers, .on_done = Calls.on_done };
             try std.testing.expect(calls.queue.push(job));
         }
         pushed += @intCast(count);

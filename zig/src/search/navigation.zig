@@ -34,7 +34,7 @@ pub fn run(search: *Search) state.PageError!void {
         while (tail - head < ahead) {
             const vertex = chosen.next(search) orelse break;
             const ids = links.decode(vertex, &search.neighbors) catch return error.BadList;
-            search.counters.expanded += 1;
+            search.cost.expanded += 1;
             tail += search.visited.insert_new(ids, search.fresh[tail..]);
         }
         if (head == tail) return;
@@ -42,7 +42,7 @@ pub fn run(search: *Search) state.PageError!void {
         while (asked < ask_until) : (asked += 1) codes.prefetch(search.fresh[asked]);
         const count = @min(estimated_together, tail - head);
         search.query.estimate(codes, search.fresh[head..][0..count], search.distances[0..count]);
-        search.counters.estimates += count;
+        search.cost.estimates += count;
         for (search.fresh[head..][0..count], search.distances[0..count]) |id, distance| {
             if (search.list.insert(id, distance)) links.prefetch(id);
         }

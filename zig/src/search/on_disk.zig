@@ -9,15 +9,10 @@
 //!   full distance. What is at hand is followed as long as it stands in the list, for that costs no read.
 //! - Every record of a page that was read is scored and may become a candidate, and a page stays at hand for as long as
 //!   its query runs (up to `held_max`), so that a neighbor on the same page costs no second read.
-//!
-//! Switches, for comparison: `strict_order` follows the nearest candidate and no other, as a plain best-first search
-//! does; without `prefetch` only the nearest one's page is asked for; with `staleness` the set is asked for before the
-//! chosen candidate is followed, so the device works while its neighbors are estimated, from a frontier that lacks
-//! them (FlashANNS, §4.1).
 const std = @import("std");
 const layout = @import("layout");
 const state = @import("search_state.zig");
-const parameters_file = @import("parameters.zig");
+const ablations = @import("ablations.zig");
 const cached = @import("cached.zig");
 const lists = @import("list.zig");
 const Search = state.Search;
@@ -28,7 +23,7 @@ const stretches_max = 4;
 /// Offers all vertices near in id to the best entry points. As many a stretch as there are vertices to an entry point,
 /// so with the square root of n.
 pub fn look_around(search: *Search, best: []const lists.Candidate) void {
-    if (search.parameters.flags & parameters_file.flag_entries_only != 0) return;
+    if (ablations.of(search.shared).entries_only) return;
     const n = search.shared.reader.n();
     const length = @max(1, n / @as(u32, @intCast(search.shared.entries.len)));
     var ids: [256]u32 = undefined;
@@ -45,27 +40,16 @@ pub fn look_around(search: *Search, best: []const lists.Candidate) void {
 }
 
 pub fn step(search: *Search) state.PageError!state.Want {
-    if (search.chosen) |vertex| {
-        search.chosen = null;
-        try follow_at_hand(search, vertex);
-    }
     while (true) {
         // Failing vertices lead on, but what they lead to can only be read from disk: they are followed like others.
         const nearest = nearest_that_matters(search) orelse return .done;
         const place = find_at_hand(search, nearest) orelse {
             ask_ahead(search, nearest);
-            search.counters.rounds += 1;
+            search.cost.rounds += 1;
             return .pages;
         };
         const vertex = search.list.items[place].vertex();
         search.list.mark_expanded(place);
-        if (search.parameters.staleness > 0) {
-            if (nearest_that_matters(search)) |next| ask_ahead(search, next);
-            if (search.wanted_count > 0) {
-                search.chosen = vertex;
-                return .ahead;
-            }
-        }
         try follow_at_hand(search, vertex);
     }
 }
@@ -89,7 +73,7 @@ fn worth_a_read(search: *const Search, candidate: lists.Candidate) bool {
 
 /// The nearest candidate of the look-ahead set, which begins at `nearest`, that can be followed without a read.
 fn find_at_hand(search: *const Search, nearest: u32) ?u32 {
-    const width = if (search.parameters.strict_order) 1 else search.parameters.beam_width;
+    const width = if (ablations.of(search.shared).strict_order) 1 else search.parameters.beam_width;
     var seen: u32 = 0;
     for (search.list.items[nearest..search.list.len], nearest..) |candidate, place| {
         if (candidate.expanded()) continue;
@@ -102,7 +86,7 @@ fn find_at_hand(search: *const Search, nearest: u32) ?u32 {
 
 /// Wants the pages of the look-ahead set that are neither at hand nor on their way.
 fn ask_ahead(search: *Search, nearest: u32) void {
-    const width = if (search.parameters.prefetch) search.parameters.beam_width else 1;
+    const width = if (ablations.of(search.shared).next_only) 1 else search.parameters.beam_width;
     var seen: u32 = 0;
     for (search.list.items[nearest..search.list.len]) |candidate| {
         if (candidate.expanded()) continue;
@@ -146,13 +130,13 @@ fn find_held(search: *const Search, page: u32) ?u32 {
 
 fn follow_at_hand(search: *Search, vertex: u32) state.PageError!void {
     const reader = search.shared.reader;
-    search.counters.expanded += 1;
+    search.cost.expanded += 1;
     if (find_held(search, reader.directory.page_of(vertex))) |place| {
         const view = &search.held[place].view;
         const list = try view.list(vertex - view.first_vertex);
         const ids = reader.adjacency.decode(vertex, list.bytes, list.length, reader.n(), &search.neighbors) catch return error.BadList;
         // What else the page holds is not used: the next record of it costs a read of its own.
-        if (search.parameters.flags & parameters_file.flag_record_only != 0) {
+        if (ablations.of(search.shared).record_only) {
             score_alone(search, vertex, view);
             search.let_go(place);
         }

@@ -6,28 +6,16 @@ pub const k_max = 4096;
 pub const list_size_max = 8192;
 pub const burst_max = 128;
 
-/// For comparisons in benches; documented in docs/HACKING.md.
-pub const flag_counts_used: u32 = 2;
-/// Only records that were met before their page came are scored, not all that the page holds; and with links on disk a
-/// page serves the one vertex that was followed from it.
-pub const flag_record_only: u32 = 4;
-/// Links on disk: a search starts at the entry points alone.
-pub const flag_entries_only: u32 = 8;
-/// Every page is read for this query alone, also one that is on its way for another.
-pub const flag_own_reads: u32 = 16;
-
 /// How a search with a filter goes about it: `auto` leaves it to the planner (filter_plan.zig), the others are for
 /// comparison and for those who know better.
-pub const FilterPlan = enum(i32) {
-    auto = 0,
+pub const FilterPlan = enum {
+    auto,
     /// Every candidate is read and scored, then the filter is asked for results.
-    late = 1,
-    /// Every candidate is read; of its page only what passes is scored.
-    early = 2,
+    late,
     /// Only what passes is a candidate and read; failing vertices are navigated through in memory.
-    gate = 3,
+    gate,
     /// The codes of all that pass are looked at, without the graph.
-    scan = 4,
+    scan,
 };
 
 pub const Parameters = struct {
@@ -45,16 +33,13 @@ pub const Parameters = struct {
     scan: bool = false,
     burst_max: u32 = burst_max,
     beam_width: u32 = 4,
-    /// Links on disk: see on_disk.zig.
-    strict_order: bool = false,
-    prefetch: bool = true,
-    staleness: u32 = 0,
     filter_plan: FilterPlan = .auto,
     /// The last candidates are scored from the stored vectors (rescoring.zig); without them it changes nothing.
     exact: bool = false,
     /// All stored vectors are looked at (every.zig): a recall of 1.
     every: bool = false,
-    flags: u32 = 0,
+    /// `records_used` is counted.
+    count_used: bool = false,
 };
 
 /// What a caller asked for; zero (or negative, for sigma) is "the default".
@@ -67,10 +52,7 @@ pub const Asked = struct {
     beam_width: u32 = 0,
     filter_plan: FilterPlan = .auto,
     exact: ?bool = null,
-    flags: u32 = 0,
-    strict_order: bool = false,
-    prefetch: bool = true,
-    staleness: u32 = 0,
+    count_used: bool = false,
 };
 
 pub fn resolve(asked: Asked, calibration: Calibration) Parameters {
@@ -95,10 +77,7 @@ pub fn resolve(asked: Asked, calibration: Calibration) Parameters {
         .filter_plan = asked.filter_plan,
         .exact = every or asked.exact orelse (by_recall and calibration.wants_exact(asked.k, asked.recall)),
         .every = every,
-        .flags = asked.flags,
-        .strict_order = asked.strict_order,
-        .prefetch = asked.prefetch,
-        .staleness = asked.staleness,
+        .count_used = asked.count_used,
     };
 }
 
@@ -140,7 +119,6 @@ fn list_size_least(k: u32, recall: f32) u32 {
 pub const list_size_default = 100;
 pub const beam_width_default = 4;
 pub const beam_width_max = 64;
-pub const staleness_max = 1;
 
 /// The list size for a wanted recall@10 where the build measured none: what a million SIFT descriptors need at 20 %
 /// memory, with some to spare. A wish rather than a promise.

@@ -116,7 +116,7 @@ pub fn step(search: *Search) state.Want {
         finish(search);
         return .done;
     }
-    search.counters.rounds += 1;
+    search.cost.rounds += 1;
     return .pages;
 }
 

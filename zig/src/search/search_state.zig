@@ -22,11 +22,14 @@ const layout = @import("layout");
 const quant = @import("quant");
 const filter_room = @import("filter");
 const index = @import("index");
+const Cost = @import("cost.zig").Cost;
+const ablations = @import("ablations.zig");
 const lists = @import("list.zig");
 const cached = @import("cached.zig");
 const navigation = @import("navigation.zig");
 const on_disk = @import("on_disk.zig");
-const Shared = @import("shared.zig").Shared;
+const shared_file = @import("shared.zig");
+const Shared = shared_file.Shared;
 const filtered = @import("filtered.zig");
 const rescoring_file = @import("rescoring.zig");
 const every = @import("every.zig");
@@ -35,24 +38,10 @@ const parameters_file = @import("parameters.zig");
 const Parameters = parameters_file.Parameters;
 const assert = std.debug.assert;
 
-pub const Counters = struct {
-    reads: u32 = 0,
-    rounds: u32 = 0,
-    bytes_read: u64 = 0,
-    cache_hits: u32 = 0,
-    estimates: u32 = 0,
-    expanded: u32 = 0,
-    filtered: u32 = 0,
-    records_scored: u32 = 0,
-    records_used: u32 = 0,
-    shared_reads: u32 = 0,
-};
-
 pub const PageError = layout.page.Corrupt || error{BadList};
 
-/// pages: go on when the pages wanted (and those on their way) have arrived; ahead: go on as soon as the pages wanted
-/// were asked for; done: the results stand.
-pub const Want = enum { pages, ahead, done };
+/// pages: go on when the pages wanted (and those on their way) have arrived; done: the results stand.
+pub const Want = enum { pages, done };
 
 /// The files that a search reads pages of, by the numbers that devices know them by.
 pub const File = enum(u1) { pages, vectors };
@@ -95,7 +84,7 @@ pub const Search = struct {
     /// Pages that were wanted and have not arrived.
     awaited: u32 = 0,
     rescoring: Rescoring,
-    counters: Counters = .{},
+    cost: Cost = .{},
     /// Taken as absent: a query that is itself a row of the index looks for its other neighbors (calibration).
     excluded: u32 = none_excluded,
     /// All passing vertices have been estimated: there is nothing to navigate to.
@@ -114,8 +103,6 @@ pub const Search = struct {
     /// Buffers of pages that the query held and needs no more; the worker takes them after each step.
     given_up: [held_max]u32 = undefined,
     given_up_count: u32 = 0,
-    /// Links on disk, with staleness: to be followed by the next step.
-    chosen: ?u32 = null,
     /// Vertices whose records came from the cache.
     from_cache: PageSet,
 
@@ -229,9 +216,8 @@ pub const Search = struct {
         self.held_count = 0;
         self.held_oldest = 0;
         self.given_up_count = 0;
-        self.chosen = null;
         self.from_cache.reset();
-        self.counters = .{};
+        self.cost = .{};
         if (parameters.every and self.parameters.exact) every.begin(self) else if (filter != null) filtered.begin(self) else if (parameters.scan or self.is_remote()) filtered.scan(self) else self.enter();
     }
 
@@ -241,31 +227,56 @@ pub const Search = struct {
         return self.parameters.recall > 0 and self.query.norm2 > self.shared.reader.header.remote_norm2;
     }
 
-    /// The best of the entry points and the medoid.
+    /// The best of the entry points near the query, and the medoid.
     pub fn enter(self: *Search) void {
         const shared = self.shared;
         const keep = 8;
         var best: [keep]lists.Candidate = undefined;
         var best_count: u32 = 0;
-        var at: u32 = 0;
-        while (at < shared.entries.len) {
-            const count: u32 = @intCast(@min(fresh_max, shared.entries.len - at));
-            self.query.estimate(&shared.entry_codes, shared.entry_places[at..][0..count], self.distances[0..count]);
-            for (self.distances[0..count], shared.entries[at..][0..count]) |distance, vertex| {
-                if (best_count == keep and distance >= best[keep - 1].distance) continue;
-                if (best_count < keep) best_count += 1;
-                var place = best_count - 1;
-                while (place > 0 and best[place - 1].distance > distance) : (place -= 1) best[place] = best[place - 1];
-                best[place] = .{ .distance = distance, .tagged = vertex };
+        var centers: [centers_looked_max]Near = undefined;
+        var looked: u32 = 0;
+        for (self.nearest_centers(&centers)) |near| {
+            if (looked >= shared_file.entries_looked) break;
+            var at = shared.entry_starts[near.center];
+            const end = shared.entry_starts[near.center + 1];
+            looked += end - at;
+            while (at < end) {
+                const count: u32 = @min(fresh_max, end - at);
+                self.query.estimate(&shared.entry_codes, shared.entry_places[at..][0..count], self.distances[0..count]);
+                for (self.distances[0..count], shared.entries[at..][0..count]) |distance, vertex| {
+                    if (best_count == keep and distance >= best[keep - 1].distance) continue;
+                    if (best_count < keep) best_count += 1;
+                    var place = best_count - 1;
+                    while (place > 0 and best[place - 1].distance > distance) : (place -= 1) best[place] = best[place - 1];
+                    best[place] = .{ .distance = distance, .tagged = vertex };
+                }
+                at += count;
             }
-            at += count;
         }
-        self.counters.estimates += @intCast(shared.entries.len);
+        self.cost.estimates += looked;
         for (best[0..best_count]) |candidate| self.meet(candidate.vertex(), candidate.distance);
         if (shared.plan == .links_on_disk) on_disk.look_around(self, best[0..best_count]);
         const medoid = [1]u32{shared.reader.header.entry_vertex};
         self.query.estimate(&shared.reader.codes, &medoid, self.distances[0..1]);
         self.meet(medoid[0], self.distances[0]);
+    }
+
+    const centers_looked_max = 64;
+    const Near = struct { distance: f32, center: u32 };
+
+    /// Of what the query was prepared with anyway; the nearest first.
+    fn nearest_centers(self: *const Search, out: *[centers_looked_max]Near) []const Near {
+        const shared = self.shared;
+        var count: u32 = 0;
+        for (shared.center_norms2, self.query.terms[0..shared.center_norms2.len], 0..) |norm2, term, center| {
+            const distance = norm2 + term;
+            if (count == out.len and distance >= out[count - 1].distance) continue;
+            if (count < out.len) count += 1;
+            var place = count - 1;
+            while (place > 0 and out[place - 1].distance > distance) : (place -= 1) out[place] = out[place - 1];
+            out[place] = .{ .distance = distance, .center = @intCast(center) };
+        }
+        return out[0..count];
     }
 
     /// A vertex with its estimated distance, perhaps for the first time.
@@ -291,7 +302,7 @@ pub const Search = struct {
         }
         if (count == 0) return;
         self.query.estimate(codes, self.fresh[0..count], self.distances[0..count]);
-        self.counters.estimates += count;
+        self.cost.estimates += count;
         for (self.fresh[0..count], self.distances[0..count]) |id, distance| self.offer(id, distance);
     }
 
@@ -314,7 +325,7 @@ pub const Search = struct {
         if (want != .done) return want;
         // Links on disk: what is on its way may still be among the answers.
         if (self.parameters.exact and self.awaited > 0) return .pages;
-        if (self.parameters.flags & parameters_file.flag_counts_used != 0) self.count_used();
+        if (self.parameters.count_used) self.count_used();
         if (!self.parameters.exact) return .done;
         rescoring_file.begin(self);
         return rescoring_file.step(self);
@@ -330,7 +341,7 @@ pub const Search = struct {
             if (!self.scanned) try if (self.gated) filtered.navigate(self) else navigation.run(self);
             try self.choose_pages();
             if (self.wanted_count > 0) {
-                self.counters.rounds += 1;
+                self.cost.rounds += 1;
                 return .pages;
             }
             if (self.brought_count == 0) return .done;
@@ -387,12 +398,8 @@ pub const Search = struct {
         const reader = self.shared.reader;
         const count = view.record_count;
         var full: [layout.page.records_max]f32 = undefined;
-        if (self.filter != null and self.parameters.filter_plan == .early) {
-            self.counters.records_scored += filtered.score_passing(self, view, full[0..count]);
-        } else {
-            self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.offsets, view.ratios, full[0..count]);
-            self.counters.records_scored += count;
-        }
+        self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.offsets, view.ratios, full[0..count]);
+        self.cost.records_scored += count;
         const reach = self.list.bound();
         // A record may come from the cache and with its page, or with a page that is read again.
         const bring_twice = self.shared.cache != null or self.shared.plan == .links_on_disk;
@@ -401,7 +408,7 @@ pub const Search = struct {
             const near = distance <= self.results.reach();
             if (!near and !(distance < reach)) continue;
             if (vertex == self.excluded) continue;
-            if (self.parameters.flags & parameters_file.flag_record_only != 0 and !self.scanned and !self.visited.contains(vertex)) continue;
+            if (ablations.of(self.shared).record_only and !self.scanned and !self.visited.contains(vertex)) continue;
             if (near) {
                 const passes = if (self.filter) |filter| filter.passes(vertex) else true;
                 if (passes) _ = if (bring_twice) self.results.insert_once(vertex, distance) else self.results.insert(vertex, distance);
@@ -457,7 +464,7 @@ pub const Search = struct {
     fn count_used(self: *Search) void {
         const directory = &self.shared.reader.directory;
         for (self.list.slice()) |candidate| {
-            if (self.pages.contains(directory.page_of(candidate.vertex()))) self.counters.records_used += 1;
+            if (self.pages.contains(directory.page_of(candidate.vertex()))) self.cost.records_used += 1;
         }
     }
 };

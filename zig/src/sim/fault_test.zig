@@ -63,10 +63,10 @@ const plans = [_]search.Plan{ .links_in_memory, .links_on_disk };
 /// A call and where its results go.
 const Asked = struct {
     call: Call,
-    out: search.Out,
+    answers: search.Answers,
     vertices: []i64,
     distances: []f32,
-    statuses: []i32,
+    outcomes: []search.Outcome,
     pages: []i64,
     files: []i32,
     shared_reads: []u32,
@@ -75,13 +75,20 @@ const Asked = struct {
         const count = queries.len / dim;
         self.vertices = try testing.allocator.alloc(i64, count * k);
         self.distances = try testing.allocator.alloc(f32, count * k);
-        self.statuses = try testing.allocator.alloc(i32, count);
+        self.outcomes = try testing.allocator.alloc(search.Outcome, count);
         self.pages = try testing.allocator.alloc(i64, count);
         self.files = try testing.allocator.alloc(i32, count);
         self.shared_reads = try testing.allocator.alloc(u32, count);
-        @memset(self.statuses, -1);
+        @memset(self.outcomes, .timeout); // as nothing here ends
         @memset(self.pages, -1);
-        self.out = .{ .vertices = self.vertices.ptr, .distances = self.distances.ptr, .statuses = self.statuses.ptr, .error_pages = self.pages.ptr, .error_files = self.files.ptr, .shared_reads = self.shared_reads.ptr };
+        self.answers = .{
+            .vertices = self.vertices.ptr,
+            .distances = self.distances.ptr,
+            .outcomes = self.outcomes.ptr,
+            .error_pages = self.pages.ptr,
+            .error_files = self.files.ptr,
+            .costs = .{ .shared_reads = self.shared_reads.ptr },
+        };
         self.call = .{ .job = .{
             .queries = std.mem.sliceAsBytes(queries),
             .query_bytes = dim * 4,
@@ -89,7 +96,7 @@ const Asked = struct {
             .count = count,
             .filters = &.{},
             .parameters = search.parameters.resolve(.{ .k = k, .list_size = list_size, .exact = exact }, .{}),
-            .out = &self.out,
+            .answers = &self.answers,
             .on_done = Call.on_done,
         } };
     }
@@ -97,14 +104,10 @@ const Asked = struct {
     fn deinit(self: *Asked) void {
         testing.allocator.free(self.vertices);
         testing.allocator.free(self.distances);
-        testing.allocator.free(self.statuses);
+        testing.allocator.free(self.outcomes);
         testing.allocator.free(self.pages);
         testing.allocator.free(self.files);
         testing.allocator.free(self.shared_reads);
-    }
-
-    fn outcome(self: *const Asked, query: usize) search.Outcome {
-        return @enumFromInt(self.statuses[query]);
     }
 };
 
@@ -113,7 +116,7 @@ const Tally = struct { right: u64 = 0, failed: u64 = 0, failed_vectors: u64 = 0,
 /// `right` are the answers of a device without faults, where the plan promises the same ones.
 fn judge(asked: *const Asked, reader: *const index.Reader, right: ?[]const i64, closing: bool, tally: *Tally) !void {
     for (asked.shared_reads) |count| tally.shared_reads += count;
-    for (0..asked.statuses.len) |query| switch (asked.outcome(query)) {
+    for (0..asked.outcomes.len) |query| switch (asked.outcomes[query]) {
         .ok => {
             tally.right += 1;
             const found = asked.vertices[query * k ..][0..k];
@@ -263,9 +266,9 @@ test "ten thousand queries in one call, some of which fail" {
     asked.call.done.wait();
     var found: usize = 0;
     for (0..count) |query| {
-        if (asked.outcome(query) != .ok) {
+        if (asked.outcomes[query] != .ok) {
             // The last attempt at a page with a wrong bit may have been the one that failed otherwise.
-            try testing.expect(asked.outcome(query) == .corrupt or asked.outcome(query) == .io);
+            try testing.expect(asked.outcomes[query] == .corrupt or asked.outcomes[query] == .io);
             try testing.expect(asked.pages[query] >= 0);
             continue;
         }
@@ -311,7 +314,7 @@ test "one query from each of 64 threads" {
     for (threads) |thread| thread.join();
     for (&callers, 0..) |*caller, i| {
         try testing.expect(caller.taken);
-        try testing.expectEqual(.ok, caller.asked.outcome(0));
+        try testing.expectEqual(.ok, caller.asked.outcomes[0]);
         try testing.expectEqualSlices(i64, right[i % query_count * k ..][0..k], caller.asked.vertices);
     }
 }

@@ -1,0 +1,248 @@
+//! One call of velo_search or velo_submit: its arguments, checked and made a job, and its outcome as a status.
+const std = @import("std");
+const base = @import("base");
+const filter_room = @import("filter");
+const index = @import("index");
+const search = @import("search");
+const common = @import("common.zig");
+const handle_file = @import("handle.zig");
+const numbers = @import("numbers.zig");
+const Index = handle_file.Index;
+const report = common.report;
+const fail = common.fail;
+
+/// As velo_search_options.
+pub const SearchOptions = extern struct {
+    struct_size: u32,
+    k: u32,
+    list_size: u32,
+    recall: f32,
+    timeout_us: u64,
+    beam_width: u32,
+    burst_max: u32,
+    sigma: f32,
+    filter_plan: i32,
+    exact: i32,
+    excluded_vertices: ?[*]const u32,
+    count_used: i32,
+    reserved: u32,
+};
+
+/// As velo_search_out. The arrays of counters have the names of search.cost.Cost.
+pub const SearchOut = extern struct {
+    struct_size: u32 = @sizeOf(SearchOut),
+    reserved: u32 = 0,
+    vertices: ?[*]i64 = null,
+    distances: ?[*]f32 = null,
+    counts: ?[*]u32 = null,
+    statuses: ?[*]i32 = null,
+    error_pages: ?[*]i64 = null,
+    reads: ?[*]u32 = null,
+    rounds: ?[*]u32 = null,
+    bytes_read: ?[*]u64 = null,
+    cache_hits: ?[*]u32 = null,
+    estimates: ?[*]u32 = null,
+    expanded: ?[*]u32 = null,
+    filtered: ?[*]u32 = null,
+    latency_us: ?[*]u64 = null,
+    records_scored: ?[*]u32 = null,
+    records_used: ?[*]u32 = null,
+    shared_reads: ?[*]u32 = null,
+    error_files: ?[*]i32 = null,
+};
+
+/// What every function over an index and search options is called with.
+pub const Asked = struct {
+    options: SearchOptions,
+    parameters: search.Parameters,
+
+    /// `index` is entered already.
+    pub fn of(self: *const Index, options: ?*const SearchOptions) error{Reported}!Asked {
+        const o = try common.read(SearchOptions, "options", options);
+        return .{ .options = o, .parameters = try parameters_of(&o, self.calibration()) };
+    }
+};
+
+pub fn parameters_of(o: *const SearchOptions, calibration: search.Calibration) error{Reported}!search.Parameters {
+    const limits = search.parameters;
+    if (o.k < 1 or o.k > limits.k_max) return report(.invalid_argument, .{ .argument = "k" }, "k is {d}; it must lie within 1 and {d}", .{ o.k, limits.k_max });
+    if (o.list_size > limits.list_size_max) return report(.invalid_argument, .{ .argument = "list_size" }, "list_size is {d}; at most {d}", .{ o.list_size, limits.list_size_max });
+    if (!(o.recall >= 0 and o.recall <= 1)) return report(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
+    if (o.recall == 1 and o.exact < 0) return report(.invalid_argument, .{ .argument = "exact" }, "a recall of 1 is exact; leave exact out, or ask for less", .{});
+    if (o.exact < -1 or o.exact > 1) return report(.invalid_argument, .{ .argument = "exact" }, "exact is {d}; it must be -1, 0 or 1", .{o.exact});
+    if (std.math.isNan(o.sigma)) return report(.invalid_argument, .{ .argument = "sigma" }, "sigma is not a number", .{});
+    return limits.resolve(.{
+        .k = o.k,
+        .list_size = o.list_size,
+        .recall = o.recall,
+        .sigma = o.sigma,
+        .burst_max = o.burst_max,
+        .beam_width = o.beam_width,
+        .filter_plan = try numbers.value_of(search.FilterPlan, numbers.FilterPlan, "filter_plan", o.filter_plan),
+        .count_used = o.count_used != 0,
+        .exact = if (o.exact == 0) null else o.exact > 0,
+    }, calibration);
+}
+
+/// The arguments that velo_search and velo_submit have in common.
+pub const Arguments = struct {
+    queries: ?*const anyopaque,
+    dtype: i32,
+    query_count: u64,
+    filters: ?[*]const ?*filter_room.Filter,
+    filter_count: u64,
+    options: ?*const SearchOptions,
+
+    /// Checks them and makes a job of them. `answers` must outlive it.
+    pub fn job_of(self: *const Arguments, target: *Index, answers: *const search.Answers, on_done: *const fn (*search.Job) void) common.Failure!search.Job {
+        const reader = &target.reader;
+        const asked = try Asked.of(target, self.options);
+        const o = &asked.options;
+        const dtype = std.enums.fromInt(index.Dtype, self.dtype) orelse
+            return report(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{self.dtype});
+        if (asked.parameters.every and reader.vectors == null)
+            return report(.unsupported, .{ .argument = "recall" }, "a recall of 1 needs the vectors, which this index does not store; build it with store_vectors=True", .{});
+        if (o.exact > 0 and reader.vectors == null)
+            return report(.unsupported, .{ .argument = "exact" }, "exact distances need the vectors, which this index does not store; build it with store_vectors=True", .{});
+        if (self.filter_count > 0 and o.excluded_vertices != null)
+            return report(.invalid_argument, .{ .argument = "excluded_vertices" }, "excluded_vertices are for searches without a filter", .{});
+        const job: search.Job = .{
+            .queries = try self.query_bytes(dtype, reader.header.dim_in),
+            .query_bytes = reader.header.dim_in * dtype.bytes(),
+            .dtype = dtype,
+            .count = self.query_count,
+            .filters = try self.checked_filters(target),
+            .parameters = asked.parameters,
+            .excluded = o.excluded_vertices,
+            .deadline_us = if (o.timeout_us == 0) 0 else base.nowMicros() +| o.timeout_us,
+            .answers = answers,
+            .on_done = on_done,
+        };
+        try search.prepare_filters(&job, &target.shared);
+        return job;
+    }
+
+    fn query_bytes(self: *const Arguments, dtype: index.Dtype, dim: u32) error{Reported}![]const u8 {
+        const total = std.math.mul(u64, self.query_count, dim * dtype.bytes()) catch
+            return report(.invalid_argument, .{ .argument = "queries" }, "{d} queries are too many", .{self.query_count});
+        const start: [*]const u8 = @ptrCast(try common.need("queries", self.queries));
+        const bytes = start[0..@intCast(total)];
+        const place = first_not_finite(dtype, bytes) orelse return bytes;
+        const row = place / dim;
+        return report(.not_finite, .{ .argument = "queries", .row = @intCast(row) }, "query {d} holds NaN, infinity or a magnitude above {d}", .{ row, index.space.magnitude_max });
+    }
+
+    fn checked_filters(self: *const Arguments, target: *const Index) error{Reported}![]const ?*const filter_room.Filter {
+        if (self.filter_count == 0) return &.{};
+        if (self.filter_count > 1 and self.filter_count != self.query_count)
+            return report(.invalid_argument, .{ .argument = "filters" }, "{d} filters for {d} queries: give none, one, or one a query", .{ self.filter_count, self.query_count });
+        const handles = (try common.need("filters", self.filters))[0..@intCast(self.filter_count)];
+        for (handles, 0..) |handle, i| if (handle) |filter| try target.check_filter(filter, @intCast(i));
+        return @ptrCast(handles);
+    }
+};
+
+/// Place of the first element that a search cannot stand, counted over all queries.
+fn first_not_finite(dtype: index.Dtype, bytes: []const u8) ?u64 {
+    switch (dtype) {
+        .f32 => for (std.mem.bytesAsSlice(f32, bytes), 0..) |value, i| {
+            if (!(@abs(value) <= index.space.magnitude_max)) return i;
+        },
+        .f16 => for (std.mem.bytesAsSlice(f16, bytes), 0..) |value, i| {
+            if (!std.math.isFinite(value)) return i;
+        },
+        .u8, .i8 => {},
+    }
+    return null;
+}
+
+/// Where workers write: into the caller's arrays. Outcomes become statuses when the job has ended (`write_statuses`).
+pub fn answers_of(out: *const SearchOut) search.Answers {
+    return .{
+        .vertices = out.vertices,
+        .distances = out.distances,
+        .counts = out.counts,
+        .outcomes = @ptrCast(out.statuses),
+        .error_pages = out.error_pages,
+        .error_files = out.error_files,
+        .costs = search.cost.arrays_of(out),
+    };
+}
+
+pub fn write_statuses(answers: *const search.Answers, query_count: u64) void {
+    const outcomes = answers.outcomes orelse return;
+    const statuses: [*]i32 = @ptrCast(outcomes);
+    for (outcomes[0..@intCast(query_count)], statuses) |outcome, *status| status.* = @intFromEnum(status_of(outcome));
+}
+
+fn status_of(outcome: search.Outcome) common.Status {
+    return switch (outcome) {
+        .ok => .ok,
+        .corrupt => .corrupt,
+        .io => .io,
+        .timeout => .timeout,
+        .closed => .closed,
+        .canceled => .cancelled,
+    };
+}
+
+/// The status of a job that has ended, with its sentence.
+pub fn status_of_job(job: *const search.Job) i32 {
+    const page = job.failure_page.load(.acquire);
+    const file = switch (job.file_at_fault()) {
+        .pages => index.reader.file_pages,
+        .vectors => index.reader.file_vectors,
+    };
+    const outcome = job.outcome();
+    const status = status_of(outcome);
+    return switch (outcome) {
+        .ok => common.ok,
+        .corrupt => if (page >= 0)
+            fail(status, .{ .file = file, .page = page }, "page {d} of {s} is damaged", .{ page, file })
+        else
+            fail(status, .{ .file = index.reader.file_links }, "{s} is damaged", .{index.reader.file_links}),
+        .io => fail(status, .{ .file = file, .page = page }, "the device failed to read page {d} of {s}", .{ page, file }),
+        .timeout => fail(status, .{}, "the search ran into its timeout", .{}),
+        .closed => handle_file.closed(),
+        .canceled => fail(status, .{}, "the search was cancelled", .{}),
+    };
+}
+
+const Blocking = struct {
+    job: search.Job,
+    done: std.Thread.ResetEvent = .{},
+
+    fn on_done(job: *search.Job) void {
+        const self: *Blocking = @fieldParentPtr("job", job);
+        self.done.set();
+    }
+};
+
+export fn velo_search(
+    handle: ?*Index,
+    queries: ?*const anyopaque,
+    dtype: i32,
+    query_count: u64,
+    filters: ?[*]const ?*filter_room.Filter,
+    filter_count: u64,
+    options: ?*const SearchOptions,
+    out: ?*const SearchOut,
+) i32 {
+    const arguments: Arguments = .{ .queries = queries, .dtype = dtype, .query_count = query_count, .filters = filters, .filter_count = filter_count, .options = options };
+    // Not `status_of_call`: a job that failed has a sentence of its own.
+    return run(handle, &arguments, out) catch |err| common.status_of_call(err);
+}
+
+fn run(handle: ?*Index, arguments: *const Arguments, out: ?*const SearchOut) common.Failure!i32 {
+    const self = try common.need("index", handle);
+    const theirs = try common.need("out", out);
+    try self.enter();
+    defer self.leave();
+    if (arguments.query_count == 0) return common.ok;
+    const answers = answers_of(&try common.read(SearchOut, "out", theirs));
+    var blocking: Blocking = .{ .job = try arguments.job_of(self, &answers, Blocking.on_done) };
+    try self.submit(&blocking.job);
+    blocking.done.wait();
+    write_statuses(&answers, arguments.query_count);
+    return status_of_job(&blocking.job);
+}

@@ -1,0 +1,56 @@
+//! Which device an open index reads from, and the engine that is compiled for it.
+const std = @import("std");
+const io = @import("io");
+const search = @import("search");
+const build_options = @import("build_options");
+const common = @import("common.zig");
+const device = @import("device.zig");
+const numbers = @import("numbers.zig");
+const report = common.report;
+
+pub const Running = union(enum) {
+    uring: *search.Engine(io.Uring),
+    threads: *search.Engine(io.Threads),
+    simulated: if (build_options.simulated) *search.Engine(@import("sim").Device) else noreturn,
+
+    pub fn memory_bytes(self: Running) u64 {
+        return switch (self) {
+            inline else => |engine| engine.memory_bytes(),
+        };
+    }
+};
+
+pub const Start = struct { engine: Running, device: device.DeviceInfo };
+
+/// Starts the workers over the best device that may be had, or over the one that was asked for.
+pub fn start(shared: *const search.Shared, asked: numbers.Io, direct: bool, pages: io.Pages, options: search.EngineOptions) common.Failure!Start {
+    if (build_options.simulated) {
+        if (asked == .auto or asked == .simulated)
+            return .{ .engine = .{ .simulated = try init(@import("sim").Device, shared, options) }, .device = device.simulated(options.queue_depth) };
+    }
+    const wanted = device.wanted(asked) orelse return report(.invalid_argument, .{ .argument = "io" }, "the simulated device is only in libvelo_sim", .{});
+    const choice = io.probe.choose(pages.fd, pages.direct, pages.direct_errno, direct, wanted, options.queue_depth);
+    if (choice.refused(wanted)) return report(.permission, .{ .argument = "io" }, "{s}", .{choice.reason.slice()});
+    if (choice.kind != .uring) return .{ .engine = .{ .threads = try init(io.Threads, shared, options) }, .device = device.info_of(&choice) };
+    const engine = search.Engine(io.Uring).init(common.allocator, shared, options) catch |err| {
+        // The probe's small ring was allowed, but not these: locked memory or descriptors ran out.
+        if (wanted == .uring or err == error.OutOfMemory) return report_engine(err);
+        const second = io.probe.choose(pages.fd, pages.direct, pages.direct_errno, direct, .threads, options.queue_depth);
+        var info = device.info_of(&second);
+        common.put_text(&info.reason, "io_uring works, but the system refused rings of the size asked for, so threads with pread are used.");
+        common.put_text(&info.advice, "Raise the limit of locked memory (ulimit -l), or ask for fewer threads or a smaller queue_depth.");
+        return .{ .engine = .{ .threads = try init(io.Threads, shared, options) }, .device = info };
+    };
+    return .{ .engine = .{ .uring = engine }, .device = device.info_of(&choice) };
+}
+
+fn init(comptime Device: type, shared: *const search.Shared, options: search.EngineOptions) error{Reported}!*search.Engine(Device) {
+    return search.Engine(Device).init(common.allocator, shared, options) catch |err| report_engine(err);
+}
+
+fn report_engine(err: anyerror) error{Reported} {
+    return switch (err) {
+        error.ThreadFailed => report(.io, .{}, "cannot start the search workers: the system gave no thread (limits of processes, ulimit -u, and of address space, ulimit -v)", .{}),
+        else => report(.out_of_memory, .{}, "cannot start the search workers: {t}", .{err}),
+    };
+}

@@ -1,0 +1,110 @@
+//! Searches that nobody waits for: a ticket is submitted, reaped once it has ended, and may be canceled meanwhile.
+const filter_room = @import("filter");
+const search = @import("search");
+const call = @import("call.zig");
+const common = @import("common.zig");
+const handle_file = @import("handle.zig");
+const tickets = @import("tickets.zig");
+const Index = handle_file.Index;
+const report = common.report;
+const ok = common.ok;
+
+const Ticket = struct {
+    job: search.Job,
+    node: tickets.Node,
+    index: *Index,
+    answers: search.Answers,
+
+    /// A ticket with its own copy of queries and filters, for callers go on.
+    fn create(self: *Index, number: u64, arguments: *const call.Arguments, out: *const call.SearchOut) common.Failure!*Ticket {
+        const ticket = try common.allocator.create(Ticket);
+        errdefer common.allocator.destroy(ticket);
+        ticket.index = self;
+        ticket.answers = call.answers_of(out);
+        ticket.job = try arguments.job_of(self, &ticket.answers, on_done);
+        ticket.node = .{ .number = number, .canceled = &ticket.job.canceled };
+        ticket.job.queries = try common.allocator.dupe(u8, ticket.job.queries);
+        errdefer common.allocator.free(ticket.job.queries);
+        ticket.job.filters = try common.allocator.dupe(?*const filter_room.Filter, ticket.job.filters);
+        return ticket;
+    }
+
+    fn destroy(self: *Ticket) void {
+        common.allocator.free(self.job.queries);
+        common.allocator.free(self.job.filters);
+        common.allocator.destroy(self);
+    }
+
+    fn on_done(job: *search.Job) void {
+        const self: *Ticket = @fieldParentPtr("job", job);
+        call.write_statuses(&self.answers, job.count);
+        // After this the ticket belongs to whoever reaps it.
+        self.index.completed.push(&self.node);
+    }
+};
+
+export fn velo_submit(
+    handle: ?*Index,
+    queries: ?*const anyopaque,
+    dtype: i32,
+    query_count: u64,
+    filters: ?[*]const ?*filter_room.Filter,
+    filter_count: u64,
+    options: ?*const call.SearchOptions,
+    out: ?*const call.SearchOut,
+    ticket_number: u64,
+) i32 {
+    return common.status_of_call(submit(
+        handle,
+        &.{ .queries = queries, .dtype = dtype, .query_count = query_count, .filters = filters, .filter_count = filter_count, .options = options },
+        out,
+        ticket_number,
+    ));
+}
+
+fn submit(handle: ?*Index, arguments: *const call.Arguments, out: ?*const call.SearchOut, number: u64) common.Failure!void {
+    const self = try common.need("index", handle);
+    const theirs = try common.need("out", out);
+    try self.enter();
+    defer self.leave();
+    if (arguments.query_count == 0) return report(.invalid_argument, .{ .argument = "queries" }, "a ticket needs at least one query", .{});
+    const ticket = try Ticket.create(self, number, arguments, &try common.read(call.SearchOut, "out", theirs));
+    errdefer ticket.destroy();
+    if (!self.completed.reserve(&ticket.node)) return report(.busy, .{}, "{d} searches wait already", .{tickets.waiting_max});
+    errdefer self.completed.forget(&ticket.node);
+    try self.submit(&ticket.job);
+}
+
+pub const Completion = extern struct { ticket: u64, status: i32, reserved: u32 = 0 };
+
+export fn velo_reap(handle: ?*Index, completions_out: ?[*]Completion, capacity: u32, count_out: ?*u32) i32 {
+    const self = handle orelse return common.null_argument("index");
+    const out = completions_out orelse return common.null_argument("completions_out");
+    const count = count_out orelse return common.null_argument("count_out");
+    if (self.process != common.process()) return common.forked();
+    count.* = 0;
+    while (count.* < capacity) {
+        const node = self.completed.pop() orelse break;
+        const ticket: *Ticket = @fieldParentPtr("node", node);
+        out[count.*] = .{ .ticket = node.number, .status = call.status_of_job(&ticket.job) };
+        count.* += 1;
+        ticket.destroy();
+    }
+    return ok;
+}
+
+export fn velo_cancel(handle: ?*Index, ticket: u64) i32 {
+    const self = handle orelse return common.null_argument("index");
+    self.enter() catch |err| return common.status_of_call(err);
+    defer self.leave();
+    self.completed.cancel(ticket);
+    return ok;
+}
+
+export fn velo_event_fd(handle: ?*Index, fd_out: ?*i32) i32 {
+    const self = handle orelse return common.null_argument("index");
+    const out = fd_out orelse return common.null_argument("fd_out");
+    if (self.process != common.process()) return common.forked();
+    out.* = self.completed.event_fd;
+    return ok;
+}
