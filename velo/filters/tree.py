@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NoReturn, TypeAlias
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias
 
 from velo.errors import FilterError, FilterTypeError
 from velo.filters.values import (
@@ -27,7 +26,7 @@ __all__ = [
     "VALUES_MAX",
     "And",
     "Between",
-    "Column",
+    "Combinable",
     "Compare",
     "CompareOp",
     "Contains",
@@ -44,10 +43,8 @@ __all__ = [
     "Or",
     "StartsWith",
     "Value",
-    "col",
+    "as_condition",
     "dict_key",
-    "ids",
-    "mask",
     "refusal",
     "refuse",
     "to_dict",
@@ -63,6 +60,13 @@ CompareOp: TypeAlias = Literal["eq", "ne", "lt", "le", "gt", "ge"]
 _SYMBOLS: Final = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
+class Combinable(Protocol):
+    """What ``&``, ``|`` and ``~`` take: a condition, or a column of bools."""
+
+    @property
+    def _condition(self) -> Expr: ...
+
+
 class Expr:
     """A condition. Combine with ``&``, ``|`` and ``~``."""
 
@@ -70,6 +74,10 @@ class Expr:
 
     depth: int
     nodes: int
+
+    @property
+    def _condition(self) -> Expr:
+        return self
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -82,11 +90,11 @@ class Expr:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def __and__(self, other: Expr | Column) -> Expr:
-        return And(_joined(And, self, _expr(other)))
+    def __and__(self, other: Combinable) -> Expr:
+        return And(_joined(And, self, as_condition(other)))
 
-    def __or__(self, other: Expr | Column) -> Expr:
-        return Or(_joined(Or, self, _expr(other)))
+    def __or__(self, other: Combinable) -> Expr:
+        return Or(_joined(Or, self, as_condition(other)))
 
     def __invert__(self) -> Expr:
         return self.child if isinstance(self, Not) else Not(self)
@@ -124,11 +132,11 @@ class Expr:
         raise NotImplementedError
 
 
-def _expr(other: Any) -> Expr:
-    if isinstance(other, Expr):
-        return other
-    if isinstance(other, Column):
-        return Compare(other.name, "eq", True)
+def as_condition(other: Any) -> Expr:
+    """A condition, or what a column of bools says by itself."""
+    made = getattr(other, "_condition", None)
+    if isinstance(made, Expr):
+        return made
     raise refusal(FilterTypeError, f"a condition combines with conditions, not with a {type(other).__name__}")
 
 
@@ -493,262 +501,6 @@ class IsNotTrue(Expr):
 
     def _written(self, want: Want) -> dict[str, Any]:
         return self.child._written(want.of_not_true)
-
-
-class Column:
-    """A column of the metadata. It makes conditions; :func:`velo.col` makes it.
-
-    ``==``, ``!=``, ``<``, ``<=``, ``>`` and ``>=`` compare it with a value. A column of booleans is a
-    condition by itself in ``&``, ``|`` and ``~``.
-
-    Parameters
-    ----------
-    name : str
-        Its name in the metadata.
-    """
-
-    __slots__ = ("name", "of")
-
-    def __init__(self, name: str, of: Literal["value", "length"] = "value") -> None:
-        if not isinstance(name, str):
-            refuse(FilterTypeError, f"a column's name is a str, not a {type(name).__name__}")
-        self.name = name
-        self.of = of
-
-    def __repr__(self) -> str:
-        return f"col({self.name!r})" + (".length" if self.of == "length" else "")
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.of))
-
-    def __eq__(self, value: object) -> Expr:  # type: ignore[override]
-        return Compare(self.name, "eq", value, of=self.of)  # type: ignore[arg-type]
-
-    def __ne__(self, value: object) -> Expr:  # type: ignore[override]
-        return Compare(self.name, "ne", value, of=self.of)  # type: ignore[arg-type]
-
-    def __lt__(self, value: Value) -> Expr:
-        return Compare(self.name, "lt", value, of=self.of)
-
-    def __le__(self, value: Value) -> Expr:
-        return Compare(self.name, "le", value, of=self.of)
-
-    def __gt__(self, value: Value) -> Expr:
-        return Compare(self.name, "gt", value, of=self.of)
-
-    def __ge__(self, value: Value) -> Expr:
-        return Compare(self.name, "ge", value, of=self.of)
-
-    def isin(self, values: Iterable[Any]) -> Expr:
-        """Pass rows whose value is one of some values.
-
-        Parameters
-        ----------
-        values : list, set, numpy or Arrow array
-
-        Returns
-        -------
-        Expr
-
-        Examples
-        --------
-        >>> hits = index.search(query, k=3, filter=velo.col("label").isin([1, 2]), return_metadata=["label"])
-        >>> set(hits.metadata["label"].to_pylist()) <= {1, 2}
-        True
-        """
-        return IsIn(self.name, values, of=self.of)  # type: ignore[arg-type]
-
-    def between(self, low: Value, high: Value) -> Expr:
-        """Pass rows whose value lies between two values, both included.
-
-        Parameters
-        ----------
-        low, high : value
-
-        Returns
-        -------
-        Expr
-
-        Examples
-        --------
-        >>> index.explain(query, filter=velo.col("price").between(0.2, 0.4)).matches
-        438
-        """
-        return Between(self.name, low, high, of=self.of)
-
-    def is_null(self) -> Expr:
-        """Pass rows that have no value.
-
-        Returns
-        -------
-        Expr
-
-        Examples
-        --------
-        >>> index.explain(query, filter=velo.col("brand").is_null()).matches
-        34
-        """
-        return IsNull(self.name)
-
-    def is_valid(self) -> Expr:
-        """Pass rows that have a value.
-
-        Returns
-        -------
-        Expr
-        """
-        return Not(IsNull(self.name))
-
-    not_null = is_valid
-
-    def contains_any(self, values: Iterable[Any]) -> Expr:
-        """Pass rows whose list holds at least one of some values.
-
-        Parameters
-        ----------
-        values : list, set, numpy or Arrow array
-
-        Returns
-        -------
-        Expr
-
-        Examples
-        --------
-        >>> animals = velo.col("tags").contains_any(["cat", "dog"])
-        >>> hits = index.search(query, k=3, filter=animals, return_metadata=["tags"])
-        >>> all(set(tags) & {"cat", "dog"} for tags in hits.metadata["tags"].to_pylist())
-        True
-        """
-        return Contains(self.name, values, "any")  # type: ignore[arg-type]
-
-    def contains_all(self, values: Iterable[Any]) -> Expr:
-        """Pass rows whose list holds every one of some values.
-
-        Parameters
-        ----------
-        values : list, set, numpy or Arrow array
-
-        Returns
-        -------
-        Expr
-        """
-        return Contains(self.name, values, "all")  # type: ignore[arg-type]
-
-    def starts_with(self, prefix: str) -> Expr:
-        """Pass rows whose string begins with a text.
-
-        Parameters
-        ----------
-        prefix : str
-
-        Returns
-        -------
-        Expr
-        """
-        return StartsWith(self.name, prefix)
-
-    def like(self, pattern: str) -> Expr:
-        """The string has the form of `pattern`.
-
-        Parameters
-        ----------
-        pattern : str
-            ``%`` stands for any text, ``_`` for one character; a backslash takes the next for itself.
-
-        Returns
-        -------
-        Expr
-        """
-        return Like(self.name, pattern)
-
-    def ilike(self, pattern: str) -> Expr:
-        """As :meth:`like`, whatever the case of letters.
-
-        Parameters
-        ----------
-        pattern : str
-
-        Returns
-        -------
-        Expr
-        """
-        return Like(self.name, pattern, True)
-
-    @property
-    def length(self) -> Column:
-        """How many elements the list has, to be compared: ``col("tags").length >= 2``."""
-        return Column(self.name, "length")
-
-    def __and__(self, other: Expr | Column) -> Expr:
-        return _expr(self) & other
-
-    def __or__(self, other: Expr | Column) -> Expr:
-        return _expr(self) | other
-
-    def __invert__(self) -> Expr:
-        return ~_expr(self)
-
-    __bool__ = Expr.__bool__
-
-
-def col(name: str) -> Column:
-    """Name a column of the metadata, to make a filter of it.
-
-    Conditions join with ``&`` (and), ``|`` (or) and ``~`` (not). Each needs parentheses.
-
-    Parameters
-    ----------
-    name : str
-        Its name in the metadata.
-
-    Returns
-    -------
-    Column
-
-    Examples
-    --------
-    >>> (velo.col("year") >= 2020) & ~velo.col("brand").isin(["acme", "zenith"])
-    And(children=(Compare(column='year', op='ge', value=2020), Not(child=IsIn(...))))
-    >>> cheap = index.search(query, k=3, filter=velo.col("price") < 0.2, return_metadata=["price"])
-    >>> max(cheap.metadata["price"].to_pylist()) < 0.2
-    True
-    """
-    return Column(name)
-
-
-def ids(values: Iterable[Any]) -> Expr:
-    """The rows with these ids of the index, for use in a filter beside conditions.
-
-    Parameters
-    ----------
-    values : list of int or str
-        Those that the index does not have match nothing.
-
-    Returns
-    -------
-    Expr
-
-    Examples
-    --------
-    >>> ids([3, 5]) & (col("year") >= 2020)  # doctest: +ELLIPSIS
-    And(children=(Ids(values=(3, 5)), Compare(column='year', op='ge', value=2020)))
-    """
-    return Ids(values)  # type: ignore[arg-type]
-
-
-def mask(rows: Any) -> Expr:
-    """The rows where an array of bools is true, for use in a filter beside conditions.
-
-    Parameters
-    ----------
-    rows : array-like of bool
-        One for every row that the index was built from, in that order.
-
-    Returns
-    -------
-    Expr
-    """
-    return Mask(rows)
 
 
 # ---- the tree as plain values
