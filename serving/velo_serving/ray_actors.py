@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -152,6 +152,7 @@ class Cluster:
         num_cpus: float = 0,
         detached: bool = False,
         start_timeout_s: float = 120.0,
+        progress: Callable[[str], None] | None = None,
     ) -> Cluster:
         """Start one actor a shard and wait until each has opened its index.
 
@@ -174,6 +175,8 @@ class Cluster:
             Whether the actors outlive this process.
         start_timeout_s : float
             Time for all shards to open.
+        progress : callable, optional
+            Called with a line of text as shards come up.
 
         Raises
         ------
@@ -216,7 +219,7 @@ class Cluster:
                         f"actor {options['name']} runs already; stop that cluster or give another name",
                         argument="name",
                     ) from None
-            healths = _await_shards(described, actors, start_timeout_s)
+            healths = _await_shards(described, actors, start_timeout_s, progress)
         except BaseException:
             _kill(actors)
             raise
@@ -431,10 +434,21 @@ def _placement(pin: Pin | None) -> dict[str, Any]:
     return {"resources": {pin.resource: PIN_SHARE}}
 
 
-def _await_shards(collection: Collection, actors: Sequence[Any], timeout_s: float) -> list[ShardHealth]:
+def _await_shards(
+    collection: Collection,
+    actors: Sequence[Any],
+    timeout_s: float,
+    progress: Callable[[str], None] | None = None,
+) -> list[ShardHealth]:
     """Wait for all at once: the slowest shard sets the time, not their sum."""
     asked = [actor.health.remote() for actor in actors]
-    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
+    deadline = time.monotonic() + timeout_s
+    ready: list[Any] = []
+    while len(ready) < len(asked) and time.monotonic() < deadline:
+        if progress is not None:
+            progress(f"{len(ready)} of {len(asked)} shards are up")
+        wanted = len(ready) + 1
+        ready, _ = ray.wait(asked, num_returns=wanted, timeout=max(0.0, deadline - time.monotonic()))
     late = [entry.name for entry, one in zip(collection.shards, asked, strict=True) if one not in ready]
     if late:
         raise PlacementError(
@@ -489,8 +503,10 @@ def ray_session(address: str | None = None) -> Iterator[None]:
             _start_local_ray()
         else:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise PlacementError(f"cannot connect to Ray: {_first_line(error)}", argument="address") from None
+    except Exception as error:  # of many kinds, some of them plain: a user wants the line that says why
+        what = "Ray does not start here" if address is None else f"there is no Ray at {address!r}"
+        hint = "; velo serve --processes does without Ray" if address is None else ""
+        raise PlacementError(f"{what}: {_first_line(error)}{hint}", argument="address") from None
     try:
         yield
     finally:
