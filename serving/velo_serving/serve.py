@@ -140,9 +140,7 @@ def serve_ray(
 
     tell = on_progress or _tell
     with bind(host, port) as listener:
-        tell(
-            "starting Ray; this takes some seconds" if address is None else f"connecting to Ray at {address}"
-        )
+        tell("starting Ray; some seconds" if address is None else f"connecting to Ray at {address}")
         with ray_session(address):
             options: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
             tell("starting an actor for each shard")
