@@ -136,7 +136,7 @@ class Hits:
         raise NotImplementedError
 
     def to_pandas(self) -> Any:
-        """The rows of :meth:`to_arrow`; needs pandas.
+        """Turn the answer into a pandas table, with the rows of :meth:`to_arrow`. Needs pandas.
 
         Returns
         -------
@@ -145,7 +145,7 @@ class Hits:
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
-        """The rows of :meth:`to_arrow`; needs polars.
+        """Turn the answer into a polars table, with the rows of :meth:`to_arrow`. Needs polars.
 
         Returns
         -------

@@ -203,8 +203,8 @@ class Cluster:
         try:
             for entry, budget in zip(described.shards, budgets, strict=True):
                 spec = entry.spec(memory=budget, threads=threads, io=io, plan=plan)
-                chosen = _pin_of(pin, entry.name) or entry.pin
-                options = _placement(chosen) | {
+                place = _pin_of(pin, entry.name) or entry.pin
+                options = _placement(place) | {
                     "name": _actor_name(described.name, entry.name),
                     "namespace": NAMESPACE,
                     "lifetime": "detached" if detached else None,
@@ -441,15 +441,15 @@ def _await_shards(
     progress: Callable[[str], None] | None = None,
 ) -> list[ShardHealth]:
     """Wait for all at once: the slowest shard sets the time, not their sum."""
-    asked = [actor.health.remote() for actor in actors]
+    replies = [actor.health.remote() for actor in actors]
     deadline = time.monotonic() + timeout_s
     ready: list[Any] = []
-    while len(ready) < len(asked) and time.monotonic() < deadline:
+    while len(ready) < len(replies) and time.monotonic() < deadline:
         if progress is not None:
-            progress(f"{len(ready)} of {len(asked)} shards are up")
+            progress(f"{len(ready)} of {len(replies)} shards are up")
         wanted = len(ready) + 1
-        ready, _ = ray.wait(asked, num_returns=wanted, timeout=max(0.0, deadline - time.monotonic()))
-    late = [entry.name for entry, one in zip(collection.shards, asked, strict=True) if one not in ready]
+        ready, _ = ray.wait(replies, num_returns=wanted, timeout=max(0.0, deadline - time.monotonic()))
+    late = [entry.name for entry, one in zip(collection.shards, replies, strict=True) if one not in ready]
     if late:
         raise PlacementError(
             f"shards {', '.join(late)} of {collection.name!r} did not start within {timeout_s:g} s: "
@@ -457,7 +457,7 @@ def _await_shards(
             argument="pin",
         )
     healths: list[ShardHealth] = []
-    for entry, one in zip(collection.shards, asked, strict=True):
+    for entry, one in zip(collection.shards, replies, strict=True):
         try:
             health = cast("ShardHealth", ray.get(one))
         except ray_exceptions.RayError as error:

@@ -22,7 +22,7 @@ MODULES: dict[str, set[str]] = {
 }
 
 #: Methods by which the rooms pass options on.
-PLUMBING = {"fill"}
+PLUMBING = {"fill", "written"}
 
 
 @dataclass(frozen=True)

@@ -183,25 +183,32 @@ class Column:
         return Compare(self.name, "eq", True, of=self.of)
 
     def like(self, pattern: str) -> Expr:
-        """The string has the form of `pattern`.
+        """Pass rows whose string has a form.
 
         Parameters
         ----------
         pattern : str
-            ``%`` stands for any text, ``_`` for one character; a backslash takes the next for itself.
+            ``%`` is any text, ``_`` one character.
 
         Returns
         -------
         Expr
+
+        Examples
+        --------
+        >>> hits = index.search(query, k=3, filter=velo.col("brand").like("%-0_"), return_metadata=["brand"])
+        >>> all(brand < "brand-10" for brand in hits.metadata["brand"].to_pylist())
+        True
         """
         return Like(self.name, pattern)
 
     def ilike(self, pattern: str) -> Expr:
-        """As :meth:`like`, whatever the case of letters.
+        """Pass rows whose string has a form, whatever the case of its letters.
 
         Parameters
         ----------
         pattern : str
+            As for :meth:`like`.
 
         Returns
         -------
@@ -252,12 +259,12 @@ def col(name: str) -> Column:
 
 
 def ids(values: Iterable[Any]) -> Expr:
-    """The rows with these ids of the index, for use in a filter beside conditions.
+    """Pass rows with some ids. It joins with conditions.
 
     Parameters
     ----------
-    values : list of int or str
-        Those that the index does not have match nothing.
+    values : array-like of the index's kind of id
+        Ids that no row has match nothing.
 
     Returns
     -------
@@ -265,14 +272,14 @@ def ids(values: Iterable[Any]) -> Expr:
 
     Examples
     --------
-    >>> ids([3, 5]) & (col("year") >= 2020)  # doctest: +ELLIPSIS
+    >>> velo.ids([3, 5]) & (velo.col("year") >= 2020)
     And(children=(Ids(values=(3, 5)), Compare(column='year', op='ge', value=2020)))
     """
     return Ids(values)  # type: ignore[arg-type]
 
 
 def mask(rows: Any) -> Expr:
-    """The rows where an array of bools is true, for use in a filter beside conditions.
+    """Pass rows where an array of bools is true. It joins with conditions.
 
     Parameters
     ----------

@@ -107,19 +107,29 @@ class Expr:
         )
 
     def is_not_true(self) -> Expr:
-        """False or null: what ``$not`` means in a dict, and ``IS NOT TRUE`` in SQL; ``~`` keeps null null.
+        """Pass rows for which the condition is false or null.
+
+        That is what ``$not`` means in a dict and ``IS NOT TRUE`` in SQL. ``~`` keeps null null.
 
         Returns
         -------
         Expr
+
+        Examples
+        --------
+        >>> is_five = velo.col("label") == 5
+        >>> index.count(is_five) + index.count(is_five.is_not_true()) == len(index)
+        True
         """
         return IsNotTrue(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Write the condition as a dict of plain JSON values that passes the same rows.
+        """Write a dict of plain JSON values that passes the same rows.
 
-        :func:`velo.filters.from_dict` reads it back. Dicts have two-valued logic, so nulls are written out:
-        ``~(col("x") == 1)`` becomes ``{"x": {"$ne": 1, "$exists": True}}``.
+        :func:`velo.filters.from_dict` reads it.
+
+        Dicts have two-valued logic, so nulls are written out: ``~(col("x") == 1)`` becomes
+        ``{"x": {"$ne": 1, "$exists": True}}``.
 
         Returns
         -------
