@@ -36,6 +36,7 @@ const Builder = struct {
     b: *std.Build,
     target: std.Build.ResolvedTarget,
     optimize: std.builtin.OptimizeMode,
+    strip: bool,
     sanitize_thread: bool,
     /// What base.ablations says: compiles what searches are compared with.
     ablations: bool,
@@ -52,7 +53,7 @@ const Builder = struct {
                 .optimize = self.optimize,
                 .link_libc = true,
                 .pic = true,
-                .strip = self.optimize != .Debug,
+                .strip = self.strip,
                 .sanitize_c = .off,
                 .sanitize_thread = self.sanitize_thread,
                 .omit_frame_pointer = self.optimize != .Debug,
@@ -159,12 +160,13 @@ pub fn build(b: *std.Build) void {
         .abi = .gnu,
         .glibc_version = .{ .major = 2, .minor = 28, .patch = 0 },
     } });
-    const optimize = b.standardOptimizeOption(.{ .preferred_optimize_mode = .ReleaseFast });
+    const optimize = b.standardOptimizeOption(.{});
     const filters = b.args orelse &.{};
     var builder = Builder{
         .b = b,
         .target = target,
         .optimize = optimize,
+        .strip = b.option(bool, "strip", "leave symbols out (default: unless Debug); perf and callgrind need them") orelse (optimize != .Debug),
         .sanitize_thread = false,
         .ablations = false,
         .liburing = find_liburing(b, target.result.cpu.arch),

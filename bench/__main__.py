@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from bench.commands import (
     cache_and_layout,
@@ -54,7 +55,12 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--single", type=int, default=1000, help="queries of the one-at-a-time pass")
     sub.add_argument("--no-metadata", action="store_true", help="leave the set's columns out of velo's index")
     sub.add_argument("--io", default="auto", choices=["auto", "uring", "threads"])
-    sub.add_argument("--plan", default="auto", choices=["auto", "links_in_memory", "links_on_disk"])
+    sub.add_argument(
+        "--plan",
+        default="auto",
+        choices=["auto", "links_in_memory", "links_on_disk"],
+        help="how velo opens",
+    )
 
     sub = commands.add_parser("report", help="the search core against its targets, beside the peers")
     common(sub)
@@ -95,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
     common(sub)
     sub.add_argument("--budget", default="25%", help=BUDGET_HELP)
     sub.add_argument("--peers", default="hnswlib,diskannpy", help="that over-fetch; comma-separated, or none")
-    sub.add_argument("--ladder", action="store_true", help="late, gate, gate and planner instead")
+    sub.add_argument("--ladder", action="store_true", help="late, gate, and by cost instead")
     sub.add_argument("--lists", nargs="+", type=int, help="list sizes of the curves")
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure only these; others as before")
 
@@ -192,16 +198,25 @@ def run_filters(arguments: argparse.Namespace) -> None:
         print(lines.tally(table))
 
 
-def run_report(arguments: argparse.Namespace) -> None:
-    name = arguments.name or f"report-{arguments.data.resolve().name}"
-    context = sections.Context(
-        data=str(arguments.data.resolve()),
+def context_of(arguments: argparse.Namespace, options: dict[str, Any]) -> sections.Context:
+    """What sections over one set are told by the arguments that their commands share."""
+    folder = arguments.data.resolve()
+    return sections.Context(
+        data=str(folder),
         work=str(arguments.work.resolve()),
         limit=arguments.limit,
-        query_count=arguments.queries or query_count(arguments.data.resolve()),
+        query_count=arguments.queries or query_count(folder),
         single_count=arguments.single,
         threads=arguments.threads,
-        options={
+        options=options,
+    )
+
+
+def run_report(arguments: argparse.Namespace) -> None:
+    name = arguments.name or f"report-{arguments.data.resolve().name}"
+    context = context_of(
+        arguments,
+        {
             "peers": [] if arguments.peers == "none" else arguments.peers.split(","),
             "budgets": arguments.budgets,
             "disk_budget": arguments.disk_budget,
@@ -220,14 +235,9 @@ def run_report(arguments: argparse.Namespace) -> None:
 def run_steps(arguments: argparse.Namespace) -> None:
     """ladder, cache and layout: sections over one set."""
     name = arguments.name or f"{arguments.command}-{arguments.data.resolve().name}"
-    context = sections.Context(
-        data=str(arguments.data.resolve()),
-        work=str(arguments.work.resolve()),
-        limit=arguments.limit,
-        query_count=arguments.queries or query_count(arguments.data.resolve()),
-        single_count=arguments.single,
-        threads=arguments.threads,
-        options={key: getattr(arguments, key) for key in ("budget", "bits", "lists", "list_size")},
+    context = context_of(
+        arguments,
+        {key: getattr(arguments, key) for key in ("budget", "bits", "lists", "list_size")},
     )
     match arguments.command:
         case "ladder":
@@ -264,14 +274,14 @@ def run_hard(arguments: argparse.Namespace) -> None:
         peers=() if arguments.no_peers else hard.PEERS,
         velo=not arguments.no_velo,
     )
-    wanted = arguments.sets
+    sets = arguments.sets
     if arguments.filters and not arguments.tables:
-        made = [name for name in wanted or hard_filters.MADE if name in hard_filters.MADE]
-        brought = [name for name in wanted or () if name not in hard_filters.MADE]
-        names = hard.chosen_names(data, brought) if brought or not wanted else []
-        hard_filters.run(run, [*made, *names])
+        own_sets = [name for name in sets or hard_filters.MADE if name in hard_filters.MADE]
+        other_sets = [name for name in sets or () if name not in hard_filters.MADE]
+        names = hard.chosen_names(data, other_sets) if other_sets or not sets else []
+        hard_filters.run(run, [*own_sets, *names])
     elif not arguments.tables:
-        hard.run_sets(run, hard.chosen_names(data, wanted))
+        hard.run_sets(run, hard.chosen_names(data, sets))
     print(hard_tables.write(run.out, run.name, arguments.before).read_text())
 
 

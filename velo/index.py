@@ -43,8 +43,9 @@ from velo.options import (
     SearchTuning,
     code_of,
     folder_path,
+    in_range,
+    k_of_one_search,
     memory_bytes,
-    whole_number,
 )
 from velo.results import Explanation, SearchResult
 from velo.search.compiler import compiler_for
@@ -53,7 +54,6 @@ from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
 from velo.search.filter_costs import filter_plan_of
 from velo.search.gate import Gate
 from velo.search.lookups import Lookups
-from velo.search.pages import K_OF_ONE_SEARCH
 from velo.search.prepared import PreparedOptions
 from velo.search.request import Request
 from velo.search.script import drive, drive_async
@@ -114,7 +114,7 @@ def open_index(
     plan : {"auto", "links_in_memory", "links_on_disk"}
         Where the links of the graph are. ``"auto"`` keeps them in memory where `memory` has room for them.
     tuning : OpenTuning, optional
-        Choices that velo makes by itself otherwise.
+        What velo would choose otherwise.
     unknown_columns : {"error", "missing"}
         What a filter means by a column that the metadata does not have: an error, or a column without any
         value, as data without a schema has it.
@@ -162,7 +162,7 @@ def open_index(
     struct.io = code_of(IO_CODES, io, "io")
     unknown_is_missing = bool(code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns"))
     struct.plan = code_of(PLAN_CODES, plan, "plan")
-    struct.threads = 0 if threads is None else whole_number(threads, "threads", 1, 4096)
+    struct.threads = 0 if threads is None else in_range(threads, "threads")
     (tuning or OpenTuning()).fill(struct)
     live = _live_of(folder, durability if writable else None)
     try:
@@ -454,7 +454,7 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
             script, single = self._group_script(queries, k, filter, group_by, group_size)
             return self._group_result(drive(script, lambda one: self._run(prepare(one))), single, columns)
         check_no_group_size(group_size)
-        if type(k) is int and k > K_OF_ONE_SEARCH:
+        if type(k) is int and k > k_of_one_search():
             prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
             pages, single = self._page_script(queries, k, filter)
             return self._page_result(drive(pages, lambda one: self._run(prepare(one))), single, columns)
@@ -519,7 +519,7 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
             found = await drive_async(script, lambda one: self._run_async(prepare(one)))
             return self._group_result(found, single, columns)
         check_no_group_size(group_size)
-        if type(k) is int and k > K_OF_ONE_SEARCH:
+        if type(k) is int and k > k_of_one_search():
             prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
             pages, single = self._page_script(queries, k, filter)
             whole = await drive_async(pages, lambda one: self._run_async(prepare(one)))

@@ -1,4 +1,5 @@
-/* velo.h: the C ABI of libvelo. Read by cffi in ABI mode (velo/_native), so: no macros beyond the guard, no inline code.
+/* velo.h: the C ABI of libvelo. Read by cffi in ABI mode (velo/_native), so: no macros beyond the guard, no inline code;
+ * limits are an enum.
  *
  * Rules. Handles are opaque. Every call returns a velo_status; details of the last failure of the calling thread come
  * from velo_last_error. Results leave through *_out; arrays belong to the caller. Structs start with struct_size (set
@@ -25,7 +26,7 @@ typedef enum velo_status {
     VELO_PERMISSION = 10,
     VELO_OUT_OF_MEMORY = 11,
     VELO_BUDGET_TOO_SMALL = 12,    /* error.needed_bytes is the minimum */
-    VELO_CANCELLED = 13,
+    VELO_CANCELED = 13,
     VELO_TIMEOUT = 14,
     VELO_CLOSED = 15,
     VELO_FORKED = 16,              /* the handle was opened in another process */
@@ -64,6 +65,29 @@ typedef enum velo_plan {
     VELO_PLAN_LINKS_IN_MEMORY = 1,
     VELO_PLAN_LINKS_ON_DISK = 2
 } velo_plan;
+
+/* What may be asked for, at least and at most, by the names of the arguments. What lies outside is VELO_INVALID_ARGUMENT with
+ * that name, nothing is clamped; a zero that stands for "the default" is allowed besides. */
+typedef enum velo_limit {
+    VELO_DIM_MIN = 1, VELO_DIM_MAX = 8192,
+    VELO_MEMORY_BITS_MIN = 1, VELO_MEMORY_BITS_MAX = 6,
+    VELO_RECORD_BITS_MIN = 0, VELO_RECORD_BITS_MAX = 8,
+    VELO_DEGREE_MIN = 4, VELO_DEGREE_MAX = 128,
+    VELO_BUILD_LIST_SIZE_MIN = 8, VELO_BUILD_LIST_SIZE_MAX = 2000,
+    VELO_ALPHA_MIN = 1, VELO_ALPHA_MAX = 4,
+    VELO_LINKS_KEPT_MIN = 0, VELO_LINKS_KEPT_MAX = 128,     /* of a build at most its degree, of an open at most as built */
+    VELO_AFFINITY_PERCENT_MIN = 1, VELO_AFFINITY_PERCENT_MAX = 99,
+    VELO_CHECKPOINT_MS_MIN = 1, VELO_CHECKPOINT_MS_MAX = 1000000000,
+    VELO_THREADS_MIN = 1, VELO_THREADS_MAX = 1024,
+    VELO_QUERIES_IN_FLIGHT_MIN = 1, VELO_QUERIES_IN_FLIGHT_MAX = 256,
+    VELO_QUEUE_DEPTH_MIN = 1, VELO_QUEUE_DEPTH_MAX = 4096,
+    VELO_CACHE_SHARE_PERCENT_MIN = 0, VELO_CACHE_SHARE_PERCENT_MAX = 95,
+    VELO_K_MIN = 1, VELO_K_MAX = 4096,
+    VELO_LIST_SIZE_MIN = 1, VELO_LIST_SIZE_MAX = 8192,
+    VELO_BEAM_WIDTH_MIN = 1, VELO_BEAM_WIDTH_MAX = 64,
+    VELO_BURST_MAX_MIN = 1, VELO_BURST_MAX_MAX = 128,
+    VELO_SIGMA_MIN = 0, VELO_SIGMA_MAX = 100
+} velo_limit;
 
 /* ---- the device, for `velo doctor` ---- */
 
@@ -137,7 +161,7 @@ int32_t velo_build_add(velo_build *build, const void *rows, uint64_t row_count, 
 /* Graph, placement, pages. Blocks; velo_build_progress_get and velo_build_cancel may be called meanwhile. */
 int32_t velo_build_run(velo_build *build);
 int32_t velo_build_progress_get(velo_build *build, velo_build_progress *progress_out);
-/* The running call returns VELO_CANCELLED soon after. */
+/* The running call returns VELO_CANCELED soon after. */
 int32_t velo_build_cancel(velo_build *build);
 /* rows_out[vertex] = row, n entries; after run. */
 int32_t velo_build_order(velo_build *build, uint32_t *rows_out);
@@ -291,7 +315,7 @@ int32_t velo_submit(velo_index *index, const void *queries, int32_t dtype, uint6
                     const velo_search_options *options, velo_search_out *out, uint64_t ticket);
 typedef struct velo_completion { uint64_t ticket; int32_t status; uint32_t reserved; } velo_completion;
 int32_t velo_reap(velo_index *index, velo_completion *completions_out, uint32_t capacity, uint32_t *count_out);
-/* The ticket's queries end as VELO_CANCELLED as soon as a worker looks at them; the ticket is reaped as ever. One that has
+/* The ticket's queries end as VELO_CANCELED as soon as a worker looks at them; the ticket is reaped as ever. One that has
  * ended already is left as it is. */
 int32_t velo_cancel(velo_index *index, uint64_t ticket);
 int32_t velo_event_fd(velo_index *index, int32_t *fd_out);

@@ -13,7 +13,7 @@ import velo
 from bench.commands import report_sections
 from bench.harness import curves, datasets, machine, plots, runs, sections, tables
 from bench.harness.datasets import K
-from bench.harness.sections import Context, Found, Section
+from bench.harness.sections import Context, Results, Section
 from bench.peers.velo import ablations
 
 MODULE = "bench.commands.cache_and_layout"
@@ -35,10 +35,10 @@ def cache_memory(path: Path, share: float, threads: int) -> int:
     return int(memory["codes"] + memory["pages"] + share * (path / "pages.bin").stat().st_size)
 
 
-def hit_rates(unit: str, policy: str) -> Callable[[Context], Found]:
+def hit_rates(unit: str, policy: str) -> Callable[[Context], Results]:
     """Hits over hits and reads, at one list size, after as many other queries as are measured."""
 
-    def measure(context: Context) -> Found:
+    def measure(context: Context) -> Results:
         dataset = context.dataset(warm_up=context.query_count)
         bits = context.options["bits"]
         path = report_sections.index_path(context, dataset, f"20%:{bits}", plan="links_on_disk")
@@ -71,15 +71,15 @@ def hit_rates(unit: str, policy: str) -> Callable[[Context], Found]:
 
 def cache_sections(context: Context) -> dict[str, Section]:
     limit_s = 1800.0 if context.dataset(warm_up=0).n > 200_000 else 300.0
-    chosen = [(unit, policy) for unit in ("page", "color_set") for policy in POLICIES] + [("record", "clock")]
-    named = [Section(f"cache-{unit}-{policy}", hit_rates(unit, policy), limit_s) for unit, policy in chosen]
-    return {section.name: section for section in named}
+    cases = [(unit, policy) for unit in ("page", "color_set") for policy in POLICIES] + [("record", "clock")]
+    steps = [Section(f"cache-{unit}-{policy}", hit_rates(unit, policy), limit_s) for unit, policy in cases]
+    return {section.name: section for section in steps}
 
 
-def placed(unit: str, threshold: int | None) -> Callable[[Context], Found]:
+def placed(unit: str, threshold: int | None) -> Callable[[Context], Results]:
     """Reads over recall where the cache keeps ``unit``; records are colored up to ``threshold`` per cent."""
 
-    def measure(context: Context) -> Found:
+    def measure(context: Context) -> Results:
         dataset = context.dataset(warm_up=context.query_count)
         build = {} if threshold in (None, 5) else {"affinity_percent": threshold}
         budget = f"{context.options['budget']}:{context.options['bits']}"
@@ -99,10 +99,10 @@ def placed(unit: str, threshold: int | None) -> Callable[[Context], Found]:
 
 def layout_sections(context: Context) -> dict[str, Section]:
     limit_s = 3600.0 if context.dataset(warm_up=0).n > 200_000 else 600.0
-    named = [Section("layout-0", placed("record", None), limit_s)]
-    named += [Section(f"layout-{each}", placed("color_set", each), limit_s) for each in THRESHOLDS]
-    named.append(Section("layout-page", placed("page", None), limit_s))
-    return {section.name: section for section in named}
+    steps = [Section("layout-0", placed("record", None), limit_s)]
+    steps += [Section(f"layout-{each}", placed("color_set", each), limit_s) for each in THRESHOLDS]
+    steps.append(Section("layout-page", placed("page", None), limit_s))
+    return {section.name: section for section in steps}
 
 
 def sections_of(context: Context) -> dict[str, Section]:
@@ -116,24 +116,24 @@ def head_of(context: Context) -> dict[str, Any]:
     return {"machine": host, "dataset": dataset.name, "n": dataset.n, "dim": dataset.dim, **context.options}
 
 
-def measure(context: Context, named: dict[str, Section], only: list[str] | None) -> dict[str, Found]:
+def measure(context: Context, steps: dict[str, Section], only: list[str] | None) -> dict[str, Results]:
     ablations.use_library()
     dataset = context.dataset(warm_up=0)
-    kept = context.folder / "caches" / f"{dataset.name}-{dataset.n}"
-    return sections.run(MODULE, named, context, kept=kept, only=only)
+    folder = context.folder / "caches" / f"{dataset.name}-{dataset.n}"
+    return sections.run(MODULE, steps, context, folder=folder, only=only)
 
 
-def write(out: Path, name: str, head: dict[str, Any], found: dict[str, Found], text: list[str]) -> None:
+def write(out: Path, name: str, head: dict[str, Any], results: dict[str, Results], text: list[str]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with (out / f"{name}.jsonl").open("w") as file:
-        for line in ({"head": head}, *found.values()):
+        for line in ({"head": head}, *results.values()):
             file.write(json.dumps(line) + "\n")
     (out / f"{name}.md").write_text("\n".join(text) + "\n")
 
 
 def run_cache(context: Context, out: Path, name: str, only: list[str] | None) -> None:
     """The table of hit rates (VeloANN, table 1)."""
-    found = measure(context, cache_sections(context), only)
+    results = measure(context, cache_sections(context), only)
     head = head_of(context)
     text = [
         f"# {name}",
@@ -148,7 +148,7 @@ def run_cache(context: Context, out: Path, name: str, only: list[str] | None) ->
         "",
     ]
     rows, series = [], {}
-    for section in found.values():
+    for section in results.values():
         unit, _, policy = section["section"].removeprefix("cache-").rpartition("-")
         label = f"{UNIT_NAMES[unit]}, {policy}"
         if "result" not in section:
@@ -177,12 +177,12 @@ def run_cache(context: Context, out: Path, name: str, only: list[str] | None) ->
             y="hit rate",
         )
         text += ["", f"![hit rates]({name}.png)"]
-    write(out, name, head, found, text)
+    write(out, name, head, results, text)
 
 
 def run_layout(context: Context, out: Path, name: str, only: list[str] | None) -> None:
     """Reads and latency for several thresholds of affinity (VeloANN, figure 13)."""
-    found = measure(context, layout_sections(context), only)
+    results = measure(context, layout_sections(context), only)
     head = head_of(context)
     text = [
         f"# {name}",
@@ -201,13 +201,13 @@ def run_layout(context: Context, out: Path, name: str, only: list[str] | None) -
         f"layout-{each}": f"τ = {each} %" for each in THRESHOLDS
     }
     for section, label in names.items():
-        points = report_sections.curve(found, section)
+        points = report_sections.curve(results, section)
         at = {
             key: curves.at_recall(points, key, AT)
             for key in ("reads", "cache_hits", "qps", "latency_mean_us")
         }
         if at["qps"] is None:
-            why = found.get(section, {}).get("error") or curves.why_missing(points, AT)
+            why = results.get(section, {}).get("error") or curves.why_missing(points, AT)
             rows.append([label, f"not measured: {why}", "–", "–", "–"])
             continue
         values = {key: value.value for key, value in at.items() if value is not None}
@@ -221,4 +221,4 @@ def run_layout(context: Context, out: Path, name: str, only: list[str] | None) -
             ]
         )
     text += tables.table(["kept", "reads", "cache hits", "QPS", "mean ms alone"], rows)
-    write(out, name, head, found, text)
+    write(out, name, head, results, text)

@@ -11,7 +11,7 @@ from bench.commands.filters_sections import rows_of, value_at
 from bench.harness import curves, lines, machine, plots, runs, sections, tables
 from bench.harness.curves import RECALL
 from bench.harness.lines import Line
-from bench.harness.sections import Context, Found
+from bench.harness.sections import Context, Results
 
 MODULE = "bench.commands.filters_sections"
 RECALLS = (0.9, 0.95)
@@ -22,11 +22,11 @@ SLACK = 1.1
 def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[Line]:
     """Measure, write ``out/name.md``, ``out/name.jsonl`` and the pictures; returns the table's lines."""
     dataset = context.dataset()
-    kept = context.folder / "filters" / f"{dataset.name}-{dataset.n}"
-    found = sections.run(MODULE, filters_sections.sections_of(context), context, kept=kept, only=only)
+    folder = context.folder / "filters" / f"{dataset.name}-{dataset.n}"
+    results = sections.run(MODULE, filters_sections.sections_of(context), context, folder=folder, only=only)
     host = machine.describe(context.folder, runs.export_arrays(dataset, context.folder).base)
     ladder = bool(context.options.get("ladder"))
-    table = [] if ladder else target_lines(found)
+    table = [] if ladder else target_lines(results)
     head = {
         "machine": host,
         "dataset": dataset.name,
@@ -38,37 +38,37 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[
     }
     out.mkdir(parents=True, exist_ok=True)
     with (out / f"{name}.jsonl").open("w") as file:
-        for line in ({"head": head}, *(line.record() for line in table), *found.values()):
+        for line in ({"head": head}, *(line.record() for line in table), *results.values()):
             file.write(json.dumps(line) + "\n")
     if ladder:
-        text = ladder_text(name, head, found)
+        text = ladder_text(name, head, results)
     else:
-        text = markdown(name, head, table, found, draw(found, out, name) if plots.available() else [])
+        text = markdown(name, head, table, results, draw(results, out, name) if plots.available() else [])
     (out / f"{name}.md").write_text("\n".join(text) + "\n")
     return table
 
 
-def measured_cases(found: dict[str, Found]) -> dict[str, Found]:
+def measured_cases(results: dict[str, Results]) -> dict[str, Results]:
     """What each filter's section found, by its name, the widest share first where it is one of shares."""
     return {
-        name: section["result"] for name, section in found.items() if "setting" in section.get("result", {})
+        name: section["result"] for name, section in results.items() if "setting" in section.get("result", {})
     }
 
 
-def plain(found: dict[str, Found]) -> str:
+def plain(results: dict[str, Results]) -> str:
     """The filter that a tenth passes, whose labels follow nothing."""
-    return "uniform10" if "uniform10" in found else filters_cases.mix_name(0)
+    return "uniform10" if "uniform10" in results else filters_cases.mix_name(0)
 
 
-def target_lines(found: dict[str, Found]) -> list[Line]:
+def target_lines(results: dict[str, Results]) -> list[Line]:
     """Every line of the table of filtered search."""
-    cases = measured_cases(found)
-    tenth = plain(found)
-    one = rows_of(found, "one_thread")
+    cases = measured_cases(results)
+    tenth = plain(results)
+    one = rows_of(results, "one_thread")
     share = cases.get(tenth, {}).get("share")
     passing = f"{tenth}" if share is None else f"{tenth} ({share:.1%} pass)"
-    why = report_lines.missing(found, "one_thread", curves.why_missing(one, 0.95))
-    made = [
+    why = report_lines.missing(results, "one_thread", curves.why_missing(one, 0.95))
+    lines_of_cases = [
         report_lines.from_at(
             f"{what}, {passing}, recall 0.95, 20 %, one thread",
             target,
@@ -82,40 +82,44 @@ def target_lines(found: dict[str, Found]) -> list[Line]:
             ("QPS", "qps", "≥ 4000", 0),
         )
     ]
-    made.append(worst_reads(cases))
-    rows, late = rows_of(found, tenth), rows_of(found, tenth, "late")
-    made.append(against(f"QPS, {passing}, recall 0.90, ÷ filtering late", "≥ 7.6", rows, late))
+    lines_of_cases.append(worst_reads(cases))
+    rows, late = rows_of(results, tenth), rows_of(results, tenth, "late")
+    lines_of_cases.append(against(f"QPS, {passing}, recall 0.90, ÷ filtering late", "≥ 7.6", rows, late))
     for peer in ("hnswlib", "diskannpy"):
         section = f"{peer}-{tenth}"
-        theirs = rows_of(found, section)
+        theirs = rows_of(results, section)
         what = f"QPS, {passing}, recall 0.90, ÷ {peer} over-fetching"
         if theirs:
-            made.append(against(what, "≥ 10", rows, theirs))
+            lines_of_cases.append(against(what, "≥ 10", rows, theirs))
         else:
-            made.append(Line(what, "≥ 10", None, report_lines.missing(found, section, "no curve")))
-    made.append(worst_recall(found, cases))
-    made.append(never_slower(cases))
+            lines_of_cases.append(
+                Line(what, "≥ 10", None, report_lines.missing(results, section, "no curve"))
+            )
+    lines_of_cases.append(worst_recall(results, cases))
+    lines_of_cases.append(never_slower(cases))
     links = "links in memory, 32 a vertex: bytes"
-    made.append(report_lines.number(found, "links", "bytes", "≤ 58", links, 1))
+    lines_of_cases.append(report_lines.number(results, "links", "bytes", "≤ 58", links, 1))
     for kind, target in (("equality", "≤ 10"), ("two tags", "≤ 40")):
-        made.append(
-            report_lines.number(found, "predicate", kind, target, f"predicate check, {kind}: ns a vertex", 1)
+        lines_of_cases.append(
+            report_lines.number(
+                results, "predicate", kind, target, f"predicate check, {kind}: ns a vertex", 1
+            )
         )
-    result = found.get("unfiltered", {}).get("result")
-    made.append(
+    result = results.get("unfiltered", {}).get("result")
+    lines_of_cases.append(
         Line(
             "unfiltered QPS with filters loaded ÷ without",
             "≥ 0.98",
             result["after"] / result["before"] if result else None,
             f"{result['after']:,.0f} / {result['before']:,.0f}"
             if result
-            else report_lines.missing(found, "unfiltered", "no result"),
+            else report_lines.missing(results, "unfiltered", "no result"),
         )
     )
-    rows_stored = found.get("store", {}).get("result", {}).get("rows", 0)
+    rows_stored = results.get("store", {}).get("result", {}).get("rows", 0)
     what = f"filter store of {rows_stored:,} rows and 8 columns: s to build"
-    made.append(report_lines.number(found, "store", "seconds", "≤ 10", what, 1))
-    return made
+    lines_of_cases.append(report_lines.number(results, "store", "seconds", "≤ 10", what, 1))
+    return lines_of_cases
 
 
 def against(what: str, target: str, mine: list[Any], theirs: list[Any], recall: float = 0.9) -> Line:
@@ -124,7 +128,7 @@ def against(what: str, target: str, mine: list[Any], theirs: list[Any], recall: 
     return report_lines.from_at(what, target, at, curves.why_missing(short, recall), 2)
 
 
-def worst_reads(cases: dict[str, Found]) -> Line:
+def worst_reads(cases: dict[str, Results]) -> Line:
     """Reads ÷ (late reads · share), the largest over all shares from 1 % on."""
     what, target = "reads ÷ (reads filtering late × share), worst of all shares ≥ 1 %", f"≤ {SLACK}"
     ratios, short = {}, []
@@ -148,10 +152,10 @@ def worst_reads(cases: dict[str, Found]) -> Line:
     return Line(what, target, ratios[worst], note + (f"; without {', '.join(short)}" if short else ""), 2)
 
 
-def worst_recall(found: dict[str, Found], cases: dict[str, Found]) -> Line:
+def worst_recall(results: dict[str, Results], cases: dict[str, Results]) -> Line:
     what, target = f"recall@10 at recall={filters_sections.SETTING}, worst of all filters", "≥ 0.95"
     recalls = {name: case["setting"][RECALL] for name, case in cases.items()}
-    for name, row in found.get("edges", {}).get("result", {}).items():
+    for name, row in results.get("edges", {}).get("result", {}).items():
         recalls[f"{name} of the rows"] = row[RECALL]
     if not recalls:
         return Line(what, target, None, "no filter was measured")
@@ -161,7 +165,7 @@ def worst_recall(found: dict[str, Found], cases: dict[str, Found]) -> Line:
     return Line(what, target, recalls[worst], note, 4)
 
 
-def never_slower(cases: dict[str, Found]) -> Line:
+def never_slower(cases: dict[str, Results]) -> Line:
     """The least QPS over all shares below 20 %, over that at 20 %, at recall 0.95."""
     what, target = "QPS where fewer than 20 % pass ÷ QPS at 20 %, the least", "≥ 1"
     rates = {
@@ -169,16 +173,16 @@ def never_slower(cases: dict[str, Found]) -> Line:
         for name, case in cases.items()
         if name.startswith("share_")
     }
-    known = {share: rate for share, rate in rates.items() if rate is not None}
-    at_20 = next((rate for share, rate in known.items() if abs(share - 0.2) < 0.03), None)
-    below = {share: rate for share, rate in known.items() if share < 0.15}
+    measurable = {share: rate for share, rate in rates.items() if rate is not None}
+    at_20 = next((rate for share, rate in measurable.items() if abs(share - 0.2) < 0.03), None)
+    below = {share: rate for share, rate in measurable.items() if share < 0.15}
     if at_20 is None or not below:
         return Line(what, target, None, "recall 0.95 not reached, or not measured")
     worst = min(below, key=lambda share: below[share])
     note = f"{below[worst]:,.0f} at {worst:.2%} / {at_20:,.0f} at 20 %"
-    if len(known) < len(rates):
+    if len(measurable) < len(rates):
         note += "; shares that did not reach the recall: " + ", ".join(
-            f"{share:.2%}" for share in rates if share not in known
+            f"{share:.2%}" for share in rates if share not in measurable
         )
     return Line(what, target, below[worst] / at_20, note, 2)
 
@@ -187,7 +191,7 @@ def markdown(
     name: str,
     head: dict[str, Any],
     table: list[Line],
-    found: dict[str, Found],
+    results: dict[str, Results],
     pictures: list[tuple[str, str]],
 ) -> list[str]:
     text = [
@@ -216,9 +220,9 @@ def markdown(
             f"recall at recall={filters_sections.SETTING}",
             "QPS there",
         ],
-        [case_row(name, case) for name, case in measured_cases(found).items()],
+        [case_row(name, case) for name, case in measured_cases(results).items()],
     )
-    fetched = peer_rows(found)
+    fetched = peer_rows(results)
     if fetched:
         text += ["", "## Peers that over-fetch", ""]
         text += tables.table(
@@ -240,17 +244,17 @@ def markdown(
                 f"{row['estimates']:,.0f}",
                 f"{row['qps']:,.0f}",
             ]
-            for case in measured_cases(found).values()
+            for case in measured_cases(results).values()
             for row in (*case["rows"], *case.get("late", []))
         ],
     )
     failed = [
-        f"- {section['section']}: {section['error']}" for section in found.values() if "error" in section
+        f"- {section['section']}: {section['error']}" for section in results.values() if "error" in section
     ]
     return text + (["", "## Not measured", "", *failed] if failed else [])
 
 
-def case_row(name: str, case: Found) -> list[str]:
+def case_row(name: str, case: Results) -> list[str]:
     def cell(rows: list[dict[str, Any]], key: str, recall: float, digits: int) -> str:
         at = curves.at_recall(rows, key, recall)
         return "–" if at is None else f"{at.value:,.{digits}f}{'' if at.exact else '*'}"
@@ -263,9 +267,9 @@ def case_row(name: str, case: Found) -> list[str]:
     return [name, f"{case['share']:.3%}", *cells, f"{setting[RECALL]:.4f}", f"{setting['qps']:,.0f}"]
 
 
-def peer_rows(found: dict[str, Found]) -> list[list[str]]:
+def peer_rows(results: dict[str, Results]) -> list[list[str]]:
     rows = []
-    for section, line in found.items():
+    for section, line in results.items():
         peer, _, name = section.partition("-")
         if peer not in ("hnswlib", "diskannpy"):
             continue
@@ -274,7 +278,7 @@ def peer_rows(found: dict[str, Found]) -> list[list[str]]:
             rows.append([peer, name, f"not measured: {line['error']}", "–", "–", "–"])
             continue
         rates = [value_at(result["rows"], "qps", recall) for recall in RECALLS]
-        times = curves.ratio(rows_of(found, name), result["rows"], "qps", 0.9)
+        times = curves.ratio(rows_of(results, name), result["rows"], "qps", 0.9)
         rows.append(
             [
                 peer,
@@ -287,14 +291,14 @@ def peer_rows(found: dict[str, Found]) -> list[list[str]]:
     return rows
 
 
-def draw(found: dict[str, Found], out: Path, name: str) -> list[tuple[str, str]]:
+def draw(results: dict[str, Results], out: Path, name: str) -> list[tuple[str, str]]:
     """The pictures, as (file, caption)."""
-    cases = measured_cases(found)
-    made: list[tuple[str, str]] = []
+    cases = measured_cases(results)
+    pictures: list[tuple[str, str]] = []
 
     def keep(short: str, caption: str) -> Path:
-        made.append((f"{name}-{short}.png", caption))
-        return out / made[-1][0]
+        pictures.append((f"{name}-{short}.png", caption))
+        return out / pictures[-1][0]
 
     shares = {case["share"] * 100: case for key, case in cases.items() if key.startswith("share_")}
     if len(shares) > 1:
@@ -303,9 +307,9 @@ def draw(found: dict[str, Found], out: Path, name: str) -> list[tuple[str, str]]
             points = [(share, value_at(case.get(rows, []), key, recall)) for share, case in shares.items()]
             return [(share, value) for share, value in points if value is not None]
 
-        named = {"velo": "rows", "velo, filtering late": "late"}
+        row_keys = {"velo": "rows", "velo, filtering late": "late"}
         for key, label in (("qps", "queries a second"), ("reads", "reads a query")):
-            series = {f"{text}, recall 0.9": over_shares(key, rows, 0.9) for text, rows in named.items()}
+            series = {f"{text}, recall 0.9": over_shares(key, rows, 0.9) for text, rows in row_keys.items()}
             plots.lines(
                 {text: points for text, points in series.items() if points},
                 keep(f"share-{key}", f"{label} over selectivity"),
@@ -364,10 +368,10 @@ def draw(found: dict[str, Found], out: Path, name: str) -> list[tuple[str, str]]
                 y=label,
                 log=key == "qps",
             )
-    tenth = plain(found)
-    beside = {"velo": rows_of(found, tenth), "velo, filtering late": rows_of(found, tenth, "late")}
+    tenth = plain(results)
+    beside = {"velo": rows_of(results, tenth), "velo, filtering late": rows_of(results, tenth, "late")}
     for peer in ("hnswlib", "diskannpy"):
-        beside[f"{peer}, over-fetching"] = rows_of(found, f"{peer}-{tenth}")
+        beside[f"{peer}, over-fetching"] = rows_of(results, f"{peer}-{tenth}")
     beside = {text: rows for text, rows in beside.items() if rows}
     if beside:
         plots.against_recall(
@@ -377,10 +381,10 @@ def draw(found: dict[str, Found], out: Path, name: str) -> list[tuple[str, str]]
             title=f"queries a second over recall, {tenth}",
             y="queries a second",
         )
-    return made
+    return pictures
 
 
-def ladder_text(name: str, head: dict[str, Any], found: dict[str, Found]) -> list[str]:
+def ladder_text(name: str, head: dict[str, Any], results: dict[str, Results]) -> list[str]:
     """Reads and QPS of each step, side by side."""
     text = [
         f"# {name}",
@@ -393,16 +397,16 @@ def ladder_text(name: str, head: dict[str, Any], found: dict[str, Found]) -> lis
         "only "
         "what passes is scored. Gate: only what passes is read, the rest is navigated through in memory. "
         "Auto: the "
-        "gate, with a planner that may scan the codes of what passes instead.",
+        "gate, or by cost a scan of the codes of what passes instead.",
         "",
     ]
     rows = []
-    for section, line in found.items():
+    for section, line in results.items():
         result = line.get("result")
         if result is None:
             rows.append([section.removeprefix("ladder-"), f"not measured: {line['error']}", *["–"] * 7])
             continue
-        for plan in filters_sections.PLANS:
+        for plan in filters_sections.FILTER_PLANS:
             cells = [result["filter"], f"{result['share']:.2%}", plan]
             for recall in RECALLS:
                 for key, digits in (("reads", 1), ("rounds", 2), ("qps", 0)):

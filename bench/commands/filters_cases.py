@@ -85,8 +85,8 @@ def names_of(folder: Path) -> list[str]:
     """The filters whose truth the set brings, in a file each (or, for texts, in one)."""
     if (folder / "truth.npz").exists():
         return list(TEXT_CASES)
-    found = {path.name.split("truth_", 1)[1].removesuffix(".bin") for path in folder.glob("*truth_*.bin")}
-    return sorted(found)
+    names = {path.name.split("truth_", 1)[1].removesuffix(".bin") for path in folder.glob("*truth_*.bin")}
+    return sorted(names)
 
 
 def load(dataset: Dataset, name: str, *, count: int = 1000) -> Case:
@@ -95,7 +95,7 @@ def load(dataset: Dataset, name: str, *, count: int = 1000) -> Case:
         return _text_case(dataset, name, count)
     folder = dataset.folder
     sample = "sample_" if (folder / "sample.u8bin").exists() else ""
-    asked = pq.read_table(folder / f"{sample}query_filters.parquet")
+    table = pq.read_table(folder / f"{sample}query_filters.parquet")
     truth = read_truth(folder / f"{sample}truth_{name}.bin").ids[:count]
     count = min(len(truth), len(dataset.queries))
     values: list[Any]
@@ -103,31 +103,31 @@ def load(dataset: Dataset, name: str, *, count: int = 1000) -> Case:
     if name.startswith("range_"):
         column, values = "price", [float(name.removeprefix("range_"))] * count
     elif name == "tags2":
-        pairs = (asked["tag_a"].to_pylist()[:count], asked["tag_b"].to_pylist()[:count])
+        pairs = (table["tag_a"].to_pylist()[:count], table["tag_b"].to_pylist()[:count])
         values = list(zip(*pairs, strict=True))
     else:
-        values = asked[column].to_pylist()[:count]
+        values = table[column].to_pylist()[:count]
     return Case(name, column, values, dataset.queries[:count], truth[:count])
 
 
 def _text_case(dataset: Dataset, name: str, count: int) -> Case:
-    asked = pq.read_table(dataset.folder / "query_meta.parquet").slice(0, count)
+    table = pq.read_table(dataset.folder / "query_meta.parquet").slice(0, count)
     with np.load(dataset.folder / "truth.npz") as arrays:
         truth = arrays[f"{name}_ids"][:count].astype(np.int64)
     values: list[Any]
     if name == "section":
-        column, values = "section", asked["section"].to_pylist()
+        column, values = "section", table["section"].to_pylist()
     elif name == "size":
         column = "installed_size"
-        bounds = (asked["filter_size_lo"].to_pylist(), asked["filter_size_hi"].to_pylist())
+        bounds = (table["filter_size_lo"].to_pylist(), table["filter_size_hi"].to_pylist())
         values = list(zip(*bounds, strict=True))
     else:
         column = "tags"
-        tags = (asked["filter_tag_a"].to_pylist(), asked["filter_tag_b"].to_pylist())
+        tags = (table["filter_tag_a"].to_pylist(), table["filter_tag_b"].to_pylist())
         values = list(zip(*tags, strict=True))
-    kept = [row for row, value in enumerate(values) if value is not None and value != (None, None)]
-    kept = [row for row in kept if row < len(dataset.queries)]
-    return Case(name, column, [values[row] for row in kept], dataset.queries[kept], truth[kept])
+    rows = [row for row, value in enumerate(values) if value is not None and value != (None, None)]
+    rows = [row for row in rows if row < len(dataset.queries)]
+    return Case(name, column, [values[row] for row in rows], dataset.queries[rows], truth[rows])
 
 
 def share_name(share: float) -> str:
@@ -218,8 +218,8 @@ def made_truth(
     own = hashlib.sha256(np.ascontiguousarray(queries).tobytes()).hexdigest()[:8]
     path = folder / f"truth-{dataset.name}-{dataset.n}-{name}-{own}.npy"
     if path.exists():
-        kept: NDArray[np.int64] = np.load(path)
-        return kept
+        truth: NDArray[np.int64] = np.load(path)
+        return truth
     truth = np.full((len(queries), K), -1, np.int64)
     for mask, members in parts:
         rows = np.flatnonzero(mask)

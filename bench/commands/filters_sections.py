@@ -21,7 +21,7 @@ from bench.commands.store import check_ns
 from bench.harness import curves, datasets, runs
 from bench.harness.curves import RECALL
 from bench.harness.datasets import Dataset, K
-from bench.harness.sections import Context, Found, Section
+from bench.harness.sections import Context, Results, Section
 
 LISTS = [10, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512]
 #: List sizes of searches that filter late, as multiples of k / selectivity.
@@ -33,7 +33,7 @@ PEER_QUERIES = 500
 #: Late filtering below this share asks for more candidates than a list holds.
 LATE_SHARE_MIN = 0.01
 #: The steps of ``--ladder``.
-PLANS = ("late", "gate", "auto")
+FILTER_PLANS = ("late", "gate", "auto")
 SETTING = 0.95
 
 
@@ -45,9 +45,9 @@ def index_of(context: Context, dataset: Dataset) -> tuple[Path, Path]:
     return runs.built_index(job, dataset, context.folder, log, threads=context.threads), columns
 
 
-def opened(context: Context, path: Path, **chosen: Any) -> velo.Index:
+def opened(context: Context, path: Path, **options: Any) -> velo.Index:
     memory = context.options["budget"].partition(":")[0]
-    return velo.open(path, **({"memory": memory, "threads": context.threads} | chosen))
+    return velo.open(path, **({"memory": memory, "threads": context.threads} | options))
 
 
 def search(
@@ -98,27 +98,27 @@ def case_of(context: Context, dataset: Dataset, name: str, columns: Path) -> Cas
     return filters_cases.load(dataset, name, count=count)
 
 
-def measure_case(name: str) -> Callable[[Context], Found]:
-    """A filter by velo's own plan, by filtering late, and at the one setting ``recall=0.95``."""
+def measure_case(name: str) -> Callable[[Context], Results]:
+    """A filter by velo's own filter plan, by filtering late, and at the one setting ``recall=0.95``."""
 
-    def measure(context: Context) -> Found:
+    def measure(context: Context) -> Results:
         dataset = context.dataset(warm_up=0)
         path, columns = index_of(context, dataset)
         case = case_of(context, dataset, name, columns)
         share = filters_cases.share_of(case, filters_cases.masks_of(case, columns))
         lists = context.options.get("lists") or LISTS
-        found: Found = {"filter": name, "share": share, "query_count": len(case.queries)}
+        result: Results = {"filter": name, "share": share, "query_count": len(case.queries)}
         with opened(context, path) as index:
-            found["rows"] = sweep_lists(dataset, index, case, "auto", lists)
-            found["setting"] = search(dataset, index, case, recall=SETTING)
+            result["rows"] = sweep_lists(dataset, index, case, "auto", lists)
+            result["setting"] = search(dataset, index, case, recall=SETTING)
             if share >= LATE_SHARE_MIN * 0.9:
-                found["late"] = sweep_lists(dataset, index, case, "late", late_lists(share))
-        return found
+                result["late"] = sweep_lists(dataset, index, case, "late", late_lists(share))
+        return result
 
     return measure
 
 
-def edges(context: Context) -> Found:
+def edges(context: Context) -> Results:
     """The one setting where all rows pass, and where a single row does."""
     dataset = context.dataset(warm_up=0)
     path, columns = index_of(context, dataset)
@@ -140,7 +140,7 @@ def edges(context: Context) -> Found:
         }
 
 
-def one_thread(context: Context) -> Found:
+def one_thread(context: Context) -> Results:
     """10 % pass, one thread, 20 % of memory, with the mean latency of single queries."""
     dataset = context.dataset(warm_up=0)
     path, columns = index_of(context, dataset)
@@ -152,74 +152,74 @@ def one_thread(context: Context) -> Found:
     return {"filter": name, "rows": rows, "late": late}
 
 
-def over_fetched(peer: str, name: str) -> Callable[[Context], Found]:
+def over_fetched(peer: str, name: str) -> Callable[[Context], Results]:
     """A peer that knows no filter asked for k / selectivity candidates and more, of which those that pass are
     kept; what dropping the others takes is not counted.
     """
 
-    def measure(context: Context) -> Found:
+    def measure(context: Context) -> Results:
         dataset = context.dataset(warm_up=0)
         columns = filters_cases.table_of(dataset, context.folder)
         narrow = replace(context, query_count=min(context.query_count, PEER_QUERIES))
         case = case_of(narrow, dataset, name, columns)
         masks = filters_cases.masks_of(case, columns)
         share = filters_cases.share_of(case, masks)
-        wanted = [int(np.ceil(K / share * factor)) for factor in PEER_FACTORS]
-        wanted = [count for count in wanted if count <= PEER_CANDIDATES_MAX]
-        if not wanted:
+        counts = [int(np.ceil(K / share * factor)) for factor in PEER_FACTORS]
+        counts = [count for count in counts if count <= PEER_CANDIDATES_MAX]
+        if not counts:
             raise datasets.DataError(f"{name}: more than {PEER_CANDIDATES_MAX} candidates would be needed")
-        job = runs.peer_job(peer, dataset, wanted, 0.2)
+        job = runs.peer_job(peer, dataset, counts, 0.2)
         points = [point | {"k": point["list_size"], "warm_up_count": 0} for point in job.points]
-        asked = replace(dataset, queries=case.queries, truth_ids=np.maximum(case.truth_ids, 0))
+        queries_only = replace(dataset, queries=case.queries, truth_ids=np.maximum(case.truth_ids, 0))
         folder = report_sections.run_folder(context, peer)
         runs.run_job(
             replace(job, points=points),
-            asked,
+            queries_only,
             context.folder,
             folder / "00",
             threads=context.threads,
             single_count=20,
         )
-        rows = runs.score_run(asked, folder)
+        rows = runs.score_run(queries_only, folder)
         for number, row in enumerate(rows):
             with np.load(folder / "00" / f"{number}.npz") as answer:
-                kept = passing(answer["ids"].astype(np.int64), case, masks)
-            row[RECALL] = filters_cases.score(dataset, case, kept)
+                passing_ids = passing(answer["ids"].astype(np.int64), case, masks)
+            row[RECALL] = filters_cases.score(dataset, case, passing_ids)
         return {"filter": name, "share": share, "rows": rows}
 
     return measure
 
 
-def passing(found: NDArray[np.int64], case: Case, masks: Sequence[NDArray[np.bool_]]) -> NDArray[np.int64]:
+def passing(answers: NDArray[np.int64], case: Case, masks: Sequence[NDArray[np.bool_]]) -> NDArray[np.int64]:
     """The first k ids of each query that pass its filter, padded with -1."""
-    ids = np.full((len(found), K), -1, dtype=np.int64)
+    ids = np.full((len(answers), K), -1, dtype=np.int64)
     for (_, members), mask in zip(case.groups(), masks, strict=True):
         for query in members:
-            kept = found[query][(found[query] >= 0) & mask[np.maximum(found[query], 0)]][:K]
-            ids[query, : len(kept)] = kept
+            first = answers[query][(answers[query] >= 0) & mask[np.maximum(answers[query], 0)]][:K]
+            ids[query, : len(first)] = first
     return ids
 
 
-def plan_steps(name: str) -> Callable[[Context], Found]:
-    """The steps of the ladder on one filter: late, gate, gate and planner."""
+def plan_steps(name: str) -> Callable[[Context], Results]:
+    """The steps of the ladder on one filter: late, gate, and the choice by cost."""
 
-    def measure(context: Context) -> Found:
+    def measure(context: Context) -> Results:
         dataset = context.dataset(warm_up=0)
         path, columns = index_of(context, dataset)
         case = case_of(context, dataset, name, columns)
         share = filters_cases.share_of(case, filters_cases.masks_of(case, columns))
-        found: Found = {"filter": name, "share": share}
+        result: Results = {"filter": name, "share": share}
         with opened(context, path) as index:
-            for plan in PLANS:
+            for plan in FILTER_PLANS:
                 own = plan in ("gate", "auto")
                 lists = (context.options.get("lists") or LISTS) if own else late_lists(share)
-                found[plan] = sweep_lists(dataset, index, case, plan, lists)
-        return found
+                result[plan] = sweep_lists(dataset, index, case, plan, lists)
+        return result
 
     return measure
 
 
-def links(context: Context) -> Found:
+def links(context: Context) -> Results:
     """Bytes of the links in memory, 32 a vertex."""
     dataset = context.dataset(warm_up=0)
     path, _ = index_of(context, dataset)
@@ -229,12 +229,12 @@ def links(context: Context) -> Found:
     return {"bytes": info["memory_bytes"]["links"] / info["n"], "kept": info["links_kept"]}
 
 
-def predicate_cost(context: Context) -> Found:
+def predicate_cost(context: Context) -> Results:
     """Nanoseconds that one check takes, of vertices in random order, before a filter's matches are found."""
     dataset = context.dataset(warm_up=0)
     path, columns = index_of(context, dataset)
     order = np.random.default_rng(9).permutation(dataset.n).astype(np.uint32)
-    found: Found = {}
+    result: Results = {}
     there = filters_cases.names_of(dataset.folder)
     for kind, name in (
         ("equality", "uniform10" if "uniform10" in there else "section"),
@@ -248,11 +248,11 @@ def predicate_cost(context: Context) -> Found:
             with opened(context, path) as index:
                 compiled = index._filters.compile(filters_cases.predicate(case, value))
                 taken.append(check_ns(compiled, order))
-        found[kind] = float(np.median(taken))
-    return found
+        result[kind] = float(np.median(taken))
+    return result
 
 
-def unfiltered(context: Context) -> Found:
+def unfiltered(context: Context) -> Results:
     """The same batch without a filter, before any column was touched and after filters were used."""
     dataset = context.dataset(warm_up=0)
     path, columns = index_of(context, dataset)
@@ -274,7 +274,7 @@ def unfiltered(context: Context) -> Found:
     return {"before": float(np.median(before)), "after": float(np.median(after))}
 
 
-def store(context: Context) -> Found:
+def store(context: Context) -> Results:
     """A table of 8 columns, a row a vector, made into the filter store of a finished index."""
     dataset = context.dataset(warm_up=0)
     path, _ = index_of(context, dataset)
@@ -333,28 +333,28 @@ def sections_of(context: Context) -> dict[str, Section]:
     own = [name for name in names if not name.startswith(("share_", "mix"))]
     if context.options.get("ladder"):
         kinds = [plain, *(own if texts else (name for name in ("zipf10", "far") if name in names))]
-        named = [Section(f"ladder-{name}", plan_steps(name), limit_s) for name in kinds]
-        return {section.name: section for section in named}
-    named = [Section(name, measure_case(name), limit_s) for name in names]
-    named.append(Section("one_thread", one_thread, limit_s))
-    named.append(Section("edges", edges, limit_s))
+        steps = [Section(f"ladder-{name}", plan_steps(name), limit_s) for name in kinds]
+        return {section.name: section for section in steps}
+    steps = [Section(name, measure_case(name), limit_s) for name in names]
+    steps.append(Section("one_thread", one_thread, limit_s))
+    steps.append(Section("edges", edges, limit_s))
     for peer in context.options["peers"]:
-        named += [
+        steps += [
             Section(f"{peer}-{name}", over_fetched(peer, name), limit_s)
             for name in [plain, "share_0.5", "share_0.2", "share_0.05", *(own if texts else ())]
             if name in names
         ]
-    named += [
+    steps += [
         Section("links", links, limit_s),
         Section("predicate", predicate_cost, limit_s),
         Section("unfiltered", unfiltered, limit_s),
         Section("store", store, limit_s),
     ]
-    return {section.name: section for section in named}
+    return {section.name: section for section in steps}
 
 
-def rows_of(found: dict[str, Found], section: str, key: str = "rows") -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = found.get(section, {}).get("result", {}).get(key, [])
+def rows_of(results: dict[str, Results], section: str, key: str = "rows") -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = results.get(section, {}).get("result", {}).get(key, [])
     return rows
 
 

@@ -27,19 +27,19 @@ from bench.commands import hard, hard_labels, hard_rows
 from bench.commands.hard_labels import SHARES, Rows
 from bench.harness import datasets, machine, runs, sections
 from bench.harness.datasets import EXACT_SLACK, Dataset, K
-from bench.harness.sections import Context, Found, Section
+from bench.harness.sections import Context, Results, Section
 
 QUERIES = 200
 ASKED = 0.95
 KINDS = ("random", "cluster", "far")
 LIMIT_S = 1800.0
 SEED = 14
-#: Queries whose plan is looked up.
+#: Queries whose filter plan is looked up.
 PLANS_SEEN = 10
 
 ZIPF, BLOBS = "zipf-tags", "blobs-scan"
 TAGS, TAGS_A_ROW = 2000, 8
-#: Rows that pass, where the tags' queries are told apart: below and above which plans change.
+#: Rows that pass, where the tags' queries are told apart: below and above which filter plans change.
 TAG_BOUNDS = (100, 3000, 10_000)
 
 
@@ -149,7 +149,7 @@ MADE: dict[str, Callable[[], tuple[Dataset, pa.Table, list[Filtered]]]] = {
 # ---- measuring ----
 
 
-def measure_set(name: str, context: Context) -> Found:
+def measure_set(name: str, context: Context) -> Results:
     """Rows of all filters over one set."""
     if name in MADE:
         dataset, columns, cases = MADE[name]()
@@ -166,7 +166,7 @@ def measure_set(name: str, context: Context) -> Found:
     log = context.folder / "runs" / f"hard-filters-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path = runs.built_index(job, dataset, context.folder, log, threads=context.threads)
     truths = hard_labels.truths(dataset, dataset.queries, [case.rows for case in cases])
-    rows: list[Found] = []
+    rows: list[Results] = []
     tuning = velo.OpenTuning(cache_share=0.0)
     with velo.open(path, memory=hard.BUDGET, threads=context.threads, tuning=tuning) as index:
         for case, truth in zip(cases, truths, strict=True):
@@ -174,7 +174,7 @@ def measure_set(name: str, context: Context) -> Found:
     return {"rows": rows}
 
 
-def rows_of(index: velo.Index, dataset: Dataset, case: Filtered, truth: NDArray[np.int64]) -> list[Found]:
+def rows_of(index: velo.Index, dataset: Dataset, case: Filtered, truth: NDArray[np.int64]) -> list[Results]:
     """The row of a filter; of tags also a row for each range of matches."""
     start = time.perf_counter()
     answer = index.search(dataset.queries, K, filter=case.filters, recall=case.asked)
@@ -182,10 +182,10 @@ def rows_of(index: velo.Index, dataset: Dataset, case: Filtered, truth: NDArray[
     ids = np.asarray(answer.ids, np.int64)
     matches = np.array([len(rows) for rows in case.rows])
     recalls = hard_labels.recalls(dataset, dataset.queries, truth, ids)
-    plans = plans_of(index, dataset, case)
+    filter_plans = filter_plans_of(index, dataset, case)
     expected = answer.expected
 
-    def row(label: str, chosen: NDArray[np.int64]) -> Found:
+    def row(label: str, chosen: NDArray[np.int64]) -> Results:
         stats = {name: float(answer.stats[name][chosen].mean()) for name in ("reads", "rounds", "estimates")}
         return {
             "dataset": dataset.name,
@@ -198,7 +198,7 @@ def rows_of(index: velo.Index, dataset: Dataset, case: Filtered, truth: NDArray[
             "queries_below_half": float((recalls[chosen] < 0.5).mean()),
             "expected": None if expected is None else expected.recall,
             "list_size": None if expected is None else expected.list_size,
-            "plans": plans,
+            "plans": filter_plans,
             "qps": len(dataset.queries) / taken,
             **stats,
         }
@@ -213,7 +213,7 @@ def rows_of(index: velo.Index, dataset: Dataset, case: Filtered, truth: NDArray[
     return found
 
 
-def plans_of(index: velo.Index, dataset: Dataset, case: Filtered) -> dict[str, int]:
+def filter_plans_of(index: velo.Index, dataset: Dataset, case: Filtered) -> dict[str, int]:
     """How the first few queries go about their filters."""
     seen: Counter[str] = Counter()
     for number, query in enumerate(dataset.queries[:PLANS_SEEN]):
@@ -248,7 +248,7 @@ def run(asked: hard.Run, names: Sequence[str]) -> None:
         found = sections.call("bench.commands.hard_filters", name, context, LIMIT_S, log)
         if "error" in found:
             print(f"  not measured: {found['error']}", file=sys.stderr, flush=True)
-            fresh: list[Found] = [{"dataset": name, "label": "filters", "error": found["error"]}]
+            fresh: list[Results] = [{"dataset": name, "label": "filters", "error": found["error"]}]
         else:
             fresh = found["result"]["rows"]
         rows = [row for row in rows if row["dataset"] != name] + fresh

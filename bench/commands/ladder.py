@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.commands import report_sections
 from bench.harness import curves, machine, plots, runs, sections, tables
-from bench.harness.sections import Context, Found, Section
+from bench.harness.sections import Context, Results, Section
 from bench.peers.velo import ablations
 
 MODULE = "bench.commands.ladder"
@@ -106,7 +106,7 @@ def bits_of(context: Context, step: Step) -> str:
 
 
 def measure_step(number: int) -> Any:
-    def measure(context: Context) -> Found:
+    def measure(context: Context) -> Results:
         step = steps()[number]
         dataset = context.dataset(warm_up=context.query_count)
         job = report_sections.velo_job(
@@ -132,17 +132,17 @@ def sections_of(context: Context) -> dict[str, Section]:
     }
 
 
-def rungs(found: dict[str, Found]) -> list[dict[str, Any]]:
+def rungs(results: dict[str, Results]) -> list[dict[str, Any]]:
     """Each step's reads, QPS and latency at the recall, and each as a ratio to the last step that has one."""
     rows: list[dict[str, Any]] = []
     before: dict[str, float] = {}
     for step in steps():
         row: dict[str, Any] = {"step": step.name, "note": step.note}
-        points = report_sections.curve(found, step.name)
+        points = report_sections.curve(results, step.name)
         for key in ("reads", "qps", "latency_mean_us", "cpu_us_per_query"):
             at = curves.at_recall(points, key, AT)
             if at is None:
-                row["error"] = found.get(step.name, {}).get("error") or curves.why_missing(points, AT)
+                row["error"] = results.get(step.name, {}).get("error") or curves.why_missing(points, AT)
                 continue
             row[key] = at.value
             row["exact"] = at.exact
@@ -157,15 +157,15 @@ def run(context: Context, out: Path, name: str, only: Sequence[str] | None) -> l
     """Measure the steps; write ``out/name.md``, ``out/name.jsonl`` and a picture."""
     ablations.use_library()
     dataset = context.dataset()
-    kept = context.folder / "ladder" / f"{dataset.name}-{dataset.n}"
-    named = sections_of(context)
-    found = sections.run(MODULE, named, context, kept=kept, only=list(only) if only else None)
-    rows = rungs(found)
+    folder = context.folder / "ladder" / f"{dataset.name}-{dataset.n}"
+    steps = sections_of(context)
+    results = sections.run(MODULE, steps, context, folder=folder, only=list(only) if only else None)
+    rows = rungs(results)
     host = machine.describe(context.folder, runs.export_arrays(dataset, context.folder).base)
     out.mkdir(parents=True, exist_ok=True)
     head = {"machine": host, "dataset": dataset.name, "n": dataset.n, "dim": dataset.dim, **context.options}
     with (out / f"{name}.jsonl").open("w") as file:
-        for line in ({"head": head}, *({"rung": row} for row in rows), *found.values()):
+        for line in ({"head": head}, *({"rung": row} for row in rows), *results.values()):
             file.write(json.dumps(line) + "\n")
     picture = None
     there = [row for row in rows if "qps" in row]

@@ -9,7 +9,7 @@ from typing import Any
 from bench.commands import report_lines, report_sections
 from bench.harness import curves, lines, machine, plots, runs, sections, tables
 from bench.harness.datasets import K
-from bench.harness.sections import Context, Found
+from bench.harness.sections import Context, Results
 
 MODULE = "bench.commands.report_sections"
 
@@ -17,10 +17,10 @@ MODULE = "bench.commands.report_sections"
 def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[lines.Line]:
     """Measure, write ``out/name.md``, ``out/name.jsonl`` and the pictures; returns the table's lines."""
     dataset = context.dataset()
-    kept = context.folder / "report" / f"{dataset.name}-{dataset.n}"
-    found = sections.run(MODULE, report_sections.sections_of(context), context, kept=kept, only=only)
+    folder = context.folder / "report" / f"{dataset.name}-{dataset.n}"
+    results = sections.run(MODULE, report_sections.sections_of(context), context, folder=folder, only=only)
     host = machine.describe(context.folder, runs.export_arrays(dataset, context.folder).base)
-    table = report_lines.lines(found, context, dataset.float32_bytes)
+    table = report_lines.lines(results, context, dataset.float32_bytes)
     head = {
         "machine": host,
         "dataset": dataset.name,
@@ -32,39 +32,39 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[
     }
     out.mkdir(parents=True, exist_ok=True)
     with (out / f"{name}.jsonl").open("w") as file:
-        for line in ({"head": head}, *(line.record() for line in table), *found.values()):
+        for line in ({"head": head}, *(line.record() for line in table), *results.values()):
             file.write(json.dumps(line) + "\n")
-    pictures = draw(found, out, name) if plots.available() else []
-    (out / f"{name}.md").write_text(markdown(name, head, table, found, pictures))
+    pictures = draw(results, out, name) if plots.available() else []
+    (out / f"{name}.md").write_text(markdown(name, head, table, results, pictures))
     return table
 
 
-def systems(found: dict[str, Found]) -> dict[str, list[Found]]:
+def systems(results: dict[str, Results]) -> dict[str, list[Results]]:
     """Every curve over the set itself, by label."""
-    every: dict[str, list[Found]] = {}
+    every: dict[str, list[Results]] = {}
     for section in (
         "velo15",
         "velo20",
         "velo25",
         "velo30",
-        *(key for key in found if key.startswith("peer-")),
+        *(key for key in results if key.startswith("peer-")),
     ):
-        if rows := report_sections.curve(found, section):
+        if rows := report_sections.curve(results, section):
             every[rows[0]["label"]] = rows
     return every
 
 
-def draw(found: dict[str, Found], out: Path, name: str) -> list[tuple[str, str]]:
+def draw(results: dict[str, Results], out: Path, name: str) -> list[tuple[str, str]]:
     """The pictures, as (file, caption)."""
-    every = systems(found)
+    every = systems(results)
     several = {label: rows for label, rows in every.items() if rows[0]["list_size"]}
     if not several:
         return []
     mine = {label: rows for label, rows in several.items() if rows[0]["system"] == "velo"}
-    if disk := report_sections.curve(found, "disk", "on"):
+    if disk := report_sections.curve(results, "disk", "on"):
         mine[f"{disk[0]['label']} with cache"] = disk
-    made = []
-    for key, label, scale, chosen in (
+    pictures = []
+    for key, label, scale, unit in (
         ("qps", "queries a second", 1.0, several),
         ("latency_mean_us", "mean latency, one at a time (ms)", 1e-3, several),
         ("reads", "reads of 4 KiB a query", 1.0, mine),
@@ -72,9 +72,9 @@ def draw(found: dict[str, Found], out: Path, name: str) -> list[tuple[str, str]]
         short = key.split("_")[0]
         file = f"{name}-{short}.png"
         plots.against_recall(
-            chosen, key, out / file, title=f"{label} over recall", y=label, scale=scale, log=key != "reads"
+            unit, key, out / file, title=f"{label} over recall", y=label, scale=scale, log=key != "reads"
         )
-        made.append((file, f"{label} over recall@{K}"))
+        pictures.append((file, f"{label} over recall@{K}"))
     points = {}
     for label, rows in every.items():
         at = curves.at_recall(rows, "qps", report_lines.AT)
@@ -85,15 +85,15 @@ def draw(found: dict[str, Found], out: Path, name: str) -> list[tuple[str, str]]
         file = f"{name}-memory.png"
         title = f"queries a second at recall {report_lines.AT} over memory"
         plots.scatter(points, out / file, title=title, x="memory grown by (MB)", y="queries a second")
-        made.append((file, title))
-    return made
+        pictures.append((file, title))
+    return pictures
 
 
 def markdown(
     name: str,
     head: dict[str, Any],
     table: list[lines.Line],
-    found: dict[str, Found],
+    results: dict[str, Results],
     pictures: list[tuple[str, str]],
 ) -> str:
     text = [
@@ -111,12 +111,12 @@ def markdown(
         "",
         "## Systems side by side",
         "",
-        *side_by_side(found),
+        *side_by_side(results),
     ]
     for file, caption in pictures:
         text += ["", f"![{caption}]({file})"]
-    text += ["", "## Building", "", *building(found)]
-    text += ["", "## Every setting", "", *settings(found)]
+    text += ["", "## Building", "", *building(results)]
+    text += ["", "## Every setting", "", *settings(results)]
     text += ["", "## Sections", ""]
     text += tables.table(
         ["section", "seconds", "CPU s", "load", "measured at", ""],
@@ -129,19 +129,19 @@ def markdown(
                 section.get("measured_at", "–"),
                 section.get("error", ""),
             ]
-            for section in found.values()
+            for section in results.values()
         ],
     )
     return "\n".join(text) + "\n"
 
 
-def side_by_side(found: dict[str, Found]) -> list[str]:
+def side_by_side(results: dict[str, Results]) -> list[str]:
     """Every system at recall 0.90, 0.95 and 0.99."""
     head = ["system", "memory MB"]
     for recall in (0.9, 0.95, 0.99):
         head += [f"QPS at {recall}", f"mean ms at {recall}", "CPU µs", "reads"]
     rows = []
-    for label, points in systems(found).items():
+    for label, points in systems(results).items():
         memory = max(row["resident_growth_bytes"] for row in points)
         cells = [label, f"{memory / 1e6:,.0f}"]
         for recall in (0.9, 0.95, 0.99):
@@ -158,9 +158,9 @@ def side_by_side(found: dict[str, Found]) -> list[str]:
     return [*tables.table(head, rows), "", "\\* of the system's first setting, whose recall is higher."]
 
 
-def building(found: dict[str, Found]) -> list[str]:
-    every = systems(found)
-    if bounded := report_sections.curve(found, "bounded_build"):
+def building(results: dict[str, Results]) -> list[str]:
+    every = systems(results)
+    if bounded := report_sections.curve(results, "bounded_build"):
         every["velo, told to build in 25 %"] = bounded
     return tables.table(
         ["system", "version", "options", "wall s", "CPU s", "peak memory MB", "on disk MB", "load"],
@@ -180,8 +180,8 @@ def building(found: dict[str, Found]) -> list[str]:
     )
 
 
-def settings(found: dict[str, Found]) -> list[str]:
-    every = dict(systems(found))
+def settings(results: dict[str, Results]) -> list[str]:
+    every = dict(systems(results))
     for section, key, label in (
         ("disk", "off", "links on disk, no cache"),
         ("disk", "on", "links on disk, cache"),
@@ -192,7 +192,7 @@ def settings(found: dict[str, Found]) -> list[str]:
         ("text", "rows", "text"),
         ("text", "hnswlib", "text"),
     ):
-        if rows := report_sections.curve(found, section, key):
+        if rows := report_sections.curve(results, section, key):
             every[f"{label}: {rows[0]['label']}"] = rows
     return tables.table(
         [

@@ -18,7 +18,7 @@ import pyarrow as pa
 import velo
 from bench.harness import curves, datasets, device, runs
 from bench.harness.datasets import Dataset, K
-from bench.harness.sections import Context, Found, Section
+from bench.harness.sections import Context, Results, Section
 
 FIXED_BYTES = 64 << 20
 STREAM_FROM = 10_000
@@ -41,7 +41,9 @@ def run_folder(context: Context, name: str) -> Path:
     return context.folder / "runs" / f"report-{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
-def measured(context: Context, dataset: Dataset, job: runs.Job, *, threads: int | None = None) -> list[Found]:
+def measured(
+    context: Context, dataset: Dataset, job: runs.Job, *, threads: int | None = None
+) -> list[Results]:
     """The scored rows of one job."""
     folder = run_folder(context, job.system)
     runs.run_job(
@@ -56,8 +58,8 @@ def measured(context: Context, dataset: Dataset, job: runs.Job, *, threads: int 
 
 
 def lists_of(context: Context, *, long: bool = False) -> list[str]:
-    chosen = context.options.get("lists") or SMALL_LISTS + (LONG_LISTS if long else [])
-    return [str(size) for size in chosen]
+    lists = context.options.get("lists") or SMALL_LISTS + (LONG_LISTS if long else [])
+    return [str(size) for size in lists]
 
 
 def velo_job(
@@ -97,8 +99,8 @@ def budget_of(context: Context, share: int) -> str:
 # ---- curves ----
 
 
-def velo_curve(share: int) -> Callable[[Context], Found]:
-    def measure(context: Context) -> Found:
+def velo_curve(share: int) -> Callable[[Context], Results]:
+    def measure(context: Context) -> Results:
         dataset = context.dataset()
         # How far the list alone reaches is asked at one budget: it depends on the codes of the record.
         job = velo_job(dataset, budget_of(context, share), lists_of(context, long=share == 20))
@@ -107,8 +109,8 @@ def velo_curve(share: int) -> Callable[[Context], Found]:
     return measure
 
 
-def peer_curve(name: str) -> Callable[[Context], Found]:
-    def measure(context: Context) -> Found:
+def peer_curve(name: str) -> Callable[[Context], Results]:
+    def measure(context: Context) -> Results:
         count = min(context.query_count, PEER_QUERIES.get(name, context.query_count))
         narrowed = replace(context, query_count=count)
         dataset = narrowed.dataset()
@@ -117,7 +119,7 @@ def peer_curve(name: str) -> Callable[[Context], Found]:
     return measure
 
 
-def text(context: Context) -> Found:
+def text(context: Context) -> Results:
     """velo at 10 % and hnswlib over the set of texts."""
     folder = context.options.get("text")
     if not folder:
@@ -129,11 +131,11 @@ def text(context: Context) -> Found:
     return {"rows": mine, "hnswlib": measured(context, dataset, peer)}
 
 
-def on_disk(context: Context) -> Found:
+def on_disk(context: Context) -> Results:
     """Links on disk, without a cache and with what the budget leaves for one, filled by other queries."""
     dataset = context.dataset(warm_up=context.query_count)
     budget = context.options["disk_budget"]
-    found: Found = {"budget": budget}
+    result: Results = {"budget": budget}
     for name in ("off", "on"):
         job = velo_job(
             dataset,
@@ -143,11 +145,11 @@ def on_disk(context: Context) -> Found:
             cached=name == "on",
             warm_up_count=context.query_count,
         )
-        found[name] = measured(context, dataset, job)
-    return found
+        result[name] = measured(context, dataset, job)
+    return result
 
 
-def tmpfs(context: Context) -> Found:
+def tmpfs(context: Context) -> Results:
     """The 20 % index in memory-backed files: no device limits it."""
     dataset = context.dataset()
     budget = budget_of(context, 20)
@@ -175,7 +177,7 @@ def tmpfs(context: Context) -> Found:
 # ---- single numbers ----
 
 
-def stream(context: Context) -> Found:
+def stream(context: Context) -> Results:
     """Queries that come again, drawn Zipf 1.0: a quarter of the budget as cache against none."""
     dataset = datasets.load(Path(context.data), limit=context.limit, query_count=STREAM_FROM)
     count = len(dataset.queries)
@@ -184,7 +186,7 @@ def stream(context: Context) -> Found:
     # Ranks go to queries by chance: the set's order may mean something.
     ranked = np.random.default_rng(21).permutation(count)[draws]
     repeated = replace(dataset, queries=dataset.queries[ranked], truth_ids=dataset.truth_ids[ranked])
-    found: Found = {"distinct": count, "draws": STREAM_DRAWS}
+    result: Results = {"distinct": count, "draws": STREAM_DRAWS}
     context = replace(context, single_count=50)
     own = context.options.get("stream_budget") or budget_of(context, 20)
     for name, share, budget in (("without", 0.0, budget_of(context, 20)), ("with", 0.25, own)):
@@ -195,11 +197,11 @@ def stream(context: Context) -> Found:
             open_tuning={"cache_share": share},
             warm_up_count=STREAM_DRAWS // 2,
         )
-        found[name] = measured(context, repeated, job)
-    return found
+        result[name] = measured(context, repeated, job)
+    return result
 
 
-def used(context: Context) -> Found:
+def used(context: Context) -> Results:
     """Records that were read and stand in the list or the results at the end, over all that was read."""
     dataset = context.dataset()
     path = index_path(context, dataset, budget_of(context, 20))
@@ -228,7 +230,7 @@ def page_of_vertex(pages_file: Path) -> np.ndarray[Any, Any]:
     return np.repeat(fields[:, 0], counts).astype(np.int64)
 
 
-def true_pages(context: Context) -> Found:
+def true_pages(context: Context) -> Results:
     """On how many distinct pages a query's true ten lie."""
     dataset = context.dataset()
     path = index_path(context, dataset, budget_of(context, 20))
@@ -242,25 +244,25 @@ def true_pages(context: Context) -> Found:
     return {"mean": float(distinct.mean()), "records_per_page": dataset.n / (int(pages.max()) + 1)}
 
 
-def loop(context: Context) -> Found:
+def loop(context: Context) -> Results:
     """What a loop of plain reads gets from the same file."""
     path = index_path(context, context.dataset(), budget_of(context, 20)) / "pages.bin"
     return device.reads_per_s(path)
 
 
-def disk_ratio(context: Context) -> Found:
+def disk_ratio(context: Context) -> Results:
     """Bytes of the index's files, without ids and columns, for codes of 8 and of 4 bits in all."""
     dataset = context.dataset()
-    found: Found = {}
+    result: Results = {}
     for name, bits in (("eight", "4+4"), ("four", context.options["four_bits"])):
         path = index_path(context, dataset, f"20%:{bits}")
         files = {file.name: file.stat().st_size for file in path.iterdir() if file.is_file()}
         core = sum(size for file, size in files.items() if file.partition(".")[0] not in ("ids", "columns"))
-        found[name] = {"bits": bits, "ratio": core / dataset.float32_bytes, "files": files}
-    return found
+        result[name] = {"bits": bits, "ratio": core / dataset.float32_bytes, "files": files}
+    return result
 
 
-def bounded_build(context: Context) -> Found:
+def bounded_build(context: Context) -> Results:
     """A build under a budget of a quarter of the vectors: what it took, and how far memory grew."""
     dataset = context.dataset()
     job = velo_job(dataset, budget_of(context, 20), ["100"], build={"build_memory": "25%"})
@@ -268,7 +270,7 @@ def bounded_build(context: Context) -> Found:
     return {"rows": rows, "budget_bytes": dataset.float32_bytes // 4}
 
 
-def scaling(context: Context) -> Found:
+def scaling(context: Context) -> Results:
     """The same batch on one thread and on two, interleaved; one query from each of 64 threads."""
     dataset = context.dataset()
     queries = np.ascontiguousarray(dataset.queries[: context.query_count])
@@ -305,7 +307,7 @@ def scaling(context: Context) -> Found:
     }
 
 
-def growth(context: Context) -> Found:
+def growth(context: Context) -> Results:
     """The same curve over the first tenth of the vectors."""
     whole = context.dataset()
     context = replace(context, limit=whole.n // 10)
@@ -318,8 +320,8 @@ def sections_of(context: Context) -> dict[str, Section]:
     """All sections of the report, in the order in which they are measured."""
     large = context.dataset(warm_up=0).n > 200_000
     build_s, look_s = (5400.0, 1800.0) if large else (600.0, 300.0)
-    named = [Section(f"velo{share}", velo_curve(share), build_s) for share in (20, 15, 25, 30)]
-    named += [
+    steps = [Section(f"velo{share}", velo_curve(share), build_s) for share in (20, 15, 25, 30)]
+    steps += [
         Section("used", used, look_s),
         Section("pages", true_pages, look_s),
         Section("loop", loop, look_s),
@@ -329,22 +331,22 @@ def sections_of(context: Context) -> dict[str, Section]:
         Section("disk", on_disk, build_s),
         Section("growth", growth, build_s),
     ]
-    named += [Section(f"peer-{name}", peer_curve(name), build_s) for name in context.options["peers"]]
-    named += [
+    steps += [Section(f"peer-{name}", peer_curve(name), build_s) for name in context.options["peers"]]
+    steps += [
         Section("text", text, build_s),
         Section("disk_ratio", disk_ratio, build_s),
         Section("bounded_build", bounded_build, build_s),
     ]
-    return {section.name: section for section in named}
+    return {section.name: section for section in steps}
 
 
-def curve(found: dict[str, Found], section: str, key: str = "rows") -> list[Found]:
+def curve(results: dict[str, Results], section: str, key: str = "rows") -> list[Results]:
     """The rows of a section, none where it was not measured."""
-    rows: list[Found] = found.get(section, {}).get("result", {}).get(key, [])
+    rows: list[Results] = results.get(section, {}).get("result", {}).get(key, [])
     return rows
 
 
-def summary(rows: list[Found], recall: float) -> str:
+def summary(rows: list[Results], recall: float) -> str:
     """Reads and QPS at a recall, in a few words."""
     reads, qps = curves.at_recall(rows, "reads", recall), curves.at_recall(rows, "qps", recall)
     if qps is None:
@@ -352,7 +354,7 @@ def summary(rows: list[Found], recall: float) -> str:
     return (f"{reads.value:.1f} reads, " if reads else "") + f"{qps.value:,.0f} QPS"
 
 
-def load_found(file: Path) -> dict[str, Found]:
+def load_found(file: Path) -> dict[str, Results]:
     """Sections from a report's JSONL."""
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     return {line["section"]: line for line in lines if "section" in line}

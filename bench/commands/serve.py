@@ -68,7 +68,7 @@ def idle_shard(dim: int) -> None:
     shard.close()
 
 
-def run(collection: Path, asked: Path, *, seconds: float, ray: bool, out: Path, name: str) -> None:
+def run(collection: Path, queries_path: Path, *, seconds: float, ray: bool, out: Path, name: str) -> None:
     """Measure everything and write ``docs/results/serve-NAME.md``.
 
     Parameters
@@ -84,7 +84,7 @@ def run(collection: Path, asked: Path, *, seconds: float, ray: bool, out: Path, 
     out : Path
     name : str
     """
-    queries = open_vectors(asked).read().astype(np.float32)
+    queries = open_vectors(queries_path).read().astype(np.float32)
     rows: list[dict[str, Any]] = [{"what": "machine", **describe(collection)}]
     rows += fan_out(queries.shape[1], ray=ray)
     rows += library(collection, queries, seconds)
@@ -128,8 +128,8 @@ def fan_out(dim: int, *, ray: bool, count: int = 2000) -> list[dict[str, Any]]:
     ]
     rows = []
     try:
-        told = [json.loads(child.stdout.readline()) for child in children if child.stdout is not None]
-        rows.append({"what": "fan-out over the road", **_spread(_with_uvloop(_road(told, dim, count)))})
+        endpoints = [json.loads(child.stdout.readline()) for child in children if child.stdout is not None]
+        rows.append({"what": "fan-out over the road", **_spread(_with_uvloop(_road(endpoints, dim, count)))})
     finally:
         for child in children:
             child.communicate()
@@ -148,12 +148,12 @@ def _with_uvloop(work: Any) -> Any:
         loop.close()
 
 
-async def _road(told: list[dict[str, str]], dim: int, count: int) -> list[float]:
+async def _road(endpoints: list[dict[str, str]], dim: int, count: int) -> list[float]:
     from velo_serving.wire.endpoint import Endpoint
 
     channels = [
         SocketChannel(str(number), at(Endpoint("bench", one["host_id"], one["path"])))
-        for number, one in enumerate(told)
+        for number, one in enumerate(endpoints)
     ]
     for channel in channels:
         await channel.health()
@@ -322,12 +322,12 @@ def events(collection: Path, queries: np.ndarray) -> list[dict[str, Any]]:
         async def scene(number: Any = number, backend: Any = backend) -> list[tuple[float, int]]:
             await backend.start()
             router = backend.collection().router
-            told: list[tuple[float, int]] = []
+            timeline: list[tuple[float, int]] = []
 
             async def one(place: int) -> None:
                 started = time.perf_counter()
                 answer = await router.search(SearchRequest(queries[[place % len(queries)]], K, timeout_s=5.0))
-                told.append((time.perf_counter() - started, answer.shards_answered))
+                timeline.append((time.perf_counter() - started, answer.shards_answered))
 
             tasks = []
             for place in range(400):
@@ -339,18 +339,18 @@ def events(collection: Path, queries: np.ndarray) -> list[dict[str, Any]]:
             if number == signal.SIGSTOP:
                 os.kill(backend.collection().processes[1].pid, signal.SIGCONT)
             await backend.close()
-            return told
+            return timeline
 
-        told = _with_uvloop(scene())
-        took = [seconds for seconds, _ in told]
+        timeline = _with_uvloop(scene())
+        took = [seconds for seconds, _ in timeline]
         rows.append(
             {
                 "what": what,
                 **_spread(took),
                 "longest_ms": max(took) * 1e3,
                 "above_250_ms": sum(seconds > 0.25 for seconds in took),
-                "partial": sum(shards < SHARDS for _, shards in told),
-                "asked": len(told),
+                "partial": sum(shards < SHARDS for _, shards in timeline),
+                "asked": len(timeline),
             }
         )
     return rows
@@ -360,20 +360,20 @@ def events(collection: Path, queries: np.ndarray) -> list[dict[str, Any]]:
 
 
 def _page(rows: list[dict[str, Any]], name: str) -> list[str]:
-    found = {row["what"]: row for row in rows}
-    own = found["library"]
+    by_what = {row["what"]: row for row in rows}
+    own = by_what["library"]
     lines = [
         f"# Serving {name}: four shards, each in a process of its own",
         "",
-        machine_line(found["machine"])
+        machine_line(by_what["machine"])
         + " `python -m bench serve`. Times move with the load, which stands beside them.",
         "",
     ]
 
     def line(what: str, value: str, target: str) -> list[str]:
         return (
-            [what, value, target, f"{found[what]['load']:.1f}"]
-            if what in found
+            [what, value, target, f"{by_what[what]['load']:.1f}"]
+            if what in by_what
             else [what, "not measured", target, "–"]
         )
 
@@ -382,30 +382,32 @@ def _page(rows: list[dict[str, Any]], name: str) -> list[str]:
         ("fan-out over the road", "p50 ≤ 0.3, p99 ≤ 1"),
         ("fan-out by Ray's calls", "beside it"),
     ):
-        row = found.get(what)
-        told = "" if row is None else f"p50 {row['p50_ms']:.2f} ms, p99 {row['p99_ms']:.2f} ms"
-        cells.append(line(what, told, target))
-    row = found["one JSON query at a time"]
+        row = by_what.get(what)
+        summary = "" if row is None else f"p50 {row['p50_ms']:.2f} ms, p99 {row['p99_ms']:.2f} ms"
+        cells.append(line(what, summary, target))
+    row = by_what["one JSON query at a time"]
     slowest = own["slowest_shard_p50_ms"]
-    told = f"p50 {row['p50_ms']:.2f} ms (slowest shard {slowest:.2f} ms), p99 {row['p99_ms']:.2f} ms"
-    cells.append(line(row["what"], told, "slowest shard + 0.7 ms"))
-    row = found["JSON, 32 connections"]
+    summary = f"p50 {row['p50_ms']:.2f} ms (slowest shard {slowest:.2f} ms), p99 {row['p99_ms']:.2f} ms"
+    cells.append(line(row["what"], summary, "slowest shard + 0.7 ms"))
+    row = by_what["JSON, 32 connections"]
     cells.append(line(row["what"], f"{row['queries_per_s']:,.0f} queries/s", "≥ 3,000"))
-    row = found["npy bodies of 64, 4 connections"]
+    row = by_what["npy bodies of 64, 4 connections"]
     share = row["queries_per_s"] / own["queries_per_s"]
-    told = f"{row['queries_per_s']:,.0f} queries/s, {share:.2f} of the library's {own['queries_per_s']:,.0f}"
-    cells.append(line(row["what"], told, "≥ 0.8"))
+    summary = (
+        f"{row['queries_per_s']:,.0f} queries/s, {share:.2f} of the library's {own['queries_per_s']:,.0f}"
+    )
+    cells.append(line(row["what"], summary, "≥ 0.8"))
     lines += table(["what", "measured", "target", "load"], cells)
     lines += ["", "Queries every 10 ms, 400 of them, four shards; after 150 the event:", ""]
     cells = [
         [
             what,
-            f"{found[what]['p50_ms']:.1f}",
-            f"{found[what]['p99_ms']:.1f}",
-            f"{found[what]['longest_ms']:.0f}",
-            str(found[what]["above_250_ms"]),
-            str(found[what]["partial"]),
-            f"{found[what]['load']:.1f}",
+            f"{by_what[what]['p50_ms']:.1f}",
+            f"{by_what[what]['p99_ms']:.1f}",
+            f"{by_what[what]['longest_ms']:.0f}",
+            str(by_what[what]["above_250_ms"]),
+            str(by_what[what]["partial"]),
+            f"{by_what[what]['load']:.1f}",
         ]
         for what in ("nothing", "a shard is killed", "a shard is stopped")
     ]

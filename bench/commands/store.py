@@ -145,7 +145,7 @@ def _one(store: MetadataStore, name: str, expr: Expr, order: Any) -> dict[str, A
         began = time.perf_counter()
         fresh.resolve()
         resolve_s.append(time.perf_counter() - began)
-    found = {
+    row = {
         "name": name,
         "passing": int(fresh.matches().sum()),
         "estimate": compiled.estimate() * n,
@@ -155,36 +155,36 @@ def _one(store: MetadataStore, name: str, expr: Expr, order: Any) -> dict[str, A
         "resolved_check_ns": check_ns(fresh, order),
     }
     print(
-        f"| {name} | {found['passing']:,} | {found['estimate']:,.0f} | {'yes' if found['exact'] else 'no'} "
-        f"| {asked_ns:.1f} | {found['resolve_us']:.0f} | {found['resolved_check_ns']:.1f} |"
+        f"| {name} | {row['passing']:,} | {row['estimate']:,.0f} | {'yes' if row['exact'] else 'no'} "
+        f"| {asked_ns:.1f} | {row['resolve_us']:.0f} | {row['resolved_check_ns']:.1f} |"
     )
-    return found
+    return row
 
 
 def _batch(store: MetadataStore, name: str, make: Callable[[], Expr], distinct: int) -> dict[str, Any]:
     compiler = FilterCompiler(store.row_count, store)
     compiler.compile(make())  # the columns' postings are summed once
     expressions = [make() for _ in range(distinct)]
-    compile_s, resolve_s, made = [], [], []
+    compile_s, resolve_s, answers = [], [], []
     for expr in expressions:
         began = time.perf_counter()
-        made.append(compiler.compile(expr))
+        answers.append(compiler.compile(expr))
         compiled = time.perf_counter()
-        made[-1].count_matches()
+        answers[-1].count_matches()
         resolve_s.append(time.perf_counter() - compiled)
         compile_s.append(compiled - began)
-    errors = [abs(one.estimate() * store.row_count - one.count()) / max(10, one.count()) for one in made]
-    found = {
+    errors = [abs(one.estimate() * store.row_count - one.count()) / max(10, one.count()) for one in answers]
+    row = {
         "name": name,
         "compile_us": float(np.median(compile_s)) * 1e6,
         "matches_us": float(np.median(resolve_s)) * 1e6,
-        "bytes": sum(one.memory_bytes for one in made) / distinct,
-        "exact": float(np.mean([one.is_exact() for one in made])),
+        "bytes": sum(one.memory_bytes for one in answers) / distinct,
+        "exact": float(np.mean([one.is_exact() for one in answers])),
         "error_p50": float(np.median(errors)),
         "error_p95": float(np.quantile(errors, 0.95)),
     }
     print(
-        f"| {name} | {found['compile_us']:.0f} | {found['matches_us']:.0f} | {found['bytes']:,.0f} "
-        f"| {found['exact']:.0%} | {found['error_p50']:.3f}, {found['error_p95']:.3f} |"
+        f"| {name} | {row['compile_us']:.0f} | {row['matches_us']:.0f} | {row['bytes']:,.0f} "
+        f"| {row['exact']:.0%} | {row['error_p50']:.3f}, {row['error_p95']:.3f} |"
     )
-    return found
+    return row

@@ -42,13 +42,13 @@ def at_recall(rows: Sequence[Row], key: str, recall: float) -> At | None:
     crosses the recall counts. Costs (reads, rounds, µs) are interpolated as they are, rates by their inverse.
     None where no setting reaches the recall, or where the rows lack the key.
     """
-    known = sorted((row for row in rows if row.get(key) is not None), key=lambda row: row["list_size"])
-    if not known:
+    points = sorted((row for row in rows if row.get(key) is not None), key=lambda row: row["list_size"])
+    if not points:
         return None
-    first = known[0]
+    first = points[0]
     if first[RECALL] >= recall:
         return At(float(first[key]), f"{setting(first)}, recall {first[RECALL]:.4f}", exact=False)
-    for low, high in itertools.pairwise(known):
+    for low, high in itertools.pairwise(points):
         if low[RECALL] < recall <= high[RECALL]:
             part = (recall - low[RECALL]) / (high[RECALL] - low[RECALL])
             below, above = float(low[key]), float(high[key])

@@ -106,26 +106,26 @@ def load(folder: Path, *, limit: int | None = None, query_count: int | None = No
 
 def nearest(base: Vectors, queries: Vectors, k: int, metric: str) -> NDArray[np.int64]:
     """Exact k nearest ids by float32 blocks, distances taken again in float64 for the last order."""
-    wanted = for_peers(queries, metric).astype(np.float32)
+    targets = for_peers(queries, metric).astype(np.float32)
     keep = min(len(base), k + 20)  # enough that float32 rounding cannot push a true one out
-    found = np.empty((len(queries), 0), dtype=np.int64)
+    best = np.empty((len(queries), 0), dtype=np.int64)
     distances = np.empty((len(queries), 0), dtype=np.float32)
     for start in range(0, len(base), BLOCK_ROWS):
         rows = for_peers(base[start : start + BLOCK_ROWS], metric).astype(np.float32)
-        block = -2 * (wanted @ rows.T)
+        block = -2 * (targets @ rows.T)
         if metric != "ip":
             block += np.einsum("ij,ij->i", rows, rows)[None, :]
         near = np.argpartition(block, min(keep, len(rows)) - 1, axis=1)[:, :keep]
-        found = np.concatenate([found, near + start], axis=1)
+        best = np.concatenate([best, near + start], axis=1)
         distances = np.concatenate([distances, np.take_along_axis(block, near, axis=1)], axis=1)
         order = np.argsort(distances, axis=1, kind="stable")[:, :keep]
-        found, distances = (
-            np.take_along_axis(found, order, axis=1),
+        best, distances = (
+            np.take_along_axis(best, order, axis=1),
             np.take_along_axis(distances, order, axis=1),
         )
-    exact = exact_distances(base, queries, found, metric)
-    order = np.lexsort((found, exact), axis=1)[:, :k]
-    return np.take_along_axis(found, order, axis=1)
+    exact = exact_distances(base, queries, best, metric)
+    order = np.lexsort((best, exact), axis=1)[:, :k]
+    return np.take_along_axis(best, order, axis=1)
 
 
 def exact_distances(
@@ -138,13 +138,13 @@ def exact_distances(
     for start in range(0, len(ids), 500):
         part = slice(start, start + 500)
         rows = base[np.maximum(ids[part], 0)].astype(np.float64)
-        wanted = queries[part].astype(np.float64)[:, None, :]
+        targets = queries[part].astype(np.float64)[:, None, :]
         if metric == "ip":
-            out[part] = -(rows * wanted).sum(axis=2)
+            out[part] = -(rows * targets).sum(axis=2)
             continue
         if metric == "cosine":
-            rows, wanted = unit(rows), unit(wanted)
-        out[part] = ((rows - wanted) ** 2).sum(axis=2)
+            rows, targets = unit(rows), unit(targets)
+        out[part] = ((rows - targets) ** 2).sum(axis=2)
     out[ids < 0] = np.inf
     return out
 

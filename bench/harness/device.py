@@ -56,9 +56,9 @@ def reads_per_s(path: Path, *, seconds: float = 4.0, depth: int = DEPTH) -> dict
         The file cannot be opened with O_DIRECT, or a read failed.
     """
     if fio := shutil.which("fio"):
-        found = _with_fio(fio, path, seconds, depth)
-        if found is not None:
-            return {"reads_per_s": found, "how": f"fio, randread 4 KiB, O_DIRECT, depth {depth}"}
+        rate = _with_fio(fio, path, seconds, depth)
+        if rate is not None:
+            return {"reads_per_s": rate, "how": f"fio, randread 4 KiB, O_DIRECT, depth {depth}"}
     return {"reads_per_s": _with_aio(path, seconds, depth), "how": f"own loop of kernel AIO, depth {depth}"}
 
 

@@ -94,19 +94,19 @@ def against_recall(
     log: bool = True,
 ) -> None:
     """One line a label: ``key`` over recall, from ``low`` on, recall stretched towards 1."""
-    known = {
+    shown_systems = {
         label: sorted((row for row in rows if row.get(key) is not None), key=lambda row: row[RECALL])
         for label, rows in rows_by_label.items()
     }
-    known = {label: rows for label, rows in known.items() if rows}
-    styles = styled(list(known), [rows[0].get("system", "velo") for rows in known.values()])
+    shown_systems = {label: rows for label, rows in shown_systems.items() if rows}
+    styles = styled(list(shown_systems), [rows[0].get("system", "velo") for rows in shown_systems.values()])
     drawn, axes = figure()
-    for label, rows in known.items():
-        kept = [row for row in rows if row[RECALL] >= low]
+    for label, rows in shown_systems.items():
+        visible = [row for row in rows if row[RECALL] >= low]
         color, mark = styles[label]
         axes.plot(
-            [max(1 - row[RECALL], 5e-4) for row in kept],
-            [row[key] * scale for row in kept],
+            [max(1 - row[RECALL], 5e-4) for row in visible],
+            [row[key] * scale for row in visible],
             color=color,
             marker=mark,
             markersize=4,
@@ -178,16 +178,18 @@ def asked_and_got(
         squeeze=False,
     )
     for axes, (state, sets) in zip(panels[0], states.items(), strict=True):
-        asked = sorted({point[0] for points in sets.values() for point in points})
-        places = {recall: place for place, recall in enumerate(asked)}
+        recalls = sorted({point[0] for points in sets.values() for point in points})
+        places = {recall: place for place, recall in enumerate(recalls)}
         axes.set_axisbelow(True)
         axes.grid(True, color="#e7e5e4", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.plot(range(len(asked)), asked, color="#111111", linestyle="--", linewidth=1.2, label="as asked")
+        axes.plot(
+            range(len(recalls)), recalls, color="#111111", linestyle="--", linewidth=1.2, label="as asked"
+        )
         names = []
         for name, points in sets.items():
-            known = [point for point in points if point[0] <= 0.95]
-            short = any(got < recall - 0.005 for recall, got in known)
+            low_points = [point for point in points if point[0] <= 0.95]
+            short = any(got < recall - 0.005 for recall, got in low_points)
             color = "#c2410c" if short else "#0b5cad"
             axes.plot(
                 [places[recall] for recall, _ in points],
@@ -201,9 +203,9 @@ def asked_and_got(
             if short:
                 names.append((points[-1][1], name))
         for at, (_, name) in zip(apart([value for value, _ in sorted(names)]), sorted(names), strict=True):
-            axes.annotate(name, (len(asked) - 0.95, at), fontsize=7, color="#c2410c", va="center")
-        axes.set_xticks(range(len(asked)), [f"{recall:g}" for recall in asked])
-        axes.set_xlim(-0.2, len(asked) + 0.4)
+            axes.annotate(name, (len(recalls) - 0.95, at), fontsize=7, color="#c2410c", va="center")
+        axes.set_xticks(range(len(recalls)), [f"{recall:g}" for recall in recalls])
+        axes.set_xlim(-0.2, len(recalls) + 0.4)
         axes.set_ylim(0, 1.02)
         axes.set_xlabel("recall asked")
         axes.set_title(" · ".join(filter(None, (title, state))), fontsize=10, loc="left")

@@ -51,8 +51,8 @@ def velo_job(
     share_of(share)
     memory_bits, record_bits = (int(part) for part in (bits or DEFAULT_BITS).split("+"))
     build: dict[str, Any] = {"memory_bits": memory_bits, "record_bits": record_bits}
-    planned = BuildOptions(search_memory=share, **build).for_vectors(dataset.n, dataset.dim)
-    if plan != "links_on_disk" and not planned.page_links:
+    options = BuildOptions(search_memory=share, **build).for_vectors(dataset.n, dataset.dim)
+    if plan != "links_on_disk" and not options.page_links:
         build["page_links"] = False
     if dataset.metric != "l2":
         build["metric"] = dataset.metric

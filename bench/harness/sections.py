@@ -23,7 +23,7 @@ from typing import Any
 from bench.harness import datasets
 from bench.harness.datasets import Dataset
 
-Found = dict[str, Any]
+Results = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class Section:
     """``measure`` returns what goes into the report, as JSON."""
 
     name: str
-    measure: Callable[[Context], Found]
+    measure: Callable[[Context], Results]
     limit_s: float
 
 
-def call(module: str, name: str, context: Context, limit_s: float, log: Path) -> Found:
+def call(module: str, name: str, context: Context, limit_s: float, log: Path) -> Results:
     """Run section ``name`` of ``module`` in a process group of its own.
 
     Returns ``{"result": …}`` or ``{"error": sentence}``, with seconds, processor time and the machine's load.
@@ -84,7 +84,7 @@ def call(module: str, name: str, context: Context, limit_s: float, log: Path) ->
     env["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [env.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "bench.harness.sections", module, name, str(request), str(answer)]
     start, cpu_start = time.perf_counter(), children_cpu_s()
-    found: Found
+    result: Results
     with log.open("w") as file:
         child = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, env=env, start_new_session=True
@@ -98,12 +98,12 @@ def call(module: str, name: str, context: Context, limit_s: float, log: Path) ->
                 raise
             code = None
     if code == 0 and answer.exists():
-        found = {"result": json.loads(answer.read_text())}
+        result = {"result": json.loads(answer.read_text())}
     elif code is None:
-        found = {"error": f"stopped after {limit_s:,.0f} s"}
+        result = {"error": f"stopped after {limit_s:,.0f} s"}
     else:
-        found = {"error": reason_in(log.read_text(errors="replace")) or f"ended with {code}"}
-    return found | {
+        result = {"error": reason_in(log.read_text(errors="replace")) or f"ended with {code}"}
+    return result | {
         "section": name,
         "seconds": round(time.perf_counter() - start, 1),
         "cpu_s": round(children_cpu_s() - cpu_start, 1),
@@ -115,9 +115,9 @@ def call(module: str, name: str, context: Context, limit_s: float, log: Path) ->
 def reason_in(log: str) -> str:
     """The line that says why: the last that names an error other than that a runner failed, else the last."""
     lines = [line.strip()[:300] for line in log.splitlines() if line.strip()]
-    named = [line for line in lines if re.match(r"[\w.]*(Error|Missing|Exception)\b", line)]
-    named = [line for line in named if not line.startswith("RuntimeError")] or named
-    return (named or lines or [""])[-1]
+    reasons = [line for line in lines if re.match(r"[\w.]*(Error|Missing|Exception)\b", line)]
+    reasons = [line for line in reasons if not line.startswith("RuntimeError")] or reasons
+    return (reasons or lines or [""])[-1]
 
 
 def children_cpu_s() -> float:
@@ -127,27 +127,27 @@ def children_cpu_s() -> float:
 
 
 def run(
-    module: str, sections: Mapping[str, Section], context: Context, *, kept: Path, only: list[str] | None
-) -> dict[str, Found]:
+    module: str, sections: Mapping[str, Section], context: Context, *, folder: Path, only: list[str] | None
+) -> dict[str, Results]:
     """Measure the sections named by ``only`` (all without it); what ``kept`` holds of the others is used."""
     unknown = [name for name in only or [] if name not in sections]
     if unknown:
         raise datasets.DataError(f"no section {unknown[0]!r}; there are {', '.join(sections)}")
-    kept.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Found] = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Results] = {}
     for name, section in sections.items():
-        file = kept / f"{name.replace(':', '-')}.json"
+        file = folder / f"{name.replace(':', '-')}.json"
         if only is None or name in only:
             print(f"{module.rpartition('.')[2]}: {name}", file=sys.stderr, flush=True)
-            found[name] = call(module, name, context, section.limit_s, kept / f"{file.stem}.log")
-            if error := found[name].get("error"):
+            results[name] = call(module, name, context, section.limit_s, folder / f"{file.stem}.log")
+            if error := results[name].get("error"):
                 print(f"  not measured: {error}", file=sys.stderr, flush=True)
-            file.write_text(json.dumps(found[name]))
+            file.write_text(json.dumps(results[name]))
         elif file.exists():
-            found[name] = json.loads(file.read_text())
+            results[name] = json.loads(file.read_text())
         else:
-            found[name] = {"section": name, "error": "not asked for"}
-    return found
+            results[name] = {"section": name, "error": "not asked for"}
+    return results
 
 
 def main() -> None:

@@ -27,8 +27,8 @@ def interpreter(name: str, work: Path) -> Path:
     folder = work / "venvs" / name
     python = folder / "bin" / "python"
     stamp = folder / "requirements.sha256"
-    wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()
-    if python.exists() and stamp.exists() and stamp.read_text() == wanted:
+    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    if python.exists() and stamp.exists() and stamp.read_text() == digest:
         return python
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     done = subprocess.run(
@@ -40,5 +40,5 @@ def interpreter(name: str, work: Path) -> Path:
     if done.returncode != 0:
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "pip failed")
         raise PeerMissing(f"{name}: skipped, it does not install on Python {sys.version.split()[0]}: {last}")
-    stamp.write_text(wanted)
+    stamp.write_text(digest)
     return python

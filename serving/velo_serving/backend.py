@@ -84,17 +84,17 @@ class Backend:
         UnknownCollectionError
             There is none of that name, or there are several and no name was given.
         """
-        known = ", ".join(self._collections)
+        names = ", ".join(self._collections)
         if name is None:
             if len(self._collections) == 1:
                 return next(iter(self._collections.values()))
             raise UnknownCollectionError(
-                f"several collections are served, ask /v1/collections/NAME/search; the names are {known}"
+                f"several collections are served, ask /v1/collections/NAME/search; the names are {names}"
             )
         try:
             return self._collections[name]
         except KeyError:
-            raise UnknownCollectionError(f"no collection {name!r} is served here; there is {known}") from None
+            raise UnknownCollectionError(f"no collection {name!r} is served here; there is {names}") from None
 
     def ready(self, shards: int | None = None) -> bool:
         """Tell whether every collection has enough shards that can be asked.

@@ -215,13 +215,13 @@ def _read_sharded(folder: Path, name: str) -> Collection:
             raise wrong(field, "must be a whole number above 0")
     if document.get("metric") not in METRICS:
         raise wrong("metric", f"must be one of {', '.join(METRICS)}")
-    given = document.get("shards")
-    if not isinstance(given, list) or not given:
+    entries = document.get("shards")
+    if not isinstance(entries, list) or not entries:
         raise wrong("shards", "must be a list of at least one shard")
 
     shards: list[ShardEntry] = []
     first_row_expected = 0
-    for place, entry in enumerate(given):
+    for place, entry in enumerate(entries):
         field = f"shards[{place}]"
         if not isinstance(entry, dict):
             raise wrong(field, "must be an object")
@@ -247,10 +247,12 @@ def _read_sharded(folder: Path, name: str) -> Collection:
         first_row_expected += entry["rows"]
     if first_row_expected != document["n"]:
         raise wrong("n", f"is {document['n']}, but the shards hold {first_row_expected} rows")
-    named = document.get("version", "")
-    if not isinstance(named, str):
+    version = document.get("version", "")
+    if not isinstance(version, str):
         raise wrong("version", "must be text")
-    return Collection(name, folder, document["n"], document["dim"], document["metric"], tuple(shards), named)
+    return Collection(
+        name, folder, document["n"], document["dim"], document["metric"], tuple(shards), version
+    )
 
 
 def _is_count(value: Any) -> bool:

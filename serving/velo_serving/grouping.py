@@ -57,22 +57,23 @@ def thin_groups(parts: Sequence[Hits], merged: Hits, request: SearchRequest) -> 
     A part that shows a group shows its nearest rows; one with fewer than k groups shows all it has. Of
     another, the rows of a group that it does not show lie beyond the nearest row of its k-th.
     """
-    found: list[tuple[int, Any]] = []
+    thin: list[tuple[int, Any]] = []
     if request.group_size == 1 or len(parts) == 1:
         return ()
     for query in range(len(merged.counts)):
-        shown = [_groups_of(part, query) for part in parts]
+        per_part = [_groups_of(part, query) for part in parts]
         bounds = [
             max(hits[0][0] for hits in groups.values()) if len(groups) >= request.k else np.inf
-            for groups in shown
+            for groups in per_part
         ]
         for value, hits in _groups_of(merged, query).items():
-            known = hits[-1][0] if len(hits) == request.group_size else np.inf
+            farthest = hits[-1][0] if len(hits) == request.group_size else np.inf
             if any(
-                value not in groups and bound < known for groups, bound in zip(shown, bounds, strict=True)
+                value not in groups and bound < farthest
+                for groups, bound in zip(per_part, bounds, strict=True)
             ):
-                found.append((query, value))
-    return tuple(found)
+                thin.append((query, value))
+    return tuple(thin)
 
 
 def follow_ups(request: SearchRequest, answer: Answer, queries_max: int) -> Iterator[FollowUp]:
@@ -81,7 +82,7 @@ def follow_ups(request: SearchRequest, answer: Answer, queries_max: int) -> Iter
         groups = answer.thin_groups[start : start + queries_max]
         assert request.group_by is not None
         filters = tuple(_within(request.filter_of(query), request.group_by, value) for query, value in groups)
-        asked = dataclasses.replace(
+        narrow = dataclasses.replace(
             request,
             queries=request.queries[[query for query, _ in groups]],
             k=request.group_size,
@@ -89,16 +90,16 @@ def follow_ups(request: SearchRequest, answer: Answer, queries_max: int) -> Iter
             group_by=None,
             group_size=1,
         )
-        yield FollowUp(asked, groups)
+        yield FollowUp(narrow, groups)
 
 
-def fill_groups(answer: Answer, request: SearchRequest, asked: FollowUp, more: Answer) -> Answer:
+def fill_groups(answer: Answer, request: SearchRequest, follow_up: FollowUp, more: Answer) -> Answer:
     """The answer with the rows that a follow-up brought."""
     merged = [_groups_of(answer.hits, query) for query in range(len(answer.hits.counts))]
-    for place, (query, value) in enumerate(asked.groups):
-        known = {hit[2] for hit in merged[query][value]}
-        found = _row(more.hits, place, 0, int(more.hits.counts[place]))
-        merged[query][value].extend(hit for hit in found if hit[2] not in known)
+    for place, (query, value) in enumerate(follow_up.groups):
+        ids = {hit[2] for hit in merged[query][value]}
+        row = _row(more.hits, place, 0, int(more.hits.counts[place]))
+        merged[query][value].extend(hit for hit in row if hit[2] not in ids)
     filled = [_nearest(groups, request.k, request.group_size) for groups in merged]
     fewer = more if more.shards_answered < answer.shards_answered else answer
     return dataclasses.replace(

@@ -417,10 +417,10 @@ class Lane:
             self._check_identity(health)
             self.health = health
             # One that hung must answer as fast as it will have to; a fresh one may be slow once.
-            known = self._falls > 0 and not self.up
-            patience_s = 2 * self._limits.trial_s if known else self._limits.probe_timeout_s
+            was_down = self._falls > 0 and not self.up
+            patience_s = 2 * self._limits.trial_s if was_down else self._limits.probe_timeout_s
             outcome = await self._on_trial(patience_s)
-            if outcome is None or (known and not outcome):
+            if outcome is None or (was_down and not outcome):
                 raise ShardUnavailableError(f"a search on trial was not answered within {patience_s:g} s")
         except asyncio.CancelledError:
             raise
@@ -435,11 +435,11 @@ class Lane:
         self._probe_in(limits.probe_interval_s if self.up else limits.probe_down_interval_s)
 
     def _check_identity(self, health: ShardHealth) -> None:
-        found = health.identity
+        identity = health.identity
         if self._identity is None:
-            self._identity = found
-        if found != self._identity:
-            raise ShardUnavailableError(f"another index is there now: {found}, not {self._identity}")
+            self._identity = identity
+        if identity != self._identity:
+            raise ShardUnavailableError(f"another index is there now: {identity}, not {self._identity}")
 
     def _rise(self) -> None:
         was_up, self.up, self.reason = self.up, True, ""

@@ -132,7 +132,7 @@ def open_local_backend(
     -------
     Backend
     """
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    folders = [paths] if isinstance(paths, str | Path) else list(paths)
     shards: list[Shard] = []
     served: list[ServedCollection] = []
 
@@ -140,7 +140,7 @@ def open_local_backend(
         await asyncio.gather(*(asyncio.to_thread(shard.close) for shard in shards))
 
     try:
-        for path in given:
+        for path in folders:
             collection = read_collection(path)
             own = open_shards(collection, opener=opener, **options)
             shards += own

@@ -32,9 +32,9 @@ def merge(parts: Sequence[Hits], request: SearchRequest) -> Hits:
         return merge_groups(parts, request.k, request.group_size)
     if request.radius is None:
         return merge_top_k(parts, request.k)
-    found = np.sum([part.counts for part in parts], axis=0)
-    hits = merge_top_k(parts, max(1, min(request.k, int(found.max(initial=1)))))
-    limited = found > request.k
+    hit_counts = np.sum([part.counts for part in parts], axis=0)
+    hits = merge_top_k(parts, max(1, min(request.k, int(hit_counts.max(initial=1)))))
+    limited = hit_counts > request.k
     for part in parts:
         if part.limited is not None:
             limited = limited | part.limited
@@ -75,7 +75,7 @@ def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
     counts = np.minimum(valid.sum(axis=1), k).astype(np.int64)
 
     query_count = distances.shape[0]
-    kept = np.arange(order.shape[1])[None, :] < counts[:, None]
+    real = np.arange(order.shape[1])[None, :] < counts[:, None]
     merged_ids: IdArray
     if ids_are_int:
         merged_ids = np.full((query_count, k), -1, dtype=np.int64)
@@ -83,8 +83,8 @@ def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
         merged_ids = np.full((query_count, k), None, dtype=object)
     merged_distances = np.full((query_count, k), np.inf, dtype=np.float32)
     width = order.shape[1]
-    merged_ids[:, :width][kept] = np.take_along_axis(ids, order, axis=1)[kept]
-    merged_distances[:, :width][kept] = np.take_along_axis(distances, order, axis=1)[kept]
+    merged_ids[:, :width][real] = np.take_along_axis(ids, order, axis=1)[real]
+    merged_distances[:, :width][real] = np.take_along_axis(distances, order, axis=1)[real]
     return Hits(
         ids=merged_ids,
         distances=merged_distances,
@@ -99,29 +99,29 @@ def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
 
 def _merge_small(parts: Sequence[Hits], k: int) -> Hits:
     """One query with few hits: Python sorts forty tuples before numpy has made its first array."""
-    found: list[tuple[float, bool, Any, int, int]] = []
+    hits: list[tuple[float, bool, Any, int, int]] = []
     for number, part in enumerate(parts):
         count = int(part.counts[0])
         ids, distances = part.ids[0, :count].tolist(), part.distances[0, :count].tolist()
-        found += [
+        hits += [
             (distance, isinstance(one, str), one, number, place)
             for place, (distance, one) in enumerate(zip(distances, ids, strict=True))
         ]
-    found.sort()
-    del found[k:]
-    count = len(found)
+    hits.sort()
+    del hits[k:]
+    count = len(hits)
     merged_ids: IdArray
     if all(part.ids.dtype.kind == "i" for part in parts):
         merged_ids = np.full((1, k), -1, dtype=np.int64)
     else:
         merged_ids = np.full((1, k), None, dtype=object)
     merged_distances = np.full((1, k), np.inf, dtype=np.float32)
-    merged_ids[0, :count] = [hit[2] for hit in found]
-    merged_distances[0, :count] = [hit[0] for hit in found]
+    merged_ids[0, :count] = [hit[2] for hit in hits]
+    merged_distances[0, :count] = [hit[0] for hit in hits]
     metadata: list[list[MetadataRow]] | None = None
     if not _lacks_metadata(parts):
         rows = [part.metadata[0] if part.metadata is not None else [] for part in parts]
-        metadata = [[rows[number][place] for *_, number, place in found]]
+        metadata = [[rows[number][place] for *_, number, place in hits]]
     return Hits(
         ids=merged_ids,
         distances=merged_distances,

@@ -86,14 +86,14 @@ class ShardProcess:
             self._process = process
             self.starts += 1
         assert process.stdin is not None
-        told = {
+        message = {
             "spec": dataclasses.asdict(self.spec),
             "token": self.endpoint.token,
             "version": self._version,
             "path": self.endpoint.path,
         }
         try:
-            process.stdin.write(json.dumps(told) + "\n")
+            process.stdin.write(json.dumps(message) + "\n")
             process.stdin.flush()
         except BrokenPipeError:
             pass  # it died at once, which the next to look will see
@@ -179,9 +179,9 @@ def open_process_backend(
     **options
         ``memory``, ``threads``, ``io``, ``plan``, as in ``velo.open``, for each collection.
     """
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    folders = [paths] if isinstance(paths, str | Path) else list(paths)
     memory = options.pop("memory", None)
-    collections = [read_collection(path) for path in given]
+    collections = [read_collection(path) for path in folders]
     started: list[list[ShardProcess]] = []
     try:
         for collection in collections:

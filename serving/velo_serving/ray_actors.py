@@ -197,8 +197,8 @@ class Cluster:
         try:
             for entry, budget in zip(described.shards, budgets, strict=True):
                 spec = entry.spec(memory=budget, threads=threads, io=io, plan=plan)
-                chosen = _pin_of(pin, entry.name) or entry.pin
-                options = _placement(chosen) | {
+                place = _pin_of(pin, entry.name) or entry.pin
+                options = _placement(place) | {
                     "name": _actor_name(described.name, entry.name),
                     "namespace": NAMESPACE,
                     "lifetime": "detached" if detached else None,
@@ -424,9 +424,9 @@ def _placement(pin: Pin | None) -> dict[str, Any]:
 
 def _await_shards(collection: Collection, actors: Sequence[Any], timeout_s: float) -> list[ShardHealth]:
     """Wait for all at once: the slowest shard sets the time, not their sum."""
-    asked = [actor.health.remote() for actor in actors]
-    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
-    late = [entry.name for entry, one in zip(collection.shards, asked, strict=True) if one not in ready]
+    replies = [actor.health.remote() for actor in actors]
+    ready, _ = ray.wait(replies, num_returns=len(replies), timeout=timeout_s)
+    late = [entry.name for entry, one in zip(collection.shards, replies, strict=True) if one not in ready]
     if late:
         raise PlacementError(
             f"shards {', '.join(late)} of {collection.name!r} did not start within {timeout_s:g} s: "
@@ -434,7 +434,7 @@ def _await_shards(collection: Collection, actors: Sequence[Any], timeout_s: floa
             argument="pin",
         )
     healths: list[ShardHealth] = []
-    for entry, one in zip(collection.shards, asked, strict=True):
+    for entry, one in zip(collection.shards, replies, strict=True):
         try:
             health = cast("ShardHealth", ray.get(one))
         except ray_exceptions.RayError as error:

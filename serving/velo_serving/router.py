@@ -174,9 +174,9 @@ class Router:
 
     async def _fill(self, request: SearchRequest, answer: Answer, started: float) -> Answer:
         """Ask all shards for the rows of groups that one of them may not have shown."""
-        asked = self.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
+        limit_s = self.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
         for part in follow_ups(request, answer, self.limits.in_flight_queries_max):
-            left_s = max(asked - (self._clock.now() - started), 0.001)
+            left_s = max(limit_s - (self._clock.now() - started), 0.001)
             more = await self._search(dataclasses.replace(part.request, timeout_s=left_s))
             answer = fill_groups(answer, request, part, more)
         return answer
@@ -196,8 +196,8 @@ class Router:
                 f"{self._queries_admitted} queries wait already, the limit is {limits.queue_queries_max}",
                 retry_after_s=max((lane.wait_s for lane in self._lanes), default=1.0) or 1.0,
             )
-        asked = limits.timeout_default_s if request.timeout_s is None else request.timeout_s
-        timeout_s = min(asked, limits.timeout_max_s)
+        limit_s = limits.timeout_default_s if request.timeout_s is None else request.timeout_s
+        timeout_s = min(limit_s, limits.timeout_max_s)
         self._refuse_what_would_be_late(timeout_s)
         deadline = self._clock.now() + timeout_s
         gather = Gather(request, len(self._lanes), deadline)
@@ -265,8 +265,8 @@ def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], reques
 
 
 def _refusal(collection: str, failures: Sequence[ShardFailure], answered: int, total: int) -> VeloError:
-    told = "; ".join(f"{one.shard}: {one.failure.message}" for one in failures)
-    message = f"{answered} of {total} shards of {collection!r} answered ({told})"
+    reasons = "; ".join(f"{one.shard}: {one.failure.message}" for one in failures)
+    message = f"{answered} of {total} shards of {collection!r} answered ({reasons})"
     if any(one.failure.fault == "deadline" for one in failures):
         return DeadlineExceededError(message)
     return NoShardAnsweredError(message)

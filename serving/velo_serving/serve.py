@@ -203,8 +203,8 @@ def run(
     """
     app = create_app(backend, limits=gateway_limits, ready_shards=ready_shards)
     host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    _announce(app, f"http://{shown}:{port}", on_ready or _say)
+    host_text = f"[{host}]" if ":" in host else host
+    _announce(app, f"http://{host_text}:{port}", on_ready or _say)
     logging.getLogger("velo_serving").setLevel(logging.INFO)
     config = uvicorn.Config(
         app,

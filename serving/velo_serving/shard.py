@@ -81,12 +81,12 @@ def open_velo_index(spec: ShardSpec) -> SearchIndex:
     """Open the index that a spec describes."""
     import velo  # here, so that the router and the client work where the native library is missing
 
-    given: dict[str, Any] = {"io": spec.io, "plan": spec.plan, **spec.options}
+    arguments: dict[str, Any] = {"io": spec.io, "plan": spec.plan, **spec.options}
     if spec.memory is not None:
-        given["memory"] = spec.memory
+        arguments["memory"] = spec.memory
     if spec.threads is not None:
-        given["threads"] = spec.threads
-    index = velo.open(spec.path, **given)
+        arguments["threads"] = spec.threads
+    index = velo.open(spec.path, **arguments)
     _warm(index)
     opened: SearchIndex = index
     return opened
@@ -250,12 +250,12 @@ class Shard:
             _part_of(request, start, min(start + part_queries, count))
             for start in range(0, count, part_queries)
         ]
-        found: list[Hits | None] = [None] * len(parts)
+        answers: list[Hits | None] = [None] * len(parts)
         rest = iter(enumerate(parts))
 
         async def take() -> None:
             for place, part in rest:
-                found[place] = await self._ending(_search(index, part, timeout_s))
+                answers[place] = await self._ending(_search(index, part, timeout_s))
 
         # In their order, as many at once as keep an index at work from one to the next.
         takers = [asyncio.ensure_future(take()) for _ in range(PARTS_AT_ONCE)]
@@ -264,12 +264,12 @@ class Shard:
         finally:
             for taker in takers:
                 taker.cancel()
-        return concat_hits([hits for hits in found if hits is not None])
+        return concat_hits([hits for hits in answers if hits is not None])
 
     async def _ending(self, searching: Awaitable[Hits]) -> Hits:
-        found = await searching
+        hits = await searching
         self._ended += 1
-        return found
+        return hits
 
 
 def _worked_s() -> float:
@@ -355,13 +355,13 @@ def _of_nearest(result: Any) -> Hits:
 def _of_ranges(result: Any) -> Hits:
     """A ``velo.RangeResult`` with each query's hits in a row of its own."""
     counts = np.asarray(result.counts, np.int64)
-    kept = np.arange(max(1, int(counts.max(initial=1))))[None, :] < counts[:, None]
+    places = np.arange(max(1, int(counts.max(initial=1))))[None, :] < counts[:, None]
     tables = None
     if result.metadata is not None:
         ends = result.lims[1:].tolist()
         starts = result.lims[:-1].tolist()
         tables = [result.metadata.slice(start, end - start) for start, end in zip(starts, ends, strict=True)]
-    ids, distances = _in_rows(result.ids, result.distances, kept)
+    ids, distances = _in_rows(result.ids, result.distances, places)
     return _hits(result, ids, distances, counts, tables=tables, limited=np.asarray(result.limited, np.bool_))
 
 
@@ -369,9 +369,9 @@ def _of_groups(result: Any) -> Hits:
     """A ``velo.GroupedResult`` with the hits of a query's groups one after another in a row."""
     sizes = np.asarray(result.group_sizes, np.int64)
     counts = sizes.sum(axis=1)
-    kept = np.arange(max(1, int(counts.max(initial=1))))[None, :] < counts[:, None]
+    places = np.arange(max(1, int(counts.max(initial=1))))[None, :] < counts[:, None]
     real = np.arange(result.ids.shape[-1])[None, None, :] < sizes[:, :, None]
-    ids, distances = _in_rows(result.ids[real], result.distances[real], kept)
+    ids, distances = _in_rows(result.ids[real], result.distances[real], places)
     groups = [
         list(zip(values, row.tolist(), strict=False))
         for values, row in zip(result.groups, sizes, strict=True)
@@ -379,12 +379,12 @@ def _of_groups(result: Any) -> Hits:
     return _hits(result, ids, distances, counts, tables=result.metadata, groups=groups)
 
 
-def _in_rows(flat_ids: Any, flat_distances: Any, kept: Any) -> tuple[Any, Any]:
+def _in_rows(flat_ids: Any, flat_distances: Any, places: Any) -> tuple[Any, Any]:
     """Hits of all queries one after another, to rows that are padded."""
     strings = flat_ids.dtype == object
-    ids = np.full(kept.shape, None if strings else -1, object if strings else np.int64)
-    distances = np.full(kept.shape, np.inf, np.float32)
-    ids[kept], distances[kept] = flat_ids, flat_distances
+    ids = np.full(places.shape, None if strings else -1, object if strings else np.int64)
+    distances = np.full(places.shape, np.inf, np.float32)
+    ids[places], distances[places] = flat_ids, flat_distances
     return ids, distances
 
 

@@ -24,12 +24,12 @@ def main() -> None:
     """Serve one shard until the parent is gone."""
     # An interrupt of the terminal reaches all its processes; when this one ends, its parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    told: dict[str, Any] = json.loads(sys.stdin.readline())
-    shard = Shard(ShardSpec(**told["spec"]))
+    message: dict[str, Any] = json.loads(sys.stdin.readline())
+    shard = Shard(ShardSpec(**message["spec"]))
     health = shard.health()
-    host = ShardHost(ShardServer(shard, token=told["token"], version=told["version"]))
-    host.start(path=told["path"])
-    health = dataclasses.replace(health, version=told["version"])
+    host = ShardHost(ShardServer(shard, token=message["token"], version=message["version"]))
+    host.start(path=message["path"])
+    health = dataclasses.replace(health, version=message["version"])
     print(msgspec.json.encode(health).decode(), flush=True)
     sys.stdin.read()
     host.close()

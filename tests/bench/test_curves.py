@@ -114,7 +114,7 @@ def test_every_line_of_the_table_renders_from_nothing_and_from_full_curves(tmp_p
         for size, recall, reads in ((10, 0.9, 5.0), (20, 0.96, 9.0), (40, 0.98, 11.0), (80, 0.996, 14.0))
     ]
     curve = {"result": {"rows": full, "n": 100}}
-    found: dict[str, sections.Found] = {
+    found: dict[str, sections.Results] = {
         name: {"section": name, **curve}
         for name in (
             *(f"velo{share}" for share in (15, 20, 25, 30)),
@@ -162,7 +162,7 @@ def test_the_ladder_compares_each_step_with_the_last_that_was_measured(tmp_path:
     names = [step.name for step in ladder.steps()]
     values = {"qps": 100.0, "reads": 40.0, "latency_mean_us": 8.0, "cpu_us_per_query": 1.0}
     better = {"qps": 300.0, "reads": 10.0, "latency_mean_us": 4.0, "cpu_us_per_query": 1.0}
-    found: dict[str, sections.Found] = {
+    found: dict[str, sections.Results] = {
         names[0]: {"result": {"rows": [row(1, 0.9, **values), row(2, 0.96, **values)]}},
         names[1]: {"error": "stopped after 1 s"},
         names[2]: {"result": {"rows": [row(1, 0.9, **better), row(2, 0.96, **better)]}},
@@ -199,7 +199,7 @@ velo.errors.BudgetTooSmallError: a build of these vectors takes 20 MB
 
 
 def test_sections_that_were_not_asked_for_are_taken_as_last_measured(tmp_path: Path) -> None:
-    def never(_: sections.Context) -> sections.Found:
+    def never(_: sections.Context) -> sections.Results:
         raise AssertionError
 
     named = {name: sections.Section(name, never, 1) for name in ("old", "new")}

@@ -89,7 +89,7 @@ def test_truth_that_is_made_is_exact_among_the_rows_that_pass(tmp_path: Path) ->
 
 def found_of(
     share: float, name: str, qps: float, reads: float, late_reads: float
-) -> dict[str, sections.Found]:
+) -> dict[str, sections.Results]:
     def rows(cost: float) -> list[dict[str, object]]:
         made = ((16, 0.8, 0.8), (64, 0.95, 1.0), (256, 0.99, 1.5))
         return [

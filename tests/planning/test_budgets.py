@@ -63,13 +63,13 @@ def test_the_model_adds_up() -> None:
 
 
 def test_info_shows_what_budgets_buy(sample_path: Any) -> None:
-    run = CliRunner().invoke(app, ["info", str(sample_path), "--plan", "--recall", "0.9", "--json"])
+    run = CliRunner().invoke(app, ["info", str(sample_path), "--budgets", "--recall", "0.9", "--json"])
     assert run.exit_code == 0, run.output
     shown = json.loads(run.stdout)
     assert shown["costs"]["round_us"] > 0
     assert shown["costs"]["page_us"] > 0
     assert len(shown["budgets"]) == 7
-    text = CliRunner().invoke(app, ["info", str(sample_path), "--plan"])
+    text = CliRunner().invoke(app, ["info", str(sample_path), "--budgets"])
     assert text.exit_code == 0
     assert "QPS" in text.stdout
     assert "needs" in text.stdout

@@ -21,7 +21,7 @@ import velo
 from velo.cli.app import app
 from velo.formats import open_vectors, write_vectors
 from velo.formats.files import as_source
-from velo.options import bits_around, bits_within, codes_bytes_least
+from velo.options import BuildOptions, bits_around, bits_within, codes_bytes_least
 from velo.planning.budgets import Costs
 from velo.planning.sample import Counts, at_recall, draw
 from velo.planning.tune import _best, _least_in_flight
@@ -67,7 +67,7 @@ def test_the_proposal_is_what_an_index_does(proposed: velo.Proposal, sample: Any
 
 
 def test_the_default_options_are_among_the_candidates(proposed: velo.Proposal) -> None:
-    usual = velo.build.__kwdefaults__["degree"]
+    usual = BuildOptions().degree
     bits = bits_within(proposed.budget_bytes, proposed.n, proposed.dim)
     (default,) = [
         one for one in proposed.candidates if (one.degree, one.memory_bits, one.record_bits) == (usual, *bits)
@@ -168,7 +168,7 @@ def test_bad_vectors_are_named(tmp_path: Path, random: np.random.Generator) -> N
     assert "nowhere" in str(missing.value)
 
 
-def test_it_can_be_cancelled_and_leaves_nothing(tmp_path: Path) -> None:
+def test_it_can_be_canceled_and_leaves_nothing(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
 
     def watch(doing: str, done: int, total: int) -> bool | None:

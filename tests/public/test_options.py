@@ -99,7 +99,7 @@ def test_open_tuning_names_the_argument(argument: str, value: Any) -> None:
         ("k", True),
         ("k", None),
         ("recall", 0),
-        ("recall", 1.0),
+        ("recall", 1.001),
         ("recall", float("nan")),
         ("list_size", 0),
         ("list_size", "long"),

@@ -17,9 +17,11 @@ import pytest
 
 from tests.serving.fakes import CommandedChannel, ExactIndex, backend_of, settle
 from velo.errors import CorruptIndexError
+from velo.options import limit_of
 from velo_serving.backend import Backend, ServedCollection
 from velo_serving.errors import ShardUnavailableError
 from velo_serving.gateway import GatewayLimits, create_app
+from velo_serving.gateway.bodies import parse_search
 from velo_serving.gateway.schemas import CollectionAnswer, ErrorAnswer, SearchAnswer
 from velo_serving.local_backend import LocalChannel
 from velo_serving.router import Router, RouterLimits
@@ -308,6 +310,32 @@ def test_bad_fields_are_refused_with_their_path(
         error = checked(await client.post("/v1/search", json=body), status)
         if path is not None:
             assert error["position"]["path"] == path, error
+
+    play(exact_backend(tmp_path), scene)
+
+
+@pytest.mark.parametrize("argument", ["k", "list_size", "limit", "group_size"])
+def test_both_ends_of_a_limit_are_taken_and_nothing_beyond(tmp_path: Path, argument: str) -> None:
+    """The schema has the limits of ``velo.h``, in JSON and in the query string."""
+    low, high = limit_of("group_hits" if argument == "group_size" else argument)
+    others: dict[str, Any] = {"limit": {"radius": 1.0}, "group_size": {"group_by": "parity", "k": 1}}
+    body = {"vector": VECTOR, **others.get(argument, {})}
+    own = GatewayLimits(k_max=1 << 25, hits_max=1 << 26)  # the service's bounds lie above
+
+    async def scene(client: httpx.AsyncClient) -> None:
+        for value in (low - 1, high + 1):
+            error = checked(await client.post("/v1/search", json=body | {argument: value}), 422)
+            assert (error["type"], error["argument"]) == ("InvalidArgumentError", argument)
+            assert error["position"]["path"] == argument
+            options = {name: one for name, one in body.items() if name != "vector"} | {argument: value}
+            response = await client.post(
+                "/v1/search", params=options, content=npy(np.zeros((1, 4), np.float32)), headers=NPY
+            )
+            assert checked(response, 422)["type"] == "InvalidArgumentError"
+        parse_search(JSON["Content-Type"], json.dumps(body | {argument: low}).encode(), [], dim=4, limits=own)
+        parse_search(
+            JSON["Content-Type"], json.dumps(body | {argument: high}).encode(), [], dim=4, limits=own
+        )
 
     play(exact_backend(tmp_path), scene)
 

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -36,8 +36,19 @@ from velo.folder.replace import folder_to_fill, os_failure
 from velo.formats.source import Source, chunk_rows, native_dtype, native_layout
 from velo.hints import hinted
 from velo.index import Index, open_index
-from velo.options import DTYPE_CODES, BuildOptions, folder_path, memory_bytes
-from velo.types import AnyArray, Memory, MetricName, PathLike, ProgressCallback
+from velo.options import (
+    DTYPE_CODES,
+    BuildKeywords,
+    BuildOptions,
+    build_options,
+    folder_path,
+    memory_bytes,
+    shows_build_options,
+)
+from velo.types import AnyArray, Memory, PathLike, ProgressCallback
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["STAGES", "Resumed", "Watch", "build", "build_shard", "overall"]
 
@@ -55,6 +66,7 @@ _POLL_SECONDS = 0.05
 
 
 @hinted
+@shows_build_options
 def build(
     path: PathLike,
     vectors: Any,
@@ -63,29 +75,17 @@ def build(
     ids: Any = None,
     ids_column: str | None = None,
     metadata: Any = None,
-    metric: MetricName = "l2",
     memory: Memory | None = None,
     build_memory: Memory | None = None,
-    search_memory: Memory | None = None,
-    memory_bits: int | None = None,
-    record_bits: int | None = None,
-    degree: int = 48,
-    build_list_size: int = 100,
-    alpha: float = 1.2,
-    links_kept: int | None = None,
-    page_links: bool | None = None,
-    threads: int | None = None,
-    seed: int = 0,
-    store_vectors: bool | None = None,
-    calibrate: bool = True,
     overwrite: bool = False,
     resume: bool = True,
     progress: ProgressCallback | None = None,
+    **options: Unpack[BuildKeywords],
 ) -> Index:
     """Build an index in a folder and open it.
 
     Vectors are read twice and never copied whole, so files and memmaps may be larger than memory. A build
-    that fails or is cancelled leaves nothing. One that was interrupted (Ctrl-C) or killed leaves its work;
+    that fails or is canceled leaves nothing. One that was interrupted (Ctrl-C) or killed leaves its work;
     the same call goes on where it was.
 
     Parameters
@@ -116,7 +116,7 @@ def build(
         stand at most 64 MiB that do not grow with the vectors, for up to 16 threads and a thousand
         dimensions, and what ids and metadata take.
     search_memory : int, float or str, optional
-        The budget that searches will have: it chooses the bits that are not given, the more in memory the
+        The budget that searches will have: it chooses the bits that you leave open, the more in memory the
         fewer reads, as long as links find room beside them.
     memory_bits, record_bits : int, optional
         Bits a dimension of the code kept in memory (1 to 6) and of its lower part on disk (0 to 8);
@@ -168,21 +168,7 @@ def build(
         :class:`CancelledError`.
     """
     check_order(path, vectors)
-    options = BuildOptions(
-        metric=metric,
-        search_memory=search_memory,
-        memory_bits=memory_bits,
-        record_bits=record_bits,
-        degree=degree,
-        build_list_size=build_list_size,
-        alpha=alpha,
-        links_kept=links_kept,
-        page_links=page_links,
-        threads=threads,
-        seed=seed,
-        store_vectors=store_vectors,
-        calibrate=calibrate,
-    )
+    chosen = build_options("build", options)
     source, ids, metadata = parts_of(
         vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata
     )
@@ -190,7 +176,7 @@ def build(
     build_shard(
         path,
         source,
-        options,
+        chosen,
         ids=ids,
         metadata=metadata,
         build_memory=build_memory,
@@ -198,7 +184,7 @@ def build(
         resume=resume,
         watch=None if progress is None else overall(progress, source.shape[0]),
     )
-    return open_index(path, memory=memory, threads=threads)
+    return open_index(path, memory=memory, threads=chosen.threads)
 
 
 def overall(progress: ProgressCallback, rows: int) -> Watch:
@@ -453,4 +439,4 @@ def _wait_whatever_comes(ended: threading.Event) -> None:
 
 def _tell(watch: Watch | None, stage: str, done: int, total: int) -> None:
     if watch is not None and watch(stage, done, total) is False:
-        raise CancelledError(f"the build was cancelled while it was at stage {stage!r}")
+        raise CancelledError(f"the build was canceled while it was at stage {stage!r}")

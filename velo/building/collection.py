@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from velo.building.build import Watch, build_shard, overall
 from velo.building.tables import check_order, parts_of
@@ -17,8 +17,18 @@ from velo.folder.metadata import given_metadata
 from velo.folder.replace import durable_file, folder_to_fill, os_failure, sync_folder
 from velo.formats.files import as_source
 from velo.hints import hinted
-from velo.options import BuildOptions, folder_path, whole_number
+from velo.options import (
+    BuildKeywords,
+    BuildOptions,
+    build_options,
+    folder_path,
+    in_range,
+    shows_build_options,
+)
 from velo.types import Memory, PathLike, ProgressCallback
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["COLLECTION_FILE", "build_collection", "build_shards", "row_ranges", "shard_name"]
 
@@ -40,6 +50,7 @@ def row_ranges(rows: int, shards: int) -> list[tuple[int, int]]:
 
 
 @hinted
+@shows_build_options
 def build_collection(
     path: PathLike,
     vectors: Any,
@@ -49,22 +60,10 @@ def build_collection(
     ids: Any = None,
     ids_column: str | None = None,
     metadata: Any = None,
-    metric: str = "l2",
     build_memory: Memory | None = None,
-    search_memory: Memory | None = None,
-    memory_bits: int | None = None,
-    record_bits: int | None = None,
-    degree: int = 48,
-    build_list_size: int = 100,
-    alpha: float = 1.2,
-    links_kept: int | None = None,
-    page_links: bool | None = None,
-    threads: int | None = None,
-    seed: int = 0,
-    store_vectors: bool | None = None,
-    calibrate: bool = True,
     overwrite: bool = False,
     progress: ProgressCallback | None = None,
+    **options: Unpack[BuildKeywords],
 ) -> Path:
     """Build a collection of shards in a folder, for :mod:`velo_serving`.
 
@@ -83,10 +82,12 @@ def build_collection(
         Of each shard's build; they run one after the other.
     search_memory : int, float or str, optional
         The budget that searches will have, of all shards together; see :func:`velo.build`.
-    metric, memory_bits, record_bits, degree, build_list_size, alpha, links_kept, page_links :
+    ids, metadata, overwrite, progress :
         As for :func:`velo.build`.
-    threads, seed, store_vectors, calibrate, overwrite, progress :
-        As for :func:`velo.build`.
+    **options
+        What else shapes an index, as for :func:`velo.build`: `metric`, `memory_bits`, `record_bits`,
+        `degree`, `build_list_size`, `alpha`, `links_kept`, `page_links`, `threads`, `seed`, `store_vectors`,
+        `calibrate`.
 
     Returns
     -------
@@ -94,21 +95,7 @@ def build_collection(
         The folder.
     """
     check_order(path, vectors)
-    options = BuildOptions(
-        metric=metric,
-        search_memory=search_memory,
-        memory_bits=memory_bits,
-        record_bits=record_bits,
-        degree=degree,
-        build_list_size=build_list_size,
-        alpha=alpha,
-        links_kept=links_kept,
-        page_links=page_links,
-        threads=threads,
-        seed=seed,
-        store_vectors=store_vectors,
-        calibrate=calibrate,
-    )
+    chosen = build_options("build_collection", options)
     source, ids, metadata = parts_of(
         vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata
     )
@@ -123,7 +110,7 @@ def build_collection(
     return build_shards(
         path,
         source,
-        options,
+        chosen,
         shards=shards,
         ids=ids,
         metadata=metadata,
@@ -149,7 +136,7 @@ def build_shards(
     source = as_source(vectors)
     total, dim = source.shape
     options = options.for_vectors(total, dim)
-    shards = whole_number(shards, "shards", 1, 99_999)
+    shards = in_range(shards, "shards")
     if shards > max(total, 1):
         raise InvalidArgumentError(f"{shards} shards cannot hold {total} vectors", argument="shards")
     column = None if ids is None else given_ids(ids, total)

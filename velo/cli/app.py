@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from velo import __version__
+from velo.cli.arguments import takes_build_options
 from velo.cli.output import reported
 
 __all__ = ["app", "main"]
@@ -27,9 +28,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 MemoryText = Annotated[
     str | None, typer.Option(help='Budget: "15%" of the float32 vectors, "2GiB", or bytes.', metavar="BUDGET")
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="Worker threads; all cores without it.")]
+Threads = Annotated[int | None, typer.Option(help="Worker threads; all cores without it.")]
 IoDevice = Annotated[str, typer.Option(help="auto, uring or threads.")]
-PlanChoice = Annotated[str, typer.Option(help="auto, links_in_memory or links_on_disk.")]
+PlanChoice = Annotated[str, typer.Option(help="How to open: auto, links_in_memory or links_on_disk.")]
 
 
 def _version(wanted: bool) -> None:
@@ -49,12 +50,12 @@ def root(
 
 @app.command()
 @reported
+@takes_build_options
 def build(
     vectors: Annotated[
         Path, typer.Argument(help="File of vectors (fbin, fvecs, npy, HDF5, Parquet, Arrow, …).")
     ],
     output: Annotated[Path, typer.Argument(help="Folder to make.", metavar="INDEX")],
-    metric: Annotated[str, typer.Option(help="l2, ip or cosine.")] = "l2",
     metadata: Annotated[Path | None, typer.Option(help="Parquet or Arrow file, one row a vector.")] = None,
     column: Annotated[str | None, typer.Option(help="Column or data set of the vectors.")] = None,
     ids_column: Annotated[
@@ -69,7 +70,7 @@ def build(
         typer.Option("--keep-columns", help="Other columns of that file are the metadata."),
     ] = False,
     shards: Annotated[
-        int | None, typer.Option(min=1, help="Make a collection of so many shards instead of one index.")
+        int | None, typer.Option(help="Make a collection of so many shards instead of one index.")
     ] = None,
     build_memory: Annotated[
         str | None,
@@ -79,45 +80,6 @@ def build(
             metavar="BUDGET",
         ),
     ] = None,
-    search_memory: Annotated[
-        str | None,
-        typer.Option(
-            help="Budget that searches will have; chooses the bits that are not given.", metavar="BUDGET"
-        ),
-    ] = None,
-    memory_bits: Annotated[
-        int | None, typer.Option(help="Bits a dimension in memory, 1 to 6; usually 4.")
-    ] = None,
-    record_bits: Annotated[
-        int | None, typer.Option(help="Further bits a dimension on disk, 0 to 8; usually 10 in all.")
-    ] = None,
-    degree: Annotated[int, typer.Option(help="Links of a vertex.")] = 48,
-    build_list_size: Annotated[int, typer.Option(help="Candidates kept while a vertex is linked.")] = 100,
-    alpha: Annotated[float, typer.Option(help="Pruning; above 1 keeps longer links.")] = 1.2,
-    links_kept: Annotated[
-        int | None,
-        typer.Option(help="Links a vertex that can be kept in memory; 32, or the degree if that is less."),
-    ] = None,
-    page_links: Annotated[
-        bool | None,
-        typer.Option(
-            "--page-links/--no-page-links",
-            help="Links in pages, too, for less memory than links take; "
-            "else unless --search-memory has room for them.",
-        ),
-    ] = None,
-    threads: Threads = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    store_vectors: Annotated[
-        bool | None,
-        typer.Option(
-            "--store-vectors/--no-store-vectors",
-            help="Keep the vectors themselves, for exact distances; else only where codes miss a recall.",
-        ),
-    ] = None,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate/--no-calibrate", help="Measure which list each recall takes.")
-    ] = True,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an index once the new one is complete.")
     ] = False,
@@ -125,6 +87,7 @@ def build(
         bool, typer.Option("--resume/--restart", help="Go on where a killed build of the same input was.")
     ] = True,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Build an index, or a collection of shards, from a file of vectors."""
     from velo.cli.build import run
@@ -132,28 +95,16 @@ def build(
     run(
         vectors,
         output,
-        metric=metric,
         metadata=metadata,
         column=column,
         ids_column=ids_column,
         keep_columns=keep_columns,
         shards=shards,
         build_memory=build_memory,
-        search_memory=search_memory,
-        memory_bits=memory_bits,
-        record_bits=record_bits,
-        degree=degree,
-        build_list_size=build_list_size,
-        alpha=alpha,
-        links_kept=links_kept,
-        page_links=page_links,
-        threads=threads,
-        seed=seed,
-        store_vectors=store_vectors,
-        calibrate=calibrate,
         overwrite=overwrite,
         resume=resume,
         as_json=as_json,
+        options=options,
     )
 
 
@@ -181,11 +132,11 @@ def search(
     group_by: Annotated[
         str | None, typer.Option(help="Column: the nearest k groups of rows with equal values.")
     ] = None,
-    group_size: Annotated[int, typer.Option(min=1, help="Rows of a group.")] = 1,
+    group_size: Annotated[int, typer.Option(help="Rows of a group.")] = 1,
     radius: Annotated[
         float | None, typer.Option(help="All within this distance, instead of the nearest k.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Hits of a query within the radius, at most.")] = 10_000,
+    limit: Annotated[int, typer.Option(help="Hits of a query within the radius, at most.")] = 10_000,
     truth: Annotated[Path | None, typer.Option(help="Exact neighbors, to measure recall.")] = None,
     recall: Annotated[float | None, typer.Option(help="Recall to aim for, between 0 and 1.")] = None,
     list_size: Annotated[int | None, typer.Option(help="Candidates kept while searching.")] = None,
@@ -248,25 +199,22 @@ def info(
     index: IndexPath,
     memory: MemoryText = None,
     io: IoDevice = "auto",
-    plan: Annotated[
-        str | None,
-        typer.Option("--open-plan", help="Plan to open with: auto, links_in_memory or links_on_disk."),
-    ] = None,
+    plan: PlanChoice = "auto",
     budgets: Annotated[
-        bool, typer.Option("--plan", help="Show what each budget would buy, and what another 5 % would.")
+        bool, typer.Option("--budgets", help="Show what each budget would buy, and what another 5 % would.")
     ] = False,
-    recall: Annotated[float, typer.Option(help="With --plan: the recall to plan for.")] = 0.95,
-    k: Annotated[int, typer.Option("-k", "--k", help="With --plan: neighbors to plan for.")] = 10,
+    recall: Annotated[float, typer.Option(help="With --budgets: the recall of the searches.")] = 0.95,
+    k: Annotated[int, typer.Option("-k", "--k", help="With --budgets: their neighbors.")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Print what an index is, what it costs and how memory would be divided."""
+    from velo.cli.budgets import show as show_budgets
     from velo.cli.inspection import info as show_info
-    from velo.cli.plan import show as show_plan
 
     if budgets:
-        show_plan(index, memory=memory, recall=recall, k=k, as_json=as_json)
+        show_budgets(index, memory=memory, recall=recall, k=k, as_json=as_json)
         return
-    show_info(index, memory=memory, io=io, plan=plan or "auto", as_json=as_json)
+    show_info(index, memory=memory, io=io, plan=plan, as_json=as_json)
 
 
 @app.command()

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,10 @@ def run(
     overwrite: bool,
     resume: bool,
     as_json: bool,
-    **given: Any,
+    options: Mapping[str, Any],
 ) -> None:
     """Build from a file and tell what came of it."""
-    options = BuildOptions(**given)
+    chosen = BuildOptions(**options)
     if keep_columns and metadata is not None:
         raise InvalidArgumentError("--keep-columns and --metadata do not go together", argument="metadata")
     with warnings.catch_warnings(record=True) as heard:
@@ -53,7 +54,7 @@ def run(
             build_shard(
                 output,
                 source,
-                options,
+                chosen,
                 ids=ids,
                 metadata=table,
                 build_memory=build_memory,
@@ -73,7 +74,7 @@ def run(
             build_shards(
                 output,
                 source,
-                options,
+                chosen,
                 shards=shards,
                 ids=ids,
                 metadata=table,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from velo.errors import InvalidArgumentError, MissingDependencyError
+from velo.options import in_range
 
 __all__ = ["run"]
 
@@ -30,6 +31,10 @@ def run(
         raise InvalidArgumentError("--ray-address and --pin go with --ray", argument="ray")
     if ray and processes:
         raise InvalidArgumentError("give one of --ray and --processes", argument="processes")
+    if (
+        options["threads"] is not None
+    ):  # here, for a shard that cannot be opened is served as one that is down
+        in_range(options["threads"], "threads")
     needed = ["velo_serving.serve"] + (["velo_serving.ray_actors"] if ray else [])
     try:
         # By name: the core package neither needs nor knows the serving one.

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from velo.cli.budgets import costs_text
 from velo.cli.output import console, emit_json, size_text, table
-from velo.cli.plan import costs_text
 from velo.formats import open_vectors
 from velo.planning.tune import DEGREES, Proposal, TunedCandidate, tune
 

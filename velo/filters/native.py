@@ -86,7 +86,7 @@ class NativeFilter:
         return info
 
     def estimate(self) -> float:
-        """The expected share of rows that pass, 0 to 1: what a search plans with."""
+        """The expected share of rows that pass, 0 to 1: what a search reckons with."""
         return float(self._info().expected_share)
 
     def is_exact(self) -> bool:

@@ -1,4 +1,4 @@
-"""What each budget would buy: the plan that an open would choose, and what searches would then be like.
+"""What each budget would buy: how an open would then divide it, and what searches would be like.
 
 Counts (reads, rounds, estimates) come from the calibration of the index; times from this machine: reads of
 its own ``pages.bin``, and searches that differ in the number of estimates and of reads.
@@ -22,9 +22,9 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo.errors import BudgetTooSmallError
+from velo.errors import BudgetTooSmallError, InvalidArgumentError
 from velo.index import Index, open_index
-from velo.options import PLAN_CODES, OpenTuning, fill_search, memory_bytes
+from velo.options import LINKS_STEPS, PLAN_CODES, OpenTuning, fill_search, memory_bytes
 from velo.types import AnyArray, Memory, PathLike
 
 __all__ = [
@@ -292,9 +292,9 @@ def plans(
     memory : int, float or str, optional
         A further budget for the table.
     recall, k : float, int
-        The searches to plan for.
+        Of the searches.
     threads : int, optional
-        Workers to plan for; all cores without it.
+        Workers of the searches; all cores without it.
     costs : Costs, optional
         Measured before; measured now without it.
 
@@ -317,15 +317,20 @@ def plans(
         budgets = {int(share * whole) for share in SHARES}
         if memory is not None:
             budgets.add(memory_bytes(memory, index.n, index.dim))
-        return [_planned(index, budget, whole, recall, k, known) for budget in sorted(budgets)]
+        return [_with_next(index, budget, whole, recall, k, known) for budget in sorted(budgets)]
 
 
 def open_to_measure(path: PathLike, threads: int | None = None) -> Index:
     """The index with few links in memory: most of a long search is estimates then, and little is loaded."""
-    return open_index(path, threads=threads, tuning=OpenTuning(links_kept=8))
+    try:
+        return open_index(path, threads=threads, tuning=OpenTuning(links_kept=LINKS_STEPS[-1]))
+    except InvalidArgumentError as error:
+        if error.argument != "links_kept":
+            raise
+        return open_index(path, threads=threads)  # it has fewer
 
 
-def _planned(index: Index, budget: int, whole: int, recall: float, k: int, costs: Costs) -> PlannedBudget:
+def _with_next(index: Index, budget: int, whole: int, recall: float, k: int, costs: Costs) -> PlannedBudget:
     one = _bought(index, budget, whole, recall, k, costs)
     if one.reads is None:
         return one
@@ -337,18 +342,20 @@ def _planned(index: Index, budget: int, whole: int, recall: float, k: int, costs
 def _bought(index: Index, budget: int, whole: int, recall: float, k: int, costs: Costs) -> PlannedBudget:
     options = _native.new("velo_search_options")
     fill_search(options, k, recall, None, None, None)
-    plan, expected = _native.new("velo_memory_plan"), _native.new("velo_expectation")
+    split, expected = _native.new("velo_memory_plan"), _native.new("velo_expectation")
     share = budget / whole
     try:
         with index._gate:
-            _native.check(_native.lib.velo_plan_for(index._handle, budget, options, plan, expected), "memory")
+            _native.check(
+                _native.lib.velo_plan_for(index._handle, budget, options, split, expected), "memory"
+            )
     except BudgetTooSmallError as error:
         return PlannedBudget(share, budget, needed_bytes=error.needed_bytes)
-    parts = {name: int(getattr(plan, f"{name}_bytes")) for name in ("codes", "links", "cache", "pages")}
+    parts = {name: int(getattr(split, f"{name}_bytes")) for name in ("codes", "links", "cache", "pages")}
     shape: dict[str, Any] = {
-        "plan": _PLANS[plan.plan],
+        "plan": _PLANS[split.plan],
         "memory_bits": index.info()["memory_bits"],
-        "links_kept": int(plan.links_kept),
+        "links_kept": int(split.links_kept),
         "memory_bytes": parts,
         "list_size": int(expected.list_size),
     }

@@ -112,7 +112,9 @@ class Sample:
                 built, page_links = index.info()["links_built"], index.info()["page_links"]
                 index.close()
         if not page_links:  # whoever asked sees that it takes too much
-            return open_index(folder, threads=threads, tuning=OpenTuning(links_kept=LINKS_STEPS[-1]))
+            return open_index(
+                folder, threads=threads, tuning=OpenTuning(links_kept=min(LINKS_STEPS[-1], built or 1))
+            )
         return open_index(folder, threads=threads, plan="links_on_disk")
 
     def resident_bytes(self, index: Index) -> float:

@@ -42,6 +42,7 @@ from velo.options import (
     bits_within,
     codes_bytes_least,
     fill_search,
+    in_range,
     links_fit,
     memory_bytes,
     whole_number,
@@ -335,7 +336,7 @@ def tune(
         )
     sample = whole_number(sample, "sample", _SAMPLE_LEAST, _SAMPLE_MOST)
     try:
-        tried = sorted({whole_number(degree, "degrees", 4, 128) for degree in degrees})
+        tried = sorted({in_range(degree, "degrees", "degree") for degree in degrees})
     except TypeError:
         tried = []
     if not tried:
@@ -437,7 +438,7 @@ class _Steps:
     def go_on(self) -> None:
         """It goes on, unless who watches ends it."""
         if self.again() is False:
-            raise CancelledError(f"tuning was cancelled at {self._name!r}")
+            raise CancelledError(f"tuning was canceled at {self._name!r}")
 
     def again(self) -> bool | None:
         """What who watches says to its going on."""

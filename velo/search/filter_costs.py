@@ -32,28 +32,28 @@ def filter_plan_of(index: Any, request: Request, asked: str) -> FilterPlan | Non
     """
     if not request.filters or request.filters[0] is None:
         return None
-    told = _native.new("velo_filter_plan_info")
-    status = _native.lib.velo_filter_plan(index, request.filters[0].handle, request.options, told)
+    info = _native.new("velo_filter_plan_info")
+    status = _native.lib.velo_filter_plan(index, request.filters[0].handle, request.options, info)
     _native.check(status, "filter")
-    costs = {name: _cost(getattr(told, name)) for name in ("scan", "gate", "late")}
-    chosen = _NAMES[told.plan]
+    costs = {name: _cost(getattr(info, name)) for name in ("scan", "gate", "late")}
+    chosen = _NAMES[info.plan]
     return FilterPlan(
         chosen=chosen,
-        reason=_reason(chosen, asked, float(told.matches), costs),
-        matches=float(told.matches),
-        matches_exact=bool(told.matches_exact),
+        reason=_reason(chosen, asked, float(info.matches), costs),
+        matches=float(info.matches),
+        matches_exact=bool(info.matches_exact),
         costs=costs,
-        gate_needs_bytes=int(told.gate_needs_bytes),
+        gate_needs_bytes=int(info.gate_needs_bytes),
     )
 
 
-def _cost(told: Any) -> FilterCost:
+def _cost(cost: Any) -> FilterCost:
     return FilterCost(
-        possible=bool(told.possible),
-        reads=float(told.reads),
-        estimates=float(told.estimates),
-        expanded=float(told.expanded),
-        cost_us=float(told.us),
+        possible=bool(cost.possible),
+        reads=float(cost.reads),
+        estimates=float(cost.estimates),
+        expanded=float(cost.expanded),
+        cost_us=float(cost.us),
     )
 
 

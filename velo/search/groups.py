@@ -18,7 +18,7 @@ import pyarrow as pa
 from velo.errors import InvalidArgumentError, UnknownColumnError
 from velo.filters.columns import FilterColumn
 from velo.filters.tree import And, Compare, Expr, IsIn, IsNull, Not
-from velo.options import whole_number
+from velo.options import in_range, limit_of
 from velo.search.request import Request
 from velo.search.script import Found, Round, Script, Totals, blocks
 from velo.types import AnyArray
@@ -28,7 +28,6 @@ __all__ = ["ROUNDS_MAX", "Groups", "check_groups", "group_script"]
 #: Searches for groups that a query may take; each brings at least one new group, where there is one.
 ROUNDS_MAX: Final = 16
 _KINDS: Final = ("bool", "int", "string", "date", "timestamp")
-_HITS_MAX: Final = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -74,10 +73,11 @@ def check_groups(group_by: Any, group_size: Any, k: Any, columns: dict[str, Filt
     if not isinstance(group_by, str):
         kind = type(group_by).__name__
         raise InvalidArgumentError(f"group_by is the name of a column, not a {kind}", argument="group_by")
-    size = whole_number(group_size, "group_size", 1, _HITS_MAX)
-    if whole_number(k, "k", 1, _HITS_MAX) * (size + 1) > _HITS_MAX:
+    size = in_range(group_size, "group_size", "group_hits")
+    if in_range(k, "k") * (size + 1) > limit_of("group_hits").high:
         raise InvalidArgumentError(
-            f"{k} groups of {size} are more than {_HITS_MAX} hits a query", argument="group_size"
+            f"{k} groups of {size} are more than {limit_of('group_hits').high} hits a query",
+            argument="group_size",
         )
     column = columns.get(group_by)
     if column is None:
@@ -154,7 +154,7 @@ def group_script(
         open_rows = [row for row in open_rows if len(found[row]) < k and not exhausted[row]]
         if not open_rows:
             break
-        hits = min(2 * hits, _HITS_MAX) if number else hits
+        hits = min(2 * hits, limit_of("group_hits").high) if number else hits
 
     chosen = [sorted(groups.values(), key=lambda group: group.best(1)[0])[:k] for groups in found]
     thin = [

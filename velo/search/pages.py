@@ -1,6 +1,6 @@
 """More neighbors than one search of the library brings: pages of them, each without those that are known.
 
-The library holds ``K_OF_ONE_SEARCH`` results a query, in memory that it allocates when an index is opened.
+The library holds ``VELO_K_MAX`` results a query, in memory that it allocates when an index is opened.
 What is asked beyond that comes in further searches: each leaves out the rows that are known and looks at the
 codes of all others. They allocate a bit for every row of the index, and the answer, which ordinary searches
 do not.
@@ -13,17 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from velo.options import whole_number
+from velo.options import in_range, k_of_one_search
 from velo.search.request import Request
 from velo.search.script import Answer, Found, Round, Script, Totals, blocks
 from velo.types import AnyArray
 
-__all__ = ["HITS_MAX", "K_OF_ONE_SEARCH", "Exclude", "in_pages", "page_of", "page_script"]
+__all__ = ["Exclude", "in_pages", "page_of", "page_script"]
 
-#: Neighbors that one search of the library brings.
-K_OF_ONE_SEARCH: Final = 4096
-#: Neighbors of a query at most, over all its pages.
-HITS_MAX: Final = 1 << 24
 #: Queries whose known rows are held at a time take so many bytes, or are one.
 _KNOWN_BYTES: Final = 1 << 26
 
@@ -47,7 +43,7 @@ def page_script(queries: AnyArray, k: Any, row_count: int, filters: Sequence[Any
         Of the index: no query has more hits.
     filters : sequence of length nq
     """
-    wanted = whole_number(k, "k", 1, HITS_MAX)
+    wanted = in_range(k, "k")
     count = len(queries)
     totals = Totals(count)
     vertices = np.full((count, wanted), -1, np.int64)
@@ -69,7 +65,7 @@ def in_pages(script: Script[Answer], row_count: int, exclude: Exclude) -> Script
         step = next(script)
         while True:
             found: Found | Request
-            if step.k <= K_OF_ONE_SEARCH:
+            if step.k <= k_of_one_search():
                 found = yield step
             else:
                 found = yield from _pages(step, row_count, exclude)
@@ -93,7 +89,7 @@ def _pages(step: Round, row_count: int, exclude: Exclude) -> Generator[Round, Fo
         open_rows = rows
         while open_rows:
             # The last page may be shorter; all queries of a search ask for as many.
-            k = min(K_OF_ONE_SEARCH, step.k - int(counts[open_rows].min()))
+            k = min(k_of_one_search(), step.k - int(counts[open_rows].min()))
             filters = [
                 step.filters[row] if first else exclude(step.filters[row], known[row - start])
                 for row in open_rows

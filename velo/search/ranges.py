@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from velo.errors import InvalidArgumentError
-from velo.options import whole_number
-from velo.search.pages import HITS_MAX, K_OF_ONE_SEARCH, Exclude, page_of
+from velo.options import in_range, k_of_one_search
+from velo.search.pages import Exclude, page_of
 from velo.search.request import Request
 from velo.search.script import Found, Round, Script, Totals, blocks
 from velo.types import AnyArray
@@ -46,7 +46,7 @@ def check_radius(radius: Any, limit: Any) -> tuple[float, int]:
         bad = True
     if bad:
         raise InvalidArgumentError(f"radius must be a distance, not {radius!r}", argument="radius")
-    return float(radius), whole_number(limit, "limit", 1, HITS_MAX)
+    return float(radius), in_range(limit, "limit")
 
 
 def range_script(
@@ -89,9 +89,9 @@ def range_script(
                 else:
                     further.append(row)  # all of them lie within: more may
         open_rows = further
-        if k == K_OF_ONE_SEARCH:
+        if k == k_of_one_search():
             break
-        k = min(k * _GROWTH, most, K_OF_ONE_SEARCH)
+        k = min(k * _GROWTH, most, k_of_one_search())
     for row in open_rows:
         pages = [(vertices[row], distances[row])]
         known = np.zeros(row_count, bool)
@@ -99,7 +99,7 @@ def range_script(
         inside = k
         while inside == k and had < most:
             known[pages[-1][0]] = True
-            k = min(K_OF_ONE_SEARCH, most - had)
+            k = min(k_of_one_search(), most - had)
             request = yield page_of(queries[[row]], k, [filters[row]], known, exclude)
             totals.add([row], request)
             inside = _inside(request, 0, radius)
@@ -111,7 +111,7 @@ def range_script(
         order = np.argsort(found, kind="stable")
         vertices[row] = np.concatenate([part for part, _ in pages])[order]
         distances[row] = found[order]
-        k = K_OF_ONE_SEARCH
+        k = k_of_one_search()
     return Ranges(vertices, distances, limited, totals.stats)
 
 

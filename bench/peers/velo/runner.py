@@ -51,20 +51,20 @@ class Velo(System):
         if labels := options.pop("metadata", None):
             options["metadata"] = pq.read_table(labels).slice(0, len(base))
         metadata, budget = options.pop("metadata", None), options.pop("build_memory", None)
-        chosen = BuildOptions(threads=self.threads, **options)
-        build_shard(self.path, as_source(base), chosen, metadata=metadata, build_memory=budget)
+        build_options = BuildOptions(threads=self.threads, **options)
+        build_shard(self.path, as_source(base), build_options, metadata=metadata, build_memory=budget)
 
     def open(self) -> None:
         """The settings of the first point say how; see `set_point`."""
 
     def set_point(self, point: dict[str, Any]) -> None:
         """Open anew where the settings ask for it, and where a cache holds what another point has read."""
-        asked = {name: point[name] for name in ("memory", "io", "plan")}
-        asked["tuning"] = velo.OpenTuning(**point.get("open_tuning", {}))
+        how = {name: point[name] for name in ("memory", "io", "plan")}
+        how["tuning"] = velo.OpenTuning(**point.get("open_tuning", {}))
         without = point.get("ablations")
         if (
             self.index is None
-            or (asked, without) != self.opened
+            or (how, without) != self.opened
             or self.index.info()["memory_bytes"]["cache"] > 0
         ):
             if self.index is not None:
@@ -73,8 +73,8 @@ class Velo(System):
                 gc.collect()
             if without is not None:
                 ablations.apply(without)
-            self.index = velo.open(self.path, threads=self.threads, **asked)
-            self.opened = asked, without
+            self.index = velo.open(self.path, threads=self.threads, **how)
+            self.opened = how, without
         self.asked = {name: point[name] for name in ASKED if name in point}
         self.asked["tuning"] = velo.SearchTuning(sigma=point.get("sigma"), **point.get("search_tuning", {}))
 

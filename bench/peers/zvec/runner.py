@@ -69,8 +69,8 @@ class Zvec(System):
         self.parameter = zvec.DiskAnnQueryParam(list_size=point["list_size"])
 
     def search_one(self, query: np.ndarray) -> Any:
-        asked = zvec.Query(field_name="vector", vector=query, param=self.parameter)
-        return self.collection.query(asked, topk=self.k, output_fields=[])
+        one = zvec.Query(field_name="vector", vector=query, param=self.parameter)
+        return self.collection.query(one, topk=self.k, output_fields=[])
 
     def search_batch(self, queries: np.ndarray) -> Any:
         return list(self.pool.map(self.search_one, queries))
@@ -78,8 +78,8 @@ class Zvec(System):
     def ids(self, answer: Any) -> np.ndarray:
         ids = np.full((len(answer), self.k), -1, dtype=np.int64)
         for row, documents in zip(ids, answer, strict=True):
-            found = [int(document.id) for document in documents]
-            row[: len(found)] = found
+            own = [int(document.id) for document in documents]
+            row[: len(own)] = own
         return ids
 
     def facts(self) -> dict[str, Any]:

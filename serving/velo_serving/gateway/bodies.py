@@ -218,9 +218,11 @@ def _request(
         k = options.limit or max(1, min(limits.k_max, limits.hits_max // count))
     group_size = options.group_size or 1
     if k * group_size > limits.k_max:
-        asked = f"{k}" if group_size == 1 else f"{k} groups of {group_size}"
+        request_text = f"{k}" if group_size == 1 else f"{k} groups of {group_size}"
         raise RequestError(
-            f"{name}: {asked} is above the limit of {limits.k_max}", argument=name, place={"path": name}
+            f"{name}: {request_text} is above the limit of {limits.k_max}",
+            argument=name,
+            place={"path": name},
         )
     if count * k * group_size > limits.hits_max:
         raise BodyTooLargeError(
@@ -397,7 +399,7 @@ def choose_encoder(
     NotAcceptableError
     """
     encoders: Mapping[str, Encoder] = {JSON: _to_json, NPZ: _to_npz, ARROW: _to_arrow}
-    wanted: list[tuple[float, int, str]] = []
+    preferences: list[tuple[float, int, str]] = []
     for place, part in enumerate((accept or "*/*").split(",")):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
         quality = 1.0
@@ -408,8 +410,8 @@ def choose_encoder(
                 except ValueError:
                     quality = 0.0
         if quality > 0:
-            wanted.append((-quality, place, name))
-    for _, _, name in sorted(wanted):
+            preferences.append((-quality, place, name))
+    for _, _, name in sorted(preferences):
         media_type = JSON if name in ("*/*", "application/*") else name
         if media_type == NPZ and with_metadata:
             raise NotAcceptableError(f"metadata travels as {JSON} or {ARROW}, not as {NPZ}")
@@ -483,14 +485,14 @@ def _to_arrow(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
     """Write one row a hit: query, rank, id, distance, metadata; the rest of the answer is in the schema."""
     hits = answer.hits
     query_count, k = hits.ids.shape
-    kept = np.arange(k)[None, :] < hits.counts[:, None]
-    places = np.argwhere(kept)
-    ids = hits.ids[kept]
+    real = np.arange(k)[None, :] < hits.counts[:, None]
+    places = np.argwhere(real)
+    ids = hits.ids[real]
     columns: dict[str, Any] = {
         "query": pa.array(places[:, 0].astype(np.int32)),
         "rank": pa.array(places[:, 1].astype(np.int32)),
         "id": pa.array(ids.tolist(), pa.string()) if hits.ids.dtype == object else pa.array(ids, pa.int64()),
-        "distance": pa.array(hits.distances[kept], pa.float32()),
+        "distance": pa.array(hits.distances[real], pa.float32()),
     }
     if hits.groups is not None:
         each = [
@@ -503,10 +505,10 @@ def _to_arrow(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
         columns["value"] = pa.array([value for _, value in each])
     table = pa.table(columns)
     if hits.metadata is not None:
-        found = pa.Table.from_pylist([dict(row) for rows in hits.metadata for row in rows])
-        for name in found.column_names:
-            shown = name if name not in columns else f"metadata.{name}"
-            table = table.append_column(shown, found.column(name))
+        extra = pa.Table.from_pylist([dict(row) for rows in hits.metadata for row in rows])
+        for name in extra.column_names:
+            label = name if name not in columns else f"metadata.{name}"
+            table = table.append_column(label, extra.column(name))
     status = _status(answer, took_ms) | {
         "query_count": query_count,
         "k": k,

@@ -63,9 +63,9 @@ def render_docs(document: Mapping[str, Any]) -> str:
         parts += [_operation(path, method, operation) for method, operation in methods.items()]
     parts.append("<h2>Schemas</h2>")
     for name, schema in sorted(document.get("components", {}).get("schemas", {}).items()):
-        shown = escape(json.dumps(schema, indent=1))
+        text = escape(json.dumps(schema, indent=1))
         parts.append(
-            f"<details id='{escape(name)}'><summary>{escape(name)}</summary><pre>{shown}</pre></details>"
+            f"<details id='{escape(name)}'><summary>{escape(name)}</summary><pre>{text}</pre></details>"
         )
     parts.append(f"<script>{_SCRIPT}</script></body></html>")
     return "".join(parts)

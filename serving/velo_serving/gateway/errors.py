@@ -90,11 +90,11 @@ def filter_place(message: str, path: str) -> dict[str, Any] | None:
 
     ``filter at $.year.$gte: …`` lies at ``.year.$gte`` below `path`; SQL text has a line and a column.
     """
-    found = re.search(r"filter at \$(\S*): ", message)
-    if found is not None:
-        return {"path": f"{path}{found[1]}"}
-    found = re.search(r"filter at line (\d+), character (\d+)\S*: ", message)
-    return None if found is None else {"path": path, "line": int(found[1]), "column": int(found[2])}
+    match = re.search(r"filter at \$(\S*): ", message)
+    if match is not None:
+        return {"path": f"{path}{match[1]}"}
+    match = re.search(r"filter at line (\d+), character (\d+)\S*: ", message)
+    return None if match is None else {"path": path, "line": int(match[1]), "column": int(match[2])}
 
 
 def error_response(error: BaseException) -> Response:

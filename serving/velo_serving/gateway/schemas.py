@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from velo.errors import FilterError
 from velo.filters import from_dict, from_sql
+from velo.options import limit_of
 from velo_serving.gateway.errors import RequestError, filter_place
 from velo_serving.types import FilterForm
 
@@ -30,6 +31,22 @@ __all__ = [
 
 #: A filter in the dict form, or SQL text.
 FilterJson = dict[str, Any] | str
+
+
+def _within(argument: str, description: str) -> Any:
+    """A field with the limits that the library has for this argument."""
+    low, high = limit_of(argument)
+    return Field(ge=low, le=high, description=description)
+
+
+NeighborCount = Annotated[int, _within("k", "How many neighbors of each query.")]
+ListSize = Annotated[int | None, _within("list_size", "Length of the candidate list.")]
+GroupSize = Annotated[int | None, _within("group_hits", "Rows of a group; default 1.")]
+HitLimit = Annotated[int | None, _within("limit", "Hits of a query within the radius, at most.")]
+Recall = Annotated[
+    float | None, Field(gt=0, le=1, description="Aim for this recall; 1 reads every stored vector.")
+]
+Timeout = Annotated[float | None, Field(gt=0, description="Deadline of this request.")]
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -56,7 +73,7 @@ class SearchBody(BaseModel):
     vectors: Annotated[
         list[list[float]] | None, Field(description="Several queries, all of the same length.")
     ] = None
-    k: Annotated[int, Field(ge=1, description="How many neighbors of each query.")] = 10
+    k: NeighborCount = 10
     filter: Annotated[
         FilterJson | None, Field(description="Restricts every query: a dict of conditions, or SQL text.")
     ] = None
@@ -64,24 +81,18 @@ class SearchBody(BaseModel):
         list[FilterJson | None] | None,
         Field(description="A filter for each query, in their order; null for none."),
     ] = None
-    recall: Annotated[
-        float | None, Field(gt=0, le=1, description="Aim for this recall; 1 reads every stored vector.")
-    ] = None
-    list_size: Annotated[int | None, Field(ge=1, le=1 << 20, description="Length of the candidate list.")] = (
-        None
-    )
+    recall: Recall = None
+    list_size: ListSize = None
     return_metadata: Annotated[list[str] | None, Field(description="Columns to bring with the hits.")] = None
     group_by: Annotated[
         str | None, Field(description="Column: answer with the nearest k groups of rows with equal values.")
     ] = None
-    group_size: Annotated[int | None, Field(ge=1, description="Rows of a group; default 1.")] = None
+    group_size: GroupSize = None
     radius: Annotated[
         float | None, Field(description="Answer with all within this distance, instead of the nearest k.")
     ] = None
-    limit: Annotated[int | None, Field(ge=1, description="Hits of a query within the radius, at most.")] = (
-        None
-    )
-    timeout_ms: Annotated[float | None, Field(gt=0, description="Deadline of this request.")] = None
+    limit: HitLimit = None
+    timeout_ms: Timeout = None
     allow_partial: Annotated[
         bool, Field(description="If false, an answer without some shard is an error.")
     ] = True
@@ -104,18 +115,18 @@ class QueryOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    k: Annotated[int, Field(ge=1)] = 10
+    k: NeighborCount = 10
     filter: Annotated[
         FilterJson | None, Field(description="A filter: JSON where it begins with a brace, else SQL.")
     ] = None
-    recall: Annotated[float | None, Field(gt=0, le=1)] = None
-    list_size: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
+    recall: Recall = None
+    list_size: ListSize = None
     return_metadata: list[str] | None = None
     group_by: str | None = None
-    group_size: Annotated[int | None, Field(ge=1)] = None
+    group_size: GroupSize = None
     radius: float | None = None
-    limit: Annotated[int | None, Field(ge=1)] = None
-    timeout_ms: Annotated[float | None, Field(gt=0)] = None
+    limit: HitLimit = None
+    timeout_ms: Timeout = None
     allow_partial: bool = True
 
     @model_validator(mode="after")
@@ -126,31 +137,31 @@ class QueryOptions(BaseModel):
     @classmethod
     def of(cls, pairs: list[tuple[str, str]]) -> QueryOptions:
         """Read a query string; ``return_metadata`` may repeat or hold commas, ``filter`` is JSON or SQL."""
-        given: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, value in pairs:
             if name == "return_metadata":
-                given.setdefault(name, []).extend(part for part in value.split(",") if part)
-            elif name in given:
+                fields.setdefault(name, []).extend(part for part in value.split(",") if part)
+            elif name in fields:
                 raise RequestError(f"{name} is given twice", argument=name, place={"path": name})
             elif name == "filter":
-                given[name] = _filter_text(value)
+                fields[name] = _filter_text(value)
             else:
-                given[name] = value
+                fields[name] = value
         try:
-            return cls.model_validate(given)
+            return cls.model_validate(fields)
         except ValidationError as error:
             raise refusal(error, b"") from None
 
 
-def _check_kinds(given: SearchBody | QueryOptions) -> None:
+def _check_kinds(body: SearchBody | QueryOptions) -> None:
     """Nearest neighbors, groups, or all within a radius: fields of one kind alone."""
-    if given.radius is not None and given.group_by is not None:
+    if body.radius is not None and body.group_by is not None:
         raise ValueError("give one of 'radius' and 'group_by'")
-    if given.radius is not None and "k" in given.model_fields_set:
+    if body.radius is not None and "k" in body.model_fields_set:
         raise ValueError("'radius' goes with 'limit', not with 'k'")
-    if given.radius is None and given.limit is not None:
+    if body.radius is None and body.limit is not None:
         raise ValueError("'limit' goes with 'radius'")
-    if given.group_by is None and given.group_size is not None:
+    if body.group_by is None and body.group_size is not None:
         raise ValueError("'group_size' goes with 'group_by'")
 
 
@@ -172,19 +183,27 @@ def _filter_text(text: str) -> Any:
         ) from None
 
 
+#: The class that a client raises for what pydantic calls so.
+_KINDS = {
+    "finite_number": "NotFiniteError",
+    "greater_than_equal": "InvalidArgumentError",
+    "less_than_equal": "InvalidArgumentError",
+}
+
+
 def refusal(error: ValidationError, body: bytes) -> RequestError:
     """Turn what pydantic found into one error with its position: 400 where the body is no JSON, else 422."""
     faults = error.errors(include_url=False, include_input=False)
     first = faults[0]
     if first["type"] == "json_invalid":
-        told = str(first.get("ctx", {}).get("error", first["msg"]))
-        found = re.search(r"^(.*?) at line (\d+) column (\d+)$", told)
-        if found is None:
-            return RequestError(f"the body is not JSON: {told}", status=400, kind="MalformedBodyError")
-        line, column = int(found[2]), int(found[3])
+        fault_text = str(first.get("ctx", {}).get("error", first["msg"]))
+        match = re.search(r"^(.*?) at line (\d+) column (\d+)$", fault_text)
+        if match is None:
+            return RequestError(f"the body is not JSON: {fault_text}", status=400, kind="MalformedBodyError")
+        line, column = int(match[2]), int(match[3])
         before = sum(len(text) for text in body.splitlines(keepends=True)[: line - 1])
         return RequestError(
-            f"the body is not JSON: {told}",
+            f"the body is not JSON: {fault_text}",
             status=400,
             place={"line": line, "column": column, "byte": before + max(column - 1, 0)},
             kind="MalformedBodyError",
@@ -196,7 +215,7 @@ def refusal(error: ValidationError, body: bytes) -> RequestError:
         argument=str(first["loc"][0]) if first["loc"] else None,
         place={"path": path} if path else None,
         details=[{"path": _path(fault["loc"]), "message": fault["msg"]} for fault in faults[1:10]],
-        kind="NotFiniteError" if first["type"] == "finite_number" else "RequestError",
+        kind=_KINDS.get(first["type"], "RequestError"),
     )
 
 

@@ -143,7 +143,7 @@ class SocketChannel:
 
     async def _open(self, endpoint: Endpoint) -> _Link:
         loop = asyncio.get_running_loop()
-        told = []
+        faults = []
 
         def make() -> _Link:
             return _Link(self._name, self._ended)
@@ -153,14 +153,14 @@ class SocketChannel:
                 # A socket of our own: uvloop's knows no abstract names.
                 return (await loop.create_unix_connection(make, sock=_unix_socket(endpoint.path)))[1]
             except OSError as error:  # another container's file system, or a process that is gone
-                told.append(f"{endpoint.path}: {error.strerror or error}".replace("\0", "@"))
+                faults.append(f"{endpoint.path}: {error.strerror or error}".replace("\0", "@"))
         if endpoint.host is not None:
             try:
                 return (await loop.create_connection(make, endpoint.host, endpoint.port))[1]
             except OSError as error:
-                told.append(f"{endpoint.host}:{endpoint.port}: {error.strerror or error}")
+                faults.append(f"{endpoint.host}:{endpoint.port}: {error.strerror or error}")
         raise ShardUnavailableError(
-            f"shard {self._name} cannot be reached: {'; '.join(told) or 'no address'}"
+            f"shard {self._name} cannot be reached: {'; '.join(faults) or 'no address'}"
         )
 
     def _ended(self, link: _Link, reason: str) -> None:
@@ -177,7 +177,7 @@ class _Link(asyncio.Protocol):
         self._ended = ended
         self._reader = FrameReader(REPLY_BYTES_MAX)
         self._numbers = itertools.cycle(range(1, _NUMBERS))
-        self._asked: dict[int, tuple[int, asyncio.Future[Any]]] = {}
+        self._pending: dict[int, tuple[int, asyncio.Future[Any]]] = {}
         self._welcome: asyncio.Future[ShardHealth] = asyncio.get_running_loop().create_future()
         self._over: str | None = None
         self._transport: asyncio.Transport
@@ -196,14 +196,14 @@ class _Link(asyncio.Protocol):
             future.set_exception(ShardUnavailableError(self._over))
             return
         number = next(self._numbers)
-        self._asked[number] = kind, future
+        self._pending[number] = kind, future
         left_us = min(int(timeout_s * 1e6), _TIMEOUT_US_MAX)
         start = frame_start(kind, number, len(head), len(body), timeout_us=left_us)
         self._transport.write(b"".join((start, head, body)))
         future.add_done_callback(lambda future: self._settled(number, future))
 
     def _settled(self, number: int, future: asyncio.Future[Any]) -> None:
-        if future.cancelled() and self._asked.pop(number, None) is not None and self._over is None:
+        if future.cancelled() and self._pending.pop(number, None) is not None and self._over is None:
             self._transport.write(frame_start(frames.CANCEL, number, 0))
 
     # ---- receiving ----
@@ -220,7 +220,7 @@ class _Link(asyncio.Protocol):
 
     def _take(self, frame: Frame) -> None:
         if frame.kind in (frames.REPLY, frames.FAILURE):
-            kind, future = self._asked.pop(frame.request, (0, None))
+            kind, future = self._pending.pop(frame.request, (0, None))
             if future is None or future.done():
                 return  # it was canceled while the reply was on its way
             try:
@@ -262,8 +262,8 @@ class _Link(asyncio.Protocol):
         if not self._welcome.done():
             self._welcome.set_exception(ShardUnavailableError(reason))
             self._welcome.exception()  # perhaps nobody asks
-        asked, self._asked = self._asked, {}
-        for _, future in asked.values():
+        pending, self._pending = self._pending, {}
+        for _, future in pending.values():
             if not future.done():
                 future.set_exception(ShardUnavailableError(reason))
         self._ended(self, reason)

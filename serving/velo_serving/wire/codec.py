@@ -90,10 +90,10 @@ def decode(head: bytes, kind: type[T]) -> T:
     ProtocolError
     """
     try:
-        found: T = _DECODERS[kind].decode(head)
+        message: T = _DECODERS[kind].decode(head)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise ProtocolError(f"the head of a frame is no {kind.__name__.strip('_')}: {error}") from None
-    return found
+    return message
 
 
 # ---- health ----
@@ -120,8 +120,8 @@ def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
     VeloError
         A filter that cannot travel.
     """
-    made: tuple[bytes, bytes] | None = request.encoded
-    if made is None:
+    frame: tuple[bytes, bytes] | None = request.encoded
+    if frame is None:
         queries = np.ascontiguousarray(request.queries, dtype="<f4")
         rows, dim = queries.shape
         columns = request.return_metadata
@@ -139,9 +139,9 @@ def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
                 request.radius,
             )
         )
-        made = head, queries.tobytes()
-        object.__setattr__(request, "encoded", made)
-    return made
+        frame = head, queries.tobytes()
+        object.__setattr__(request, "encoded", frame)
+    return frame
 
 
 def decode_search(head: bytes, body: bytes) -> SearchRequest:
@@ -151,24 +151,30 @@ def decode_search(head: bytes, body: bytes) -> SearchRequest:
     ------
     ProtocolError
     """
-    told = decode(head, _Search)
-    if told.rows < 0 or told.dim < 1 or told.rows * told.dim * 4 != len(body):
-        raise ProtocolError(f"{told.rows} vectors of {told.dim} numbers do not lie in {len(body)} bytes")
-    if told.k < 1 or told.group_size < 1 or (told.group_by is not None and told.radius is not None):
-        raise ProtocolError(f"no search has k = {told.k} and groups of {told.group_size}")
-    if told.filters is not None and len(told.filters) not in (1, told.rows):
-        raise ProtocolError(f"{len(told.filters)} filters do not go with {told.rows} vectors")
-    columns = told.return_metadata
+    message = decode(head, _Search)
+    if message.rows < 0 or message.dim < 1 or message.rows * message.dim * 4 != len(body):
+        raise ProtocolError(
+            f"{message.rows} vectors of {message.dim} numbers do not lie in {len(body)} bytes"
+        )
+    if (
+        message.k < 1
+        or message.group_size < 1
+        or (message.group_by is not None and message.radius is not None)
+    ):
+        raise ProtocolError(f"no search has k = {message.k} and groups of {message.group_size}")
+    if message.filters is not None and len(message.filters) not in (1, message.rows):
+        raise ProtocolError(f"{len(message.filters)} filters do not go with {message.rows} vectors")
+    columns = message.return_metadata
     return SearchRequest(
-        queries=np.frombuffer(body, dtype="<f4").reshape(told.rows, told.dim),
-        k=told.k,
-        filters=None if told.filters is None else tuple(_filter_of(text) for text in told.filters),
-        recall=told.recall,
-        list_size=told.list_size,
+        queries=np.frombuffer(body, dtype="<f4").reshape(message.rows, message.dim),
+        k=message.k,
+        filters=None if message.filters is None else tuple(_filter_of(text) for text in message.filters),
+        recall=message.recall,
+        list_size=message.list_size,
         return_metadata=None if columns is None else tuple(columns),
-        group_by=told.group_by,
-        group_size=told.group_size,
-        radius=told.radius,
+        group_by=message.group_by,
+        group_size=message.group_size,
+        radius=message.radius,
     )
 
 
@@ -266,8 +272,8 @@ def _values_table(values: list[Any]) -> pa.Table:
 
 
 def _bytes_of(array: Any, dtype: str) -> bytes:
-    found: bytes = np.ascontiguousarray(array, dtype=dtype).tobytes()
-    return found
+    raw: bytes = np.ascontiguousarray(array, dtype=dtype).tobytes()
+    return raw
 
 
 def _stream_of(table: pa.Table) -> bytes:
@@ -284,15 +290,15 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
     ------
     ProtocolError
     """
-    told = decode(head, _Hits)
-    rows, width = told.rows, told.width
+    message = decode(head, _Hits)
+    rows, width = message.rows, message.width
     sizes = [
-        0 if told.names is not None else rows * width * 8,
+        0 if message.names is not None else rows * width * 8,
         rows * 8,
         rows * width * 4,
-        rows if told.limited else 0,
-        told.group_bytes,
-        told.table_bytes,
+        rows if message.limited else 0,
+        message.group_bytes,
+        message.table_bytes,
     ]
     if min(rows, width, *sizes) < 0 or sum(sizes) != len(body):
         raise ProtocolError(f"{rows} rows of {width} hits do not lie in {len(body)} bytes")
@@ -302,23 +308,23 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
     distances = np.frombuffer(body, "<f4", rows * width, starts[2]).reshape(rows, width)
     if rows and (int(counts.min()) < 0 or int(counts.max()) > width):
         raise ProtocolError("a row has more hits than it is wide")
-    if told.names is None:
+    if message.names is None:
         ids: Any = np.frombuffer(body, "<i8", rows * width).reshape(rows, width)
     else:
-        ids = _ids_of(told.names, counts, width)
+        ids = _ids_of(message.names, counts, width)
     return Hits(
         ids=ids,
         distances=distances,
         counts=counts,
-        metadata=None if not told.table_bytes else _rows_of(body[starts[5] :], counts.tolist()),
-        reads=told.reads,
-        bytes_read=told.bytes_read,
-        shared_reads=told.shared_reads,
-        cache_hits=told.cache_hits,
+        metadata=None if not message.table_bytes else _rows_of(body[starts[5] :], counts.tolist()),
+        reads=message.reads,
+        bytes_read=message.bytes_read,
+        shared_reads=message.shared_reads,
+        cache_hits=message.cache_hits,
         groups=None
-        if told.group_sizes is None
-        else _groups_of(body[starts[4] : ends[4]], told.group_sizes, counts.tolist()),
-        limited=np.frombuffer(body, "?", rows, starts[3]) if told.limited else None,
+        if message.group_sizes is None
+        else _groups_of(body[starts[4] : ends[4]], message.group_sizes, counts.tolist()),
+        limited=np.frombuffer(body, "?", rows, starts[3]) if message.limited else None,
     )
 
 

@@ -84,7 +84,7 @@ class FrameReader:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._rest = bytearray()
-        self._wanted = HEAD_BYTES  # bytes that must be there before a look is worth it
+        self._bytes_due = HEAD_BYTES  # bytes that must be there before a look is worth it
 
     @property
     def within_frame(self) -> bool:
@@ -102,7 +102,7 @@ class FrameReader:
         rest = self._rest
         if rest:
             rest += data
-            if len(rest) < self._wanted:
+            if len(rest) < self._bytes_due:
                 return []
             frames, used = self._cut(bytes(rest))
             del rest[:used]
@@ -115,7 +115,7 @@ class FrameReader:
     def _cut(self, data: bytes) -> tuple[list[Frame], int]:
         frames: list[Frame] = []
         place, end = 0, len(data)
-        self._wanted = HEAD_BYTES
+        self._bytes_due = HEAD_BYTES
         while end - place >= HEAD_BYTES:
             magic, version, kind, request, timeout_us, head_bytes, body_bytes = _START.unpack_from(
                 data, place
@@ -136,7 +136,7 @@ class FrameReader:
             middle = begin + head_bytes
             stop = middle + body_bytes
             if stop > end:
-                self._wanted = stop - place
+                self._bytes_due = stop - place
                 break
             frames.append(Frame(kind, request, timeout_us, data[begin:middle], data[middle:stop]))
             place = stop

@@ -131,7 +131,7 @@ class _Peer(asyncio.Protocol):
     def __init__(self, server: ShardServer) -> None:
         self._server = server
         self._reader = FrameReader(HELLO_BYTES_MAX)
-        self._known = False
+        self._is_greeted = False
         self._refused = False
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._greeting: asyncio.Task[None] | None = None
@@ -177,7 +177,7 @@ class _Peer(asyncio.Protocol):
         self._patience = asyncio.get_running_loop().call_later(REFUSED_S, self._transport.abort)
 
     def _take(self, frame: Frame) -> None:
-        if not self._known:
+        if not self._is_greeted:
             self._greet(frame)
         elif frame.kind == frames.CANCEL:
             task = self._tasks.get(frame.request)
@@ -200,7 +200,7 @@ class _Peer(asyncio.Protocol):
             raise ProtocolError("the first frame is no HELLO")
         if not hmac.compare_digest(decode(frame.head, Hello).token.encode(), self._server.token.encode()):
             raise WrongTokenError("the token is not the one that this shard asks for")
-        self._known = True
+        self._is_greeted = True
         self._patience.cancel()
         self._reader.bytes_max = self._server.limits.frame_bytes_max
         self._greeting = asyncio.get_running_loop().create_task(self._welcome())

@@ -24,6 +24,46 @@ pub const centers_max = 256;
 /// Vertex ids are u32 below 2^31, so that a signed difference of two fits; the largest u32 means "none".
 pub const vertices_max = 1 << 31;
 
+/// From the least to the most that a caller may ask for.
+pub const Range = struct {
+    min: comptime_int,
+    max: comptime_int,
+
+    /// NaN lies in no range.
+    pub fn holds(comptime self: Range, value: anytype) bool {
+        const number: f64 = switch (@typeInfo(@TypeOf(value))) {
+            .int => @floatFromInt(value),
+            else => value,
+        };
+        return number >= self.min and number <= self.max;
+    }
+};
+
+/// By the names of the arguments, as `velo_limit` of velo.h has them: a test compares the two. Whatever lies outside is
+/// refused, nothing is clamped.
+pub const ranges = struct {
+    pub const dim: Range = .{ .min = 1, .max = dim_max };
+    /// The code alone could have `memory_bits_max`; the kernels of a search know these.
+    pub const memory_bits: Range = .{ .min = 1, .max = 6 };
+    pub const record_bits: Range = .{ .min = 0, .max = record_bits_max };
+    pub const degree: Range = .{ .min = 4, .max = 128 };
+    pub const build_list_size: Range = .{ .min = 8, .max = 2000 };
+    pub const alpha: Range = .{ .min = 1, .max = 4 };
+    /// Of a build; an open index keeps at most what was built.
+    pub const links_kept: Range = .{ .min = 0, .max = 128 };
+    pub const affinity_percent: Range = .{ .min = 1, .max = 99 };
+    pub const checkpoint_ms: Range = .{ .min = 1, .max = 1_000_000_000 };
+    pub const threads: Range = .{ .min = 1, .max = 1024 };
+    pub const queries_in_flight: Range = .{ .min = 1, .max = 256 };
+    pub const queue_depth: Range = .{ .min = 1, .max = 4096 };
+    pub const cache_share_percent: Range = .{ .min = 0, .max = 95 };
+    pub const k: Range = .{ .min = 1, .max = 4096 };
+    pub const list_size: Range = .{ .min = 1, .max = 8192 };
+    pub const beam_width: Range = .{ .min = 1, .max = 64 };
+    pub const burst_max: Range = .{ .min = 1, .max = 128 };
+    pub const sigma: Range = .{ .min = 0, .max = 100 };
+};
+
 /// Kernels may read this many bytes past the end of the last code: whoever stores codes pads by as much.
 pub const code_padding = 64;
 
@@ -32,4 +72,11 @@ comptime {
     std.debug.assert(dim_max % dim_code_multiple == 0);
     // A dot product of unsigned 8-bit codes with a signed 8-bit query stays inside i32.
     std.debug.assert(dim_code_max * 255 * 128 < std.math.maxInt(i32));
+}
+
+test "a range holds its ends and nothing beyond, and no NaN" {
+    for ([_]u32{ 4, 5, 128 }) |degree| try std.testing.expect(ranges.degree.holds(degree));
+    for ([_]u32{ 0, 3, 129, std.math.maxInt(u32) }) |degree| try std.testing.expect(!ranges.degree.holds(degree));
+    for ([_]f32{ 1, 1.2, 4 }) |alpha| try std.testing.expect(ranges.alpha.holds(alpha));
+    for ([_]f32{ 0.99, 4.01, std.math.nan(f32), std.math.inf(f32) }) |alpha| try std.testing.expect(!ranges.alpha.holds(alpha));
 }

@@ -45,7 +45,6 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
         return fail(.invalid_argument, .{ .argument = "metric" }, "metric {d} is unknown", .{o.metric});
     const dtype = std.enums.fromInt(index.Dtype, o.dtype) orelse
         return fail(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{o.dtype});
-    const degree = if (o.degree == 0) 48 else o.degree;
     var diagnostic: index.Diagnostic = .{};
     const builder = index.Builder.open(common.allocator, std.mem.span(folder), .{
         .dim = o.dim,
@@ -54,17 +53,17 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
         .dtype = dtype,
         .memory_bits = if (o.memory_bits == 0) 4 else o.memory_bits,
         .record_bits = o.record_bits,
-        .degree = degree,
+        .degree = if (o.degree == 0) 48 else o.degree,
         .build_list_size = if (o.build_list_size == 0) 100 else o.build_list_size,
         .alpha = if (o.alpha == 0) 1.2 else o.alpha,
-        .links_kept = if (o.links_kept == std.math.maxInt(u32)) @min(32, degree) else o.links_kept,
+        .links_kept = if (o.links_kept == std.math.maxInt(u32)) null else o.links_kept,
         .page_links = o.no_page_links == 0,
         .threads = common.thread_count(o.threads),
         .seed = o.seed,
         .memory_bytes = o.memory_bytes,
         .store_vectors = o.store_vectors != 0,
         .overwrite = o.overwrite != 0,
-        .affinity_percent = if (o.affinity_percent == 0) 5 else @min(o.affinity_percent, 99),
+        .affinity_percent = if (o.affinity_percent == 0) 5 else o.affinity_percent,
         .restart = o.restart != 0,
         .checkpoint_ms = if (o.checkpoint_ms == 0) 30_000 else o.checkpoint_ms,
     }, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);

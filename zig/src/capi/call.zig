@@ -64,14 +64,16 @@ pub const Asked = struct {
 };
 
 pub fn parameters_of(o: *const SearchOptions, calibration: search.Calibration) error{Reported}!search.Parameters {
-    const limits = search.parameters;
-    if (o.k < 1 or o.k > limits.k_max) return report(.invalid_argument, .{ .argument = "k" }, "k is {d}; it must lie within 1 and {d}", .{ o.k, limits.k_max });
-    if (o.list_size > limits.list_size_max) return report(.invalid_argument, .{ .argument = "list_size" }, "list_size is {d}; at most {d}", .{ o.list_size, limits.list_size_max });
+    const limits = base.limits.ranges;
+    if (!limits.k.holds(o.k)) return report(.invalid_argument, .{ .argument = "k" }, "k is {d}; it must lie within {d} and {d}", .{ o.k, limits.k.min, limits.k.max });
+    try common.within(o, .{ "list_size", "beam_width", "burst_max" });
     if (!(o.recall >= 0 and o.recall <= 1)) return report(.invalid_argument, .{ .argument = "recall" }, "recall is {d}; it must lie between 0 and 1", .{o.recall});
     if (o.recall == 1 and o.exact < 0) return report(.invalid_argument, .{ .argument = "exact" }, "a recall of 1 is exact; leave exact out, or ask for less", .{});
     if (o.exact < -1 or o.exact > 1) return report(.invalid_argument, .{ .argument = "exact" }, "exact is {d}; it must be -1, 0 or 1", .{o.exact});
-    if (std.math.isNan(o.sigma)) return report(.invalid_argument, .{ .argument = "sigma" }, "sigma is not a number", .{});
-    return limits.resolve(.{
+    // Below zero it is left to the search.
+    if (std.math.isNan(o.sigma) or o.sigma > limits.sigma.max)
+        return report(.invalid_argument, .{ .argument = "sigma" }, "sigma is {d}; it must lie within {d} and {d}", .{ o.sigma, limits.sigma.min, limits.sigma.max });
+    return search.parameters.resolve(.{
         .k = o.k,
         .list_size = o.list_size,
         .recall = o.recall,
@@ -182,7 +184,7 @@ fn status_of(outcome: search.Outcome) common.Status {
         .io => .io,
         .timeout => .timeout,
         .closed => .closed,
-        .canceled => .cancelled,
+        .canceled => .canceled,
     };
 }
 
@@ -204,7 +206,7 @@ pub fn status_of_job(job: *const search.Job) i32 {
         .io => fail(status, .{ .file = file, .page = page }, "the device failed to read page {d} of {s}", .{ page, file }),
         .timeout => fail(status, .{}, "the search ran into its timeout", .{}),
         .closed => handle_file.closed(),
-        .canceled => fail(status, .{}, "the search was cancelled", .{}),
+        .canceled => fail(status, .{}, "the search was canceled", .{}),
     };
 }
 

@@ -49,6 +49,16 @@ pub fn null_argument(comptime name: []const u8) i32 {
     return fail(.invalid_argument, .{ .argument = name }, name ++ " is NULL", .{});
 }
 
+/// Each of these fields lies within its range in `base.limits.ranges`, or is zero, which stands for "the default".
+pub fn within(o: anytype, comptime names: anytype) error{Reported}!void {
+    inline for (names) |name| {
+        const limit = @field(base.limits.ranges, name);
+        const value = @field(o, name);
+        if (value != 0 and !limit.holds(value))
+            return report(.invalid_argument, .{ .argument = name }, name ++ " is {d}; it must lie within {d} and {d}", .{ value, limit.min, limit.max });
+    }
+}
+
 pub fn out_of_memory() i32 {
     return fail(.out_of_memory, .{}, "the operating system gave no memory", .{});
 }
@@ -87,7 +97,7 @@ pub fn status_of(err: index.Error) Status {
         error.Permission => .permission,
         error.OutOfMemory => .out_of_memory,
         error.BudgetTooSmall => .budget_too_small,
-        error.Canceled => .cancelled,
+        error.Canceled => .canceled,
         error.Exists => .exists,
         error.Unsupported => .unsupported,
         error.Internal => .internal,
@@ -105,7 +115,7 @@ pub fn fail_index(err: index.Error, diagnostic: *const index.Diagnostic) i32 {
         .needed_bytes = diagnostic.needed_bytes,
     }, "{s}", .{if (message.len > 0) message else switch (status) {
         .out_of_memory => "the operating system gave no memory",
-        .cancelled => "the build was cancelled",
+        .canceled => "the build was canceled",
         else => @errorName(err),
     }});
 }

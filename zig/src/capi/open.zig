@@ -1,7 +1,6 @@
 //! velo_index_open of velo.h: the options, checked, and what is opened one after the other.
 const std = @import("std");
 const base = @import("base");
-const io = @import("io");
 const index = @import("index");
 const search = @import("search");
 const common = @import("common.zig");
@@ -31,8 +30,6 @@ pub const OpenOptions = extern struct {
 /// Of the options those that are numbers of something, by name.
 const Names = struct { io: numbers.Io, plan: numbers.Plan };
 
-const threads_max = 1024;
-
 export fn velo_index_open(path: ?[*:0]const u8, options: ?*const OpenOptions, index_out: ?*?*Index) i32 {
     return common.status_of_call(create(path, options, index_out));
 }
@@ -53,15 +50,11 @@ fn check(o: *const OpenOptions) error{Reported}!Names {
         .plan = try numbers.value_of(numbers.Plan, numbers.Plan, "plan", o.plan),
         .io = try numbers.value_of(numbers.Io, numbers.Io, "io", o.io),
     };
-    inline for (.{
-        .{ "threads", threads_max },
-        .{ "queries_in_flight", search.engine.queries_in_flight_max },
-        .{ "queue_depth", io.queue_depth_max },
-    }) |limit| {
-        const value = @field(o, limit[0]);
-        if (value > limit[1]) return report(.invalid_argument, .{ .argument = limit[0] }, limit[0] ++ " is {d}; at most {d}", .{ value, limit[1] });
-    }
-    if (std.math.isNan(o.cache_share) or o.cache_share > 1) return report(.invalid_argument, .{ .argument = "cache_share" }, "cache_share must lie between 0 and 1", .{});
+    try common.within(o, .{ "threads", "queries_in_flight", "queue_depth" });
+    const share = base.limits.ranges.cache_share_percent;
+    // A whole percent divided by 100 is the literal's double, so that 0.95 itself is within.
+    if (std.math.isNan(o.cache_share) or o.cache_share > @as(f64, share.max) / 100)
+        return report(.invalid_argument, .{ .argument = "cache_share" }, "cache_share is {d}; it must lie within {d} and {d} percent", .{ o.cache_share, share.min, share.max });
     return names;
 }
 

@@ -1,7 +1,8 @@
 //! Runs one function on several threads, the caller being the first, and waits for all.
 const std = @import("std");
+const base = @import("base");
 
-pub const threads_max = 256;
+pub const threads_max = base.limits.ranges.threads.max;
 
 /// `work(context, worker)` for every worker below `threads`. If a thread cannot be started, `context.stop()` is
 /// called, those already running are waited for, and `error.ThreadFailed` returned.

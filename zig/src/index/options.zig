@@ -20,7 +20,8 @@ pub const Options = struct {
     degree: u32 = 48,
     build_list_size: u32 = 100,
     alpha: f32 = 1.2,
-    links_kept: u32 = 32,
+    /// Null: 32, or the degree where that is less.
+    links_kept: ?u32 = null,
     /// Pages hold the neighbor lists of their records: what links on disk need. Without them a page holds more records.
     page_links: bool = true,
     threads: u32 = 1,
@@ -35,6 +36,11 @@ pub const Options = struct {
     /// Between two times that the state of a stage is saved, at least.
     checkpoint_ms: u32 = 30_000,
 
+    /// Links a vertex in links.bin.
+    pub fn links(self: *const Options) u32 {
+        return self.links_kept orelse @min(32, self.degree);
+    }
+
     /// What a build must have in common with another to go on from its work, its input aside.
     pub fn identity(self: *const Options) u64 {
         var hash = std.hash.XxHash3.init(0);
@@ -48,7 +54,7 @@ pub const Options = struct {
             self.degree,
             self.build_list_size,
             @as(u32, @bitCast(self.alpha)),
-            self.links_kept,
+            self.links(),
             @intFromBool(self.page_links),
             // One thread promises the same bytes every time, so it goes on from no other's work.
             @intFromBool(self.threads == 1),
@@ -130,20 +136,20 @@ pub fn check(options: Options, diagnostic: *Diagnostic) Error!void {
         return error.Empty;
     }
     try Check.range(diagnostic, "row_count", options.n, 1, graph.vertices_max);
-    try Check.range(diagnostic, "dim", options.dim, 1, base.limits.dim_max);
-    try Check.range(diagnostic, "memory_bits", options.memory_bits, 1, 6);
-    try Check.range(diagnostic, "record_bits", options.record_bits, 0, 8);
-    try Check.range(diagnostic, "degree", options.degree, 4, 128);
-    try Check.range(diagnostic, "build_list_size", options.build_list_size, 8, 2000);
-    try Check.range(diagnostic, "threads", options.threads, 1, 1024);
-    if (!options.page_links and options.links_kept == 0) {
+    inline for (.{ "dim", "memory_bits", "record_bits", "degree", "build_list_size", "threads", "affinity_percent", "checkpoint_ms" }) |name| {
+        const limit = @field(base.limits.ranges, name);
+        try Check.range(diagnostic, name, @field(options, name), limit.min, limit.max);
+    }
+    try Check.range(diagnostic, "links_kept", options.links(), base.limits.ranges.links_kept.min, options.degree);
+    if (!options.page_links and options.links() == 0) {
         diagnostic.argument = "links_kept";
         diagnostic.say("links_kept is 0, and pages shall hold no links either: nothing could be searched", .{});
         return error.InvalidArgument;
     }
-    if (!(options.alpha >= 1 and options.alpha <= 4)) {
+    const alpha = base.limits.ranges.alpha;
+    if (!alpha.holds(options.alpha)) {
         diagnostic.argument = "alpha";
-        diagnostic.say("alpha is {d}; it must lie within 1 and 4", .{options.alpha});
+        diagnostic.say("alpha is {d}; it must lie within {d} and {d}", .{ options.alpha, alpha.min, alpha.max });
         return error.InvalidArgument;
     }
 }

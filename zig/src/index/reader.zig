@@ -242,7 +242,12 @@ pub const Reader = struct {
             return error.Unsupported;
         }
         const room: ?u64 = if (options.memory_bytes == 0) null else options.memory_bytes - resident;
-        const wanted = @min(built, options.links_kept orelse built);
+        const wanted = options.links_kept orelse built;
+        if (wanted > built or (wanted < built and wanted < trim.kept_min)) {
+            diagnostic.argument = "links_kept";
+            diagnostic.say("links_kept is {d}; of this index it must lie within {d} and {d}", .{ wanted, @min(built, trim.kept_min), built });
+            return error.InvalidArgument;
+        }
         const resident_bytes: usize = @intCast(header.resident_bytes());
         if (wanted == built and (room == null or resident_bytes <= room.?)) {
             self.links_memory = try .alloc(resident_bytes, .{ .huge_pages = true });

@@ -20,6 +20,7 @@
 //!   is handed back by a later `poll`. Afterwards buffers may be freed. `deinit` drains.
 //! - Nothing is allocated after `init`, but for the stacks of the pool's threads at its first flush.
 const std = @import("std");
+const base = @import("base");
 const Read = @import("read.zig").Read;
 
 pub const Kind = enum { uring, threads, simulated };
@@ -40,7 +41,7 @@ pub const Options = struct {
     simulated_faults: u32 = 0,
 };
 
-pub const queue_depth_max = 4096;
+pub const queue_depth_max = base.limits.ranges.queue_depth.max;
 /// Files that one device reads.
 pub const file_count = 2;
 

@@ -18,7 +18,7 @@ pub const Budget = struct {
     /// What links must leave over.
     pub fn reserved_bytes(self: Budget) u64 {
         if (!(self.share > 0)) return 0;
-        return @intFromFloat(@as(f64, @floatFromInt(self.memory_bytes)) * @min(self.share, 0.95));
+        return @intFromFloat(@as(f64, @floatFromInt(self.memory_bytes)) * self.share);
     }
 };
 

@@ -39,9 +39,8 @@ pub const queries_in_flight_default = 16;
 /// An adaptive worker takes as many whatever it has measured.
 const live_min = 4;
 pub const queue_depth_default = 64;
-pub const queries_in_flight_max = 256;
 /// Reads that a query with links on disk may have on their way beside the pages that it holds.
-const beam_reads_max = 64;
+const beam_reads_max = base.limits.ranges.beam_width.max;
 /// Slots of the cache that a worker keeps free for what is being read.
 const slots_ahead = 32;
 /// Calls whose end a worker keeps to itself at most, while other queries wait for it.
@@ -163,7 +162,7 @@ pub fn Engine(comptime Device: type) type {
 
             fn init(self: *Worker, allocator: std.mem.Allocator, engine: *Self, options: Options) InitError!void {
                 const reader = engine.shared.reader;
-                const depth = @min(options.queue_depth, io.queue_depth_max);
+                const depth = options.queue_depth;
                 const slot_count = options.queries_in_flight;
                 // With links on disk queries hold on to pages: enough for all of them, so that none waits for another.
                 const page_buffers: u32 = if (engine.shared.plan == .links_on_disk)

@@ -1,10 +1,13 @@
 //! One search's parameters, resolved: defaults filled in, limits kept.
 const std = @import("std");
+const base = @import("base");
 const Calibration = @import("calibration.zig").Calibration;
 
-pub const k_max = 4096;
-pub const list_size_max = 8192;
-pub const burst_max = 128;
+const ranges = base.limits.ranges;
+
+pub const k_max = ranges.k.max;
+pub const list_size_max = ranges.list_size.max;
+pub const burst_max = ranges.burst_max.max;
 
 /// How a search with a filter goes about it: `auto` leaves it to the planner (filter_plan.zig), the others are for
 /// comparison and for those who know better.
@@ -72,8 +75,8 @@ pub fn resolve(asked: Asked, calibration: Calibration) Parameters {
         .sigma = if (asked.sigma > 0) asked.sigma else sigma_of(list_size),
         .sigma_on_disk = if (asked.sigma > 0) asked.sigma else sigma_on_disk_of(list_size),
         .sigma_by_plan = !(asked.sigma > 0),
-        .burst_max = if (asked.burst_max == 0) burst_max else @min(asked.burst_max, burst_max),
-        .beam_width = if (asked.beam_width == 0) beam_width_default else @min(asked.beam_width, beam_width_max),
+        .burst_max = if (asked.burst_max == 0) burst_max else asked.burst_max,
+        .beam_width = if (asked.beam_width == 0) beam_width_default else asked.beam_width,
         .filter_plan = asked.filter_plan,
         .exact = every or asked.exact orelse (by_recall and calibration.wants_exact(asked.k, asked.recall)),
         .every = every,
@@ -118,7 +121,6 @@ fn list_size_least(k: u32, recall: f32) u32 {
 
 pub const list_size_default = 100;
 pub const beam_width_default = 4;
-pub const beam_width_max = 64;
 
 /// The list size for a wanted recall@10 where the build measured none: what a million SIFT descriptors need at 20 %
 /// memory, with some to spare. A wish rather than a promise.

@@ -267,7 +267,7 @@ test "a round reads all that is wanted, and rounds follow until nothing is" {
     try run(&world, .{ .threads = 1, .queries_in_flight = 1, .burst_max = 1 }, &singles);
     errdefer std.debug.print("reads {d} in {d} rounds, {d} in {d}, recall {d} and {d}\n", .{ total_of(&bursts.reads), total_of(&bursts.rounds), total_of(&singles.reads), total_of(&singles.rounds), recall(&world, &bursts, 1), recall(&world, &singles, 1) });
     for ([_]*const Answers{ &bursts, &singles }) |answers| {
-        for (0..query_count) |query| try testing.expectEqual(.ok, answers.outcome(query));
+        for (0..query_count) |query| try testing.expectEqual(.ok, answers.outcomes[query]);
         try testing.expect(recall(&world, answers, 1) >= 0.95);
     }
     // A page a round takes as many rounds as pages.
@@ -281,34 +281,34 @@ test "what came damaged once is read again, and what stays damaged is read so of
     var world: World = undefined;
     try world.init_spread(9, 0);
     defer world.deinit();
-    const own_reads: Setting = .{ .threads = 1, .queries_in_flight = 1 };
+    const alone: Setting = .{ .threads = 1, .queries_in_flight = 1 };
     var clean: Answers = .{};
-    try run(&world, own_reads, &clean);
+    try run(&world, alone, &clean);
     var failed: usize = 0;
     var succeeded: usize = 0;
     for (1..6) |seed| {
         errdefer std.debug.print("seed={d}\n", .{seed});
-        var passing = own_reads;
+        var passing = alone;
         passing.seed = seed;
         passing.faults = faults.Fault.eio_once.mask() | faults.Fault.wrong_page.mask();
         var answers: Answers = .{};
         try run(&world, passing, &answers);
-        for (0..query_count) |query| try testing.expectEqual(.ok, answers.outcome(query));
+        for (0..query_count) |query| try testing.expectEqual(.ok, answers.outcomes[query]);
         try testing.expectEqualSlices(i64, &clean.vertices, &answers.vertices);
         try testing.expect(answers.device_reads > clean.device_reads);
 
-        var lasting = own_reads;
+        var lasting = alone;
         lasting.seed = seed;
         lasting.faults = faults.Fault.bit_flip.mask();
         answers = .{};
         try run(&world, lasting, &answers);
         for (0..query_count) |query| {
-            if (answers.outcome(query) == .ok) {
+            if (answers.outcomes[query] == .ok) {
                 succeeded += 1;
                 continue;
             }
             failed += 1;
-            try testing.expectEqual(.corrupt, answers.outcome(query));
+            try testing.expectEqual(.corrupt, answers.outcomes[query]);
             try testing.expect(answers.pages[query] >= 0);
             try testing.expect(answers.reads[query] <= clean.reads[query] + 8);
         }

@@ -1,4 +1,4 @@
-"""``velo info --plan``: what each budget would buy."""
+"""``velo info --budgets``: what each budget would buy."""
 
 from __future__ import annotations
 

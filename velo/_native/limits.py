@@ -1,0 +1,48 @@
+"""What may be asked for, at least and at most: the numbers of ``velo_limit`` in ``velo.h``."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+from velo._native import loader
+from velo.errors import NativeLibraryError
+
+__all__ = ["Limit", "native_limit"]
+
+
+class Limit(NamedTuple):
+    """The least and the most that an argument may be."""
+
+    low: int
+    high: int
+
+
+@cache
+def _limits() -> dict[str, Limit]:
+    """By the names of arguments. The header alone is read: no library needs to be there."""
+    text = loader.declarations(loader.header_path().read_text(encoding="utf-8"))
+    body = re.search(r"enum velo_limit \{(.*?)\}", text, re.DOTALL)
+    values = dict(re.findall(r"VELO_(\w+) = (\d+)", body[1] if body else ""))
+    names = [name.removesuffix("_MIN") for name in values if name.endswith("_MIN")]
+    return {name.lower(): Limit(int(values[f"{name}_MIN"]), int(values[f"{name}_MAX"])) for name in names}
+
+
+def native_limit(argument: str) -> Limit:
+    """The limit of an argument of the library.
+
+    Parameters
+    ----------
+    argument : str
+        Its name, such as ``"degree"``.
+
+    Raises
+    ------
+    NativeLibraryError
+        The header that is installed names none.
+    """
+    try:
+        return _limits()[argument]
+    except KeyError:
+        raise NativeLibraryError(f"velo.h names no limit of {argument}", file="velo.h") from None

@@ -1,0 +1,59 @@
+"""What can be chosen when building, opening and searching, checked before the library sees it."""
+
+from velo.options.bits import LINKS_STEPS, bits_around, bits_within, codes_bytes_least, links_fit
+from velo.options.build import (
+    LINKS_KEPT_USUAL,
+    BuildKeywords,
+    BuildOptions,
+    PublicField,
+    build_options,
+    shows_build_options,
+)
+from velo.options.checks import (
+    UINT32_MAX,
+    folder_path,
+    in_range,
+    k_of_one_search,
+    limit_of,
+    memory_bytes,
+    whole_number,
+)
+from velo.options.codes import (
+    DTYPE_CODES,
+    FILTER_PLANS,
+    IO_CODES,
+    METRIC_CODES,
+    PLAN_CODES,
+    code_of,
+)
+from velo.options.tuning import OpenTuning, SearchTuning, fill_search
+
+__all__ = [
+    "DTYPE_CODES",
+    "FILTER_PLANS",
+    "IO_CODES",
+    "LINKS_KEPT_USUAL",
+    "LINKS_STEPS",
+    "METRIC_CODES",
+    "PLAN_CODES",
+    "UINT32_MAX",
+    "BuildKeywords",
+    "BuildOptions",
+    "OpenTuning",
+    "PublicField",
+    "SearchTuning",
+    "bits_around",
+    "bits_within",
+    "build_options",
+    "code_of",
+    "codes_bytes_least",
+    "fill_search",
+    "folder_path",
+    "in_range",
+    "k_of_one_search",
+    "limit_of",
+    "links_fit",
+    "memory_bytes",
+    "shows_build_options",
+    "whole_number",
+]

@@ -1,0 +1,195 @@
+"""What shapes a new index: one set of options for Python, for collections and for the command line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Final, NamedTuple, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+
+from velo.errors import BudgetTooSmallError, InvalidArgumentError
+from velo.options.bits import bits_usual, bits_within, codes_bytes, links_fit
+from velo.options.checks import UINT32_MAX, in_range, limit_of, memory_bytes, real_number, whole_number
+from velo.options.codes import METRIC_CODES, code_of
+from velo.types import Memory, MetricName
+
+__all__ = ["LINKS_KEPT_USUAL", "BuildKeywords", "BuildOptions", "build_options", "shows_build_options"]
+
+#: Links a vertex that a build keeps for memory, where the degree allows it.
+LINKS_KEPT_USUAL: Final = 32
+
+Built = TypeVar("Built", bound=Callable[..., Any])
+
+
+class BuildKeywords(TypedDict, total=False):
+    """What users name of :class:`BuildOptions`, for checkers of ``velo.build(**options)``."""
+
+    metric: MetricName
+    search_memory: Memory | None
+    memory_bits: int | None
+    record_bits: int | None
+    degree: int
+    build_list_size: int
+    alpha: float
+    links_kept: int | None
+    page_links: bool | None
+    threads: int | None
+    seed: int
+    store_vectors: bool | None
+    calibrate: bool
+
+
+class PublicField(NamedTuple):
+    """An option that users name."""
+
+    name: str
+    default: Any
+    type: Any
+    help: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """What shapes a new index; see :func:`velo.build` for the meaning of each.
+
+    The text beside a field is what ``velo build --help`` says of it, before its limit. Fields without one are
+    for experiments: records of a page belong to one color, which a cache keeps together, if they lie within
+    `affinity_percent` of the distances to a cluster's centroid (VeloANN, §3.4).
+    """
+
+    metric: Annotated[str, "l2, ip or cosine."] = "l2"
+    search_memory: Annotated[
+        Memory | None, "Budget that searches will have; it chooses the bits that you leave open."
+    ] = None
+    memory_bits: Annotated[int | None, "Bits a dimension in memory; usually 4."] = None
+    record_bits: Annotated[int | None, "Further bits a dimension on disk; usually 10 in all."] = None
+    degree: Annotated[int, "Links of a vertex."] = 48
+    build_list_size: Annotated[int, "Candidates kept while a vertex is linked."] = 100
+    alpha: Annotated[float, "Pruning; above 1 keeps longer links."] = 1.2
+    links_kept: Annotated[
+        int | None, "Links a vertex that can be kept in memory; 32, or the degree if that is less."
+    ] = None
+    page_links: Annotated[
+        bool | None,
+        "Pages hold links, too: an index needs them that is opened in less memory than links take. "
+        "Left open, they do unless --search-memory has room for links.",
+    ] = None
+    threads: Annotated[int | None, "Worker threads; all cores without it."] = None
+    seed: Annotated[int, "Seed of everything random."] = 0
+    store_vectors: Annotated[
+        bool | None, "Keep the vectors themselves, for exact distances; else only where codes miss a recall."
+    ] = None
+    calibrate: Annotated[bool, "Measure which list each recall takes."] = True
+    affinity_percent: int = 5
+    #: Seconds at least between two times that the state of a long stage is saved, for a build that is killed.
+    checkpoint_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        code_of(METRIC_CODES, self.metric, "metric")
+        memory_bytes(self.search_memory, 1_000_000, 1_000, "search_memory")
+        for name in ("degree", "build_list_size", "affinity_percent"):
+            in_range(getattr(self, name), name)
+        for name in ("memory_bits", "record_bits", "threads"):
+            if getattr(self, name) is not None:
+                in_range(getattr(self, name), name)
+        if self.links_kept is not None:
+            whole_number(self.links_kept, "links_kept", limit_of("links_kept").low, self.degree)
+        if self.links_kept == 0 and self.page_links is False:
+            raise InvalidArgumentError(
+                "links_kept is 0, and pages shall hold no links either: nothing could be searched",
+                argument="links_kept",
+            )
+        whole_number(self.seed, "seed", 0, 2**64 - 1)
+        real_number(self.alpha, "alpha", *limit_of("alpha"))
+        least, most = limit_of("checkpoint_ms")
+        real_number(self.checkpoint_s, "checkpoint_s", least / 1000, most / 1000)
+
+    def for_vectors(self, row_count: int, dim: int) -> BuildOptions:
+        """With what was left open chosen: bits, and which links are kept where.
+
+        Raises
+        ------
+        BudgetTooSmallError
+            The codes alone would not fit in `search_memory`, so that the index could not be opened in it.
+        """
+        links_kept = min(LINKS_KEPT_USUAL, self.degree) if self.links_kept is None else self.links_kept
+        memory_bits, record_bits = bits_usual(self.memory_bits)
+        page_links = True if self.page_links is None else self.page_links
+        budget = memory_bytes(self.search_memory, row_count, dim, "search_memory")
+        if budget:
+            if self.memory_bits is None:
+                memory_bits, record_bits = bits_within(budget, row_count, dim)
+            if self.page_links is None:
+                page_links = not (links_kept and links_fit(budget, row_count, dim, memory_bits))
+        if self.record_bits is not None:
+            record_bits = self.record_bits
+        needed = codes_bytes(row_count, dim, memory_bits, record_bits)
+        if budget and needed > budget:
+            why = " as asked" if self.memory_bits is not None else ", the shortest there are,"
+            raise BudgetTooSmallError(
+                f"search_memory is {budget} bytes; codes of {memory_bits} bits a dimension in memory{why} "
+                f"and the page directory take {needed}",
+                argument="search_memory",
+                needed_bytes=needed,
+            )
+        return replace(
+            self,
+            memory_bits=memory_bits,
+            record_bits=record_bits,
+            links_kept=links_kept,
+            page_links=page_links,
+        )
+
+    def fill(self, struct: Any) -> None:
+        """Write these into a ``velo_build_options``; what was left open must be chosen (`for_vectors`)."""
+        struct.metric = METRIC_CODES[self.metric]
+        struct.memory_bits = self.memory_bits
+        struct.record_bits = self.record_bits
+        struct.degree = self.degree
+        struct.build_list_size = self.build_list_size
+        struct.alpha = self.alpha
+        struct.links_kept = UINT32_MAX if self.links_kept is None else self.links_kept
+        struct.no_page_links = int(not self.page_links)
+        struct.threads = self.threads or 0
+        struct.seed = self.seed
+        struct.store_vectors = int(bool(self.store_vectors))
+        struct.affinity_percent = self.affinity_percent
+        struct.checkpoint_ms = int(self.checkpoint_s * 1000)
+
+    @classmethod
+    def public_fields(cls) -> tuple[PublicField, ...]:
+        """The options that users name, in Python and on the command line."""
+        types = get_type_hints(cls, include_extras=True)
+        return tuple(
+            PublicField(one.name, one.default, *get_args(types[one.name]))
+            for one in fields(cls)
+            if get_origin(types[one.name]) is Annotated
+        )
+
+
+def build_options(function: str, keywords: Mapping[str, Any]) -> BuildOptions:
+    """The options of a call of `function`, checked.
+
+    Raises
+    ------
+    TypeError
+        For a keyword that is no option, as Python would.
+    InvalidArgumentError
+    """
+    names = {one.name for one in BuildOptions.public_fields()}
+    for name in keywords:
+        if name not in names:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+    return BuildOptions(**keywords)
+
+
+def shows_build_options(function: Built) -> Built:
+    """Let ``help`` and editors see each option where a function takes ``**options``, with its default."""
+    signature = inspect.signature(function)
+    own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    shown = [
+        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
+        for one in BuildOptions.public_fields()
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+    return function

@@ -1,0 +1,168 @@
+"""Numbers, budgets and paths as callers give them, checked before the library sees them."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from velo._native.limits import Limit, native_limit
+from velo.errors import InvalidArgumentError
+from velo.types import Memory
+
+__all__ = [
+    "UINT32_MAX",
+    "folder_path",
+    "in_range",
+    "k_of_one_search",
+    "limit_of",
+    "memory_bytes",
+    "real_number",
+    "whole_number",
+]
+
+UINT32_MAX: Final = 2**32 - 1
+
+#: Limits of what Python makes of several calls of the library, by argument.
+_OWN_LIMITS: Final = {
+    # Hits of a query, nearest or within a radius: what is beyond one search of the library comes in several.
+    "k": Limit(1, 1 << 24),
+    "limit": Limit(1, 1 << 24),
+    # Groups times rows of a group, a query.
+    "group_hits": Limit(1, 1 << 20),
+    "shards": Limit(1, 99_999),
+}
+
+#: More than any machine has.
+_MEMORY_MAX: Final = 2**62
+
+_UNITS: Final = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+def memory_bytes(memory: Memory | None, row_count: int, dim: int, argument: str = "memory") -> int:
+    """A budget in bytes.
+
+    Parameters
+    ----------
+    memory : int, float, str or None
+        Bytes (int), a share of ``row_count * dim * 4`` bytes (float up to 1, or ``"15%"``), or a size with
+        its unit (``"2GiB"``, ``"500 MB"``). None is 0, which stands for no budget.
+    row_count, dim : int
+        The shape that a share refers to: float32 vectors, whatever their type in the input.
+    argument : str
+        Its name, for errors.
+
+    Returns
+    -------
+    int
+    """
+    if memory is None:
+        return 0
+    bad = InvalidArgumentError(
+        f'{argument} must be bytes (int), a share ("15%" or 0.15) or a size ("2GiB"), not {memory!r}',
+        argument=argument,
+    )
+    if isinstance(memory, bool):
+        raise bad
+    if isinstance(memory, numbers.Integral):
+        size = int(memory)
+    elif isinstance(memory, numbers.Real):
+        share = float(memory)
+        if not 0.0 < share <= 1.0:
+            raise InvalidArgumentError(
+                f"{argument} as a float is a share of the vectors, above 0 and at most 1, not {share}; "
+                "bytes are an int",
+                argument=argument,
+            )
+        size = math.floor(share * row_count * dim * 4)
+    elif isinstance(memory, str) and len(memory) < 100:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-z]*)\s*", memory.lower())
+        if match is None or (match[2] != "%" and match[2] not in _UNITS):
+            raise bad
+        if match[2] == "%":
+            size = math.floor(float(match[1]) / 100 * row_count * dim * 4)
+        else:
+            size = math.floor(float(match[1]) * _UNITS[match[2]])
+    else:
+        raise bad
+    if size <= 0:
+        raise InvalidArgumentError(f"{argument} must be more than 0 bytes, not {memory!r}", argument=argument)
+    if size > _MEMORY_MAX:
+        raise InvalidArgumentError(f"{argument} is more than any machine has: {memory!r}", argument=argument)
+    return size
+
+
+def folder_path(path: Any, argument: str = "path") -> Path:
+    """`path` as a path that the system takes."""
+    try:
+        folder = Path(path)
+        if b"\0" not in bytes(folder):
+            return folder
+    except (TypeError, UnicodeError):
+        pass
+    raise InvalidArgumentError(f"{argument} must be a path, not {path!r}", argument=argument)
+
+
+def whole_number(value: Any, argument: str, low: int, high: int) -> int:
+    """`value` as an int between `low` and `high`, or an `InvalidArgumentError`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise InvalidArgumentError(f"{argument} must be a whole number, not {value!r}", argument=argument)
+    if not low <= int(value) <= high:
+        bound = f"at least {low}" if int(value) < low else f"at most {high}"
+        raise InvalidArgumentError(f"{argument} must be {bound}, not {int(value)}", argument=argument)
+    return int(value)
+
+
+@cache
+def k_of_one_search() -> int:
+    """Neighbors that one search of the library brings at most."""
+    return native_limit("k").high
+
+
+def limit_of(argument: str) -> Limit:
+    """The least and the most that an argument may be: in the library, in Python, over HTTP, in commands.
+
+    Parameters
+    ----------
+    argument : str
+        Such as ``"degree"``; most limits are those of ``velo.h``.
+
+    Returns
+    -------
+    Limit
+        ``low`` and ``high``.
+    """
+    return _OWN_LIMITS.get(argument) or native_limit(argument)
+
+
+def in_range(value: Any, argument: str, limit: str | None = None) -> int:
+    """`value` as an int within the limit of its argument, or of `limit` where that has another name.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    return whole_number(value, argument, *limit_of(limit or argument))
+
+
+def real_number(value: Any, argument: str, low: float, high: float) -> float:
+    """`value` as a float between `low` and `high`, or an `InvalidArgumentError`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not low <= float(value) <= high:
+        raise InvalidArgumentError(
+            f"{argument} must be between {low} and {high}, not {value!r}", argument=argument
+        )
+    return float(value)

@@ -1,0 +1,33 @@
+"""The names that arguments take, and the numbers that the library knows them by."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from velo.errors import InvalidArgumentError
+from velo.hints import metric_hint
+
+__all__ = [
+    "DTYPE_CODES",
+    "FILTER_PLANS",
+    "IO_CODES",
+    "METRIC_CODES",
+    "PLAN_CODES",
+    "code_of",
+]
+
+METRIC_CODES: Final = {"l2": 0, "ip": 1, "cosine": 2}
+DTYPE_CODES: Final = {"float32": 0, "float16": 1, "uint8": 2, "int8": 3}
+IO_CODES: Final = {"auto": 0, "uring": 1, "threads": 2, "simulated": 3}
+PLAN_CODES: Final = {"auto": 0, "links_in_memory": 1, "links_on_disk": 2}
+FILTER_PLANS: Final = {"auto": 0, "late": 1, "gate": 3, "scan": 4}
+
+
+def code_of(codes: dict[str, int], value: Any, argument: str) -> int:
+    """The native number behind a name such as ``"l2"``."""
+    if not isinstance(value, str) or value not in codes:
+        names = ", ".join(repr(name) for name in codes)
+        hint = metric_hint(value) if codes is METRIC_CODES else ""
+        message = f"{argument} must be one of {names}, not {value!r}{hint}"
+        raise InvalidArgumentError(message, argument=argument)
+    return codes[value]
