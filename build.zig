@@ -36,6 +36,7 @@ const Builder = struct {
     b: *std.Build,
     target: std.Build.ResolvedTarget,
     optimize: std.builtin.OptimizeMode,
+    strip: bool,
     sanitize_thread: bool,
     /// What base.ablations says: compiles what searches are compared with.
     ablations: bool,
@@ -52,11 +53,12 @@ const Builder = struct {
                 .optimize = self.optimize,
                 .link_libc = true,
                 .pic = true,
-                .strip = self.optimize != .Debug,
+                .strip = self.strip,
                 .sanitize_c = .off,
                 .sanitize_thread = self.sanitize_thread,
                 .omit_frame_pointer = self.optimize != .Debug,
             });
+            key_to_tree(self.b, m);
             for (room.imports) |name| m.addImport(name, map.get(name).?);
             map.put(room.name, m) catch @panic("OOM");
         }
@@ -93,6 +95,13 @@ const Builder = struct {
         std.process.fatal("liburing.h not found beside {s}: install liburing-dev (Debian, Ubuntu) or liburing-devel (Fedora)", .{self.liburing});
     }
 };
+
+/// Makes the tree's path a part of what the compiler's cache is asked for. The cache checks imported files by the absolute
+/// paths that they were first compiled from, so in a copy of the tree that took `.zig-cache` along it would serve what the
+/// original's files say. The macro only stands in the key; nothing uses it.
+fn key_to_tree(b: *std.Build, m: *std.Build.Module) void {
+    m.addCMacro("VELO_TREE", b.pathFromRoot("."));
+}
 
 fn exists(path: []const u8) bool {
     std.fs.cwd().access(path, .{}) catch return false;
@@ -138,6 +147,7 @@ fn kernel_objects(b: *std.Build, target: std.Build.ResolvedTarget) []const *std.
             .link_libc = true,
         });
         m.addOptions("options", options);
+        key_to_tree(b, m);
         object.* = b.addObject(.{ .name = b.fmt("kernels_{s}", .{level.name}), .root_module = m });
     }
     return objects;
@@ -150,12 +160,13 @@ pub fn build(b: *std.Build) void {
         .abi = .gnu,
         .glibc_version = .{ .major = 2, .minor = 28, .patch = 0 },
     } });
-    const optimize = b.standardOptimizeOption(.{ .preferred_optimize_mode = .ReleaseFast });
+    const optimize = b.standardOptimizeOption(.{});
     const filters = b.args orelse &.{};
     var builder = Builder{
         .b = b,
         .target = target,
         .optimize = optimize,
+        .strip = b.option(bool, "strip", "leave symbols out (default: unless Debug); perf and callgrind need them") orelse (optimize != .Debug),
         .sanitize_thread = false,
         .ablations = false,
         .liburing = find_liburing(b, target.result.cpu.arch),

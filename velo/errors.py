@@ -174,7 +174,7 @@ class BudgetTooSmallError(InvalidArgumentError):
 
 
 class CancelledError(VeloError):
-    """The work was cancelled: a build by its callback or an interrupt, a search by who asked for it."""
+    """The work was canceled: a build by its callback or an interrupt, a search by who asked for it."""
 
 
 class SearchTimeoutError(VeloError, TimeoutError):
@@ -244,7 +244,7 @@ STATUS_ERRORS: Final = MappingProxyType(
         "VELO_PERMISSION": PermissionDeniedError,
         "VELO_OUT_OF_MEMORY": OutOfMemoryError,
         "VELO_BUDGET_TOO_SMALL": BudgetTooSmallError,
-        "VELO_CANCELLED": CancelledError,
+        "VELO_CANCELED": CancelledError,
         "VELO_TIMEOUT": SearchTimeoutError,
         "VELO_CLOSED": ClosedError,
         "VELO_FORKED": ForkedError,

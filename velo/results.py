@@ -86,11 +86,21 @@ class Hits:
         raise NotImplementedError
 
     def to_pandas(self) -> Any:
-        """The rows of :meth:`to_arrow` as a pandas.DataFrame; needs pandas."""
+        """Turn the answer into a pandas table, with the rows of :meth:`to_arrow`. Needs pandas.
+
+        Returns
+        -------
+        pandas.DataFrame
+        """
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
-        """The rows of :meth:`to_arrow` as a polars.DataFrame; needs polars."""
+        """Turn the answer into a polars table, with the rows of :meth:`to_arrow`. Needs polars.
+
+        Returns
+        -------
+        polars.DataFrame
+        """
         import polars
 
         return polars.from_arrow(self.to_arrow())

@@ -26,7 +26,7 @@ typedef enum velo_status {
     VELO_PERMISSION = 10,
     VELO_OUT_OF_MEMORY = 11,
     VELO_BUDGET_TOO_SMALL = 12,    /* error.needed_bytes is the minimum */
-    VELO_CANCELLED = 13,
+    VELO_CANCELED = 13,
     VELO_TIMEOUT = 14,
     VELO_CLOSED = 15,
     VELO_FORKED = 16,              /* the handle was opened in another process */
@@ -161,7 +161,7 @@ int32_t velo_build_add(velo_build *build, const void *rows, uint64_t row_count, 
 /* Graph, placement, pages. Blocks; velo_build_progress_get and velo_build_cancel may be called meanwhile. */
 int32_t velo_build_run(velo_build *build);
 int32_t velo_build_progress_get(velo_build *build, velo_build_progress *progress_out);
-/* The running call returns VELO_CANCELLED soon after. */
+/* The running call returns VELO_CANCELED soon after. */
 int32_t velo_build_cancel(velo_build *build);
 /* rows_out[vertex] = row, n entries; after run. */
 int32_t velo_build_order(velo_build *build, uint32_t *rows_out);
@@ -315,7 +315,7 @@ int32_t velo_submit(velo_index *index, const void *queries, int32_t dtype, uint6
                     const velo_search_options *options, velo_search_out *out, uint64_t ticket);
 typedef struct velo_completion { uint64_t ticket; int32_t status; uint32_t reserved; } velo_completion;
 int32_t velo_reap(velo_index *index, velo_completion *completions_out, uint32_t capacity, uint32_t *count_out);
-/* The ticket's queries end as VELO_CANCELLED as soon as a worker looks at them; the ticket is reaped as ever. One that has
+/* The ticket's queries end as VELO_CANCELED as soon as a worker looks at them; the ticket is reaped as ever. One that has
  * ended already is left as it is. */
 int32_t velo_cancel(velo_index *index, uint64_t ticket);
 int32_t velo_event_fd(velo_index *index, int32_t *fd_out);

@@ -25,7 +25,7 @@ PROGRAM = """
     from bench.peers.velo import ablations
 
     path, queries, memory, names = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
-    queries = velo.formats.read(queries)[:100]
+    queries = velo.formats.open_vectors(queries).read()[:100]
     answers = []
     for each in names:
         ablations.apply(each)
@@ -73,7 +73,7 @@ def test_each_idea_of_links_on_disk_saves_what_it_should(ask: Any, sample: Any) 
         found = [len(set(ids) & set(true)) for ids, true in zip(answer["ids"], sample.truth, strict=False)]
         assert np.mean(found) >= 9.5
     assert bare["reads"] == bare["rounds"]  # one read after the other
-    assert bare["reads"] > 2 * plain["reads"]  # of a page only one record
+    assert bare["reads"] > 1.5 * plain["reads"]  # of a page only one record
     assert far["reads"] > own["reads"]
     assert strict["rounds"] < plain["rounds"]
 

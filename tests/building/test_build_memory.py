@@ -108,7 +108,7 @@ def test_few_vectors(n: int, tmp_path: Path) -> None:
         assert recall_at_k(index.search(rows, k, list_size=60).ids, truth.ids) >= 0.95
 
 
-def test_cancelled_it_leaves_nothing(tmp_path: Path) -> None:
+def test_canceled_it_leaves_nothing(tmp_path: Path) -> None:
     rows = synthetic_vectors(N, DIM, seed=5)
     for limit in (0.2, 0.5, 0.85):
         with pytest.raises(errors.CancelledError):

@@ -298,7 +298,7 @@ def test_without_resume_everything_begins_anew(tmp_path: Path) -> None:
     velo.open(tmp_path / "i").close()
 
 
-def test_a_resumed_build_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+def test_a_resumed_build_that_is_canceled_leaves_nothing(tmp_path: Path) -> None:
     _leave_killed(tmp_path / "i", {"stage": "graph", "share": 0.5})
     with pytest.raises(errors.CancelledError):
         build_shard(

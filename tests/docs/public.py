@@ -13,15 +13,16 @@ import velo.errors
 MODULES: dict[str, set[str]] = {
     "velo": {"__version__"},
     "velo.errors": {"STATUS_ERRORS"},
-    "velo.filters": {"DEPTH_MAX", "NODES_MAX", "VALUES_MAX", "Value", "refuse", "col"}
-    | {"And", "Between", "Compare", "Contains", "IsIn", "IsNull", "Not", "Or", "StartsWith"},
+    "velo.filters": {"DEPTH_MAX", "NODES_MAX", "VALUES_MAX", "Value", "refuse", "col", "ids", "mask"}
+    | {"And", "Between", "Compare", "Contains", "IsIn", "IsNull", "Not", "Or", "StartsWith"}
+    | {"ElementMatch", "Ids", "IsNotTrue", "Like", "Mask"},
     "velo.formats": {"SUFFIXES"},
     "velo.testing": set(),
     "velo_serving": set(),
 }
 
 #: Methods by which the rooms pass options on.
-PLUMBING = {"fill"}
+PLUMBING = {"fill", "written"}
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def test_every_struct_lies_in_the_library_as_in_the_header(library: dict[str, St
             "velo_memory_plan",
         ),
         ("    uint32_t degree;               /* R", "    int32_t degree;                /* R", "int32_t"),
-        ("    float sigma; ", "    double sigma; ", "velo_search_options takes"),
+        ("    float sigma; ", "    double sigma; ", "double"),
         ("    uint64_t dead_rows;\n", "", "velo_live_info has"),
         ("    char uuid[40];\n", "    char uuid[36];\n", "char[36]"),
         ("} velo_live_done;", "} velo_done;", "velo_done is only in velo.h"),

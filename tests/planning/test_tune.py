@@ -168,7 +168,7 @@ def test_bad_vectors_are_named(tmp_path: Path, random: np.random.Generator) -> N
     assert "nowhere" in str(missing.value)
 
 
-def test_it_can_be_cancelled_and_leaves_nothing(tmp_path: Path) -> None:
+def test_it_can_be_canceled_and_leaves_nothing(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
 
     def watch(doing: str, done: int, total: int) -> bool | None:

@@ -104,7 +104,7 @@ def test_one_loop_after_another(sample: Any, sample_index: velo.Index) -> None:
         assert result.counts.tolist() == [3]
 
 
-def test_a_cancelled_task_leaves_the_rest_alone(sample: Any, sample_index: velo.Index) -> None:
+def test_a_canceled_task_leaves_the_rest_alone(sample: Any, sample_index: velo.Index) -> None:
     async def main() -> None:
         many = np.tile(sample.queries, (3, 1))
         tasks = [asyncio.ensure_future(sample_index.search_async(many, 20, list_size=200)) for _ in range(6)]
@@ -120,7 +120,7 @@ def test_a_cancelled_task_leaves_the_rest_alone(sample: Any, sample_index: velo.
     asyncio.run(main())
 
 
-def test_a_cancelled_search_gives_its_place_to_others(sample: Any, sample_index: velo.Index) -> None:
+def test_a_canceled_search_gives_its_place_to_others(sample: Any, sample_index: velo.Index) -> None:
     # Minutes of work for a worker, so that a search behind it is answered only if it has gone.
     long = np.tile(sample.queries, (500, 1))
 

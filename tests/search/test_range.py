@@ -12,6 +12,7 @@ import pytest
 
 import velo
 from velo import errors
+from velo.search.ranges import check_radius
 from velo.testing import synthetic_metadata, synthetic_vectors
 
 ROWS, DIM = 3_000, 24
@@ -147,13 +148,19 @@ def test_what_is_no_radius(space: Any, radius: Any, options: Any, error: type[Ex
         index.range_search(queries, radius, **options)
 
 
-def test_a_limit_beyond_the_greatest_is_refused(sample: Any, sample_index: velo.Index) -> None:
+@pytest.mark.parametrize("limit", [2**24 + 1, 2**32, 2**70])
+def test_a_limit_beyond_the_greatest_is_refused(limit: int) -> None:
     """2**24 hits of a query are the most that are asked for."""
+    assert check_radius(1.0, 2**24) == (1.0, 2**24)
+    with pytest.raises(errors.InvalidArgumentError) as caught:
+        check_radius(1.0, limit)
+    assert caught.value.argument == "limit"
+
+
+def test_the_greatest_limit_is_taken(sample: Any, sample_index: velo.Index) -> None:
     assert len(sample_index.range_search(sample.queries[0], 1.0, limit=2**24).limited) == 1
-    for limit in (2**24 + 1, 2**32, 2**70):
-        with pytest.raises(errors.InvalidArgumentError) as caught:
-            sample_index.range_search(sample.queries[0], 1.0, limit=limit)
-        assert caught.value.argument == "limit"
+    with pytest.raises(errors.InvalidArgumentError):
+        sample_index.range_search(sample.queries[0], 1.0, limit=2**24 + 1)
 
 
 class TestManyHits:

@@ -85,7 +85,7 @@ def build(
     """Build an index in a folder and open it.
 
     Vectors are read twice and never copied whole, so files and memmaps may be larger than memory. A build
-    that fails or is cancelled leaves nothing. One that was interrupted (Ctrl-C) or killed leaves its work;
+    that fails or is canceled leaves nothing. One that was interrupted (Ctrl-C) or killed leaves its work;
     the same call goes on where it was.
 
     Parameters
@@ -439,4 +439,4 @@ def _wait_whatever_comes(ended: threading.Event) -> None:
 
 def _tell(watch: Watch | None, stage: str, done: int, total: int) -> None:
     if watch is not None and watch(stage, done, total) is False:
-        raise CancelledError(f"the build was cancelled while it was at stage {stage!r}")
+        raise CancelledError(f"the build was canceled while it was at stage {stage!r}")

@@ -75,7 +75,7 @@ def store_vectors(
                 _native.check(status, "vectors")
                 done += len(chunk)
                 if tell is not None and tell(done) is False:
-                    raise CancelledError("the build was cancelled while it stored vectors")
+                    raise CancelledError("the build was canceled while it stored vectors")
             _native.check(_native.lib.velo_vectors_commit(out[0]))
         finally:
             _native.lib.velo_vectors_close(out[0])

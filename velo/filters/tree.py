@@ -99,14 +99,29 @@ class Expr:
         )
 
     def is_not_true(self) -> Expr:
-        """False or null: what ``$not`` means in a dict, and ``IS NOT TRUE`` in SQL; ``~`` keeps null null."""
+        """Pass rows for which the condition is false or null.
+
+        That is what ``$not`` means in a dict and ``IS NOT TRUE`` in SQL. ``~`` keeps null null.
+
+        Returns
+        -------
+        Expr
+
+        Examples
+        --------
+        >>> is_five = velo.col("label") == 5
+        >>> index.count(is_five) + index.count(is_five.is_not_true()) == len(index)
+        True
+        """
         return IsNotTrue(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Write the condition as a dict of plain JSON values that passes the same rows.
+        """Write a dict of plain JSON values that passes the same rows.
 
-        :func:`velo.filters.from_dict` reads it back. Dicts have two-valued logic, so nulls are written out:
-        ``~(col("x") == 1)`` becomes ``{"x": {"$ne": 1, "$exists": True}}``.
+        :func:`velo.filters.from_dict` reads it.
+
+        Dicts have two-valued logic, so nulls are written out: ``~(col("x") == 1)`` becomes
+        ``{"x": {"$ne": 1, "$exists": True}}``.
 
         Returns
         -------
@@ -643,11 +658,37 @@ class Column:
         return StartsWith(self.name, prefix)
 
     def like(self, pattern: str) -> Expr:
-        """The string has the form of `pattern`: ``%`` is any text, ``_`` one character."""
+        """Pass rows whose string has a form.
+
+        Parameters
+        ----------
+        pattern : str
+            ``%`` is any text, ``_`` one character.
+
+        Returns
+        -------
+        Expr
+
+        Examples
+        --------
+        >>> hits = index.search(query, k=3, filter=velo.col("brand").like("%-0_"), return_metadata=["brand"])
+        >>> all(brand < "brand-10" for brand in hits.metadata["brand"].to_pylist())
+        True
+        """
         return Like(self.name, pattern)
 
     def ilike(self, pattern: str) -> Expr:
-        """As :meth:`like`, whatever the case of letters."""
+        """Pass rows whose string has a form, whatever the case of its letters.
+
+        Parameters
+        ----------
+        pattern : str
+            As for :meth:`like`.
+
+        Returns
+        -------
+        Expr
+        """
         return Like(self.name, pattern, True)
 
     @property
@@ -693,23 +734,36 @@ def col(name: str) -> Column:
 
 
 def ids(values: Iterable[Any]) -> Expr:
-    """The rows with these ids of the index, for use in a filter beside conditions.
+    """Pass rows with some ids. It joins with conditions.
+
+    Parameters
+    ----------
+    values : array-like of the index's kind of id
+        Ids that no row has match nothing.
+
+    Returns
+    -------
+    Expr
 
     Examples
     --------
-    >>> ids([3, 5]) & (col("year") >= 2020)  # doctest: +ELLIPSIS
+    >>> velo.ids([3, 5]) & (velo.col("year") >= 2020)
     And(children=(Ids(values=(3, 5)), Compare(column='year', op='ge', value=2020)))
     """
     return Ids(values)  # type: ignore[arg-type]
 
 
 def mask(rows: Any) -> Expr:
-    """The rows where an array of bools is true, for use in a filter beside conditions.
+    """Pass rows where an array of bools is true. It joins with conditions.
 
     Parameters
     ----------
     rows : array-like of bool
         One for every row that the index was built from, in that order.
+
+    Returns
+    -------
+    Expr
     """
     return Mask(rows)
 

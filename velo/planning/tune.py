@@ -438,7 +438,7 @@ class _Steps:
     def go_on(self) -> None:
         """It goes on, unless who watches ends it."""
         if self.again() is False:
-            raise CancelledError(f"tuning was cancelled at {self._name!r}")
+            raise CancelledError(f"tuning was canceled at {self._name!r}")
 
     def again(self) -> bool | None:
         """What who watches says to its going on."""

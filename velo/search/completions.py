@@ -50,7 +50,7 @@ class Completions:
         submit : callable
             Given a ticket, makes the native call and returns its status.
         keep : object
-            Kept alive until the library is done with the ticket, even if this task is cancelled before.
+            Kept alive until the library is done with the ticket, even if this task is canceled before.
 
         Returns
         -------

@@ -33,7 +33,7 @@ class Lookups:
     _check_open: Callable[[], None]
 
     def count(self, filter: Any = None) -> int:  # noqa: A002
-        """How many rows pass a filter; how many there are, without one.
+        """Count the rows that pass a filter, or all rows without one.
 
         Parameters
         ----------
@@ -46,13 +46,14 @@ class Lookups:
 
         Examples
         --------
-        >>> index.count({"year": {"$gte": 2020}})  # doctest: +SKIP
+        >>> index.count({"price": {"$lt": 0.2}})
+        387
         """
         passing = self._passing(filter)
         return self.n if passing is None else passing.count()
 
     def get(self, ids: Any, *, columns: Sequence[str] | bool = True) -> pa.Table:
-        """The metadata of some ids.
+        """Return the metadata of some ids.
 
         Parameters
         ----------
@@ -69,6 +70,11 @@ class Lookups:
         ------
         UnknownIdError
             An id that no row has, or that was deleted.
+
+        Examples
+        --------
+        >>> index.get([17, 4], columns=["brand"]).to_pydict()
+        {'id': [17, 4], 'brand': [...]}
         """
         names = self._columns(columns)
         self._check_open()
@@ -91,7 +97,9 @@ class Lookups:
         after: Any = None,
         columns: Sequence[str] | bool = True,
     ) -> pa.Table:
-        """Rows that pass a filter, page by page, in an order of the index's own that stays the same.
+        """Return rows that pass a filter, page by page.
+
+        Their order is the index's own. It stays the same from page to page.
 
         Parameters
         ----------
@@ -111,8 +119,10 @@ class Lookups:
 
         Examples
         --------
-        >>> page = index.rows({"brand": "acme"}, limit=1000)  # doctest: +SKIP
-        >>> page = index.rows({"brand": "acme"}, limit=1000, after=page["id"][-1])  # doctest: +SKIP
+        >>> first = index.rows({"brand": "brand-07"}, limit=5)
+        >>> next_page = index.rows({"brand": "brand-07"}, limit=5, after=first["id"][-1])
+        >>> len(first), set(first["id"].to_pylist()) & set(next_page["id"].to_pylist())
+        (5, set())
         """
         names = self._columns(columns)
         most = whole_number(limit, "limit", 1, _LIMIT_MAX)

@@ -184,7 +184,7 @@ fn status_of(outcome: search.Outcome) common.Status {
         .io => .io,
         .timeout => .timeout,
         .closed => .closed,
-        .canceled => .cancelled,
+        .canceled => .canceled,
     };
 }
 
@@ -206,7 +206,7 @@ pub fn status_of_job(job: *const search.Job) i32 {
         .io => fail(status, .{ .file = file, .page = page }, "the device failed to read page {d} of {s}", .{ page, file }),
         .timeout => fail(status, .{}, "the search ran into its timeout", .{}),
         .closed => handle_file.closed(),
-        .canceled => fail(status, .{}, "the search was cancelled", .{}),
+        .canceled => fail(status, .{}, "the search was canceled", .{}),
     };
 }
 

@@ -97,7 +97,7 @@ pub fn status_of(err: index.Error) Status {
         error.Permission => .permission,
         error.OutOfMemory => .out_of_memory,
         error.BudgetTooSmall => .budget_too_small,
-        error.Canceled => .cancelled,
+        error.Canceled => .canceled,
         error.Exists => .exists,
         error.Unsupported => .unsupported,
         error.Internal => .internal,
@@ -115,7 +115,7 @@ pub fn fail_index(err: index.Error, diagnostic: *const index.Diagnostic) i32 {
         .needed_bytes = diagnostic.needed_bytes,
     }, "{s}", .{if (message.len > 0) message else switch (status) {
         .out_of_memory => "the operating system gave no memory",
-        .cancelled => "the build was cancelled",
+        .canceled => "the build was canceled",
         else => @errorName(err),
     }});
 }

@@ -16,7 +16,7 @@ pub const program = @import("program.zig");
 pub const write_postings = @import("postings_writer.zig").write;
 
 test {
-    _ = @import("tests.zig");
+    _ = @import("filter_test.zig");
     _ = column;
     _ = predicate;
     _ = program;

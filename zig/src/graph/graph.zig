@@ -37,6 +37,6 @@ pub const search = @import("search.zig");
 
 test {
     std.testing.refAllDecls(@This());
-    _ = @import("test_build.zig");
-    _ = @import("test_place.zig");
+    _ = @import("build_test.zig");
+    _ = @import("place_test.zig");
 }

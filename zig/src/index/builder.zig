@@ -2,7 +2,7 @@
 //! encode); the graph is built over 8-bit codes in memory; codes as they will be stored wait in a work file in row
 //! order until placement has given every row its vertex.
 //!
-//! A folder under construction holds a marker and no manifest, so it does not open. A build that fails or is cancelled
+//! A folder under construction holds a marker and no manifest, so it does not open. A build that fails or is canceled
 //! takes away what it made. One that was killed leaves its work: the next build of the same path goes on from there if
 //! its rows and options are the same (resume.zig), and begins anew if they are not.
 const std = @import("std");

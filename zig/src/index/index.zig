@@ -31,6 +31,6 @@ test {
     _ = trim;
     _ = vectors;
     _ = @import("verify.zig");
-    _ = @import("tests.zig");
-    _ = @import("test_partitions.zig");
+    _ = @import("index_test.zig");
+    _ = @import("partitions_test.zig");
 }

@@ -221,7 +221,8 @@ test "a ring that the kernel refuses for good ends its reads" {
     defer std.posix.close(memory);
     var errno: i32 = 0;
     // A kernel that refuses io_uring altogether: the conformance suite says so aloud.
-    var device = Uring.open(.{ .file = memory, .queue_depth = 4 }, &errno) catch return error.SkipZigTest;
+    // The kernel rounds three up to four entries: the depth alone keeps a fourth read out.
+    var device = Uring.open(.{ .file = memory, .queue_depth = 3 }, &errno) catch return error.SkipZigTest;
     defer device.deinit();
     var buffer: [4096]u8 align(4096) = undefined;
     var reads: [6]Read = undefined;
@@ -230,7 +231,7 @@ test "a ring that the kernel refuses for good ends its reads" {
         device.submit(read);
     }
     device.prepare();
-    try std.testing.expectEqual(4, device.in_ring);
+    try std.testing.expectEqual(3, device.in_ring);
     device.give_up(@intFromEnum(E.PERM));
     var done: [4]*Read = undefined;
     var count: usize = 0;

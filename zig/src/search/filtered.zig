@@ -17,20 +17,14 @@ const lists = @import("list.zig");
 const filter_plan = @import("filter_plan.zig");
 const parameters_file = @import("parameters.zig");
 const state = @import("search_state.zig");
-const layout = @import("layout");
+const navigation = @import("navigation.zig");
 const Search = state.Search;
 const FilterPlan = parameters_file.FilterPlan;
 
 comptime {
     std.debug.assert(scan_batch <= Search.fresh_max);
-    // What was met ahead, one list and one block more.
-    std.debug.assert(Search.fresh_max >= Search.fresh_max / 4 + ahead + layout.adjacency.neighbors_max + block_size);
 }
 
-/// As in navigation.zig: vertices met ahead of estimation, and those whose links are on their way.
-const ahead = 32;
-const estimated_together = 8;
-const chosen_ahead = 2;
 /// Vertices of a neighborhood in placement order.
 const block_size = 64;
 /// So few matches are all read: an answer as good as the codes.
@@ -191,103 +185,76 @@ inline fn bound(search: *const Search) f32 {
     return if (search.list.len < reach) std.math.inf(f32) else search.list.items[reach - 1].distance;
 }
 
-/// Best first, until nothing within what counts is left to follow: the pipeline of navigation.zig, with the filter
-/// between what is met and what is estimated.
+/// Best first, until nothing within what counts is left to follow.
 pub fn navigate(search: *Search) state.PageError!void {
-    const gate = &search.gate;
-    const links = &search.shared.reader.links.?;
-    const codes = &search.shared.reader.codes;
-    var chosen: Chosen = .{};
-    var passes: [Search.fresh_max]bool = undefined;
-    var head: u32 = 0; // fresh[head..tail] were met and are not estimated yet
-    var tail: u32 = 0;
-    var asked: u32 = 0; // the codes of fresh[head..asked] are on their way
-    while (true) {
-        while (tail - head < ahead) {
-            const vertex = chosen.next(search) orelse break;
-            const ids = links.decode(vertex, &search.neighbors) catch return error.BadList;
-            search.cost.expanded += 1;
-            const met = search.visited.insert_new(ids, search.fresh[tail..]);
-            tail += keep(search, search.fresh[tail..][0..met], passes[tail..]);
-            if (gate.is_thin()) {
-                const around = look_around(search, vertex / block_size, search.fresh[tail..]);
-                @memset(passes[tail..][0..around], true);
-                tail += around;
-            }
-            gate.adapt(search.list.limit, search.parameters.k);
-            if (search.cost.expanded >= gate.review_at) {
-                gate.review_at += review_every;
-                if (search.parameters.filter_plan == .auto and gate.prefers_scan()) return scan(search);
-            }
-        }
-        if (head == tail) return;
-        const ask_until = @min(tail, head + ahead);
-        while (asked < ask_until) : (asked += 1) codes.prefetch(search.fresh[asked]);
-        const count = @min(estimated_together, tail - head);
-        search.query.estimate(codes, search.fresh[head..][0..count], search.distances[0..count]);
-        search.cost.estimates += count;
-        for (search.fresh[head..][0..count], search.distances[0..count], passes[head..][0..count]) |id, distance, pass| {
-            if (pass) {
-                if (search.list.insert(id, distance)) links.prefetch(id);
-            } else if (distance < bound(search)) {
-                search.frontier.push(id, distance);
-                links.prefetch(id);
-            }
-        }
-        head += count;
-        if (head >= Search.fresh_max / 4) {
-            std.mem.copyForwards(u32, search.fresh[0 .. tail - head], search.fresh[head..tail]);
-            std.mem.copyForwards(bool, passes[0 .. tail - head], passes[head..tail]);
-            asked -= head;
-            tail -= head;
-            head = 0;
-        }
-    }
+    var gated: Gated = .{};
+    return navigation.run(search, &gated);
 }
 
-/// The vertex to follow next, chosen while the links of those before it are on their way.
-const Chosen = struct {
-    vertices: [chosen_ahead]u32 = undefined,
-    count: u32 = 0,
+/// The filter stands between what is met and what is estimated.
+const Gated = struct {
+    /// Of `fresh`, by place.
+    passes: [Search.fresh_max]bool = undefined,
 
-    inline fn next(self: *Chosen, search: *Search) ?u32 {
-        while (self.count < chosen_ahead) : (self.count += 1) {
-            const vertex = choose(search) orelse break;
-            self.vertices[self.count] = vertex;
-            search.shared.reader.links.?.prefetch_list(vertex);
+    pub const added_max = block_size;
+
+    /// The nearest to follow: a candidate of the list, or what fails but lies within what counts.
+    pub fn choose(_: *Gated, search: *Search) ?u32 {
+        const gate = &search.gate;
+        const reach = bound(search);
+        const place = search.list.nearest_unexpanded() orelse search.list.len;
+        const near = if (place < @min(gate.reach, search.list.len)) search.list.items[place].distance else std.math.inf(f32);
+        while (true) {
+            const failing = search.frontier.nearest();
+            if (!(failing < near and failing < reach)) break;
+            const vertex = search.frontier.pop();
+            gate.failed += 1;
+            if (gate.is_thin() and gate.blocks.contains(vertex / block_size)) continue;
+            search.cost.filtered += 1;
+            return vertex;
         }
-        if (self.count == 0) return null;
-        const first = self.vertices[0];
-        self.count -= 1;
-        for (0..self.count) |i| self.vertices[i] = self.vertices[i + 1];
-        return first;
+        if (near == std.math.inf(f32)) return null;
+        gate.passed += 1;
+        search.list.mark_expanded(place);
+        return search.list.items[place].vertex();
+    }
+
+    /// Of what was met and fails only such stay whose block nothing stands for yet; the block of the vertex is added.
+    pub inline fn keep(self: *Gated, search: *Search, vertex: u32, at: u32, met: u32) ?u32 {
+        const gate = &search.gate;
+        var count = ask_filter(search, search.fresh[at..][0..met], self.passes[at..]);
+        if (gate.is_thin()) {
+            const around = look_around(search, vertex / block_size, search.fresh[at + count ..]);
+            @memset(self.passes[at + count ..][0..around], true);
+            count += around;
+        }
+        gate.adapt(search.list.limit, search.parameters.k);
+        if (search.cost.expanded >= gate.review_at) {
+            gate.review_at += review_every;
+            if (search.parameters.filter_plan == .auto and gate.prefers_scan()) {
+                scan(search);
+                return null;
+            }
+        }
+        return count;
+    }
+
+    pub inline fn offer(self: *Gated, search: *Search, at: u32, distance: f32) bool {
+        const vertex = search.fresh[at];
+        if (self.passes[at]) return search.list.insert(vertex, distance);
+        if (!(distance < bound(search))) return false;
+        search.frontier.push(vertex, distance);
+        return true;
+    }
+
+    pub inline fn move(self: *Gated, head: u32, tail: u32) void {
+        std.mem.copyForwards(bool, self.passes[0 .. tail - head], self.passes[head..tail]);
     }
 };
 
-/// The nearest to follow: a candidate of the list, or what fails but lies within what counts.
-fn choose(search: *Search) ?u32 {
-    const gate = &search.gate;
-    const reach = bound(search);
-    const place = search.list.nearest_unexpanded() orelse search.list.len;
-    const near = if (place < @min(gate.reach, search.list.len)) search.list.items[place].distance else std.math.inf(f32);
-    while (true) {
-        const failing = search.frontier.nearest();
-        if (!(failing < near and failing < reach)) break;
-        const vertex = search.frontier.pop();
-        gate.failed += 1;
-        if (gate.is_thin() and gate.blocks.contains(vertex / block_size)) continue;
-        search.cost.filtered += 1;
-        return vertex;
-    }
-    if (near == std.math.inf(f32)) return null;
-    gate.passed += 1;
-    search.list.mark_expanded(place);
-    return search.list.items[place].vertex();
-}
-
 /// Asks the filter for what was met and leaves in place what will be estimated: of those that fail only such whose block
 /// nothing stands for yet. Returns how many.
-fn keep(search: *Search, met: []u32, passes: []bool) u32 {
+fn ask_filter(search: *Search, met: []u32, passes: []bool) u32 {
     const gate = &search.gate;
     search.filter.?.passes_many(met, passes[0..met.len]);
     var kept: u32 = 0;

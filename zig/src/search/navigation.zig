@@ -1,10 +1,12 @@
-//! Navigation with links in memory when every vertex may be a candidate: a pipeline, so that memory and arithmetic
-//! overlap. The links of chosen vertices are on their way while others are decoded; the codes of neighbors are on their
-//! way while those before them are estimated. So a vertex is chosen a few steps before all that precedes it is known,
-//! which costs little: whatever stands in the list is followed in the end.
+//! Navigation with links in memory: a pipeline, so that memory and arithmetic overlap. The links of chosen vertices are on
+//! their way while others are decoded; the codes of neighbors are on their way while those before them are estimated. So a
+//! vertex is chosen a few steps before all that precedes it is known, which costs little: whatever stands in the list is
+//! followed in the end.
 //!
 //!   list ──▶ chosen ──▶ decoded: met for the first time? ──▶ fresh ──▶ estimated ──▶ list
 //!            (links asked for)                     (codes asked for)
+//!
+//! Who is chosen, who of those met is estimated and where they go is the policy's: `Plain` here, `Gated` in filtered.zig.
 const std = @import("std");
 const layout = @import("layout");
 const state = @import("search_state.zig");
@@ -17,13 +19,40 @@ const estimated_together = 8;
 /// Vertices whose links are on their way.
 const chosen_ahead = 2;
 
-comptime {
-    // What was met ahead, and one list more.
-    assert(Search.fresh_max >= Search.fresh_max / 4 + ahead + layout.adjacency.neighbors_max);
-}
+/// Every vertex may be a candidate.
+pub const Plain = struct {
+    /// Vertices that one step adds to `fresh` beside neighbors.
+    pub const added_max = 0;
 
-/// Until every candidate in the list was followed.
-pub fn run(search: *Search) state.PageError!void {
+    /// The vertex to follow next.
+    pub inline fn choose(_: *Plain, search: *Search) ?u32 {
+        const place = search.list.nearest_unexpanded() orelse return null;
+        search.list.mark_expanded(place);
+        return search.list.items[place].vertex();
+    }
+
+    /// `vertex` was followed, `fresh[at..][0..met]` were met: how many from there on are to be estimated. Null ends
+    /// navigation.
+    pub inline fn keep(_: *Plain, _: *Search, _: u32, _: u32, met: u32) ?u32 {
+        return met;
+    }
+
+    /// The vertex at `fresh[at]` with its distance; true if it may be followed.
+    pub inline fn offer(_: *Plain, search: *Search, at: u32, distance: f32) bool {
+        return search.list.insert(search.fresh[at], distance);
+    }
+
+    /// `fresh[head..tail]` moved to the front.
+    pub inline fn move(_: *Plain, _: u32, _: u32) void {}
+};
+
+/// Until the policy chooses nothing any more.
+pub fn run(search: *Search, policy: anytype) state.PageError!void {
+    const Policy = @typeInfo(@TypeOf(policy)).pointer.child;
+    comptime {
+        // What was met ahead, and what one step more adds.
+        assert(Search.fresh_max >= Search.fresh_max / 4 + ahead + layout.adjacency.neighbors_max + Policy.added_max);
+    }
     const links = &search.shared.reader.links.?;
     const codes = &search.shared.reader.codes;
     var chosen: Chosen = .{};
@@ -32,10 +61,11 @@ pub fn run(search: *Search) state.PageError!void {
     var asked: u32 = 0; // the codes of fresh[head..asked] are on their way
     while (true) {
         while (tail - head < ahead) {
-            const vertex = chosen.next(search) orelse break;
+            const vertex = chosen.next(search, policy) orelse break;
             const ids = links.decode(vertex, &search.neighbors) catch return error.BadList;
             search.cost.expanded += 1;
-            tail += search.visited.insert_new(ids, search.fresh[tail..]);
+            const met = search.visited.insert_new(ids, search.fresh[tail..]);
+            tail += policy.keep(search, vertex, tail, met) orelse return;
         }
         if (head == tail) return;
         const ask_until = @min(tail, head + ahead);
@@ -43,12 +73,13 @@ pub fn run(search: *Search) state.PageError!void {
         const count = @min(estimated_together, tail - head);
         search.query.estimate(codes, search.fresh[head..][0..count], search.distances[0..count]);
         search.cost.estimates += count;
-        for (search.fresh[head..][0..count], search.distances[0..count]) |id, distance| {
-            if (search.list.insert(id, distance)) links.prefetch(id);
+        for (search.distances[0..count], head..) |distance, at| {
+            if (policy.offer(search, @intCast(at), distance)) links.prefetch(search.fresh[at]);
         }
         head += count;
         if (head >= Search.fresh_max / 4) {
             std.mem.copyForwards(u32, search.fresh[0 .. tail - head], search.fresh[head..tail]);
+            policy.move(head, tail);
             asked -= head;
             tail -= head;
             head = 0;
@@ -56,18 +87,16 @@ pub fn run(search: *Search) state.PageError!void {
     }
 }
 
+/// Vertices to be followed, the first chosen first; as many as may wait are chosen at once.
 const Chosen = struct {
     vertices: [chosen_ahead]u32 = undefined,
     count: u32 = 0,
 
-    /// The vertex that was chosen first; others are chosen so that as many as before wait.
-    inline fn next(self: *Chosen, search: *Search) ?u32 {
-        const links = &search.shared.reader.links.?;
+    inline fn next(self: *Chosen, search: *Search, policy: anytype) ?u32 {
         while (self.count < chosen_ahead) : (self.count += 1) {
-            const place = search.list.nearest_unexpanded() orelse break;
-            search.list.mark_expanded(place);
-            self.vertices[self.count] = search.list.items[place].vertex();
-            links.prefetch_list(self.vertices[self.count]);
+            const vertex = policy.choose(search) orelse break;
+            self.vertices[self.count] = vertex;
+            search.shared.reader.links.?.prefetch_list(vertex);
         }
         if (self.count == 0) return null;
         const first = self.vertices[0];

@@ -338,7 +338,7 @@ pub const Search = struct {
 
     fn step_in_memory(self: *Search) PageError!Want {
         while (true) {
-            if (!self.scanned) try if (self.gated) filtered.navigate(self) else navigation.run(self);
+            if (!self.scanned) try self.navigate();
             try self.choose_pages();
             if (self.wanted_count > 0) {
                 self.cost.rounds += 1;
@@ -347,6 +347,12 @@ pub const Search = struct {
             if (self.brought_count == 0) return .done;
             self.take_brought(); // by the cache
         }
+    }
+
+    fn navigate(self: *Search) PageError!void {
+        if (self.gated) return filtered.navigate(self);
+        var plain: navigation.Plain = .{};
+        return navigation.run(self, &plain);
     }
 
     pub inline fn bring(self: *Search, vertex: u32, distance: f32) void {

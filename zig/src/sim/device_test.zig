@@ -100,6 +100,22 @@ test "late, reordered, short and refused attempts stay inside the device" {
     }
 }
 
+test "no more reads than the depth are begun, and all of them are" {
+    const rig = try Rig.init(6, Fault.late.mask() | Fault.reordered.mask() | Fault.short.mask() | Fault.again.mask());
+    defer rig.deinit();
+    const depth = rig.device.queue_depth;
+    for (rig.reads[0 .. depth + 9]) |*read| rig.device.submit(read);
+    try testing.expectEqual(0, rig.device.begun.count());
+    rig.device.flush();
+    try testing.expectEqual(depth, rig.device.begun.count());
+    var ended: u32 = 0;
+    var done: [4]*io.Read = undefined;
+    while (rig.device.in_flight() > 0) {
+        ended += @intCast(rig.device.poll(&done, .one));
+        try testing.expectEqual(@min(depth, depth + 9 - ended), rig.device.begun.count());
+    }
+}
+
 test "in order unless it was asked to reorder, late or not" {
     var rig = try Rig.init(testing.random_seed, Fault.late.mask());
     defer rig.deinit();

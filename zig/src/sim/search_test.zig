@@ -22,7 +22,13 @@ pub const World = struct {
     queries: []f32,
     diagnostic: index.Diagnostic = .{},
 
+    /// Rows in thirty clusters, of which most lie on one or two pages.
     pub fn init(self: *World, seed: u64) !void {
+        return self.init_spread(seed, 3);
+    }
+
+    /// Rows around centers so far apart; at 0 they are one cloud, and the neighbors of a query lie on many pages.
+    fn init_spread(self: *World, seed: u64, spread: f32) !void {
         self.* = .{
             .tmp = testing.tmpDir(.{}),
             .rows = try testing.allocator.alloc(f32, n * dim),
@@ -32,7 +38,7 @@ pub const World = struct {
         self.path = try std.fmt.bufPrint(self.buffer[parent.len..], "{s}/x.velo", .{parent});
         var prng = base.Prng.init(seed);
         var centers: [30 * dim]f32 = undefined;
-        for (&centers) |*value| value.* = 3 * prng.gaussian();
+        for (&centers) |*value| value.* = spread * prng.gaussian();
         for ([_][]f32{ self.rows, self.queries }) |vectors| {
             for (0..vectors.len / dim) |i| {
                 const center = centers[prng.below(30) * dim ..][0..dim];
@@ -249,6 +255,65 @@ test "both plans, with and without a cache, find what brute force finds" {
         errdefer std.debug.print("recall {d}\n", .{found});
         try testing.expect(found >= 0.95);
     }
+}
+
+test "a round reads all that is wanted, and rounds follow until nothing is" {
+    var world: World = undefined;
+    try world.init_spread(8, 0);
+    defer world.deinit();
+    var bursts: Answers = .{};
+    try run(&world, .{ .threads = 1, .queries_in_flight = 1 }, &bursts);
+    var singles: Answers = .{};
+    try run(&world, .{ .threads = 1, .queries_in_flight = 1, .burst_max = 1 }, &singles);
+    errdefer std.debug.print("reads {d} in {d} rounds, {d} in {d}, recall {d} and {d}\n", .{ total_of(&bursts.reads), total_of(&bursts.rounds), total_of(&singles.reads), total_of(&singles.rounds), recall(&world, &bursts, 1), recall(&world, &singles, 1) });
+    for ([_]*const Answers{ &bursts, &singles }) |answers| {
+        for (0..query_count) |query| try testing.expectEqual(.ok, answers.outcomes[query]);
+        try testing.expect(recall(&world, answers, 1) >= 0.95);
+    }
+    // A page a round takes as many rounds as pages.
+    try testing.expectEqualSlices(u32, &singles.reads, &singles.rounds);
+    // Else most pages are read in the first round, and some queries want more of them afterwards.
+    try testing.expect(2 * total_of(&bursts.rounds) < total_of(&bursts.reads));
+    try testing.expect(total_of(&bursts.rounds) > query_count);
+}
+
+test "what came damaged once is read again, and what stays damaged is read so often and no more" {
+    var world: World = undefined;
+    try world.init_spread(9, 0);
+    defer world.deinit();
+    const alone: Setting = .{ .threads = 1, .queries_in_flight = 1 };
+    var clean: Answers = .{};
+    try run(&world, alone, &clean);
+    var failed: usize = 0;
+    var succeeded: usize = 0;
+    for (1..6) |seed| {
+        errdefer std.debug.print("seed={d}\n", .{seed});
+        var passing = alone;
+        passing.seed = seed;
+        passing.faults = faults.Fault.eio_once.mask() | faults.Fault.wrong_page.mask();
+        var answers: Answers = .{};
+        try run(&world, passing, &answers);
+        for (0..query_count) |query| try testing.expectEqual(.ok, answers.outcomes[query]);
+        try testing.expectEqualSlices(i64, &clean.vertices, &answers.vertices);
+        try testing.expect(answers.device_reads > clean.device_reads);
+
+        var lasting = alone;
+        lasting.seed = seed;
+        lasting.faults = faults.Fault.bit_flip.mask();
+        answers = .{};
+        try run(&world, lasting, &answers);
+        for (0..query_count) |query| {
+            if (answers.outcomes[query] == .ok) {
+                succeeded += 1;
+                continue;
+            }
+            failed += 1;
+            try testing.expectEqual(.corrupt, answers.outcomes[query]);
+            try testing.expect(answers.pages[query] >= 0);
+            try testing.expect(answers.reads[query] <= clean.reads[query] + 8);
+        }
+    }
+    try testing.expect(failed > 0 and succeeded > 0);
 }
 
 test "the ablations of links on disk: each finds what brute force finds, and costs what it should" {

@@ -11,6 +11,7 @@ test {
     _ = faults;
     _ = @import("device_test.zig");
     _ = @import("search_test.zig");
+    _ = @import("every_test.zig");
     _ = @import("fault_test.zig");
     _ = @import("store.zig");
     _ = @import("live_test.zig");

@@ -8,6 +8,7 @@ const Reader = @import("reader.zig").Reader;
 const reader = @import("reader.zig");
 const verify = @import("verify.zig").verify;
 const vectors = @import("vectors.zig");
+const recommit = @import("recommit.zig").recommit;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const testing = std.testing;
 
@@ -159,6 +160,61 @@ test "a flipped bit in any file is noticed by verify" {
         try file.pwriteAll(&last, size - 1);
         try verify(testing.allocator, place.path, &pages, &diagnostic);
     }
+}
+
+/// Writes over a part of a file, puts the new sum into the manifest and verifies.
+fn verify_changed(path: []const u8, name: []const u8, at: u64, bytes: []const u8, diagnostic: *Diagnostic) !void {
+    var dir = try std.fs.cwd().openDir(path, .{});
+    defer dir.close();
+    {
+        const file = try dir.openFile(name, .{ .mode = .write_only });
+        defer file.close();
+        try file.pwriteAll(bytes, at);
+    }
+    try recommit(testing.allocator, path, name, &.{name}, "null", diagnostic);
+    var pages: u64 = 0;
+    try verify(testing.allocator, path, &pages, diagnostic);
+}
+
+test "a list that does not decode is noticed by verify, though every sum is right" {
+    var place: Place = undefined;
+    try place.init();
+    defer place.tmp.cleanup();
+    var diagnostic: Diagnostic = .{};
+    const rows = try random_rows(testing.allocator, 300, 16, 4);
+    defer testing.allocator.free(rows);
+    try build(place.path, .{ .dim = 16, .n = 300, .metric = .l2, .dtype = .f32, .degree = 8, .build_list_size = 16 }, rows, &diagnostic);
+    var dir = try std.fs.cwd().openDir(place.path, .{});
+    defer dir.close();
+
+    // links.bin: the first list claims 255 neighbors.
+    const links = try dir.readFileAlloc(testing.allocator, reader.file_links, 1 << 20);
+    defer testing.allocator.free(links);
+    var header: layout.headers.Links = undefined;
+    @memcpy(std.mem.asBytes(&header), links[0..@sizeOf(layout.headers.Links)]);
+    const heap: usize = @intCast(header.resident_bytes() - header.heap_bytes);
+    try testing.expectError(error.Corrupt, verify_changed(place.path, reader.file_links, heap, &.{255}, &diagnostic));
+    try testing.expectEqualStrings(reader.file_links, diagnostic.file());
+    try verify_changed(place.path, reader.file_links, heap, links[heap..][0..1], &diagnostic);
+
+    // pages.bin: the first list of the last page ends before its last neighbor.
+    const pages = try dir.readFileAlloc(testing.allocator, reader.file_pages, 1 << 24);
+    defer testing.allocator.free(pages);
+    var pages_header: layout.headers.Pages = undefined;
+    @memcpy(std.mem.asBytes(&pages_header), pages[0..@sizeOf(layout.headers.Pages)]);
+    const last = pages_header.page_count - 1;
+    const offset = pages_header.offset_of(last);
+    const page = pages[@intCast(offset)..][0..pages_header.page_size];
+    const whole = try testing.allocator.dupe(u8, page);
+    defer testing.allocator.free(whole);
+    const record_count = std.mem.readInt(u16, page[20..22], .little);
+    const lists = std.mem.readInt(u16, page[22..24], .little);
+    std.mem.writeInt(u16, page[lists - 2 * record_count ..][0..2], 1, .little);
+    std.mem.writeInt(u64, page[0..8], base.checksum(page[8..]), .little);
+    try testing.expectError(error.Corrupt, verify_changed(place.path, reader.file_pages, offset, page, &diagnostic));
+    try testing.expectEqualStrings(reader.file_pages, diagnostic.file());
+    try testing.expectEqual(last, diagnostic.page);
+    try verify_changed(place.path, reader.file_pages, offset, whole, &diagnostic);
 }
 
 const stored: Options = .{ .dim = 16, .n = 300, .metric = .cosine, .dtype = .f32, .degree = 8, .build_list_size = 16, .store_vectors = true };

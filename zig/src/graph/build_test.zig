@@ -272,6 +272,103 @@ fn pruned_by_definition(points: *const FloatDistances, candidates: []const Candi
     return len;
 }
 
+test "a build agrees with its definition where walks meet every vertex" {
+    const n = 200;
+    const alpha = 1.2;
+    for (0..5) |seed| {
+        errdefer std.debug.print("seed {}\n", .{seed});
+        var points = try FloatDistances.gaussian(n, 0, 8, seed);
+        defer points.deinit();
+        var graph = try build(&points, .{ .degree = DefinedList.degree, .list_size = n, .alpha = alpha, .seed = seed, .entry = 7 });
+        defer graph.deinit(testing.allocator);
+        // The entry first, then all others at random.
+        var order: [n]u32 = undefined;
+        for (&order, 0..) |*vertex, i| vertex.* = @intCast(i);
+        std.mem.swap(u32, &order[0], &order[7]);
+        var prng = base.Prng.init(seed);
+        prng.shuffle(u32, order[1..]);
+        var lists: [n]DefinedList = @splat(.{});
+        try built_by_definition(&points, &order, alpha, &lists);
+        var pruned: u32 = 0;
+        for (&lists, 0..) |*list, v| {
+            errdefer std.debug.print("vertex {}\n", .{v});
+            const found = graph.list(@intCast(v));
+            std.mem.sort(u32, found, {}, std.sort.asc(u32));
+            std.mem.sort(u32, list.ids[0..list.len], {}, std.sort.asc(u32));
+            try testing.expectEqualSlices(u32, list.ids[0..list.len], found);
+            pruned += list.pruned;
+        }
+        try testing.expect(pruned > n); // by newcomers
+    }
+}
+
+const DefinedList = struct {
+    ids: [degree]u32 = undefined,
+    len: u32 = 0,
+    /// What is farther is refused: a full list of which nobody is new.
+    radius: f32 = std.math.inf(f32),
+    pruned: u32 = 0,
+
+    const degree = 12;
+
+    /// Takes what pruning leaves of candidates, nearest first.
+    fn prune(self: *DefinedList, points: *const FloatDistances, candidates: []Candidate, alpha: f32) void {
+        std.sort.pdq(Candidate, candidates, {}, Candidate.less);
+        self.len = pruned_by_definition(points, candidates, alpha, &self.ids);
+        self.radius = std.math.inf(f32);
+        if (self.len < degree) return;
+        for (candidates) |candidate| {
+            if (candidate.id == self.ids[degree - 1]) self.radius = candidate.distance();
+        }
+    }
+};
+
+/// Every vertex in order: pruned from all that the entry leads to, then offered to those that it keeps.
+fn built_by_definition(points: *const FloatDistances, order: []const u32, alpha: f32, lists: []DefinedList) !void {
+    var reached = try base.BitSet.init(testing.allocator, points.n);
+    defer reached.deinit(testing.allocator);
+    const stack = try testing.allocator.alloc(u32, points.n);
+    defer testing.allocator.free(stack);
+    const candidates = try testing.allocator.alloc(Candidate, points.n);
+    defer testing.allocator.free(candidates);
+    for (order[1..]) |vertex| {
+        reached.clear();
+        reached.insert(order[0]);
+        stack[0] = order[0];
+        var waiting: u32 = 1;
+        var count: u32 = 0;
+        while (waiting > 0) {
+            waiting -= 1;
+            const at = stack[waiting];
+            candidates[count] = .init(points.distance(vertex, at), at);
+            count += 1;
+            for (lists[at].ids[0..lists[at].len]) |id| {
+                if (reached.contains(id)) continue;
+                reached.insert(id);
+                stack[waiting] = id;
+                waiting += 1;
+            }
+        }
+        const own = &lists[vertex];
+        own.prune(points, candidates[0..count], alpha);
+        for (own.ids[0..own.len]) |id| {
+            const list = &lists[id];
+            const distance = points.distance(id, vertex);
+            if (list.len < DefinedList.degree) {
+                list.ids[list.len] = vertex;
+                list.len += 1;
+                continue;
+            }
+            if (distance >= list.radius) continue;
+            var members: [DefinedList.degree + 1]Candidate = undefined;
+            for (list.ids, members[0..DefinedList.degree]) |member, *place| place.* = .init(points.distance(id, member), member);
+            members[DefinedList.degree] = .init(distance, vertex);
+            list.prune(points, &members, alpha);
+            list.pruned += 1;
+        }
+    }
+}
+
 test "a candidate list agrees with sorting; a full visited set loses nothing that matters" {
     for (0..100) |seed| {
         errdefer std.debug.print("seed {}\n", .{seed});
