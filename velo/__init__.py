@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 from velo.building.build import build
 from velo.building.collection import build_collection
+from velo.collection import ShardedIndex
+from velo.collection import open_path as open  # noqa: A004
 from velo.errors import RecallWarning, VeloError
 from velo.filters import col, ids, mask
 from velo.hints import FUNCTIONS
 from velo.index import Index
-from velo.index import open_index as open  # noqa: A004
 from velo.index import verify_folder as verify
 from velo.options import OpenTuning, SearchTuning
 from velo.planning.budgets import plans
@@ -41,6 +42,7 @@ __all__ = [
     "RecallWarning",
     "SearchResult",
     "SearchTuning",
+    "ShardedIndex",
     "TunedCandidate",
     "VeloError",
     "Written",

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from velo.cli.output import console, emit_json, table
+from velo.collection import COLLECTION_FILE, open_path
 from velo.errors import FilterError, InvalidArgumentError, UnknownColumnError
 from velo.filters import from_sql
 from velo.formats import open_vectors, read_truth
-from velo.index import Index, open_index
 from velo.options import SearchTuning
 from velo.results import GroupedResult, RangeResult, SearchResult
 from velo.testing import recall_at_k
@@ -56,6 +56,8 @@ def run(
     """Search a file of queries and tell what came of it."""
     if radius is not None and group_by is not None:
         raise InvalidArgumentError("--radius and --group-by do not go together", argument="group_by")
+    if explain and (index_path / COLLECTION_FILE).is_file():
+        raise InvalidArgumentError("--explain is for one index, not for a collection", argument="explain")
     if (truth is not None or explain) and (radius is not None or group_by is not None):
         raise InvalidArgumentError("--truth and --explain are for plain searches", argument="truth")
     queries = open_vectors(queries_path, column=column).read()[:first]
@@ -67,7 +69,7 @@ def run(
         "exact": exact,
         "tuning": tuning,
     }
-    with open_index(index_path, memory=memory, threads=threads, io=io, plan=plan) as index:
+    with open_path(index_path, memory=memory, threads=threads, io=io, plan=plan) as index:
         started = time.perf_counter()
         result: SearchResult | RangeResult
         if radius is not None:
@@ -153,7 +155,7 @@ def query_filters(condition: Any, rows: pa.Table, count: int) -> list[Any]:
     return [filled(condition, row) for row in rows.slice(0, count).to_pylist()]
 
 
-def _summary(index: Index, result: SearchResult | RangeResult, seconds: float, k: int) -> dict[str, Any]:
+def _summary(index: Any, result: SearchResult | RangeResult, seconds: float, k: int) -> dict[str, Any]:
     info = index.info()
     count = len(result.counts)
     summary: dict[str, Any] = {
