@@ -343,8 +343,8 @@ class _Build:
         self, stage: str, take: Callable[[Any, Any, int, int], int], watch: Watch | None, done: int = 0
     ) -> None:
         rows = chunk_rows(self._source.shape[1] * self._dtype.itemsize)
-        for given in self._source.chunks(rows, self._start + done, self._stop):
-            chunk = native_layout(given, self._dtype)
+        for rows_of_chunk in self._source.chunks(rows, self._start + done, self._stop):
+            chunk = native_layout(rows_of_chunk, self._dtype)
             status = take(self._handle, _native.address(chunk), len(chunk), chunk.strides[0])
             _native.check(status, "vectors")
             done += len(chunk)

@@ -147,7 +147,7 @@ def build_shards(
     table = None if metadata is None else given_metadata(metadata, total).table()
     target = folder_path(path)
     with folder_to_fill(target, overwrite, COLLECTION_FILE) as folder:
-        made = _claim(folder)
+        is_new = _claim(folder)
         try:
             entries = []
             for number, (start, stop) in enumerate(row_ranges(total, shards)):
@@ -166,15 +166,15 @@ def build_shards(
             document = {"format": FORMAT, "n": total, "dim": dim, "metric": options.metric, "shards": entries}
             _write_last(folder, document)
         except OSError as error:
-            _abandon(folder, made)
+            _abandon(folder, is_new)
             if isinstance(error, VeloError):
                 raise
             raise os_failure(error, str(error.filename or folder)) from error
         except KeyboardInterrupt:
-            _abandon(folder, made)
+            _abandon(folder, is_new)
             raise KeyboardInterrupt from None  # a shard would say that its work stays
         except BaseException:
-            _abandon(folder, made)
+            _abandon(folder, is_new)
             raise
     return target
 
@@ -183,9 +183,9 @@ def _claim(folder: Path) -> bool:
     """Make the folder, or take over what a killed build left there; True if it was made."""
     try:
         folder.mkdir()
-        made = True
+        is_new = True
     except FileExistsError:
-        made = False
+        is_new = False
         if not folder.is_dir():
             raise IndexExistsError(f"{folder} is a file", argument="path") from None
         left = [entry.name for entry in folder.iterdir()]
@@ -205,7 +205,7 @@ def _claim(folder: Path) -> bool:
         (folder / _MARKER).touch()
     except OSError as error:
         raise os_failure(error, str(folder)) from error
-    return made
+    return is_new
 
 
 def _remove_shards(folder: Path) -> None:
@@ -214,10 +214,10 @@ def _remove_shards(folder: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _abandon(folder: Path, made: bool) -> None:
+def _abandon(folder: Path, is_new: bool) -> None:
     _remove_shards(folder)
     (folder / _MARKER).unlink(missing_ok=True)
-    if made:
+    if is_new:
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -34,8 +34,8 @@ IoDevice = Annotated[str, typer.Option(help="auto, uring or threads.")]
 PlanChoice = Annotated[str, typer.Option(help="How to open: auto, links_in_memory or links_on_disk.")]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"velo {__version__}")
         raise typer.Exit
 

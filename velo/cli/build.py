@@ -91,13 +91,13 @@ def run(
     if as_json:
         emit_json(summary)
         return
-    shown = dict(summary)
-    shown["disk_bytes"] = (
+    lines = dict(summary)
+    lines["disk_bytes"] = (
         f"{size_text(summary['disk_bytes'])} ({summary['disk_bytes'] / summary['n']:.0f} B a vector)"
     )
-    shown["n"] = f"{summary['n']:,}"
-    shown["seconds"] = f"{seconds:,.1f} ({summary['n'] / seconds:,.0f} rows/s)"
-    console().print(facts(shown))
+    lines["n"] = f"{summary['n']:,}"
+    lines["seconds"] = f"{seconds:,.1f} ({summary['n'] / seconds:,.0f} rows/s)"
+    console().print(facts(lines))
 
 
 def _in_options(text: str) -> str:

@@ -250,8 +250,8 @@ def _best(candidates: Sequence[TunedCandidate], usual_bits: tuple[int, int]) -> 
 def _least_in_flight(costs: Costs, one: TunedCandidate) -> int:
     """⌈α·I/T⌉ (VeloANN, §3.1): I the wait for a round of reads, alone, T the work between two of them."""
     work_us = costs.busy_us(one.reads, one.estimates) / max(1.0, one.rounds)
-    wanted = math.ceil(_ALPHA * costs.round_us / max(work_us, 1.0))
-    return max(_IN_FLIGHT_LEAST, min(limit_of("queries_in_flight").high, wanted))
+    least = math.ceil(_ALPHA * costs.round_us / max(work_us, 1.0))
+    return max(_IN_FLIGHT_LEAST, min(limit_of("queries_in_flight").high, least))
 
 
 class _Steps:
@@ -348,20 +348,20 @@ class _Trial:
                     usual = usual_costs(index, queries)
                     times, reads_per_s = busy_searches(index, queries, usual, k, list_size)
                 self._reads_per_s = max(self._reads_per_s, reads_per_s)
-                known = self._costs.get(one.folder)
-                if known is None or usual.slower(times).query_us < known.query_us:
+                own_costs = self._costs.get(one.folder)
+                if own_costs is None or usual.slower(times).query_us < own_costs.query_us:
                     self._costs[one.folder] = usual.slower(times)
         return [self._reckoned(one) for one in seen]
 
     def costs(self, seen: _Seen) -> Costs:
         """What the machine takes for a candidate's searches, with all rows."""
-        known = self._costs[seen.folder]
+        own_costs = self._costs[seen.folder]
         entries = _entry_points(self._sample.n) - _entry_points(len(self._sample.rows))
         return replace(
-            known,
+            own_costs,
             round_us=self._round_us,
             reads_per_s=self._reads_per_s,
-            estimates_least=known.estimates_least + entries,
+            estimates_least=own_costs.estimates_least + entries,
         )
 
     def queries_in_flight(self, seen: _Seen, least: int) -> int:
