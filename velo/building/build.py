@@ -14,6 +14,7 @@ import numpy as np
 
 from velo import _native
 from velo.building.calibration import calibrate as calibrate_index
+from velo.building.progress import progress_of
 from velo.building.tables import check_order, parts_of
 from velo.errors import (
     CancelledError,
@@ -79,7 +80,7 @@ def build(
     build_memory: Memory | None = None,
     overwrite: bool = False,
     resume: bool = True,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     **options: Unpack[BuildKeywords],
 ) -> Index:
     """Build an index in a folder and open it.
@@ -152,8 +153,9 @@ def build(
         the state of a long stage is saved every half minute. The vectors are read and compared first. Work of
         other vectors or options is removed, as all is without `resume`. With ``threads=1`` the index is the
         same, byte for byte, as if the build had never been killed.
-    progress : callable, optional
-        Called with (done, total) now and then from this thread; returning False cancels.
+    progress : callable or True, optional
+        True writes a line on stderr. A function is called with (done, total) now and then from this thread;
+        returning False cancels.
 
     Returns
     -------
@@ -168,6 +170,7 @@ def build(
         :class:`CancelledError`.
     """
     check_order(path, vectors)
+    report = progress_of(progress)
     chosen = build_options("build", options)
     source, ids, metadata = parts_of(
         vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata
@@ -182,7 +185,7 @@ def build(
         build_memory=build_memory,
         overwrite=overwrite,
         resume=resume,
-        watch=None if progress is None else overall(progress, source.shape[0]),
+        watch=None if report is None else overall(report, source.shape[0]),
     )
     return open_index(path, memory=memory, threads=chosen.threads)
 
