@@ -25,7 +25,8 @@ from velo.index import Index
 from velo.index import verify_folder as verify
 from velo.options import OpenTuning, SearchTuning
 from velo.planning.budgets import plans
-from velo.planning.tune import Proposal, TunedCandidate, tune
+from velo.planning.proposal import Proposal, TunedCandidate
+from velo.planning.tune import tune
 from velo.results import Expectation, Explanation, GroupedResult, RangeResult, SearchResult, Written
 
 __version__ = "0.1.0"

@@ -60,7 +60,8 @@ class Expectation:
     list_size : int
         Candidates that such a search keeps.
     recall : float or None
-        The share of true neighbors it finds; None, like all that follows, where the build measured nothing.
+        The share of true neighbors it finds; None, like all that follows, where the build measured nothing,
+        or where a query lies outside the rows, since the build measured with rows as queries.
         With a filter it is much the same; reads and estimates are not.
     reads, rounds, estimates, expanded, records_scored : float or None
     """
@@ -208,7 +209,8 @@ class SearchResult(Hits):
         read of another query brought, beside ``reads``), ``cache_hits``, ``estimates``
         (distances estimated from codes in memory), ``expanded`` (vertices whose links were followed),
         ``filtered`` (vertices navigated through that failed the filter), ``records_scored``,
-        ``records_used``, ``latency_us`` (from when a worker took the query until its end).
+        ``records_used``, ``outside`` (1 where the query lies outside the rows), ``latency_us`` (from when a
+        worker took the query until its end).
     metadata : pyarrow.Table, list of pyarrow.Table, or None
         The columns asked for by ``return_metadata``, one row a real hit, in the order of ``ids``: a table for
         a single query, a list of tables for several.

@@ -66,25 +66,23 @@ def build_collection(
     progress: ProgressCallback | bool | None = None,
     **options: Unpack[BuildKeywords],
 ) -> Path:
-    """Build a collection of shards in a folder, for :mod:`velo_serving`.
+    """Build a collection of shards in a folder.
 
-    Each shard holds a contiguous range of rows; without `ids` the ids are row numbers of the whole input, so
-    that answers of all shards can be merged.
+    Each shard holds a contiguous range of rows and is an index that opens by itself. Without `ids` the ids
+    are row numbers of the whole input, so the answers of all shards can be merged.
 
     Parameters
     ----------
     path : path
-        The folder to make; its shards are ``shard-00000`` and so on, each an index that opens by itself.
-    vectors, column, ids, ids_column, metadata :
+        The folder to make. Its shards are ``shard-00000`` and so on.
+    vectors, column, ids, ids_column, metadata, overwrite, progress :
         As for :func:`velo.build`.
     shards : int
-        At most as many as rows.
+        How many; at most as many as rows.
     build_memory : int, float or str, optional
-        Of each shard's build; they run one after the other.
+        What the build of one shard may keep in memory. Shards are built one after the other.
     search_memory : int, float or str, optional
-        The budget that searches will have, of all shards together; see :func:`velo.build`.
-    ids, metadata, overwrite, progress :
-        As for :func:`velo.build`.
+        The `memory` that searches will have, of all shards together; see :func:`velo.build`.
     **options
         What else shapes an index, as for :func:`velo.build`: `metric`, `memory_bits`, `record_bits`,
         `degree`, `build_list_size`, `alpha`, `links_kept`, `page_links`, `threads`, `seed`, `store_vectors`,
@@ -94,6 +92,12 @@ def build_collection(
     -------
     pathlib.Path
         The folder.
+
+    Examples
+    --------
+    >>> folder = velo.build_collection("shop.collection", vectors, shards=2)
+    >>> sorted(entry.name for entry in folder.iterdir())
+    ['collection.json', 'shard-00000', 'shard-00001']
     """
     check_order(path, vectors)
     report = progress_of(progress)

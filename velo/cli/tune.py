@@ -10,7 +10,8 @@ from typing import Any
 from velo.cli.budgets import costs_text
 from velo.cli.output import console, emit_json, size_text, table
 from velo.formats import open_vectors
-from velo.planning.tune import DEGREES, Proposal, TunedCandidate, tune
+from velo.planning.proposal import Proposal, TunedCandidate
+from velo.planning.tune import DEGREES, tune
 
 __all__ = ["run"]
 
