@@ -14,6 +14,7 @@ import numpy as np
 
 from velo import _native
 from velo.building.calibration import calibrate as calibrate_index
+from velo.building.progress import progress_of
 from velo.building.tables import check_order, parts_of
 from velo.errors import (
     CancelledError,
@@ -79,7 +80,7 @@ def build(
     build_memory: Memory | None = None,
     overwrite: bool = False,
     resume: bool = True,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     **options: Unpack[BuildKeywords],
 ) -> Index:
     """Build an index in a folder and open it.
@@ -155,8 +156,9 @@ def build(
         are read and compared first. The state of a long stage is saved every half minute. Work of other
         vectors or options is removed; without `resume` all is. With ``threads=1`` the index is the same, byte
         for byte, as if the build had never been killed.
-    progress : callable, optional
-        Called with (done, total) now and then, from this thread. If it returns False the build is canceled.
+    progress : callable or True, optional
+        True writes a line on stderr. A function is called with (done, total) now and then, from this thread.
+        If it returns False the build is canceled.
 
     Returns
     -------
@@ -177,6 +179,7 @@ def build(
     ...     ids, distances = index.search(query, k=3)
     """
     check_order(path, vectors)
+    report = progress_of(progress)
     chosen = build_options("build", options)
     source, ids, metadata = parts_of(
         vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata
@@ -191,7 +194,7 @@ def build(
         build_memory=build_memory,
         overwrite=overwrite,
         resume=resume,
-        watch=None if progress is None else overall(progress, source.shape[0]),
+        watch=None if report is None else overall(report, source.shape[0]),
     )
     return open_index(path, memory=memory, threads=chosen.threads)
 

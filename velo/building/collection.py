@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from velo.building.build import Watch, build_shard, overall
+from velo.building.progress import progress_of
 from velo.building.tables import check_order, parts_of
 from velo.errors import IndexExistsError, InvalidArgumentError, VeloError
 from velo.folder.ids import given_ids
@@ -62,7 +63,7 @@ def build_collection(
     metadata: Any = None,
     build_memory: Memory | None = None,
     overwrite: bool = False,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     **options: Unpack[BuildKeywords],
 ) -> Path:
     """Build a collection of shards in a folder.
@@ -99,6 +100,7 @@ def build_collection(
     ['collection.json', 'shard-00000', 'shard-00001']
     """
     check_order(path, vectors)
+    report = progress_of(progress)
     chosen = build_options("build_collection", options)
     source, ids, metadata = parts_of(
         vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata
@@ -106,9 +108,8 @@ def build_collection(
     total = source.shape[0]
 
     def watch_of(_number: int, start: int, stop: int) -> Watch | None:
-        if progress is None:
+        if report is None:
             return None
-        report = progress
         return overall(lambda done, _rows: report(start + done, total), stop - start)
 
     return build_shards(
