@@ -34,25 +34,51 @@ def open_path(path: PathLike, **options: Any) -> Any:
     Parameters
     ----------
     path : path
-        Its folder.
+        The folder.
     **options
-        ``memory``: budget in bytes, as a share of n·d·4 bytes (``"15%"`` or 0.15), or a size (``"2GiB"``);
-        without it the index takes what its codes and links need, and no cache. ``threads``: workers; all
-        cores without it. ``io``: "auto", "uring" or "threads". ``plan``: "auto", "links_in_memory" or
-        "links_on_disk". ``tuning``: an :class:`OpenTuning`. ``unknown_columns``: "error", or "missing" for
-        filters on data without a schema. ``writable``: open an index as the one process that may change it,
-        and ``durability``: "sync", "interval" or "process", when its changes are on the device.
+        `memory`: what the index may keep in memory, as bytes, a share of n·d·4 bytes (``"15%"`` or 0.15), or
+        a size (``"2GiB"``). Without it the index takes what its codes and links need, and has no cache.
+
+        `threads`: workers that search. Without it there is one for each core.
+
+        `io`: ``"auto"``, ``"uring"`` or ``"threads"``. ``"auto"`` takes io_uring where the system allows it.
+
+        `plan`: ``"auto"``, ``"links_in_memory"`` or ``"links_on_disk"``. ``"auto"`` keeps links in memory
+        where `memory` has room for them.
+
+        `tuning`: an :class:`OpenTuning`.
+
+        `unknown_columns`: ``"error"``, or ``"missing"`` for filters on data without a schema.
+
+        `writable`: open an index as the one process that may change it. `durability` says when a change is on
+        the device: ``"sync"`` before its call returns, ``"interval"`` 100 ms later, ``"process"`` when the
+        system writes it.
 
     Returns
     -------
     Index or ShardedIndex
-        A :class:`ShardedIndex` where the folder holds a collection of shards.
+        A :class:`ShardedIndex` where the folder holds a collection of shards. Use it in ``with``, or close
+        it.
 
     Raises
     ------
-    NotAnIndexError, CorruptIndexError, UnsupportedVersionError, BudgetTooSmallError, DeviceError
+    NotAnIndexError
+        There is no folder, or no complete index in it.
+    CorruptIndexError
+        A file is damaged.
+    UnsupportedVersionError
+        Another version of the format.
+    BudgetTooSmallError
+        `memory` does not hold what the index cannot do without; ``needed_bytes`` says how much that is.
+    DeviceError
+        The system refused a read, a thread or a descriptor.
     BusyError
-        With ``writable``: another process, or another index of this one, writes to it.
+        With `writable`: somebody else writes to this index.
+
+    Examples
+    --------
+    >>> with velo.open("shop.velo", memory="50%") as index:
+    ...     ids, distances = index.search(query, k=3)
     """
     folder = folder_path(path)
     if not (folder / COLLECTION_FILE).is_file():
