@@ -212,11 +212,11 @@ def refusal(error: ValidationError, body: bytes) -> RequestError:
     path = _path(first["loc"])
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        word = OPTIONS.get(str(first["loc"][-1]))
-        known = set(SearchBody.model_fields) | {"range_search(queries, radius)"}
+        word = OPTIONS.get(str(first["loc"][-1]), "")
+        word = "radius" if word.startswith("range_search") else word
         message = "there is no such field"
-        if word is not None and word.split(",")[0] in known:
-            message += f"; velo's is {'radius' if '(' in word else word}"
+        if word.split(",")[0] in SearchBody.model_fields:
+            message += f"; velo's is {word}"
     return RequestError(
         f"{path}: {message}" if path else message,
         argument=str(first["loc"][0]) if first["loc"] else None,
