@@ -57,7 +57,7 @@ def simulated(root: Path) -> Path:
     named = os.environ.get("VELO_SIM_LIBRARY")
     library = Path(named) if named else root / "zig-out" / "lib" / "libvelo_sim.so"
     if not library.is_file():
-        pytest.skip(f"LOUD: {library} is missing; `zig build libvelo_sim --release=safe` makes it")
+        pytest.skip(f"LOUD: {library} is missing; `zig build libvelo_sim --release=fast` makes it")
     return library
 
 
