@@ -50,7 +50,7 @@ ROOMS = (
     _room(
         "velo",
         "collection",
-        "velo.errors velo.types velo.hints velo.options velo.results velo.index",
+        "velo.errors velo.types velo.hints velo.options velo.results velo.folder velo.index",
     ),
     _room(
         "velo",

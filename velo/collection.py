@@ -8,21 +8,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from velo.errors import CorruptIndexError, InvalidArgumentError, UnknownIdError, UnsupportedError
+from velo.folder.manifest import COLLECTION_FILE
 from velo.hints import hinted
 from velo.index import Index, open_index
 from velo.options import folder_path, memory_bytes
 from velo.results import RangeResult, SearchResult
 from velo.types import AnyArray, Memory, MetricName, PathLike
 
-__all__ = ["COLLECTION_FILE", "ShardedIndex", "open_path"]
+__all__ = ["ShardedIndex", "open_path"]
 
-COLLECTION_FILE: Final = "collection.json"
 
 Part = TypeVar("Part")
 

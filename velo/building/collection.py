@@ -14,6 +14,7 @@ from velo.building.progress import progress_of
 from velo.building.tables import check_order, parts_of
 from velo.errors import IndexExistsError, InvalidArgumentError, VeloError
 from velo.folder.ids import given_ids
+from velo.folder.manifest import COLLECTION_FILE
 from velo.folder.metadata import given_metadata
 from velo.folder.replace import durable_file, folder_to_fill, os_failure, sync_folder
 from velo.formats.files import as_source
@@ -31,9 +32,8 @@ from velo.types import Memory, PathLike, ProgressCallback
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["COLLECTION_FILE", "build_collection", "build_shards", "row_ranges", "shard_name"]
+__all__ = ["build_collection", "build_shards", "row_ranges", "shard_name"]
 
-COLLECTION_FILE: Final = "collection.json"
 FORMAT: Final = 1
 
 #: Stands in a folder that a build fills; what a killed build left is taken over by the next.

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from velo.building.build import Watch, build_shard
-from velo.building.collection import COLLECTION_FILE, build_shards
+from velo.building.collection import build_shards
 from velo.building.tables import parts_of
 from velo.cli.output import console, emit_json, facts, size_text, watching
 from velo.errors import InvalidArgumentError, LeftOutWarning
-from velo.folder.manifest import read_manifest
+from velo.folder.manifest import COLLECTION_FILE, read_manifest
 from velo.options import BuildOptions
 
 __all__ = ["run"]

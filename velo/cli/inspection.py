@@ -15,10 +15,10 @@ import typer
 import velo
 from velo import _native
 from velo._native import loader
-from velo.building.collection import COLLECTION_FILE
 from velo.cli.output import EXIT_ERROR, console, emit_json, facts, size_text, table
 from velo.errors import NativeLibraryError, NotAnIndexError
 from velo.folder.leftovers import clean_folder
+from velo.folder.manifest import COLLECTION_FILE
 from velo.index import device_dict, open_index, verify_folder
 from velo.options import IO_CODES
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from velo.cli.output import console, emit_json, table
-from velo.collection import COLLECTION_FILE, open_path
+from velo.collection import open_path
 from velo.errors import FilterError, InvalidArgumentError, UnknownColumnError
 from velo.filters import from_sql
+from velo.folder.manifest import COLLECTION_FILE
 from velo.formats import open_vectors, read_truth
 from velo.options import SearchTuning
 from velo.results import GroupedResult, RangeResult, SearchResult
