@@ -5,13 +5,89 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from velo.errors import InvalidArgumentError
 from velo_serving.errors import UnknownCollectionError
-from velo_serving.router import Router
+from velo_serving.router import Router, RouterLimits
+from velo_serving.types import ShardHealth, ShardIdentity
+from velo_serving.wire.channel import SocketChannel
+from velo_serving.wire.endpoint import Endpoint
 
-__all__ = ["Backend", "ServedCollection"]
+__all__ = [
+    "Backend",
+    "CollectionRecord",
+    "Locate",
+    "ServedCollection",
+    "ShardRecord",
+    "record_of",
+    "served_collection",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """A shard that runs in a process of its own, and what it must be."""
+
+    name: str
+    identity: ShardIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionRecord:
+    """What a gateway needs to know of a collection whose shards run elsewhere; plain data."""
+
+    name: str
+    n: int
+    dim: int
+    metric: str
+    shards: tuple[ShardRecord, ...]
+
+
+#: Says where a shard listens now, by the names of its collection and of the shard.
+Locate = Callable[[str, str], Awaitable[Endpoint]]
+
+
+def record_of(name: str, healths: Sequence[tuple[str, ShardHealth]]) -> CollectionRecord:
+    """Describe a collection by what its shards said of themselves.
+
+    Parameters
+    ----------
+    name : str
+    healths : sequence of (str, ShardHealth)
+        Of every shard, by name.
+    """
+    first = healths[0][1]
+    return CollectionRecord(
+        name,
+        sum(health.n for _, health in healths),
+        first.dim,
+        first.metric,
+        tuple(ShardRecord(shard, health.identity) for shard, health in healths),
+    )
+
+
+def served_collection(
+    record: CollectionRecord, locate: Locate, *, limits: RouterLimits | None = None
+) -> ServedCollection:
+    """Make a router over shards that run elsewhere.
+
+    Parameters
+    ----------
+    record : CollectionRecord
+    locate : callable
+    limits : RouterLimits, optional
+    """
+
+    def channel(shard: str) -> SocketChannel:
+        async def where() -> Endpoint:
+            return await locate(record.name, shard)
+
+        return SocketChannel(shard, where)
+
+    channels = [channel(shard.name) for shard in record.shards]
+    identities = [shard.identity for shard in record.shards]
+    router = Router(record.name, channels, limits=limits, identities=identities)
+    return ServedCollection(record.name, record.n, record.dim, record.metric, router)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +100,6 @@ class ServedCollection:
     n, dim : int
     metric : str
     router : Router
-    processes : tuple
-        The shards' ``ShardProcess``, where there are any.
     """
 
     name: str
@@ -33,7 +107,6 @@ class ServedCollection:
     dim: int
     metric: str
     router: Router
-    processes: tuple[Any, ...] = ()
 
 
 class Backend:

@@ -36,7 +36,7 @@ except ImportError as error:
 
 from velo.results import RangeResult, SearchResult
 from velo_serving.answers import result_of
-from velo_serving.backend import Backend, ServedCollection
+from velo_serving.backend import Backend, CollectionRecord, record_of, served_collection
 from velo_serving.collection import Collection, Pin, read_collection
 from velo_serving.errors import (
     ClusterExistsError,
@@ -50,7 +50,6 @@ from velo_serving.router import Router, RouterLimits
 from velo_serving.router_thread import JOB_LIMITS, RouterThread
 from velo_serving.shard import Shard, ShardSpec
 from velo_serving.types import FilterForm, SearchRequest, ShardHealth
-from velo_serving.wire.channel import SocketChannel
 from velo_serving.wire.endpoint import Endpoint, abstract_path
 from velo_serving.wire.server import ShardHost, ShardServer
 
@@ -98,18 +97,6 @@ def _remote_class() -> Any:
     """Return the actor class, restarted whenever it dies."""
     make: Any = ray.remote
     return make(max_restarts=-1, max_task_retries=0, max_concurrency=CALLS_AT_ONCE)(ShardActor)
-
-
-def _channel(name: str, actor: Any) -> SocketChannel:
-    """The way to a shard: Ray is asked where it is when there is no connection, and for nothing else."""
-
-    async def locate() -> Endpoint:
-        try:
-            return cast("Endpoint", await actor.endpoint.remote())
-        except ray_exceptions.RayError as error:
-            raise ShardUnavailableError(f"shard {name} cannot be reached: {_first_line(error)}") from None
-
-    return SocketChannel(name, locate)
 
 
 def _first_line(error: BaseException) -> str:
@@ -277,24 +264,26 @@ class Cluster:
         -------
         Backend
         """
-        collection = self.collection
-        first = self._healths[0]
-        served = ServedCollection(
-            collection.name,
-            sum(health.n for health in self._healths),
-            first.dim,
-            first.metric,
-            self._router(limits),
-        )
-        return Backend([served])
+        served = [served_collection(record, self.locate, limits=limits) for record in self.records]
+        return Backend(served)
 
-    def _router(self, limits: RouterLimits | None = None) -> Router:
-        channels = [
-            _channel(entry.name, actor)
-            for entry, actor in zip(self.collection.shards, self._actors, strict=True)
-        ]
-        identities = [health.identity for health in self._healths]
-        return Router(self.collection.name, channels, limits=limits, identities=identities)
+    @property
+    def records(self) -> tuple[CollectionRecord, ...]:
+        """What a gateway needs to know of the collection."""
+        names = (entry.name for entry in self.collection.shards)
+        return (record_of(self.collection.name, list(zip(names, self._healths, strict=True))),)
+
+    async def locate(self, collection: str, shard: str) -> Endpoint:
+        """Say where a shard listens: Ray is asked when there is no connection, and for nothing else."""
+        names = [entry.name for entry in self.collection.shards]
+        actor = self._actors[names.index(shard)]
+        try:
+            return cast("Endpoint", await actor.endpoint.remote())
+        except ray_exceptions.RayError as error:
+            raise ShardUnavailableError(f"shard {shard} cannot be reached: {_first_line(error)}") from None
+
+    def _router(self) -> Router:
+        return served_collection(self.records[0], self.locate, limits=JOB_LIMITS).router
 
     def search(
         self,
@@ -383,7 +372,7 @@ class Cluster:
         if not self._actors:
             raise ShuttingDownError(f"the cluster of {self.collection.name!r} was stopped")
         if self._caller is None:
-            self._caller = RouterThread(lambda: self._router(JOB_LIMITS))
+            self._caller = RouterThread(self._router)
         started = time.perf_counter()
         answer = self._caller.search(request, timeout_s)
         return result_of(answer, request, (time.perf_counter() - started) * 1000)

@@ -121,9 +121,11 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await backend.start()
+        gauges = asyncio.create_task(metrics.keep())
         try:
             yield
         finally:
+            gauges.cancel()
             await backend.close()
 
     app = FastAPI(
