@@ -20,7 +20,7 @@ from velo.errors import InvalidArgumentError
 from velo_serving.backend import Backend, CollectionRecord, record_of, served_collection
 from velo_serving.child import Child
 from velo_serving.collection import Collection, read_collection
-from velo_serving.local_backend import check_shard, split_memory
+from velo_serving.local_backend import check_shard, share_of_cores, split_memory
 from velo_serving.router import RouterLimits
 from velo_serving.shard import ShardSpec
 from velo_serving.types import ShardHealth
@@ -137,11 +137,14 @@ def open_processes(paths: str | Path | Sequence[str | Path], **options: Any) -> 
     paths : path or sequence of paths
         Each becomes a collection, named after its folder.
     **options
-        ``memory``, ``threads``, ``io``, ``plan``, as in ``velo.open``, for each collection.
+        ``memory``, ``threads``, ``io``, ``plan``, as in ``velo.open``, for each collection; all shards share
+        the cores where ``threads`` is not given.
     """
     folders = [paths] if isinstance(paths, str | Path) else list(paths)
     memory = options.pop("memory", None)
     collections = [read_collection(path) for path in folders]
+    if options.get("threads") is None:
+        options["threads"] = share_of_cores(sum(len(one.shards) for one in collections))
     started = {
         collection.name: [
             ShardProcess(entry.spec(memory=budget, **options), version=collection.version)

@@ -349,6 +349,7 @@ def _describe(served: ServedCollection) -> CollectionAnswer:
                 pid=health.pid if health is not None else 0,
                 memory_bytes=health.memory_bytes if health is not None else 0,
                 device=health.device if health is not None else "",
+                threads=int(health.details.get("threads", 0)) if health is not None else 0,
                 waiting_requests=state.waiting_requests,
                 calls_in_flight=state.calls_in_flight,
             )
