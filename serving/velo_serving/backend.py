@@ -1,112 +1,15 @@
-"""What the gateway serves: collections by name, each behind its router, wherever the shards live."""
+"""What the gateway serves: collections by name, wherever their shards live."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from velo.errors import InvalidArgumentError
 from velo_serving.errors import UnknownCollectionError
-from velo_serving.router import Router, RouterLimits
-from velo_serving.types import ShardHealth, ShardIdentity
-from velo_serving.wire.channel import SocketChannel
-from velo_serving.wire.endpoint import Endpoint
+from velo_serving.served import Generation, ServedCollection
 
-__all__ = [
-    "Backend",
-    "CollectionRecord",
-    "Locate",
-    "ServedCollection",
-    "ShardRecord",
-    "record_of",
-    "served_collection",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class ShardRecord:
-    """A shard that runs in a process of its own, and what it must be."""
-
-    name: str
-    identity: ShardIdentity
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionRecord:
-    """What a gateway needs to know of a collection whose shards run elsewhere; plain data."""
-
-    name: str
-    n: int
-    dim: int
-    metric: str
-    shards: tuple[ShardRecord, ...]
-
-
-#: Says where a shard listens now, by the names of its collection and of the shard.
-Locate = Callable[[str, str], Awaitable[Endpoint]]
-
-
-def record_of(name: str, healths: Sequence[tuple[str, ShardHealth]]) -> CollectionRecord:
-    """Describe a collection by what its shards said of themselves.
-
-    Parameters
-    ----------
-    name : str
-    healths : sequence of (str, ShardHealth)
-        Of every shard, by name.
-    """
-    first = healths[0][1]
-    return CollectionRecord(
-        name,
-        sum(health.n for _, health in healths),
-        first.dim,
-        first.metric,
-        tuple(ShardRecord(shard, health.identity) for shard, health in healths),
-    )
-
-
-def served_collection(
-    record: CollectionRecord, locate: Locate, *, limits: RouterLimits | None = None
-) -> ServedCollection:
-    """Make a router over shards that run elsewhere.
-
-    Parameters
-    ----------
-    record : CollectionRecord
-    locate : callable
-    limits : RouterLimits, optional
-    """
-
-    def channel(shard: str) -> SocketChannel:
-        async def where() -> Endpoint:
-            return await locate(record.name, shard)
-
-        return SocketChannel(shard, where)
-
-    channels = [channel(shard.name) for shard in record.shards]
-    identities = [shard.identity for shard in record.shards]
-    router = Router(record.name, channels, limits=limits, identities=identities)
-    return ServedCollection(record.name, record.n, record.dim, record.metric, router)
-
-
-@dataclass(frozen=True, slots=True)
-class ServedCollection:
-    """A collection that is being served.
-
-    Attributes
-    ----------
-    name : str
-    n, dim : int
-    metric : str
-    router : Router
-    """
-
-    name: str
-    n: int
-    dim: int
-    metric: str
-    router: Router
+__all__ = ["Backend", "Generation", "ServedCollection"]
 
 
 class Backend:
@@ -197,12 +100,12 @@ class Backend:
 
     async def start(self) -> None:
         """Ask all shards how they are, once now and then regularly."""
-        await asyncio.gather(*(served.router.start() for served in self.collections))
+        await asyncio.gather(*(served.start() for served in self.collections))
         self._started = True
 
     async def close(self) -> None:
         """Refuse what comes, give up what is under way, release the shards."""
         self._started = False
-        await asyncio.gather(*(served.router.close() for served in self.collections))
+        await asyncio.gather(*(served.close() for served in self.collections))
         if self._on_close is not None:
             await self._on_close()

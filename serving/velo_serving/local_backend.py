@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from velo.errors import DimensionMismatchError
-from velo_serving.backend import Backend, ServedCollection
+from velo_serving.backend import Backend, Generation, ServedCollection
 from velo_serving.collection import Collection, read_collection
 from velo_serving.hits import with_rows
 from velo_serving.router import Router, RouterLimits
@@ -166,7 +166,14 @@ def open_local_backend(
             healths = [shard.health() for shard in own]
             served.append(
                 ServedCollection(
-                    collection.name, sum(one.n for one in healths), healths[0].dim, healths[0].metric, router
+                    collection.name,
+                    Generation(
+                        sum(one.n for one in healths),
+                        healths[0].dim,
+                        healths[0].metric,
+                        router,
+                        collection.version,
+                    ),
                 )
             )
         return Backend(served, on_close=close)

@@ -17,11 +17,13 @@ from typing import Any
 import msgspec
 
 from velo.errors import InvalidArgumentError
-from velo_serving.backend import Backend, CollectionRecord, record_of, served_collection
+from velo_serving.backend import Backend
 from velo_serving.child import Child
 from velo_serving.collection import Collection, read_collection
 from velo_serving.local_backend import check_shard, share_of_cores, split_memory
+from velo_serving.records import CollectionRecord, Place, record_of
 from velo_serving.router import RouterLimits
+from velo_serving.served import served_collection
 from velo_serving.shard import ShardSpec
 from velo_serving.types import ShardHealth
 from velo_serving.wire.endpoint import Endpoint, abstract_path, this_host
@@ -37,6 +39,8 @@ class ShardProcess:
     spec : ShardSpec
     version : str
         Of the collection.
+    replica : int
+        Which of the shard's processes this is.
 
     Attributes
     ----------
@@ -44,8 +48,9 @@ class ShardProcess:
         Where it listens.
     """
 
-    def __init__(self, spec: ShardSpec, *, version: str = "") -> None:
+    def __init__(self, spec: ShardSpec, *, version: str = "", replica: int = 0) -> None:
         self.spec = spec
+        self.replica = replica
         self.endpoint = Endpoint(secrets.token_urlsafe(32), this_host(), abstract_path(spec.name))
         message = {
             "spec": dataclasses.asdict(self.spec),
@@ -108,9 +113,15 @@ class ShardProcesses:
         self.records = tuple(records)
         self.processes = {name: tuple(each) for name, each in processes.items()}
 
-    async def locate(self, collection: str, shard: str) -> Endpoint:
+    async def record(self, collection: str, generation: int) -> CollectionRecord:
+        """Describe a collection; what processes serve stays as it is."""
+        return next(one for one in self.records if (one.name, one.generation) == (collection, generation))
+
+    async def locate(self, place: Place) -> Endpoint:
         """Say where a shard listens."""
-        return next(one.endpoint for one in self.processes[collection] if one.spec.name == shard)
+        processes = self.processes[place.collection]
+        names = [(one.spec.name, one.replica) for one in processes]
+        return processes[names.index((place.shard, place.replica))].endpoint
 
     def close(self) -> None:
         """End all processes; twice is once."""
@@ -129,26 +140,33 @@ class ShardProcesses:
         self.close()
 
 
-def open_processes(paths: str | Path | Sequence[str | Path], **options: Any) -> ShardProcesses:
+def open_processes(
+    paths: str | Path | Sequence[str | Path], *, replicas: int = 1, **options: Any
+) -> ShardProcesses:
     """Open indexes or sharded collections, each shard in a process of its own.
 
     Parameters
     ----------
     paths : path or sequence of paths
         Each becomes a collection, named after its folder.
+    replicas : int
+        Processes of each shard. Each takes as much memory.
     **options
         ``memory``, ``threads``, ``io``, ``plan``, as in ``velo.open``, for each collection; all shards share
         the cores where ``threads`` is not given.
     """
+    if replicas < 1:
+        raise InvalidArgumentError(f"there is at least one replica, not {replicas}", argument="replicas")
     folders = [paths] if isinstance(paths, str | Path) else list(paths)
     memory = options.pop("memory", None)
     collections = [read_collection(path) for path in folders]
     if options.get("threads") is None:
-        options["threads"] = share_of_cores(sum(len(one.shards) for one in collections))
+        options["threads"] = share_of_cores(replicas * sum(len(one.shards) for one in collections))
     started = {
         collection.name: [
-            ShardProcess(entry.spec(memory=budget, **options), version=collection.version)
+            ShardProcess(entry.spec(memory=budget, **options), version=collection.version, replica=replica)
             for entry, budget in zip(collection.shards, split_memory(collection, memory), strict=True)
+            for replica in range(replicas)
         ]
         for collection in collections
     }
@@ -159,17 +177,17 @@ def open_processes(paths: str | Path | Sequence[str | Path], **options: Any) -> 
         for processes in started.values():
             for one in processes:
                 one.launch()  # all at once: the slowest sets the time
-        return ShardProcesses([_record(one, started[one.name]) for one in collections], started)
+        return ShardProcesses([_record(one, started[one.name], replicas) for one in collections], started)
     except BaseException:
         opened.close()
         raise
 
 
-def _record(collection: Collection, processes: Sequence[ShardProcess]) -> CollectionRecord:
+def _record(collection: Collection, processes: Sequence[ShardProcess], replicas: int) -> CollectionRecord:
     healths = [(one.spec.name, one.wait_until_open()) for one in processes]
     for name, health in healths:
         check_shard(collection, health, name)
-    return record_of(collection.name, healths)
+    return record_of(collection.name, healths[::replicas], replicas=replicas, version=collection.version)
 
 
 def open_process_backend(
@@ -194,5 +212,5 @@ def backend_of(shards: ShardProcesses, *, limits: RouterLimits | None = None) ->
     async def close() -> None:
         await asyncio.to_thread(shards.close)
 
-    served = [served_collection(record, shards.locate, limits=limits) for record in shards.records]
+    served = [served_collection(record, shards, limits=limits) for record in shards.records]
     return Backend(served, on_close=close)

@@ -31,7 +31,7 @@ except ImportError as error:
 
 from velo_serving.backend import Backend
 from velo_serving.local_backend import open_local_backend
-from velo_serving.processes import open_process_backend, open_processes
+from velo_serving.processes import backend_of, open_processes
 from velo_serving.router import RouterLimits
 
 __all__ = ["bind", "run", "serve_local", "serve_ray"]
@@ -57,6 +57,7 @@ def serve_local(
     ready_shards: int | None = None,
     drain_s: float = 0.0,
     workers: int = 1,
+    replicas: int = 1,
 ) -> None:
     """Serve indexes or sharded collections from this machine until interrupted.
 
@@ -82,6 +83,8 @@ def serve_local(
     workers : int
         Gateways on this port, each a process of its own; with more than one, shards have processes, too.
         Limits are those of each gateway. Metrics are those of all together.
+    replicas : int
+        Processes of each shard; more than one implies `processes`. Each takes as much memory.
 
     Raises
     ------
@@ -100,11 +103,13 @@ def serve_local(
     }
     with bind(host, port) as listener:
         if workers > 1:
-            with open_processes(path, **options) as shards:
+            with open_processes(path, replicas=replicas, **options) as shards:
                 _run_workers(shards, listener, workers, limits=limits, **common)
-            return
-        open_backend = open_process_backend if processes else open_local_backend
-        run(open_backend(path, limits=limits, **options), listener, **common)
+        elif processes or replicas > 1:
+            opened = open_processes(path, replicas=replicas, **options)
+            run(backend_of(opened, limits=limits), listener, **common)
+        else:
+            run(open_local_backend(path, limits=limits, **options), listener, **common)
 
 
 def _check_workers(workers: int) -> None:
@@ -145,6 +150,7 @@ def serve_ray(
     ready_shards: int | None = None,
     drain_s: float = 0.0,
     workers: int = 1,
+    replicas: int = 1,
 ) -> None:
     """Start a Ray actor for each shard, serve them until interrupted, stop them.
 
@@ -160,11 +166,14 @@ def serve_ray(
         ``resource:NAME`` or ``label:KEY=VALUE``; ``{shard}`` stands for a shard's name.
     on_progress : callable, optional
         Called with a line of text as Ray and the shards start; default: print it on stderr.
-    host, port, memory, threads, io, plan, limits, gateway_limits, on_ready, ready_shards, drain_s, workers
+    host, port, memory, threads, io, plan, limits, gateway_limits, on_ready, ready_shards, drain_s
+        As in ``serve_local``.
+    workers, replicas
         As in ``serve_local``.
     """
     _check_workers(workers)
-    from velo_serving.ray_actors import Cluster, ray_session
+    from velo_serving.cluster import Cluster
+    from velo_serving.ray_actors import ray_session
 
     tell = on_progress or _tell
     with bind(host, port) as listener:
@@ -172,7 +181,9 @@ def serve_ray(
         with ray_session(address):
             options: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
             tell("starting an actor for each shard")
-            with Cluster.start(path, name=name, pin=pin, progress=tell, **options) as cluster:
+            with Cluster.start(
+                path, name=name, replicas=replicas, pin=pin, progress=tell, **options
+            ) as cluster:
                 common: dict[str, Any] = {
                     "gateway_limits": gateway_limits,
                     "on_ready": on_ready,

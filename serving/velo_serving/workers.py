@@ -10,38 +10,25 @@ from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Protocol
 
 import msgspec
 from prometheus_client.multiprocess import mark_process_dead
 
-from velo_serving.backend import CollectionRecord
 from velo_serving.child import Child
 from velo_serving.gateway import GatewayLimits
-from velo_serving.gateway_process import Located, Question, WorkerMessage
+from velo_serving.gateway_process import Question, Told, WorkerMessage
 from velo_serving.loops import LoopThread
+from velo_serving.records import Directory, Place
 from velo_serving.router import RouterLimits
 from velo_serving.types import Failure
-from velo_serving.wire.endpoint import Endpoint
 
-__all__ = ["Directory", "run_workers"]
+__all__ = ["run_workers"]
 
 #: How long a gateway may take to answer what is under way, after its drain.
 END_S = 15.0
 
 #: How often we look whether a signal came meanwhile.
 LOOK_S = 0.1
-
-
-class Directory(Protocol):
-    """What is served, and where its shards listen: processes of ours, or Ray's."""
-
-    @property
-    def records(self) -> Sequence[CollectionRecord]:
-        """The collections."""
-
-    async def locate(self, collection: str, shard: str) -> Endpoint:
-        """Say where a shard listens now."""
 
 
 def run_workers(
@@ -127,10 +114,13 @@ def _answerer(
 
     async def answer(question: Question) -> None:
         try:
-            endpoint = await directory.locate(question.collection, question.shard)
-            answer = Located(question.number, endpoint)
+            asked = question.asked
+            if isinstance(asked, Place):
+                answer = Told(question.number, endpoint=await directory.locate(asked))
+            else:
+                answer = Told(question.number, record=await directory.record(*asked))
         except Exception as error:
-            answer = Located(question.number, failure=Failure.of(error))
+            answer = Told(question.number, failure=Failure.of(error))
         gateways[number].tell(msgspec.to_builtins(answer))
 
     def hear(line: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import velo
 from tests.serving.conftest import LIST_SIZE, SHARDS, local_answer
 from tests.serving.fakes import ExactIndex
 from velo.errors import CorruptIndexError
@@ -36,15 +37,17 @@ PATIENT = RouterLimits(quiet_s=1.0, trial_s=10.0)
 Scene = Callable[[ServedCollection, Sequence[ShardProcess]], Awaitable[None]]
 
 
-def with_processes(path: Path, scene: Scene, limits: RouterLimits | None = None) -> None:
+def with_processes(
+    path: Path, scene: Scene, limits: RouterLimits | None = None, *, replicas: int = 1, shards: int = SHARDS
+) -> None:
     async def run() -> None:
-        shards = open_processes(path, threads=1)
-        processes = shards.processes["sample"]
-        backend = backend_of(shards, limits=limits)
+        opened = open_processes(path, replicas=replicas, threads=1)
+        processes = opened.processes["sample"]
+        backend = backend_of(opened, limits=limits)
         pids = [one.pid for one in processes]
         await backend.start()
         try:
-            await until(lambda: backend.collection().router.shards_up == SHARDS)
+            await until(lambda: backend.collection().router.shards_up == shards)
             await scene(backend.collection(), processes)
         finally:
             for one in processes:
@@ -160,6 +163,32 @@ def test_a_shard_that_is_stopped_delays_those_in_flight_alone(
         assert processes[1].pid == pid
 
     with_processes(sharded_path, scene)
+
+
+def test_a_replica_answers_for_one_that_is_killed_or_stopped(tmp_path: Path) -> None:
+    """Two shards of two replicas: whatever happens to one process, every answer is whole."""
+    vectors = np.random.default_rng(5).standard_normal((400, 16)).astype(np.float32)
+    path = velo.build_collection(tmp_path / "sample.velo", vectors, shards=2, threads=1)
+
+    async def scene(served: ServedCollection, processes: Sequence[ShardProcess]) -> None:
+        await until(lambda: all(one.state == "up" for one in served.router.shards()))
+        for number, victim in ((signal.SIGKILL, processes[1]), (signal.SIGSTOP, processes[2])):
+            watched = Watched(served.router, vectors)
+            asking = asyncio.create_task(watched.ask(60))
+            await asyncio.sleep(0.3)
+            os.kill(victim.pid, number)
+            await asking
+            assert watched.shards == {2}
+            assert not any(answer.partial for _, answer in watched.told)
+            # Half of the requests go to the other replica anyway.
+            in_flight = round(PATIENCE_S / STEP_S)
+            assert len(watched.late) <= in_flight / 2 + 3, watched.late
+            if number == signal.SIGSTOP:
+                os.kill(victim.pid, signal.SIGCONT)
+            await until(lambda: all(one.state == "up" for one in served.router.shards()))
+        assert [one.starts for one in processes] == [1, 2, 1, 1]
+
+    with_processes(path, scene, replicas=2, shards=2)
 
 
 def test_twice_the_load_is_refused_early_and_nothing_is_late(tmp_path: Path) -> None:

@@ -393,6 +393,9 @@ def serve(
     workers: Annotated[
         int, typer.Option(min=1, help="Gateway processes on this port; more than one implies --processes.")
     ] = 1,
+    replicas: Annotated[
+        int, typer.Option(min=1, help="Processes or actors of each shard; another one answers when one dies.")
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Serve indexes or sharded collections over HTTP until interrupted."""
@@ -413,6 +416,7 @@ def serve(
         ready_shards=ready_shards,
         drain_s=drain_s,
         workers=workers,
+        replicas=replicas,
         as_json=as_json,
     )
 

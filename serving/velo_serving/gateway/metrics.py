@@ -97,6 +97,12 @@ class Metrics:
             buckets=QUERIES,
             registry=registry,
         )
+        self.hedges = Counter(
+            "velo_hedges",
+            "Requests that went to a second replica because the first took long.",
+            ["collection", "shard"],
+            registry=registry,
+        )
         self.shard_falls = Counter(
             "velo_shard_falls", "Times a shard went down.", ["collection", "shard"], registry=registry
         )
@@ -107,7 +113,7 @@ class Metrics:
         else:
             self._shared = _SharedGauges(backend, registry)
         for served in backend.collections:
-            served.router.observe(_RouterObserver(self, served.name))
+            served.observe(_RouterObserver(self, served.name))
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format, of all gateways of this port."""
@@ -137,6 +143,9 @@ class _RouterObserver:
     def call_ended(self, shard: str, seconds: float, outcome: str) -> None:
         self._metrics.shard_calls.labels(self._collection, shard, outcome).inc()
         self._metrics.shard_seconds.labels(self._collection, shard).observe(seconds)
+
+    def hedge_sent(self, shard: str) -> None:
+        self._metrics.hedges.labels(self._collection, shard).inc()
 
     def shard_changed(self, shard: str, up: bool, reason: str) -> None:
         if not up:
@@ -187,7 +196,7 @@ def _now(backend: Backend) -> Iterator[tuple[_Gauge, tuple[str, ...], float]]:
     yield _GATEWAYS, (), 1
     for served in backend.collections:
         yield _ADMITTED, (served.name,), served.router.queries_admitted
-        yield _VECTORS, (served.name,), served.n
+        yield _VECTORS, (served.name,), served.now.n
         for shard in served.router.shards():
             labels = (served.name, shard.name)
             yield _UP, labels, shard.state == "up"

@@ -386,6 +386,7 @@ class CollectionSummary(BaseModel):
     """A collection in the list."""
 
     name: str
+    version: str
     n: int
     dim: int
     metric: str
