@@ -70,6 +70,10 @@ def build(
         bool,
         typer.Option("--keep-columns", help="Other columns of that file are the metadata."),
     ] = False,
+    queries: Annotated[
+        Path | None,
+        typer.Option(help="A file of queries as users ask them, to calibrate with in the place of rows."),
+    ] = None,
     shards: Annotated[
         int | None, typer.Option(help="Make a collection of so many shards instead of one index.")
     ] = None,
@@ -100,6 +104,7 @@ def build(
         column=column,
         ids_column=ids_column,
         keep_columns=keep_columns,
+        queries=queries,
         shards=shards,
         build_memory=build_memory,
         overwrite=overwrite,
