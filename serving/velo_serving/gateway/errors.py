@@ -57,6 +57,7 @@ class BodyTimeoutError(serving_errors.ServingError):
 #: The first line that matches decides, so that the special stands before the general.
 STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (serving_errors.UnknownCollectionError, 404),
+    (velo_errors.UnknownIdError, 404),
     (serving_errors.NotAcceptableError, 406),
     (BodyTimeoutError, 408),
     (serving_errors.BodyTooLargeError, 413),
