@@ -22,6 +22,7 @@ from velo_serving.gateway import bodies
 from velo_serving.gateway.docs_page import render_docs
 from velo_serving.gateway.errors import BodyTimeoutError, install
 from velo_serving.gateway.limits import GatewayLimits
+from velo_serving.gateway.logs import Logged, note
 from velo_serving.gateway.metrics import CONTENT_TYPE, Measured, Metrics
 from velo_serving.gateway.rows import ROUTES, Lookup, LookupRoute, json_body
 from velo_serving.gateway.schemas import (
@@ -99,7 +100,11 @@ _SEARCH: Mapping[str, Any] = {
 
 
 def create_app(
-    backend: Backend, *, limits: GatewayLimits | None = None, ready_shards: int | None = None
+    backend: Backend,
+    *,
+    limits: GatewayLimits | None = None,
+    ready_shards: int | None = None,
+    slow_s: float | None = None,
 ) -> FastAPI:
     """Make the gateway over a backend.
 
@@ -111,6 +116,8 @@ def create_app(
     ready_shards : int, optional
         Shards of every collection that must be up for ``/readyz`` to say so; default: one. A collection with
         fewer shards needs all of its own.
+    slow_s : float, optional
+        A request that takes as long is written to the log ``velo_serving.requests``; none are without it.
 
     Returns
     -------
@@ -139,6 +146,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.add_middleware(Measured, metrics=metrics)
+    app.add_middleware(Logged, slow_s=slow_s)
     install(app)
 
     @app.post("/v1/search", summary="Search the only collection", **_SEARCH)
@@ -304,9 +312,22 @@ class _Gate:
             with_metadata=parsed.return_metadata is not None,
             with_groups=parsed.group_by is not None,
         )
+        note(
+            version=now.version,
+            queries=len(parsed.queries),
+            k=parsed.k,
+            filters=0 if parsed.filters is None else len(parsed.filters),
+            recall=parsed.recall,
+            list_size=parsed.list_size,
+        )
         answer = await _unless_gone(request, _search(now, parsed))
         if answer is None:
             return Response(status_code=400)  # nobody reads it
+        note(
+            reads=answer.hits.reads,
+            shards_answered=answer.shards_answered,
+            shards_total=answer.shards_total,
+        )
         took_ms = (time.perf_counter() - started) * 1000
         big = answer.hits.ids.size > ENCODE_INLINE_MAX or answer.hits.metadata is not None
         content, headers = await self._apart(big, lambda: encode(answer, took_ms))

@@ -364,6 +364,7 @@ class ErrorDetail(BaseModel):
     message: str
     argument: str | None = None
     position: dict[str, Any] | int | None = None
+    request_id: Annotated[str, Field(description="As in the header X-Request-Id and in the log.")] = ""
 
 
 class ErrorAnswer(BaseModel):
