@@ -196,10 +196,24 @@ class Client:
         -------
         dict
         """
-        path = "/v1/collections" if self._collection is None else f"/v1/collections/{self._collection}"
-        answer = self._send("GET", path).json()
+        answer = self._send("GET", self._info_path).json()
         assert isinstance(answer, dict)
         return answer
+
+    async def info_async(self) -> dict[str, Any]:
+        """Ask what the gateway says of the collection without blocking the event loop.
+
+        Returns
+        -------
+        dict
+        """
+        answer = (await self._send_async("GET", self._info_path)).json()
+        assert isinstance(answer, dict)
+        return answer
+
+    @property
+    def _info_path(self) -> str:
+        return "/v1/collections" if self._collection is None else f"/v1/collections/{self._collection}"
 
     def ready(self) -> bool:
         """Ask whether the gateway can answer searches now.

@@ -412,6 +412,7 @@ def _health_of(index: SearchIndex, node: str) -> ShardHealth:
         device=str(device.get("name", "")) if isinstance(device, Mapping) else str(device),
         details={
             "plan": info.get("plan", ""),
+            "threads": int(info.get("threads", 0)),
             "ids": info.get("ids", ""),
             "columns": list(info.get("columns", ())),
         },

@@ -264,6 +264,8 @@ class ShardHealth:
     pid: int = 0
     memory_bytes: int = 0
     device: str = ""
+    #: The generation of its collection that comes after this one, where there is one; else zero.
+    successor: int = 0
     failure: Failure | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 

@@ -431,6 +431,12 @@ def serve(
     drain_s: Annotated[
         float, typer.Option(min=0, help="Seconds to go on answering after SIGTERM, while /readyz says no.")
     ] = 0.0,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Gateway processes on this port; more than one implies --processes.")
+    ] = 1,
+    replicas: Annotated[
+        int, typer.Option(min=1, help="Processes or actors of each shard; another one answers when one dies.")
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Serve indexes or sharded collections over HTTP until interrupted."""
@@ -450,6 +456,8 @@ def serve(
         processes=processes,
         ready_shards=ready_shards,
         drain_s=drain_s,
+        workers=workers,
+        replicas=replicas,
         as_json=as_json,
     )
 

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.requests import ClientDisconnect
 
 from velo.errors import SearchTimeoutError
-from velo_serving.backend import Backend, ServedCollection
+from velo_serving.backend import Backend, Generation, ServedCollection
 from velo_serving.errors import BodyTooLargeError, QueueFullError
 from velo_serving.gateway import bodies
 from velo_serving.gateway.docs_page import render_docs
@@ -121,9 +121,11 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await backend.start()
+        gauges = asyncio.create_task(metrics.keep())
         try:
             yield
         finally:
+            gauges.cancel()
             await backend.close()
 
     app = FastAPI(
@@ -235,26 +237,41 @@ class _Gate:
             )
         self._requests += 1
         try:
-            pairs = request.query_params.multi_items()
-            parsed = await self._apart(
-                bodies.is_long_to_parse(media_type, body, pairs, limits),
-                lambda: bodies.parse_search(media_type, body, pairs, dim=served.dim, limits=limits),
-            )
-            parsed = _less_time(parsed, time.perf_counter() - arrived)
-            answer_type, encode = bodies.choose_encoder(
-                request.headers.get("accept"),
-                with_metadata=parsed.return_metadata is not None,
-                with_groups=parsed.group_by is not None,
-            )
-            answer = await _unless_gone(request, served.router.search(parsed))
-            if answer is None:
-                return Response(status_code=400)  # nobody reads it
-            took_ms = (time.perf_counter() - started) * 1000
-            big = answer.hits.ids.size > ENCODE_INLINE_MAX or answer.hits.metadata is not None
-            content, headers = await self._apart(big, lambda: encode(answer, took_ms))
-            return Response(content, media_type=answer_type, headers=headers)
+            with served.hold() as now:
+                return await self._answer(request, now, media_type, body, started, arrived)
         finally:
             self._requests -= 1
+
+    async def _answer(
+        self,
+        request: Request,
+        now: Generation,
+        media_type: str,
+        body: bytes,
+        started: float,
+        arrived: float,
+    ) -> Response:
+        limits = self._limits
+        pairs = request.query_params.multi_items()
+        parsed = await self._apart(
+            bodies.is_long_to_parse(media_type, body, pairs, limits),
+            lambda: bodies.parse_search(media_type, body, pairs, dim=now.dim, limits=limits),
+        )
+        parsed = _less_time(parsed, time.perf_counter() - arrived)
+        answer_type, encode = bodies.choose_encoder(
+            request.headers.get("accept"),
+            with_metadata=parsed.return_metadata is not None,
+            with_groups=parsed.group_by is not None,
+        )
+        answer = await _unless_gone(request, now.router.search(parsed))
+        if answer is None:
+            return Response(status_code=400)  # nobody reads it
+        took_ms = (time.perf_counter() - started) * 1000
+        big = answer.hits.ids.size > ENCODE_INLINE_MAX or answer.hits.metadata is not None
+        content, headers = await self._apart(big, lambda: encode(answer, took_ms))
+        if now.version:
+            headers = {**(headers or {}), "Velo-Version": now.version}
+        return Response(content, media_type=answer_type, headers=headers)
 
     @staticmethod
     async def _apart(apart: bool, work: Any) -> Any:
@@ -321,9 +338,10 @@ def _less_time(parsed: SearchRequest, spent_s: float) -> SearchRequest:
 def _summary(served: ServedCollection) -> CollectionSummary:
     return CollectionSummary(
         name=served.name,
-        n=served.n,
-        dim=served.dim,
-        metric=served.metric,
+        version=served.now.version,
+        n=served.now.n,
+        dim=served.now.dim,
+        metric=served.now.metric,
         shards_up=served.router.shards_up,
         shards_total=served.router.shards_total,
     )
@@ -347,6 +365,7 @@ def _describe(served: ServedCollection) -> CollectionAnswer:
                 pid=health.pid if health is not None else 0,
                 memory_bytes=health.memory_bytes if health is not None else 0,
                 device=health.device if health is not None else "",
+                threads=int(health.details.get("threads", 0)) if health is not None else 0,
                 waiting_requests=state.waiting_requests,
                 calls_in_flight=state.calls_in_flight,
             )

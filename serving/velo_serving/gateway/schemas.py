@@ -377,6 +377,7 @@ class ShardAnswer(BaseModel):
     pid: int
     memory_bytes: int
     device: str
+    threads: Annotated[int, Field(description="Threads that search.")]
     waiting_requests: int
     calls_in_flight: int
 
@@ -385,6 +386,7 @@ class CollectionSummary(BaseModel):
     """A collection in the list."""
 
     name: str
+    version: str
     n: int
     dim: int
     metric: str
