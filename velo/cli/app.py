@@ -277,6 +277,64 @@ def delete(
     run(index, ids=ids, condition=condition, as_json=as_json)
 
 
+NewVectors = Annotated[Path, typer.Argument(help="File of the new vectors, in any format that velo reads.")]
+NewIds = Annotated[
+    str | None, typer.Option(help="Ids apart by commas, or @FILE with one a line.", metavar="IDS")
+]
+NewMetadata = Annotated[Path | None, typer.Option(help="Parquet or Arrow file, one row a vector.")]
+NewColumn = Annotated[str | None, typer.Option(help="Column or data set of the vectors.")]
+
+
+@app.command()
+@reported
+def insert(
+    index: IndexPath,
+    vectors: NewVectors,
+    ids: NewIds = None,
+    metadata: NewMetadata = None,
+    column: NewColumn = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add rows to an index; others may search it meanwhile. A failure leaves the calls before it done."""
+    from velo.cli.rows import run
+
+    run(index, vectors, ids=ids, metadata=metadata, column=column, upsert=False, as_json=as_json)
+
+
+@app.command()
+@reported
+def upsert(
+    index: IndexPath,
+    vectors: NewVectors,
+    ids: NewIds = None,
+    metadata: NewMetadata = None,
+    column: NewColumn = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add rows, each in the place of the one that has its id; it may be repeated after a failure."""
+    from velo.cli.rows import run
+
+    run(index, vectors, ids=ids, metadata=metadata, column=column, upsert=True, as_json=as_json)
+
+
+@app.command()
+@reported
+def flush(index: IndexPath, as_json: AsJson = False) -> None:
+    """Make a part, an index of the ordinary format, of rows that came lately."""
+    from velo.cli.rows import keep_up
+
+    keep_up(index, everything=False, as_json=as_json)
+
+
+@app.command()
+@reported
+def optimize(index: IndexPath, as_json: AsJson = False) -> None:
+    """Make one part of all rows that live, so that searches are at their fastest and no room is lost."""
+    from velo.cli.rows import keep_up
+
+    keep_up(index, everything=True, as_json=as_json)
+
+
 @app.command()
 @reported
 def verify(

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow.compute as pc
 
-from velo.errors import InvalidArgumentError, ReadOnlyError
-from velo.filters.compiler import FilterCompiler
-from velo.folder.ids import Ids, checked_ids
-from velo.folder.live import is_live
-from velo.live.data import LiveData, View
+from velo.errors import (
+    BudgetTooSmallError,
+    BusyError,
+    DuplicateIdError,
+    InvalidArgumentError,
+    ReadOnlyError,
+    UnknownIdError,
+)
+from velo.folder.ids import checked_ids
+from velo.live.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, LiveData
+from velo.live.folds import Folds
+from velo.live.moment import Moment
+from velo.live.rows import NewRows
 from velo.results import Written
 from velo.types import AnyArray
 
 __all__ = ["LiveVerbs"]
+
+#: How full the delta is when a part is made of it, while further rows still have room.
+_FLUSH_AT: Final = 0.5
+#: Views that a delete by filter takes before it keeps folds away.
+_STALE_MAX: Final = 3
 
 
 class LiveVerbs:
@@ -26,19 +40,162 @@ class LiveVerbs:
 
     path: Path
     n: int
-    _ids: Ids
-    _filters: FilterCompiler
     _gate: Any
     _live: LiveData | None
+    _folds: Folds | None
     _refreshing: threading.Lock
-    _own: Callable[[LiveData], None]
+    _refreshed: Callable[[], bool]
+    _reader_moment: Callable[[], Moment]
+    _show: Callable[[], None]
+
+    def _writer(self) -> tuple[LiveData, Folds]:
+        live, folds = self._live, self._folds
+        if live is None or live.durability is None or folds is None:
+            raise ReadOnlyError(f"{self.path} was opened to read: open it with writable=True")
+        return live, folds
+
+    # ---- rows that come
+
+    def insert(
+        self,
+        vectors: Any,
+        ids: Any = None,
+        metadata: Any = None,
+        request: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Written:
+        """Add rows; when this returns, every search that begins finds them.
+
+        The call is atomic: all of its rows are there or none, for searches and after a crash.
+
+        Parameters
+        ----------
+        vectors : array-like of shape (n, dim)
+            Of the index's element type, or of one that it holds without a change.
+        ids : array-like of int or str, optional
+            One a row, none of which a row of the index has. An index that numbers its rows takes none.
+        metadata : table of one row a vector, optional
+            As for :func:`velo.build`; the columns that the index has, all of them.
+        request : str, optional
+            A name for this call. A call with the name of one of the last 1,024 is not done again, so an
+            insert whose answer got lost may be repeated.
+        timeout_s : float, optional
+            How long to wait where memory for new rows is full and a part is being made of them.
+
+        Returns
+        -------
+        Written
+
+        Raises
+        ------
+        DuplicateIdError
+            An id twice, or of a row that is there; nothing was written.
+        InvalidArgumentError, DimensionMismatchError, DtypeError, NotFiniteError, UnknownColumnError
+        ReadOnlyError
+            The index was opened without ``writable=True``.
+        BusyError
+            There was no room in `timeout_s`; nothing was written.
+        BudgetTooSmallError
+            The call's rows alone take more memory than new rows may.
+        NoSpaceError
+            The device is full; nothing was written, and writing goes on once there is room.
+        DeviceError
+            The write failed. Where a sync did, the index takes no further writes until it is opened again.
+        """
+        return self._insert(vectors, ids, metadata, request, timeout_s, upsert=False)
+
+    def upsert(
+        self,
+        vectors: Any,
+        ids: Any = None,
+        metadata: Any = None,
+        request: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Written:
+        """Add rows, each in the place of the one that has its id, where there is one.
+
+        Vector and metadata are replaced together. Of an id that a call has several times the last row counts.
+
+        Parameters
+        ----------
+        vectors, metadata, request, timeout_s :
+            As for :meth:`insert`.
+        ids : array-like of int or str
+            One a row. An index that numbers its rows takes numbers that it gave.
+
+        Returns
+        -------
+        Written
+
+        Raises
+        ------
+        UnknownIdError
+            A number that an index that numbers its rows never gave.
+        VeloError
+            As for :meth:`insert`, but for :class:`DuplicateIdError`.
+        """
+        return self._insert(vectors, ids, metadata, request, timeout_s, upsert=True)
+
+    def _insert(
+        self, vectors: Any, ids: Any, metadata: Any, request: Any, timeout_s: Any, *, upsert: bool
+    ) -> Written:
+        deadline = None if timeout_s is None else time.monotonic() + _seconds(timeout_s)
+        with self._gate:
+            live, folds = self._writer()
+            rows = NewRows(live.shape(), vectors, ids, metadata, request, upsert=upsert)
+            while True:
+                done = live.insert(rows.ids, rows.options)
+                if done.outcome != FULL:
+                    break
+                self._wait_for_room(live, folds, rows, deadline)
+            if done.outcome == DUPLICATE:
+                row = int(done.row)
+                raise DuplicateIdError(
+                    f"ids: {rows.id_at(row)!r} of row {row} is there already", argument="ids", row=row
+                )
+            if done.outcome == NO_ROW_NUMBER:
+                row = int(done.row)
+                raise UnknownIdError(
+                    f"ids: {rows.id_at(row)!r} of row {row} is no number that this index gave",
+                    argument="ids",
+                    row=row,
+                )
+            pressure = _pressure(live)
+            if pressure >= _FLUSH_AT:
+                folds.begin()
+            self._show()
+        return Written(
+            rows=int(done.rows),
+            missing=0,
+            sequence=int(done.sequence),
+            durable=bool(done.durable),
+            replaced=int(done.replaced),
+            first_id=int(done.row) if rows.is_numbered and rows.count else None,
+            repeated=done.outcome == REPEATED,
+            pressure=pressure,
+        )
+
+    def _wait_for_room(self, live: LiveData, folds: Folds, rows: NewRows, deadline: float | None) -> None:
+        info = live.info()
+        if rows.memory_bytes > info.delta_bytes_max:
+            raise BudgetTooSmallError(
+                f"{rows.count:,} rows take {rows.memory_bytes:,} bytes, and rows that no part holds may take "
+                f"{int(info.delta_bytes_max):,}: give fewer a call, or more memory",
+                argument="vectors",
+                needed_bytes=rows.memory_bytes,
+            )
+        left = None if deadline is None else deadline - time.monotonic()
+        if (left is not None and left <= 0) or not folds.wait(left):
+            raise BusyError("memory for new rows is full, and a part is being made of them: try again")
+
+    # ---- rows that go
 
     def delete(self, ids: Any = None, *, filter: Any = None) -> Written:  # noqa: A002
         """Delete rows by id, or all that pass a filter.
 
         The call is atomic: all of its rows are gone or none, for searches that begin and after a crash. When
-        it returns no search that begins finds them; searches under way may. The rows' room on disk and in
-        memory is not given back.
+        it returns no search that begins finds them; searches under way may. :meth:`optimize` gives back the
+        room of deleted rows.
 
         Parameters
         ----------
@@ -71,28 +228,39 @@ class LiveVerbs:
         if (ids is None) == (filter is None):
             raise InvalidArgumentError("delete takes ids or a filter, and one of them", argument="ids")
         with self._gate:
-            live = self._live
-            if live is None or live.durability is None:
-                raise ReadOnlyError(f"{self.path} was opened to read: open it with writable=True")
+            live, folds = self._writer()
             if filter is not None:
-                done, asked = live.delete_vertices(self._matching(live.view(), filter)), None
+                done, asked = self._delete_matching(live, folds, filter), None
             else:
                 column = checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
-                self._ids.check_kind(column, "ids")
+                self._reader_moment()._ids.check_kind(column, "ids")
                 distinct = np.unique(column) if isinstance(column, np.ndarray) else pc.unique(column)
                 done, asked = live.delete_ids(column), len(distinct)
+            pressure = _pressure(live)
         rows = int(done.rows)
         return Written(
             rows=rows,
             missing=0 if asked is None else asked - rows,
             sequence=int(done.sequence),
             durable=bool(done.durable),
+            pressure=pressure,
         )
 
-    def _matching(self, view: View, condition: Any) -> AnyArray:
-        passing = view.applied([self._filters.compile(condition)])[0]
-        assert passing is not None
-        return np.flatnonzero(passing.matches()).astype(np.uint32)
+    def _delete_matching(self, live: LiveData, folds: Folds, condition: Any) -> Any:
+        for _ in range(_STALE_MAX):
+            done = self._delete_once(live, condition)
+            if done.outcome != STALE:
+                return done
+        with folds.kept_away():
+            return self._delete_once(live, condition)
+
+    def _delete_once(self, live: LiveData, condition: Any) -> Any:
+        moment = self._reader_moment()
+        matches = moment._filters.compile(condition).matches()
+        vertices: AnyArray = np.flatnonzero(matches & moment.seen.alive_rows())
+        return live.delete_vertices(moment.seen, vertices)
+
+    # ---- looking
 
     def refresh(self) -> bool:
         """See what another process has written since this index was opened, or refreshed.
@@ -111,30 +279,58 @@ class LiveVerbs:
         with self._gate:
             return self._refreshed()
 
-    def _refreshed(self) -> bool:
-        with self._refreshing:
-            if self._live is not None:
-                return self._live.refresh()
-            if not is_live(self.path):
-                return False
-            live = LiveData(self.path)
-            try:
-                live.begin(self._ids)
-                changed = live.info().sequence > 0
-            except BaseException:
-                live.close()
-                raise
-            self._own(live)
-            return bool(changed)
+    # ---- upkeep
 
     def flush(self) -> None:
-        """Put everything that was written on the device, whatever ``durability`` says.
+        """Make a part, an index of the ordinary format, of all rows that no part holds, and sync.
+
+        Searches then walk a graph over them instead of looking at all, and their memory is free for others.
+        It takes as long as to build an index of these rows; others write and search meanwhile.
 
         Raises
         ------
-        ReadOnlyError, DeviceError
+        ReadOnlyError, NoSpaceError, DeviceError
         """
         with self._gate:
-            if self._live is None or self._live.durability is None:
-                raise ReadOnlyError(f"{self.path} was opened to read: open it with writable=True")
-            self._live.flush()
+            live, folds = self._writer()
+            folds.flush()
+            live.flush_log()
+            self._show()  # the moment before held what was folded
+            live.sweep()
+
+    def optimize(self, wait: bool = True) -> None:
+        """Make one part of all rows that live, as a build of them would: searches are at their fastest again.
+
+        Deleted and replaced rows give back their room. Others write and search meanwhile. A process that is
+        killed leaves the index as it was.
+
+        Parameters
+        ----------
+        wait : bool
+            False: in the background; :meth:`flush`, :meth:`optimize` and :meth:`close` wait for it.
+
+        Raises
+        ------
+        UnsupportedError
+            A part was built without ``store_vectors=True``, so its rows cannot be built again.
+        ReadOnlyError, NoSpaceError, DeviceError
+        """
+        with self._gate:
+            live, folds = self._writer()
+            if not wait:
+                folds.begin(everything=True)
+                return
+            folds.optimize()
+            self._show()
+            live.sweep()
+
+
+def _pressure(live: LiveData) -> float:
+    info = live.info()
+    return min(1.0, int(info.delta_bytes) / max(1, int(info.delta_bytes_max)))
+
+
+def _seconds(timeout_s: Any) -> float:
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
+        raise InvalidArgumentError(f"timeout_s must be at least 0, not {timeout_s!r}", argument="timeout_s")
+    return float(timeout_s)
