@@ -38,7 +38,7 @@ def main(url: str = "http://127.0.0.1:8000") -> None:
         ]
         result = client.search(queries, k=3, filters=filters, return_metadata=["price"])
         print(f"{result.shards_answered} of {result.shards_total} shards answered in {result.took_ms:.1f} ms")
-        print("prices below 0.1:", [round(hit["price"], 3) for hit in result.metadata[0]])
+        print("prices below 0.1:", result.metadata[0].column("price").to_pylist())
 
     # Without blocking an event loop.
     async def several() -> None:

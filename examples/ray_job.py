@@ -37,8 +37,8 @@ def main(collection: str | None = None) -> None:
             answer = cluster.search(queries, k=3, filter={"price": {"$lt": 0.5}}, return_metadata=["brand"])
         print(f"{answer.shards_answered} of {answer.shards_total} shards answered")
         # --8<-- [end:cluster]
-        for row, ids in enumerate(answer.hits.ids.tolist()):
-            brands = [hit["brand"] for hit in answer.hits.metadata[row]]
+        for row, ids in enumerate(answer.ids.tolist()):
+            brands = answer.metadata[row].column("brand").to_pylist()
             print(f"query {row}: ids {ids}, brands {brands}")
 
 

@@ -55,6 +55,11 @@ ROOMS = (
     ),
     _room(
         "velo",
+        "collection",
+        "velo.errors velo.types velo.hints velo.options velo.results velo.folder velo.index",
+    ),
+    _room(
+        "velo",
         "building",
         "velo.errors velo.types velo.hints velo.options velo._native velo.formats velo.folder velo.search "
         "velo.live velo.index",
@@ -68,14 +73,14 @@ ROOMS = (
     _room(
         "velo",
         "",
-        "velo.errors velo.hints velo.options velo.results velo.filters velo.index velo.building "
-        "velo.planning",
+        "velo.errors velo.hints velo.options velo.results velo.filters velo.index velo.collection "
+        "velo.building velo.planning",
     ),
     _room(
         "velo",
         "cli",
         "velo.errors velo.types velo.options velo.results velo._native velo.formats velo.testing "
-        "velo.filters velo.folder velo.index velo.building velo.planning velo",
+        "velo.filters velo.folder velo.index velo.collection velo.building velo.planning velo",
     ),
     _room("velo", "__main__", "velo.cli"),
     _room("bench", "peers", "velo.errors velo.options velo.formats velo.building velo"),

@@ -26,7 +26,7 @@ from velo.errors import (
 from velo.folder.exchange import change_metadata
 from velo.folder.ids import Ids
 from velo.folder.live import PART_FIRST, data_folders, is_live
-from velo.folder.manifest import MANIFEST_FILE, read_manifest
+from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE, read_manifest
 from velo.folder.metadata import encoded_columns, open_metadata
 from velo.folder.replace import os_failure
 from velo.hints import METHODS, hinted
@@ -91,65 +91,10 @@ def open_index(
     writable: bool = False,
     durability: DurabilityName = "sync",
 ) -> Index:
-    """Open an index that :func:`velo.build` made.
-
-    Parameters
-    ----------
-    path : path
-        The folder of the index.
-    memory : int, float or str, optional
-        What the index may keep in memory: bytes, a share of n·d·4 bytes (``"15%"`` or 0.15), or a size
-        (``"2GiB"``). Without it the index takes what its codes and links need, and has no cache.
-    threads : int, optional
-        Workers that search. Without it there is one for each core.
-    io : {"auto", "uring", "threads"}
-        How to read. ``"auto"`` takes io_uring where the system allows it.
-    plan : {"auto", "links_in_memory", "links_on_disk"}
-        Where the links of the graph are. ``"auto"`` keeps them in memory where `memory` has room for them.
-    tuning : OpenTuning, optional
-        What velo would choose otherwise.
-    unknown_columns : {"error", "missing"}
-        What a filter means by a column that the metadata does not have: an error, or a column without any
-        value, as data without a schema has it.
-    writable : bool
-        Open the index as the one process that may change it (:meth:`Index.insert`, :meth:`Index.upsert`,
-        :meth:`Index.delete`). Others can read it at the same time.
-    durability : {"sync", "interval", "process"}
-        When a change is on the device. ``"sync"``: before its call returns. ``"interval"``: 100 ms later.
-        ``"process"``: when the system writes it, or at :meth:`Index.flush` and :meth:`Index.close`. In all
-        three a process that is killed loses nothing.
-
-    Returns
-    -------
-    Index
-        Use it in ``with``, or call :meth:`Index.close`.
-
-    Raises
-    ------
-    NotAnIndexError
-        There is no folder, or no complete index in it.
-    CorruptIndexError
-        A file is damaged.
-    UnsupportedVersionError
-        Another version of the format.
-    BudgetTooSmallError
-        `memory` does not hold what the index cannot do without; ``needed_bytes`` says how much that is.
-    DeviceError
-        The system refused a read, a thread or a descriptor.
-    BusyError
-        With `writable`: somebody else writes to this index.
-
-    Examples
-    --------
-    >>> with velo.open("shop.velo", memory="50%") as index:
-    ...     ids, distances = index.search(query, k=3)
-    """
+    """Open one index. :func:`velo.open` says what the options mean, and opens collections of shards, too."""
     folder = folder_path(path)
-    if (folder / "collection.json").is_file():
-        raise NotAnIndexError(
-            f"{folder} is a collection of shards: open one of them, or serve all with velo_serving",
-            argument="path",
-        )
+    if (folder / COLLECTION_FILE).is_file():
+        raise NotAnIndexError(f"{folder} is a collection of shards, not one index", argument="path")
     _check_there(folder)
     how = OpenOptions(
         memory=memory,

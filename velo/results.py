@@ -22,6 +22,7 @@ __all__ = [
     "Hits",
     "RangeResult",
     "SearchResult",
+    "Served",
     "Written",
     "html_table",
 ]
@@ -73,7 +74,8 @@ class Expectation:
     list_size : int
         Candidates that such a search keeps.
     recall : float or None
-        The share of true neighbors it finds; None, like all that follows, where the build measured nothing.
+        The share of true neighbors it finds; None, like all that follows, where the build measured nothing,
+        or where a query lies outside the rows, since the build measured with rows as queries.
         With a filter it is much the same; reads and estimates are not.
     reads, rounds, estimates, expanded, records_scored : float or None
     """
@@ -92,8 +94,57 @@ _ROWS_SHOWN: Final = 20
 _LINES_SHOWN: Final = 5
 
 
+@dataclass(frozen=True)
+class Served:
+    """How shards answered, where a search went to several or over HTTP.
+
+    Attributes
+    ----------
+    took_ms : float
+        As measured where their answers were merged.
+    shards_answered, shards_total : int
+    failures : list of dict
+        Why shards are missing.
+    """
+
+    took_ms: float
+    shards_answered: int
+    shards_total: int
+    failures: Sequence[Mapping[str, Any]] = ()
+
+
 class Hits:
-    """An answer as a table: of Arrow, pandas or polars, or as a notebook shows it."""
+    """An answer as a table: of Arrow, pandas or polars, or as a notebook shows it.
+
+    Wherever a search ran, in this process, on shards or over HTTP, its answer has these attributes.
+    """
+
+    served: Served | None
+
+    @property
+    def shards_answered(self) -> int:
+        """Shards whose rows are in the answer; one where the index was searched in this process."""
+        return 1 if self.served is None else self.served.shards_answered
+
+    @property
+    def shards_total(self) -> int:
+        """Shards that were asked."""
+        return 1 if self.served is None else self.served.shards_total
+
+    @property
+    def partial(self) -> bool:
+        """Whether some shard is missing."""
+        return self.shards_answered < self.shards_total
+
+    @property
+    def failures(self) -> Sequence[Mapping[str, Any]]:
+        """Why shards are missing."""
+        return () if self.served is None else self.served.failures
+
+    @property
+    def took_ms(self) -> float | None:
+        """Time until the answers of all shards were merged; None in this process."""
+        return None if self.served is None else self.served.took_ms
 
     def to_arrow(self) -> pa.Table:
         """One row a hit."""
@@ -172,12 +223,16 @@ class SearchResult(Hits):
         read of another query brought, beside ``reads``), ``cache_hits``, ``estimates``
         (distances estimated from codes in memory), ``expanded`` (vertices whose links were followed),
         ``filtered`` (vertices navigated through that failed the filter), ``records_scored``,
-        ``records_used``, ``latency_us`` (from when a worker took the query until its end).
+        ``records_used``, ``outside`` (1 where the query lies outside the rows), ``latency_us`` (from when a
+        worker took the query until its end).
     metadata : pyarrow.Table, list of pyarrow.Table, or None
         The columns asked for by ``return_metadata``, one row a real hit, in the order of ``ids``: a table for
         a single query, a list of tables for several.
     expected : Expectation or None
         The list that was used, and what it was measured to find and to cost.
+    served : Served or None
+        How shards answered; None where the index was searched in this process. ``shards_answered``,
+        ``shards_total``, ``partial``, ``failures`` and ``took_ms`` tell of it.
 
     Examples
     --------
@@ -195,6 +250,7 @@ class SearchResult(Hits):
     stats: Mapping[str, AnyArray]
     metadata: pa.Table | list[pa.Table] | None = None
     expected: Expectation | None = None
+    served: Served | None = None
 
     def __iter__(self) -> Iterator[AnyArray]:
         yield self.ids
@@ -251,6 +307,8 @@ class GroupedResult(SearchResult):
         False where the search was given up with fewer than k groups although there may be more.
     metadata :
         One row a real hit, group after group: a table for a single query, a list of tables for several.
+    served :
+        As in :class:`SearchResult`.
     stats, expected :
         As in :class:`SearchResult`; ``stats`` counts all searches that the answer took.
 
@@ -312,6 +370,8 @@ class RangeResult(Hits):
         As in :class:`SearchResult`, summed over the searches that a query took.
     metadata : pyarrow.Table or None
         One row a hit.
+    served : Served or None
+        As in :class:`SearchResult`.
 
     Examples
     --------
@@ -328,6 +388,7 @@ class RangeResult(Hits):
     limited: AnyArray
     stats: Mapping[str, AnyArray]
     metadata: pa.Table | None = None
+    served: Served | None = None
 
     def __iter__(self) -> Iterator[AnyArray]:
         yield self.lims

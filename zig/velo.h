@@ -276,6 +276,7 @@ typedef struct velo_search_out {
     uint32_t *records_used;        /* of them, those that ended in the list or the results */
     uint32_t *shared_reads;        /* pages that another query's read brought; they are not among `reads` */
     int32_t *error_files;          /* whose page it is: 0 pages.bin, 1 vectors.bin */
+    uint32_t *outside;             /* 1 where the query lies outside the rows, of which no calibration knows anything */
 } velo_search_out;
 
 /* Blocking. `queries` are query_count rows of dim elements, contiguous. filters: NULL, or filter_count handles with

@@ -47,7 +47,8 @@ def index_of(context: Context, dataset: Dataset) -> tuple[Path, Path]:
 
 def opened(context: Context, path: Path, **options: Any) -> velo.Index:
     memory = context.options["budget"].partition(":")[0]
-    return velo.open(path, **({"memory": memory, "threads": context.threads} | options))
+    index: velo.Index = velo.open(path, **({"memory": memory, "threads": context.threads} | options))
+    return index
 
 
 def search(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from velo_serving.backend import Backend, ServedCollection
-    from velo_serving.client import Client, ClientResult
+    from velo_serving.client import Client
     from velo_serving.collection import Collection, Pin, read_collection
     from velo_serving.gateway import GatewayLimits, create_app
     from velo_serving.local_backend import open_local_backend
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "Client",
-    "ClientResult",
     "Cluster",
     "Collection",
     "GatewayLimits",
@@ -40,7 +39,6 @@ __all__ = [
 _HOMES = {
     "Backend": "backend",
     "Client": "client",
-    "ClientResult": "client",
     "Cluster": "ray_actors",
     "Collection": "collection",
     "GatewayLimits": "gateway.limits",

@@ -8,8 +8,8 @@ import io
 import json
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
@@ -18,7 +18,9 @@ import numpy.typing as npt
 
 from velo import errors as velo_errors
 from velo.errors import DimensionMismatchError, InvalidArgumentError, MissingDependencyError, VeloError
+from velo.results import RangeResult, SearchResult, Served
 from velo_serving import errors as serving_errors
+from velo_serving.answers import groups_result, nearest_result, ranges_result
 from velo_serving.errors import QueueFullError, RemoteError, ServingError
 
 try:
@@ -26,7 +28,7 @@ try:
 except ImportError as error:
     raise MissingDependencyError("httpx is not installed; pip install 'veloann[serving]'") from error
 
-__all__ = ["Client", "ClientRange", "ClientResult", "ConnectionFailedError"]
+__all__ = ["Client", "ConnectionFailedError"]
 
 BodyFormat: TypeAlias = Literal["json", "npy"]
 
@@ -45,77 +47,6 @@ _OF_RADIUS = frozenset(("radius", "limit"))
 
 class ConnectionFailedError(ServingError, ConnectionError):
     """The gateway cannot be reached, or the connection broke."""
-
-
-@dataclass(frozen=True, eq=False)
-class ClientResult:
-    """An answer; unpacks as ``ids, distances = result``.
-
-    Attributes
-    ----------
-    ids : ndarray of shape (query_count, k)
-        -1 (None for string ids) where there is no hit. A single query of shape (dim,) gives shape (k,).
-    distances : ndarray of the same shape, float32
-        inf where there is no hit.
-    counts : ndarray of shape (query_count,)
-    metadata : list of lists of dict, or None
-        For each query one dict a hit.
-    took_ms : float
-        As measured by the gateway.
-    shards_answered, shards_total : int
-    partial : bool
-    failures : list of dict
-        Why shards are missing.
-    stats : dict
-        ``reads``, ``bytes_read``, ``shared_reads``, ``cache_hits``, summed.
-    groups : list of lists, or None
-        Of a search by groups: the value of each group; ids and distances then have the shape (query_count, k,
-        group_size), and counts says how many groups each query has.
-    """
-
-    ids: npt.NDArray[Any]
-    distances: npt.NDArray[np.float32]
-    counts: npt.NDArray[np.int64]
-    took_ms: float
-    shards_answered: int
-    shards_total: int
-    partial: bool
-    metadata: list[list[dict[str, Any]]] | None = None
-    failures: list[dict[str, Any]] = field(default_factory=list)
-    stats: dict[str, Any] = field(default_factory=dict)
-    groups: list[list[Any]] | None = None
-
-    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
-        """Yield ids, then distances."""
-        yield self.ids
-        yield self.distances
-
-
-@dataclass(frozen=True, eq=False)
-class ClientRange(ClientResult):
-    """All hits within a radius, one query after another; unpacks as ``lims, distances, ids``.
-
-    Attributes
-    ----------
-    lims : ndarray of shape (query_count + 1,), int64
-        Those of query i are the entries ``lims[i]`` to ``lims[i + 1]`` of ids and distances.
-    limited : ndarray of shape (query_count,), bool
-        True where the limit left some out.
-    """
-
-    lims: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
-    limited: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-
-    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
-        """Yield lims, distances, ids."""
-        yield self.lims
-        yield self.distances
-        yield self.ids
-
-    def __getitem__(self, query: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
-        """Return (ids, distances) of one query."""
-        part = slice(int(self.lims[query]), int(self.lims[query + 1]))
-        return self.ids[part], self.distances[part]
 
 
 class Client:
@@ -181,7 +112,7 @@ class Client:
 
     # ---- searching ----
 
-    def search(self, queries: npt.ArrayLike, k: int = 10, **options: Any) -> ClientResult:
+    def search(self, queries: npt.ArrayLike, k: int = 10, **options: Any) -> SearchResult:
         """Find the k nearest vectors of each query.
 
         Parameters
@@ -195,7 +126,9 @@ class Client:
 
         Returns
         -------
-        ClientResult
+        SearchResult
+            What ``velo.Index.search`` answers with, a ``GroupedResult`` with ``group_by``. ``stats`` are each
+            query's share of what the request cost; times and dates in ``metadata`` are ISO 8601 texts.
 
         Raises
         ------
@@ -207,7 +140,7 @@ class Client:
         response = self._send("POST", self._path, call)
         return call.result(response)
 
-    async def search_async(self, queries: npt.ArrayLike, k: int = 10, **options: Any) -> ClientResult:
+    async def search_async(self, queries: npt.ArrayLike, k: int = 10, **options: Any) -> SearchResult:
         """Find the k nearest vectors of each query without blocking the event loop.
 
         Parameters
@@ -217,13 +150,13 @@ class Client:
 
         Returns
         -------
-        ClientResult
+        SearchResult
         """
         call = _Call.of(queries, k, self._body_format, options)
         response = await self._send_async("POST", self._path, call)
         return call.result(response)
 
-    def range_search(self, queries: npt.ArrayLike, radius: float, **options: Any) -> ClientRange:
+    def range_search(self, queries: npt.ArrayLike, radius: float, **options: Any) -> RangeResult:
         """Find all vectors within a distance of each query, as ``velo.Index.range_search`` does.
 
         Parameters
@@ -235,13 +168,13 @@ class Client:
 
         Returns
         -------
-        ClientRange
+        RangeResult
             Unpacks as ``lims, distances, ids``.
         """
         call = _Call.of(queries, None, self._body_format, {"radius": float(radius), **options})
         return call.ranges(self._send("POST", self._path, call))
 
-    async def range_search_async(self, queries: npt.ArrayLike, radius: float, **options: Any) -> ClientRange:
+    async def range_search_async(self, queries: npt.ArrayLike, radius: float, **options: Any) -> RangeResult:
         """Find all vectors within a distance without blocking the event loop.
 
         Parameters
@@ -251,7 +184,7 @@ class Client:
 
         Returns
         -------
-        ClientRange
+        RangeResult
         """
         call = _Call.of(queries, None, self._body_format, {"radius": float(radius), **options})
         return call.ranges(await self._send_async("POST", self._path, call))
@@ -515,33 +448,19 @@ class _Call:
         headers = {"Content-Type": _TYPES["json"], "Accept": _TYPES["json"]}
         return cls(body, headers, {}, single, k or 0, group_size)
 
-    def ranges(self, response: httpx.Response) -> ClientRange:
+    def ranges(self, response: httpx.Response) -> RangeResult:
         """Read an answer to a search by radius."""
         ids, distances, counts, status = _rows_of(response)
-        kept = np.arange(ids.shape[1])[None, :] < counts[:, None]
-        return ClientRange(
-            ids=ids[kept],
-            distances=distances[kept],
-            counts=counts,
-            lims=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            limited=np.asarray(status["limited"], np.bool_),
-            **_told(status),
-        )
+        limited = np.asarray(status["limited"], np.bool_)
+        return ranges_result(ids, distances, counts, limited, *_told(status))
 
-    def result(self, response: httpx.Response) -> ClientResult:
+    def result(self, response: httpx.Response) -> SearchResult:
         """Read an answer."""
         ids, distances, counts, status = _rows_of(response, self.k * (self.group_size or 1))
-        groups = None
-        if self.group_size is not None:
-            ids, distances, groups = _by_groups(ids, distances, status["groups"], self.k, self.group_size)
-            counts = np.array([len(values) for values in groups], np.int64)
-        return ClientResult(
-            ids=ids[0] if self.single else ids,
-            distances=distances[0] if self.single else distances,
-            counts=counts,
-            groups=groups,
-            **_told(status),
-        )
+        if self.group_size is None:
+            return nearest_result(ids, distances, counts, self.single, *_told(status))
+        groups = [[(group["value"], group["size"]) for group in row] for row in status["groups"]]
+        return groups_result(ids, distances, groups, self.k, self.group_size, self.single, *_told(status))
 
 
 def _rows_of(
@@ -562,31 +481,12 @@ def _rows_of(
     return ids, distances, counts, json.loads(response.headers["velo-answer"])
 
 
-def _told(status: Mapping[str, Any]) -> dict[str, Any]:
-    """What every answer says beside its hits."""
-    told = {name: status[name] for name in ("took_ms", "shards_answered", "shards_total", "partial")}
-    return told | {
-        "metadata": status.get("metadata"),
-        "failures": status.get("failures", []),
-        "stats": status.get("stats", {}),
-    }
-
-
-def _by_groups(
-    ids: npt.NDArray[Any], distances: npt.NDArray[np.float32], groups: Any, k: int, group_size: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32], list[list[Any]]]:
-    """Rows that hold one group after another, cut into groups of equal width."""
-    shape = (len(ids), k, group_size)
-    each_ids = np.full(shape, None if ids.dtype == object else -1, ids.dtype)
-    each_distances = np.full(shape, np.inf, np.float32)
-    for query, row in enumerate(groups):
-        start = 0
-        for place, group in enumerate(row):
-            stop = start + group["size"]
-            each_ids[query, place, : stop - start] = ids[query, start:stop]
-            each_distances[query, place, : stop - start] = distances[query, start:stop]
-            start = stop
-    return each_ids, each_distances, [[group["value"] for group in row] for row in groups]
+def _told(status: Mapping[str, Any]) -> tuple[Any, dict[str, int], Served]:
+    """What every answer says beside its hits: metadata, counters, shards."""
+    served = Served(
+        status["took_ms"], status["shards_answered"], status["shards_total"], status.get("failures", [])
+    )
+    return status.get("metadata"), status.get("stats", {}), served
 
 
 def _query_text(value: Any) -> str:

@@ -133,7 +133,7 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
     path : str or Path
         A folder with ``collection.json``, that file itself, or the folder of a single index.
     name : str, optional
-        Default: the folder's name without ``.velo``.
+        Default: the folder's name without ``.velo`` or ``.collection``.
 
     Returns
     -------
@@ -173,7 +173,8 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
 
 
 def _name_of(folder: Path) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", folder.name.removesuffix(".velo")) or "index"
+    plain = folder.name.removesuffix(".velo").removesuffix(".collection")
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", plain) or "index"
 
 
 def _load(path: Path) -> Mapping[str, Any]:

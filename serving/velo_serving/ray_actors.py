@@ -11,7 +11,8 @@ import dataclasses
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,8 @@ try:
 except ImportError as error:
     raise MissingDependencyError("Ray is not installed; pip install 'veloann[serving]'") from error
 
+from velo.results import RangeResult, SearchResult
+from velo_serving.answers import result_of
 from velo_serving.backend import Backend, ServedCollection
 from velo_serving.collection import Collection, Pin, read_collection
 from velo_serving.errors import (
@@ -46,7 +49,7 @@ from velo_serving.local_backend import check_shard, split_memory
 from velo_serving.router import Router, RouterLimits
 from velo_serving.router_thread import JOB_LIMITS, RouterThread
 from velo_serving.shard import Shard, ShardSpec
-from velo_serving.types import Answer, FilterForm, SearchRequest, ShardHealth
+from velo_serving.types import FilterForm, SearchRequest, ShardHealth
 from velo_serving.wire.channel import SocketChannel
 from velo_serving.wire.endpoint import Endpoint, abstract_path
 from velo_serving.wire.server import ShardHost, ShardServer
@@ -149,6 +152,7 @@ class Cluster:
         num_cpus: float = 0,
         detached: bool = False,
         start_timeout_s: float = 120.0,
+        progress: Callable[[str], None] | None = None,
     ) -> Cluster:
         """Start one actor a shard and wait until each has opened its index.
 
@@ -171,6 +175,8 @@ class Cluster:
             Whether the actors outlive this process.
         start_timeout_s : float
             Time for all shards to open.
+        progress : callable, optional
+            Called with a line of text as shards come up.
 
         Raises
         ------
@@ -213,7 +219,7 @@ class Cluster:
                         f"actor {options['name']} runs already; stop that cluster or give another name",
                         argument="name",
                     ) from None
-            healths = _await_shards(described, actors, start_timeout_s)
+            healths = _await_shards(described, actors, start_timeout_s, progress)
         except BaseException:
             _kill(actors)
             raise
@@ -302,21 +308,21 @@ class Cluster:
         group_by: str | None = None,
         group_size: int = 1,
         timeout_s: float = 60.0,
-    ) -> Answer:
+    ) -> SearchResult:
         """Search all shards from a job, without a gateway.
 
         Parameters
         ----------
         queries : array of shape (query_count, dim)
         k, filter, recall, list_size, return_metadata, group_by, group_size
-            As in ``velo.Index.search``; ``hits.groups`` tells which hits form a group.
+            As in ``velo.Index.search``.
         timeout_s : float
             Shards that have not answered by then are missing from the answer.
 
         Returns
         -------
-        Answer
-            ``hits.ids``, ``hits.distances``, ``hits.counts``, ``shards_answered``, ``partial``, ``failures``.
+        SearchResult
+            As of ``velo.Index.search``; ``shards_answered``, ``partial`` and ``failures`` tell of the shards.
         """
         request = _request(
             queries,
@@ -329,7 +335,9 @@ class Cluster:
             group_by=group_by,
             group_size=group_size,
         )
-        return self._ask(request, timeout_s)
+        found = self._ask(request, timeout_s)
+        assert isinstance(found, SearchResult)
+        return found
 
     def range_search(
         self,
@@ -342,8 +350,8 @@ class Cluster:
         list_size: int | None = None,
         return_metadata: Sequence[str] | None = None,
         timeout_s: float = 60.0,
-    ) -> Answer:
-        """Find all within a distance of each query in all shards; ``hits.limited`` says where there are more.
+    ) -> RangeResult:
+        """Find all within a distance of each query in all shards; ``limited`` says where there are more.
 
         Parameters
         ----------
@@ -367,14 +375,18 @@ class Cluster:
             timeout_s=timeout_s,
             radius=float(radius),
         )
-        return self._ask(request, timeout_s)
+        found = self._ask(request, timeout_s)
+        assert isinstance(found, RangeResult)
+        return found
 
-    def _ask(self, request: SearchRequest, timeout_s: float) -> Answer:
+    def _ask(self, request: SearchRequest, timeout_s: float) -> SearchResult | RangeResult:
         if not self._actors:
             raise ShuttingDownError(f"the cluster of {self.collection.name!r} was stopped")
         if self._caller is None:
             self._caller = RouterThread(lambda: self._router(JOB_LIMITS))
-        return self._caller.search(request, timeout_s)
+        started = time.perf_counter()
+        answer = self._caller.search(request, timeout_s)
+        return result_of(answer, request, (time.perf_counter() - started) * 1000)
 
     def stop(self) -> None:
         """End the actors for good, unless another process started them; twice is once."""
@@ -422,10 +434,21 @@ def _placement(pin: Pin | None) -> dict[str, Any]:
     return {"resources": {pin.resource: PIN_SHARE}}
 
 
-def _await_shards(collection: Collection, actors: Sequence[Any], timeout_s: float) -> list[ShardHealth]:
+def _await_shards(
+    collection: Collection,
+    actors: Sequence[Any],
+    timeout_s: float,
+    progress: Callable[[str], None] | None = None,
+) -> list[ShardHealth]:
     """Wait for all at once: the slowest shard sets the time, not their sum."""
     replies = [actor.health.remote() for actor in actors]
-    ready, _ = ray.wait(replies, num_returns=len(replies), timeout=timeout_s)
+    deadline = time.monotonic() + timeout_s
+    ready: list[Any] = []
+    while len(ready) < len(replies) and time.monotonic() < deadline:
+        if progress is not None:
+            progress(f"{len(ready)} of {len(replies)} shards are up")
+        wanted = len(ready) + 1
+        ready, _ = ray.wait(replies, num_returns=wanted, timeout=max(0.0, deadline - time.monotonic()))
     late = [entry.name for entry, one in zip(collection.shards, replies, strict=True) if one not in ready]
     if late:
         raise PlacementError(
@@ -480,8 +503,10 @@ def ray_session(address: str | None = None) -> Iterator[None]:
             _start_local_ray()
         else:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise PlacementError(f"cannot connect to Ray: {_first_line(error)}", argument="address") from None
+    except Exception as error:  # of many kinds, some of them plain: a user wants the line that says why
+        what = "Ray does not start here" if address is None else f"there is no Ray at {address!r}"
+        hint = "; velo serve --processes does without Ray" if address is None else ""
+        raise PlacementError(f"{what}: {_first_line(error)}{hint}", argument="address") from None
     try:
         yield
     finally:

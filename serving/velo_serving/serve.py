@@ -115,6 +115,7 @@ def serve_ray(
     limits: RouterLimits | None = None,
     gateway_limits: GatewayLimits | None = None,
     on_ready: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] | None = None,
     ready_shards: int | None = None,
     drain_s: float = 0.0,
 ) -> None:
@@ -130,22 +131,32 @@ def serve_ray(
         Name of the collection.
     pin : str, optional
         ``resource:NAME`` or ``label:KEY=VALUE``; ``{shard}`` stands for a shard's name.
+    on_progress : callable, optional
+        Called with a line of text as Ray and the shards start; default: print it on stderr.
     host, port, memory, threads, io, plan, limits, gateway_limits, on_ready, ready_shards, drain_s
         As in ``serve_local``.
     """
     from velo_serving.ray_actors import Cluster, ray_session
 
-    with bind(host, port) as listener, ray_session(address):
-        options: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
-        with Cluster.start(path, name=name, pin=pin, **options) as cluster:
-            run(
-                cluster.backend(limits=limits),
-                listener,
-                gateway_limits=gateway_limits,
-                on_ready=on_ready,
-                ready_shards=ready_shards,
-                drain_s=drain_s,
-            )
+    tell = on_progress or _tell
+    with bind(host, port) as listener:
+        tell("starting Ray; some seconds" if address is None else f"connecting to Ray at {address}")
+        with ray_session(address):
+            options: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
+            tell("starting an actor for each shard")
+            with Cluster.start(path, name=name, pin=pin, progress=tell, **options) as cluster:
+                run(
+                    cluster.backend(limits=limits),
+                    listener,
+                    gateway_limits=gateway_limits,
+                    on_ready=on_ready,
+                    ready_shards=ready_shards,
+                    drain_s=drain_s,
+                )
+
+
+def _tell(line: str) -> None:
+    print(f"velo: {line}", file=sys.stderr, flush=True)
 
 
 def bind(host: str, port: int) -> socket.socket:

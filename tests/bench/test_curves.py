@@ -204,6 +204,6 @@ def test_sections_that_were_not_asked_for_are_taken_as_last_measured(tmp_path: P
 
     named = {name: sections.Section(name, never, 1) for name in ("old", "new")}
     (tmp_path / "old.json").write_text(json.dumps({"section": "old", "result": {"x": 1}}))
-    found = sections.run("bench.commands.report_sections", named, context(tmp_path), kept=tmp_path, only=[])
+    found = sections.run("bench.commands.report_sections", named, context(tmp_path), folder=tmp_path, only=[])
     assert found["old"]["result"] == {"x": 1}
     assert found["new"]["error"] == "not asked for"

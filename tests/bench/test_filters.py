@@ -150,7 +150,7 @@ def test_the_ladder_of_filters_has_every_step(tmp_path: Path) -> None:
     assert filters.run(asked, tmp_path / "out", "steps", ["ladder-uniform10"]) == []
     text = (tmp_path / "out" / "steps.md").read_text()
     assert "| uniform10 |" in text
-    for plan in filters_sections.PLANS:
+    for plan in filters_sections.FILTER_PLANS:
         assert f"| {plan} |" in text
 
 

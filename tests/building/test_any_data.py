@@ -113,3 +113,22 @@ def test_few_rows_and_equal_rows(tmp_path: Path, n: int, metric: velo.types.Metr
                 assert (
                     _recall(rows, _normal(5, 1), metric, found.ids[:, : min(n, K)]) >= 0.9 if n >= K else True
                 )
+
+
+def test_nothing_is_expected_of_queries_that_nobody_measured(tmp_path: Path) -> None:
+    rows, queries = _normal(N, 0), _normal(QUERIES, 1)
+    far = queries * np.float32(1000)
+    with velo.build(tmp_path / "i", rows, search_memory="25%", store_vectors=True, threads=2) as index:
+        near = index.search(queries, K, recall=0.95)
+        assert near.expected is not None
+        assert near.expected.recall is not None
+        assert near.expected.recall >= 0.9
+        assert not near.stats["outside"].any()
+        # One of them is enough: what is expected is a mean over all.
+        for asked in (far, far[0], np.concatenate([queries, far[:1]])):
+            outside = index.search(asked, K, recall=0.95)
+            assert outside.expected == velo.Expectation(near.expected.list_size)
+            assert outside.stats["outside"].sum() == max(1, len(asked) if asked is far else 1)
+        every = index.search(far, K, recall=1.0)
+        assert every.expected is not None
+        assert every.expected.recall == 1

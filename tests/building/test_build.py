@@ -581,8 +581,8 @@ def test_a_collection_of_shards(tmp_path: Path) -> None:
             mask[3] = True
             assert index.search(rows[0], k=2, filter=mask).ids.tolist() == [shard["first_row"] + 3, -1]
     assert sorted(found)[0][1] == 700
-    with pytest.raises(errors.NotAnIndexError, match="collection of shards"):
-        velo.open(path)
+    with velo.open(path, threads=1) as whole:
+        assert len(whole) == 1000
     assert sorted(os.listdir(path)) == ["collection.json", "shard-00000", "shard-00001", "shard-00002"]
 
 

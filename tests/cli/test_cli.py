@@ -99,6 +99,8 @@ def test_help_names_every_command_and_every_command_has_json() -> None:
         assert inner.returncode == 0
         assert "--json" in inner.stdout
     assert program("--version").stdout == f"velo {velo.__version__}\n"
+    for said in ("3 a damaged index", "130 interrupted", "--install-completion"):
+        assert said in " ".join(shown.stdout.split()), "whatever the width"
 
 
 def test_wrong_usage_is_2() -> None:

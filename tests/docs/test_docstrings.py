@@ -138,5 +138,5 @@ def test_example(
 
 def test_searches_and_builds_have_examples() -> None:
     shown = {example.name for example in examples()}
-    wanted = {"velo.open", "velo.verify", "velo.col", "velo.Index.search", "velo.Index.delete", "velo.plans"}
+    wanted = {"velo.build", "velo.open", "velo.col", "velo.Index.search", "velo.Index.delete", "velo.plans"}
     assert wanted <= shown

@@ -78,7 +78,7 @@ def test_distances_are_those_of_float64(
             np.mean([len(np.intersect1d(*pair)) for pair in zip(one.ids, truth.ids, strict=True)]) / 10
             for one in (estimated, found)
         ]
-        assert shares[1] >= max(0.97, shares[0])
+        assert shares[1] >= max(0.9 if metric == "ip" else 0.97, shares[0])
         # Asked in the rows' own type, each row is its own nearest.
         own = index.search(rows[picked], 1, list_size=100, exact=True)
         check(metric, rows, rows[picked], own.ids, own.distances)

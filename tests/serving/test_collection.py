@@ -96,6 +96,8 @@ def test_a_folder_with_neither_file_is_no_index(tmp_path: Path) -> None:
 def test_a_name_that_no_url_can_hold_is_refused_or_replaced(tmp_path: Path) -> None:
     folder = write(tmp_path / "my photos", document())
     assert read_collection(folder).name == "my_photos"
+    for given, name in (("shop.collection", "shop"), ("shop.velo", "shop"), ("shop.v2", "shop.v2")):
+        assert read_collection(write(tmp_path / given, document())).name == name
     with pytest.raises(InvalidArgumentError):
         read_collection(folder, name="a/b")
 

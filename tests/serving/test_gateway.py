@@ -763,6 +763,28 @@ def test_the_documentation_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
         assert set(search["requestBody"]["content"]) == {"application/json", "application/x-npy", ARROW_TYPE}
         assert {"400", "404", "413", "415", "422", "429", "503", "504"} <= set(search["responses"])
         assert "SearchAnswer" in document["components"]["schemas"]
+        # Defaults of the fields, and an answer to look at.
+        assert "<td><code>k</code></td><td>integer</td><td><code>10</code></td>" in page.text
+        assert "&quot;shards_answered&quot;: 1" in page.text
+        root = await client.get("/")
+        assert (root.status_code, root.headers["location"]) == (307, "docs")
+
+    play(exact_backend(tmp_path), scene)
+
+
+def test_a_field_of_another_name_is_told_velos(tmp_path: Path) -> None:
+    async def scene(client: httpx.AsyncClient) -> None:
+        for field, said in (
+            ("top_k", "top_k: there is no such field; velo's is k"),
+            ("ef", "ef: there is no such field; velo's is list_size, or recall"),
+            ("with_payload", "velo's is return_metadata"),
+            ("score_threshold", "velo's is radius"),
+            ("colour", "colour: there is no such field"),
+            ("M", "M: there is no such field"),
+        ):
+            answer = await client.post("/v1/search", json={"vector": [0.0] * 4, field: 3})
+            assert answer.status_code == 422
+            assert answer.json()["error"]["message"].endswith(said)
 
     play(exact_backend(tmp_path), scene)
 

@@ -17,9 +17,11 @@ import httpx
 import numpy as np
 import pytest
 
+import velo
 from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError
 from velo_serving import Client, create_app
+from velo_serving.answers import result_of
 from velo_serving.errors import (
     ClusterExistsError,
     PlacementError,
@@ -83,7 +85,7 @@ def test_four_shards_answer_as_one_merged_local_search(
     request = SearchRequest(sharded_queries, 10, list_size=LIST_SIZE)
     expected = local_answer(sharded_path, request).hits
     direct = cluster.search(sharded_queries, k=10, list_size=LIST_SIZE)
-    assert np.array_equal(direct.hits.ids, expected.ids)
+    assert np.array_equal(direct.ids, expected.ids)
 
     async def run() -> None:
         async with gateway(cluster) as client:
@@ -116,19 +118,19 @@ def test_groups_and_radius_through_ray(
         return_metadata=["brand"],
         group_by="uniform10",
         group_size=3,
-    ).hits
-    assert found.groups == expected.groups
-    assert np.array_equal(found.ids, expected.ids)
-    assert found.metadata == expected.metadata
-    radius = float(np.median(found.distances[:, 0]))
+    )
+    whole = result_of(local_answer(sharded_path, request), request, 0.0)
+    assert isinstance(found, velo.GroupedResult)
+    assert found.groups == [[value for value, _ in row] for row in expected.groups or []]
+    assert np.array_equal(found.ids, whole.ids)
+    assert found.to_arrow().equals(whole.to_arrow())
+    radius = float(np.median(found.distances[:, 0, 0]))
     near = SearchRequest(sharded_queries, 500, (condition,), None, LIST_SIZE, radius=radius)
-    expected = local_answer(sharded_path, near).hits
-    found = cluster.range_search(
-        sharded_queries, radius, limit=500, filter=condition, list_size=LIST_SIZE
-    ).hits
-    assert np.array_equal(found.ids, expected.ids)
-    assert found.limited is not None
-    assert not found.limited.any()
+    whole = result_of(local_answer(sharded_path, near), near, 0.0)
+    within = cluster.range_search(sharded_queries, radius, limit=500, filter=condition, list_size=LIST_SIZE)
+    assert np.array_equal(within.lims, whole.lims)
+    assert np.array_equal(within.ids, whole.ids)
+    assert not within.limited.any()
 
 
 def test_filters_and_metadata_through_ray(
@@ -150,8 +152,8 @@ def test_filters_and_metadata_through_ray(
                 return_metadata=list(columns),
             )
             assert np.array_equal(answer.ids, expected.ids)
-            assert answer.metadata == expected.metadata
-            assert all(row["uniform10"] in (2, 5) for rows in answer.metadata[1::2] for row in rows)
+            assert [one.to_pylist() for one in answer.metadata] == expected.metadata
+            assert all(row["uniform10"] in (2, 5) for one in answer.metadata[1::2] for row in one.to_pylist())
             with pytest.raises(UnknownColumnError, match="colour"):
                 await client.search_async(sharded_queries, filter={"colour": 1})
 
@@ -169,7 +171,7 @@ def test_another_process_finds_running_actors_and_leaves_them_alone(
     found = Cluster.connect("sample")
     assert found.collection == cluster.collection
     answer = found.search(sharded_queries, k=10, list_size=LIST_SIZE)
-    assert np.array_equal(answer.hits.ids, expected.hits.ids)
+    assert np.array_equal(answer.ids, expected.ids)
     found.stop()
     with pytest.raises(ShuttingDownError):
         found.search(sharded_queries)
@@ -180,14 +182,14 @@ def test_another_process_finds_running_actors_and_leaves_them_alone(
 
 def test_a_job_of_any_size(cluster: Cluster, sharded_queries: np.ndarray) -> None:
     """Larger than one request may be: it goes in several, and comes back as one."""
-    small = cluster.search(sharded_queries, k=3, list_size=LIST_SIZE, return_metadata=["brand"]).hits
+    small = cluster.search(sharded_queries, k=3, list_size=LIST_SIZE, return_metadata=["brand"])
     times = 30
     large = cluster.search(
         np.tile(sharded_queries, (times, 1)), k=3, list_size=LIST_SIZE, return_metadata=["brand"]
-    ).hits
+    )
     assert np.array_equal(large.ids, np.tile(small.ids, (times, 1)))
-    assert small.metadata is not None
-    assert large.metadata == small.metadata * times
+    brands = [one.to_pylist() for one in small.metadata]
+    assert [one.to_pylist() for one in large.metadata] == brands * times
 
 
 def test_a_killed_actor_makes_answers_partial_until_ray_has_restarted_it(

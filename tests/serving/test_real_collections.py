@@ -106,10 +106,10 @@ def test_string_ids_travel_in_every_form(named: Path, vectors: np.ndarray, body_
 def test_metadata_of_every_type_becomes_json(named: Path, vectors: np.ndarray) -> None:
     columns = ["when", "score", "title", "tags"]
     result = ask(open_local_backend(named, threads=1), vectors[:8], 1, list_size=100, return_metadata=columns)
-    assert result.metadata[0] == [
+    assert result.metadata[0].to_pylist() == [
         {"when": "2024-02-29T12:00:00", "score": None, "title": None, "tags": ["even"]}
     ]
-    assert result.metadata[3][0] == {
+    assert result.metadata[3].to_pylist()[0] == {
         "when": "2024-03-03T12:00:00",
         "score": 1.5,
         "title": "Ü3",

@@ -38,21 +38,21 @@ def header_path() -> Path:
 
 def library_path() -> Path:
     """Path of the library: ``VELO_LIBRARY``, else the newer of a checkout's build and the packaged one."""
-    named = os.environ.get("VELO_LIBRARY")
-    if named:
-        path = Path(named)
+    variable = os.environ.get("VELO_LIBRARY")
+    if variable:
+        path = Path(variable)
         if not path.is_file():
-            raise NativeLibraryError(f"VELO_LIBRARY names {named}, which is not a file", file=named)
+            raise NativeLibraryError(f"VELO_LIBRARY names {variable}, which is not a file", file=variable)
         return path
-    built = CHECKOUT / "zig-out" / "lib" / "libvelo.so"
-    found = [path for path in (PACKAGED / "libvelo.so", built) if path.is_file()]
-    if not found:
+    checkout_path = CHECKOUT / "zig-out" / "lib" / "libvelo.so"
+    paths = [path for path in (PACKAGED / "libvelo.so", checkout_path) if path.is_file()]
+    if not paths:
         raise NativeLibraryError(
             f"libvelo.so is neither in {PACKAGED} nor in a checkout's zig-out/lib; "
             "install the wheel, or run `zig build libvelo` in the checkout",
             file="libvelo.so",
         )
-    return max(found, key=lambda path: path.stat().st_mtime_ns)
+    return max(paths, key=lambda path: path.stat().st_mtime_ns)
 
 
 def declarations(header: str) -> str:

@@ -12,9 +12,9 @@ __all__ = ["address", "new", "pointer", "text"]
 def new(struct: str) -> CData:
     """A zeroed `struct` whose ``struct_size`` is set."""
     ffi = native().ffi
-    made = ffi.new(f"{struct} *")
-    made.struct_size = ffi.sizeof(struct)
-    return made
+    value = ffi.new(f"{struct} *")
+    value.struct_size = ffi.sizeof(struct)
+    return value
 
 
 def pointer(element: str, array: AnyArray, *, writable: bool = False) -> CData:

@@ -14,6 +14,7 @@ import numpy as np
 
 from velo import _native
 from velo.building.calibration import calibrate as calibrate_index
+from velo.building.progress import progress_of
 from velo.building.tables import check_order, parts_of
 from velo.errors import (
     CancelledError,
@@ -79,85 +80,90 @@ def build(
     build_memory: Memory | None = None,
     overwrite: bool = False,
     resume: bool = True,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     **options: Unpack[BuildKeywords],
 ) -> Index:
     """Build an index in a folder and open it.
 
-    Vectors are read twice and never copied whole, so files and memmaps may be larger than memory. A build
-    that fails or is canceled leaves nothing. One that was interrupted (Ctrl-C) or killed leaves its work;
-    the same call goes on where it was.
+    Vectors are read twice and never copied whole. So files and memory maps may be larger than memory. A build
+    that fails or is canceled leaves nothing. A build that was interrupted (Ctrl-C) or killed leaves its work,
+    and the same call goes on where it was.
 
     Parameters
     ----------
     path : path
-        The folder to make; its parent must exist.
+        The folder to make. Its parent must exist.
     vectors : array-like of shape (n, d), memmap, path, Arrow list array, table, frame, or VectorSource
-        float32, float16, uint8 or int8; float64 is narrowed to float32. A path is opened by
-        :func:`velo.formats.open_vectors`. A table is one of Arrow, pandas, polars, or a Parquet or Arrow
-        file, with a column of lists of numbers.
+        float32, float16, uint8 or int8. float64 is narrowed to float32. :func:`velo.formats.open_vectors`
+        opens a path. A table is one of Arrow, pandas, polars, or a Parquet or Arrow file, with a column of
+        lists of numbers.
     column : str, optional
         Which column of a table holds the vectors, where several could.
     ids : array-like of int or str, optional
-        One a row, no two equal; row numbers without them.
+        One for each row, no two equal. Without them ids are row numbers.
     ids_column : str, optional
-        The column that holds the ids: of the vectors' table, else of the metadata. It becomes no metadata.
+        The column that holds the ids: of the vectors' table, or of the metadata. It becomes no metadata.
     metadata : pyarrow.Table, frame, dict of columns, path of a Parquet file, or True, optional
-        One row a vector; what filters and ``return_metadata`` see. True: all other columns of the vectors'
-        table. What the index leaves out of that table is named by a :class:`LeftOutWarning`.
+        One row for each vector. Filters and ``return_metadata`` see it. True takes all other columns of the
+        vectors' table. A :class:`LeftOutWarning` names what the index leaves out of that table.
     metric : {"l2", "ip", "cosine"}
+        How vectors are compared: by squared length, negated inner product, or 1 - cosine.
     memory : int, float or str, optional
-        Budget of the index that is returned, open: bytes, a share of n·d·4 bytes (``"15%"``) or ``"2GiB"``.
+        What the returned index may keep in memory: bytes, a share of n·d·4 bytes (``"15%"``), or a size
+        (``"2GiB"``).
     build_memory : int, float or str, optional
-        Budget of the build itself; no limit without it. Where it does not hold the codes and the graph
-        (71 % of n·d·4 bytes at 128 dimensions and `degree` 48), vectors are linked partition by partition:
-        up to twice the work, for nearly the same index. Below some 20 bytes a vector it is refused, and
-        the error says what it takes. `calibrate` measures no more than it has room for. Beside the budget
-        stand at most 64 MiB that do not grow with the vectors, for up to 16 threads and a thousand
-        dimensions, and what ids and metadata take.
+        What the build may keep in memory; no limit without it. In one piece a build takes 71 % of n·d·4 bytes
+        at 128 dimensions and `degree` 48. With less it links vectors partition by partition: up to twice the
+        work, for nearly the same index. Less than about 20 bytes a vector is refused, and the error says what
+        it takes. `calibrate` measures no more than has room. Beside the budget stand ids, metadata, and at
+        most 64 MiB that do not grow with the vectors (up to 16 threads and a thousand dimensions).
     search_memory : int, float or str, optional
-        The budget that searches will have: it chooses the bits that you leave open, the more in memory the
-        fewer reads, as long as links find room beside them.
+        The `memory` that searches will have. It chooses the bits that you leave open. More bits in memory
+        save reads, as long as links find room beside them.
     memory_bits, record_bits : int, optional
-        Bits a dimension of the code kept in memory (1 to 6) and of its lower part on disk (0 to 8);
-        where nothing chooses them 4, and what makes 10 in all.
+        Bits a dimension of the code in memory (1 to 6), and of its rest on disk (0 to 8). Where nothing
+        chooses them they are 4, and as many as make 10 in all.
     degree : int
         Links of a vertex.
     build_list_size : int
-        Candidates kept while a vertex is linked; more builds slower and searches better.
+        Candidates kept while a vertex is linked. More make a build slower and searches better.
     alpha : float
-        Pruning: above 1 keeps longer links.
+        Pruning. Above 1 it keeps longer links.
     links_kept : int, optional
-        Links of a vertex that an open index may keep in memory; 32, or `degree` where that is less. With 0 an
-        index is always opened with its links on disk.
+        Links of a vertex that an open index may keep in memory. Without it 32, or `degree` where that is
+        less. With 0 an index is always opened with its links on disk.
     page_links : bool, optional
-        Whether pages hold the links of their records as well, which an index needs that is opened in less
-        memory than links take. Without them a page holds more records: an index of 128 dimensions is a
-        fifth smaller and a search reads a twentieth less. True, unless `search_memory` has room for links.
+        Whether pages hold links as well. An index needs that to be opened in less memory than its links take.
+        Without links a page holds more records: an index of 128 dimensions is a fifth smaller, and a search
+        reads a twentieth less. By default pages hold links, unless `search_memory` has room for all of them.
     threads : int, optional
-        All cores without it; with 1 the same input and seed give the same index.
+        Without it all cores. With 1 the same input and seed give the same index.
     seed : int
+        Of everything random.
     store_vectors : bool, optional
         Keep the vectors as they are, for :meth:`Index.get_vectors` and for exact distances (``exact=True`` of
-        :meth:`Index.search`): n·d times the size of an element on disk, and up to two fifths more where
-        few rows fill a page. Without a choice a build that measures (`calibrate`) keeps them where codes
-        alone do not reach a recall of 0.99.
+        :meth:`Index.search`). They take n·d times the size of an element on disk, and up to two fifths more
+        where few rows fill a page. Without a choice, a build that measures (`calibrate`) keeps them where
+        codes alone do not reach a recall of 0.99.
     calibrate : bool
-        Measure on rows held out for it which list each recall takes, so that ``recall=`` of a search means
-        what it says; without it, and below 1,000 rows, a fixed table stands in. Reads the vectors once more.
+        Measure, on rows that are held out, how far a search must go for each recall. Then ``recall=`` of a
+        search means what it says. Without it, and below 1,000 rows, a fixed table stands in. It reads the
+        vectors once more.
     overwrite : bool
         Replace an index at `path` once the new one is complete.
     resume : bool
-        Where a killed or interrupted build of the same vectors and options left its work, go on from there:
-        the state of a long stage is saved every half minute. The vectors are read and compared first. Work of
-        other vectors or options is removed, as all is without `resume`. With ``threads=1`` the index is the
-        same, byte for byte, as if the build had never been killed.
-    progress : callable, optional
-        Called with (done, total) now and then from this thread; returning False cancels.
+        Go on where a killed or interrupted build of the same vectors and options left its work. The vectors
+        are read and compared first. The state of a long stage is saved every half minute. Work of other
+        vectors or options is removed; without `resume` all is. With ``threads=1`` the index is the same, byte
+        for byte, as if the build had never been killed.
+    progress : callable or True, optional
+        True writes a line on stderr. A function is called with (done, total) now and then, from this thread.
+        If it returns False the build is canceled.
 
     Returns
     -------
     Index
+        Open. Use it in ``with``, or close it.
 
     Raises
     ------
@@ -166,8 +172,14 @@ def build(
         :class:`DtypeError`, :class:`EmptyError`, :class:`DuplicateIdError`, :class:`BudgetTooSmallError`,
         :class:`NoSpaceError`, :class:`PermissionDeniedError`, :class:`IndexExistsError`,
         :class:`CancelledError`.
+
+    Examples
+    --------
+    >>> with velo.build("new.velo", vectors, metadata=table, memory="50%") as index:
+    ...     ids, distances = index.search(query, k=3)
     """
     check_order(path, vectors)
+    report = progress_of(progress)
     chosen = build_options("build", options)
     source, ids, metadata = parts_of(
         vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata
@@ -182,7 +194,7 @@ def build(
         build_memory=build_memory,
         overwrite=overwrite,
         resume=resume,
-        watch=None if progress is None else overall(progress, source.shape[0]),
+        watch=None if report is None else overall(report, source.shape[0]),
     )
     return open_index(path, memory=memory, threads=chosen.threads)
 
@@ -334,8 +346,8 @@ class _Build:
         self, stage: str, take: Callable[[Any, Any, int, int], int], watch: Watch | None, done: int = 0
     ) -> None:
         rows = chunk_rows(self._source.shape[1] * self._dtype.itemsize)
-        for given in self._source.chunks(rows, self._start + done, self._stop):
-            chunk = native_layout(given, self._dtype)
+        for rows_of_chunk in self._source.chunks(rows, self._start + done, self._stop):
+            chunk = native_layout(rows_of_chunk, self._dtype)
             status = take(self._handle, _native.address(chunk), len(chunk), chunk.strides[0])
             _native.check(status, "vectors")
             done += len(chunk)

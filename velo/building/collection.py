@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from velo.building.build import Watch, build_shard, overall
+from velo.building.progress import progress_of
 from velo.building.tables import check_order, parts_of
 from velo.errors import IndexExistsError, InvalidArgumentError, VeloError
 from velo.folder.ids import given_ids
+from velo.folder.manifest import COLLECTION_FILE
 from velo.folder.metadata import given_metadata
 from velo.folder.replace import durable_file, folder_to_fill, os_failure, sync_folder
 from velo.formats.files import as_source
@@ -30,9 +32,8 @@ from velo.types import Memory, PathLike, ProgressCallback
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["COLLECTION_FILE", "build_collection", "build_shards", "row_ranges", "shard_name"]
+__all__ = ["build_collection", "build_shards", "row_ranges", "shard_name"]
 
-COLLECTION_FILE: Final = "collection.json"
 FORMAT: Final = 1
 
 #: Stands in a folder that a build fills; what a killed build left is taken over by the next.
@@ -62,28 +63,26 @@ def build_collection(
     metadata: Any = None,
     build_memory: Memory | None = None,
     overwrite: bool = False,
-    progress: ProgressCallback | None = None,
+    progress: ProgressCallback | bool | None = None,
     **options: Unpack[BuildKeywords],
 ) -> Path:
-    """Build a collection of shards in a folder, for :mod:`velo_serving`.
+    """Build a collection of shards in a folder.
 
-    Each shard holds a contiguous range of rows; without `ids` the ids are row numbers of the whole input, so
-    that answers of all shards can be merged.
+    Each shard holds a contiguous range of rows and is an index that opens by itself. Without `ids` the ids
+    are row numbers of the whole input, so the answers of all shards can be merged.
 
     Parameters
     ----------
     path : path
-        The folder to make; its shards are ``shard-00000`` and so on, each an index that opens by itself.
-    vectors, column, ids, ids_column, metadata :
+        The folder to make. Its shards are ``shard-00000`` and so on.
+    vectors, column, ids, ids_column, metadata, overwrite, progress :
         As for :func:`velo.build`.
     shards : int
-        At most as many as rows.
+        How many; at most as many as rows.
     build_memory : int, float or str, optional
-        Of each shard's build; they run one after the other.
+        What the build of one shard may keep in memory. Shards are built one after the other.
     search_memory : int, float or str, optional
-        The budget that searches will have, of all shards together; see :func:`velo.build`.
-    ids, metadata, overwrite, progress :
-        As for :func:`velo.build`.
+        The `memory` that searches will have, of all shards together; see :func:`velo.build`.
     **options
         What else shapes an index, as for :func:`velo.build`: `metric`, `memory_bits`, `record_bits`,
         `degree`, `build_list_size`, `alpha`, `links_kept`, `page_links`, `threads`, `seed`, `store_vectors`,
@@ -93,8 +92,15 @@ def build_collection(
     -------
     pathlib.Path
         The folder.
+
+    Examples
+    --------
+    >>> folder = velo.build_collection("shop.collection", vectors, shards=2)
+    >>> sorted(entry.name for entry in folder.iterdir())
+    ['collection.json', 'shard-00000', 'shard-00001']
     """
     check_order(path, vectors)
+    report = progress_of(progress)
     chosen = build_options("build_collection", options)
     source, ids, metadata = parts_of(
         vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata
@@ -102,9 +108,8 @@ def build_collection(
     total = source.shape[0]
 
     def watch_of(_number: int, start: int, stop: int) -> Watch | None:
-        if progress is None:
+        if report is None:
             return None
-        report = progress
         return overall(lambda done, _rows: report(start + done, total), stop - start)
 
     return build_shards(
@@ -143,7 +148,7 @@ def build_shards(
     table = None if metadata is None else given_metadata(metadata, total).table()
     target = folder_path(path)
     with folder_to_fill(target, overwrite, COLLECTION_FILE) as folder:
-        made = _claim(folder)
+        is_new = _claim(folder)
         try:
             entries = []
             for number, (start, stop) in enumerate(row_ranges(total, shards)):
@@ -162,15 +167,15 @@ def build_shards(
             document = {"format": FORMAT, "n": total, "dim": dim, "metric": options.metric, "shards": entries}
             _write_last(folder, document)
         except OSError as error:
-            _abandon(folder, made)
+            _abandon(folder, is_new)
             if isinstance(error, VeloError):
                 raise
             raise os_failure(error, str(error.filename or folder)) from error
         except KeyboardInterrupt:
-            _abandon(folder, made)
+            _abandon(folder, is_new)
             raise KeyboardInterrupt from None  # a shard would say that its work stays
         except BaseException:
-            _abandon(folder, made)
+            _abandon(folder, is_new)
             raise
     return target
 
@@ -179,9 +184,9 @@ def _claim(folder: Path) -> bool:
     """Make the folder, or take over what a killed build left there; True if it was made."""
     try:
         folder.mkdir()
-        made = True
+        is_new = True
     except FileExistsError:
-        made = False
+        is_new = False
         if not folder.is_dir():
             raise IndexExistsError(f"{folder} is a file", argument="path") from None
         left = [entry.name for entry in folder.iterdir()]
@@ -201,7 +206,7 @@ def _claim(folder: Path) -> bool:
         (folder / _MARKER).touch()
     except OSError as error:
         raise os_failure(error, str(folder)) from error
-    return made
+    return is_new
 
 
 def _remove_shards(folder: Path) -> None:
@@ -210,10 +215,10 @@ def _remove_shards(folder: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _abandon(folder: Path, made: bool) -> None:
+def _abandon(folder: Path, is_new: bool) -> None:
     _remove_shards(folder)
     (folder / _MARKER).unlink(missing_ok=True)
-    if made:
+    if is_new:
         shutil.rmtree(folder, ignore_errors=True)
 
 

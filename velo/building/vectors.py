@@ -68,8 +68,8 @@ def store_vectors(
         )
         try:
             done = 0
-            for given in source.chunks(chunk_rows(source.shape[1] * dtype.itemsize), start, stop):
-                chunk = native_layout(given, dtype)
+            for rows_of_chunk in source.chunks(chunk_rows(source.shape[1] * dtype.itemsize), start, stop):
+                chunk = native_layout(rows_of_chunk, dtype)
                 address = _native.address(chunk)
                 status = _native.lib.velo_vectors_add(out[0], address, len(chunk), chunk.strides[0])
                 _native.check(status, "vectors")

@@ -17,7 +17,8 @@ app = typer.Typer(
     name="velo",
     help="Vector search over an index that lives on an SSD and answers as if it lived in memory.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
+    epilog="Exit codes: 0 done, 1 an error, 2 wrong usage, 3 a damaged index, 130 interrupted.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -33,8 +34,8 @@ IoDevice = Annotated[str, typer.Option(help="auto, uring or threads.")]
 PlanChoice = Annotated[str, typer.Option(help="How to open: auto, links_in_memory or links_on_disk.")]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"velo {__version__}")
         raise typer.Exit
 

@@ -22,16 +22,16 @@ def show(path: Path, *, memory: str | None, recall: float, k: int, as_json: bool
         )
         return
     out = console()
-    shown = table("budget", "links:", "kept", "list", "recall", "reads", "ms", "QPS", "+5 %")
+    rows_shown = table("budget", "links:", "kept", "list", "recall", "reads", "ms", "QPS", "+5 %")
     buying = bought(rows)
     for row in rows[:buying]:
         if row.plan is None:
             continue
         shape = (f"{row.share:.0%}", row.plan.removeprefix("links_").replace("_", " "), str(row.links_kept))
         if row.recall is None or row.reads is None or row.more is None:
-            shown.add_row(*shape, str(row.list_size), *["?"] * 5)
+            rows_shown.add_row(*shape, str(row.list_size), *["?"] * 5)
             continue
-        shown.add_row(
+        rows_shown.add_row(
             *shape,
             str(row.list_size),
             f"{row.recall:.3f}",
@@ -40,7 +40,7 @@ def show(path: Path, *, memory: str | None, recall: float, k: int, as_json: bool
             f"{row.queries_per_s:,.0f}",
             f"{row.more['queries_per_s'] / (row.queries_per_s or 1) - 1:+.0%}",
         )
-    out.print(shown)
+    out.print(rows_shown)
     out.print()
     needed = {row.needed_bytes for row in rows if row.plan is None}
     if needed:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from velo.building.build import Watch, build_shard
-from velo.building.collection import COLLECTION_FILE, build_shards
+from velo.building.collection import build_shards
 from velo.building.tables import parts_of
 from velo.cli.output import console, emit_json, facts, size_text, watching
 from velo.errors import InvalidArgumentError, LeftOutWarning
-from velo.folder.manifest import read_manifest
+from velo.folder.manifest import COLLECTION_FILE, read_manifest
 from velo.options import BuildOptions
 
 __all__ = ["run"]
@@ -91,13 +91,13 @@ def run(
     if as_json:
         emit_json(summary)
         return
-    shown = dict(summary)
-    shown["disk_bytes"] = (
+    lines = dict(summary)
+    lines["disk_bytes"] = (
         f"{size_text(summary['disk_bytes'])} ({summary['disk_bytes'] / summary['n']:.0f} B a vector)"
     )
-    shown["n"] = f"{summary['n']:,}"
-    shown["seconds"] = f"{seconds:,.1f} ({summary['n'] / seconds:,.0f} rows/s)"
-    console().print(facts(shown))
+    lines["n"] = f"{summary['n']:,}"
+    lines["seconds"] = f"{seconds:,.1f} ({summary['n'] / seconds:,.0f} rows/s)"
+    console().print(facts(lines))
 
 
 def _in_options(text: str) -> str:

@@ -15,10 +15,10 @@ import typer
 import velo
 from velo import _native
 from velo._native import loader
-from velo.building.collection import COLLECTION_FILE
 from velo.cli.output import EXIT_ERROR, console, emit_json, facts, size_text, table
 from velo.errors import NativeLibraryError, NotAnIndexError
 from velo.folder.leftovers import clean_folder
+from velo.folder.manifest import COLLECTION_FILE
 from velo.index import device_dict, open_index, verify_folder
 from velo.options import IO_CODES
 
@@ -34,14 +34,14 @@ def _folders(path: Path) -> list[Path]:
 
 def info(path: Path, *, memory: str | None, io: Any, plan: Any, as_json: bool) -> None:
     """Print what an index, or each shard of a collection, is."""
-    found = []
+    indexes = []
     for folder in _folders(path):
         with open_index(folder, memory=memory, io=io, plan=plan) as index:
-            found.append(index.info())
+            indexes.append(index.info())
     if as_json:
-        emit_json(found[0] if len(found) == 1 else {"shards": found})
+        emit_json(indexes[0] if len(indexes) == 1 else {"shards": indexes})
         return
-    for one in found:
+    for one in indexes:
         _print_info(one)
 
 
@@ -107,8 +107,8 @@ def verify(path: Path, *, clean: bool, as_json: bool) -> None:
     if not pages:
         raise NotAnIndexError(f"{path} is a collection without shards", argument="path")
     if as_json:
-        told = {"path": str(path), "sound": True, "pages_checked": sum(pages.values())}
-        emit_json(told | {"removed": removed} if clean else told)
+        report = {"path": str(path), "sound": True, "pages_checked": sum(pages.values())}
+        emit_json(report | {"removed": removed} if clean else report)
         return
     for name in removed:
         console().print(f"{name}: left by a process that was killed, and removed")
@@ -157,13 +157,13 @@ def doctor(folder: Path, *, as_json: bool) -> None:
 def _serving() -> dict[str, str | None]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     for name in ("ray", "fastapi", "uvicorn"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions
 
 
 def _print_doctor(report: dict[str, Any]) -> None:

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from velo.building.collection import COLLECTION_FILE
 from velo.cli.output import console, emit_json, size_text, table
 from velo.errors import InvalidArgumentError
 from velo.folder.exchange import change_metadata, find_index
 from velo.folder.live import data_folder
+from velo.folder.manifest import COLLECTION_FILE
 from velo.folder.metadata import MetadataStore, file_names, given_metadata, open_metadata, read_table
 
 __all__ = ["set_table", "show"]
@@ -31,10 +31,10 @@ def set_table(
         raise InvalidArgumentError("--overwrite goes with --add", argument="overwrite")
     started = time.perf_counter()
     indexes = [(folder, *find_index(folder)) for folder in _folders(path)]
-    given: Any = source
+    source_table: Any = source
     if len(indexes) > 1:
-        given = read_table(source)
-        given_metadata(given, sum(rows for _, rows, _ in indexes))
+        source_table = read_table(source)
+        given_metadata(source_table, sum(rows for _, rows, _ in indexes))
         if ids_column is not None:
             raise InvalidArgumentError(
                 "rows of a collection are matched in their order; with ids, set the metadata of each shard",
@@ -42,7 +42,7 @@ def set_table(
             )
     first = 0
     for folder, rows, ids in indexes:
-        part = given.slice(first, rows) if len(indexes) > 1 else given
+        part = source_table.slice(first, rows) if len(indexes) > 1 else source_table
         change_metadata(folder, part, rows, ids, ids_column=ids_column, keep=add, overwrite=overwrite)
         first += rows
     seconds = time.perf_counter() - started
@@ -65,12 +65,12 @@ def _size(folder: Path, store: MetadataStore) -> int:
 
 def show(path: Path, *, as_json: bool) -> None:
     """Print the statistics of every column."""
-    found: list[dict[str, Any]] = []
+    indexes: list[dict[str, Any]] = []
     for folder in _folders(path):
         rows, _ = find_index(folder)
         store = open_metadata(data_folder(folder), rows)
         columns = [] if store is None else list(store.statistics.values())
-        found.append(
+        indexes.append(
             {
                 "path": str(folder),
                 "rows": rows,
@@ -79,10 +79,10 @@ def show(path: Path, *, as_json: bool) -> None:
             }
         )
     if as_json:
-        emit_json(found[0] if len(found) == 1 else {"shards": found})
+        emit_json(indexes[0] if len(indexes) == 1 else {"shards": indexes})
         return
     out = console()
-    for one in found:
+    for one in indexes:
         out.print(f"{one['path']}: {one['rows']:,} rows, generation {one['generation']}")
         listed = table("column:", "type:", "nulls", "distinct", "least:", "greatest:", "most frequent:")
         for column in one["columns"]:

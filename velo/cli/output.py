@@ -103,25 +103,25 @@ def size_text(count: float) -> str:
 
 def table(*columns: str, title: str | None = None) -> Table:
     """An empty table; columns whose name ends in a colon are text, the others are numbers at the right."""
-    made = Table(
+    grid = Table(
         title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
     )
     for column in columns:
         text = column.endswith(":")
-        made.add_column(column.removesuffix(":"), justify="left" if text else "right", no_wrap=not text)
-    return made
+        grid.add_column(column.removesuffix(":"), justify="left" if text else "right", no_wrap=not text)
+    return grid
 
 
 def facts(rows: Mapping[str, Any], title: str | None = None) -> Table:
     """A table of names and values."""
-    made = Table(
+    grid = Table(
         title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False
     )
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column()
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
     for name, value in rows.items():
-        made.add_row(name, Text(str(value)))
-    return made
+        grid.add_row(name, Text(str(value)))
+    return grid
 
 
 class _Rate(ProgressColumn):
@@ -134,8 +134,8 @@ class _Rate(ProgressColumn):
 @contextmanager
 def watching(what: str) -> Iterator[Watch | None]:
     """Progress bars on stderr, one a stage, with a rate and an ETA; None where stderr is no terminal."""
-    shown = console(stderr=True)
-    if not shown.is_terminal:
+    err = console(stderr=True)
+    if not err.is_terminal:
         yield None
         return
     columns = (
@@ -145,7 +145,7 @@ def watching(what: str) -> Iterator[Watch | None]:
         _Rate(),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     )
-    with Progress(*columns, console=shown, transient=False) as progress:
+    with Progress(*columns, console=err, transient=False) as progress:
         tasks: dict[str, Any] = {}
 
         def watch(stage: str, done: int, total: int) -> None:

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from velo.cli.output import console, emit_json, table
+from velo.collection import open_path
 from velo.errors import FilterError, InvalidArgumentError, UnknownColumnError
 from velo.filters import from_sql
+from velo.folder.manifest import COLLECTION_FILE
 from velo.formats import open_vectors, read_truth
-from velo.index import Index, open_index
 from velo.options import SearchTuning
 from velo.results import GroupedResult, RangeResult, SearchResult
 from velo.testing import recall_at_k
@@ -56,19 +57,26 @@ def run(
     """Search a file of queries and tell what came of it."""
     if radius is not None and group_by is not None:
         raise InvalidArgumentError("--radius and --group-by do not go together", argument="group_by")
+    if explain and (index_path / COLLECTION_FILE).is_file():
+        raise InvalidArgumentError("--explain is for one index, not for a collection", argument="explain")
     if (truth is not None or explain) and (radius is not None or group_by is not None):
         raise InvalidArgumentError("--truth and --explain are for plain searches", argument="truth")
     queries = open_vectors(queries_path, column=column).read()[:first]
     filters = _filters(filter_json, query_table, len(queries))
     tuning = SearchTuning(filter_plan=filter_plan)
-    asked: dict[str, Any] = {"recall": recall, "list_size": list_size, "exact": exact, "tuning": tuning}
-    with open_index(index_path, memory=memory, threads=threads, io=io, plan=plan) as index:
+    options_of_search: dict[str, Any] = {
+        "recall": recall,
+        "list_size": list_size,
+        "exact": exact,
+        "tuning": tuning,
+    }
+    with open_path(index_path, memory=memory, threads=threads, io=io, plan=plan) as index:
         started = time.perf_counter()
         result: SearchResult | RangeResult
         if radius is not None:
-            result = index.range_search(queries, radius, filter=filters, limit=limit, **asked)
+            result = index.range_search(queries, radius, filter=filters, limit=limit, **options_of_search)
         else:
-            options = {"group_by": group_by, "group_size": group_size, **asked}
+            options = {"group_by": group_by, "group_size": group_size, **options_of_search}
             result = index.search(queries, k, filter=filters, **options)
         seconds = time.perf_counter() - started
         summary = _summary(index, result, seconds, limit if radius is not None else k)
@@ -80,7 +88,7 @@ def run(
         explanation = None
         if explain and len(queries):
             one = filters[0] if isinstance(filters, list) else filters
-            explanation = index.explain(queries[0], k, filter=one, **asked)
+            explanation = index.explain(queries[0], k, filter=one, **options_of_search)
     if as_json:
         if explanation is not None:
             summary["explain"] = explanation.to_dict()
@@ -113,21 +121,21 @@ def _filters(filter_json: str | None, query_table: Path | None, count: int) -> A
             raise FilterError("with --query-table --filter is JSON, not SQL", argument="filter")
         return from_sql(filter_json)
     try:
-        given = json.loads(filter_json)
+        condition = json.loads(filter_json)
     except ValueError as error:
         raise FilterError(f"--filter is not JSON: {error}", argument="filter") from error
     if query_table is None:
-        return given
+        return condition
     try:
         rows = pq.read_table(query_table).slice(0, count)
     except (OSError, pa.ArrowException) as error:
         raise InvalidArgumentError(
             f"{query_table} cannot be read: {error}", argument="query_table"
         ) from error
-    return query_filters(given, rows, count)
+    return query_filters(condition, rows, count)
 
 
-def query_filters(given: Any, rows: pa.Table, count: int) -> list[Any]:
+def query_filters(condition: Any, rows: pa.Table, count: int) -> list[Any]:
     """A filter for each query: values ``"@name"`` are taken from the query's row of a table."""
     if rows.num_rows < count:
         raise InvalidArgumentError(
@@ -145,10 +153,10 @@ def query_filters(given: Any, rows: pa.Table, count: int) -> list[Any]:
             return row[part[1:]]
         return part
 
-    return [filled(given, row) for row in rows.slice(0, count).to_pylist()]
+    return [filled(condition, row) for row in rows.slice(0, count).to_pylist()]
 
 
-def _summary(index: Index, result: SearchResult | RangeResult, seconds: float, k: int) -> dict[str, Any]:
+def _summary(index: Any, result: SearchResult | RangeResult, seconds: float, k: int) -> dict[str, Any]:
     info = index.info()
     count = len(result.counts)
     summary: dict[str, Any] = {
@@ -189,9 +197,9 @@ def _write(path: Path, result: SearchResult | RangeResult) -> None:
     elif path.suffix == ".parquet":
         pq.write_table(result.to_arrow(), path)
     elif path.suffix in (".arrow", ".feather"):
-        found = result.to_arrow()
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, found.schema) as writer:
-            writer.write_table(found)
+        hits = result.to_arrow()
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, hits.schema) as writer:
+            writer.write_table(hits)
     else:
         raise InvalidArgumentError(f"{path}: --output takes .npz, .parquet or .arrow", argument="output")
 

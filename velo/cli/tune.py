@@ -10,38 +10,41 @@ from typing import Any
 from velo.cli.budgets import costs_text
 from velo.cli.output import console, emit_json, size_text, table
 from velo.formats import open_vectors
-from velo.planning.tune import DEGREES, Proposal, TunedCandidate, tune
+from velo.planning.proposal import Proposal, TunedCandidate
+from velo.planning.tune import DEGREES, tune
 
 __all__ = ["run"]
 
 
-def run(vectors: Path, *, column: str | None, degrees: list[int] | None, as_json: bool, **given: Any) -> None:
+def run(
+    vectors: Path, *, column: str | None, degrees: list[int] | None, as_json: bool, **options: Any
+) -> None:
     """Try candidates and print a row for each, the proposal, and the lines that follow from it."""
-    told = ("", 0)
+    last = ("", 0)
 
     def tell(doing: str, done: int, total: int) -> None:
-        nonlocal told
-        if (doing, done) != told:
-            told = (doing, done)
+        nonlocal last
+        if (doing, done) != last:
+            last = (doing, done)
             sys.stderr.write(f"{done}/{total} {doing}\n" if done else f"{doing}\n")
             sys.stderr.flush()
 
     source = open_vectors(vectors, column=column)
-    found = tune(source, degrees=degrees or DEGREES, progress=tell, **given)
-    build_line = found.build_line(shlex.quote(str(vectors))) + (
+    proposal = tune(source, degrees=degrees or DEGREES, progress=tell, **options)
+    build_line = proposal.build_line(shlex.quote(str(vectors))) + (
         f" --column {shlex.quote(column)}" if column else ""
     )
     if as_json:
         emit_json(
-            {**found.to_dict(), "lines": {"build": build_line, "open": found.open_line()}},
+            {**proposal.to_dict(), "lines": {"build": build_line, "open": proposal.open_line()}},
         )
         return
-    _print(found, build_line)
+    _print(proposal, build_line)
 
 
-def _print(found: Proposal, build_line: str) -> None:
+def _print(proposal: Proposal, build_line: str) -> None:
     out = console()
-    shown = table(
+    grid = table(
         "",
         "degree",
         "bits",
@@ -56,26 +59,26 @@ def _print(found: Proposal, build_line: str) -> None:
         "disk B",
         "build s",
     )
-    for one in found.candidates:
-        shown.add_row(*_cells(one, one is found.chosen))
-    out.print(shown)
-    chosen = found.chosen
+    for one in proposal.candidates:
+        grid.add_row(*_cells(one, one is proposal.chosen))
+    out.print(grid)
+    chosen = proposal.chosen
     out.print(
-        f"\nfor recall {found.recall} at k = {found.k} within {size_text(found.budget_bytes)}, "
-        f"{found.n:,} x {found.dim} vectors; links are those a vertex in memory, disk B is a vector"
+        f"\nfor recall {proposal.recall} at k = {proposal.k} within {size_text(proposal.budget_bytes)}, "
+        f"{proposal.n:,} x {proposal.dim} vectors; links are those a vertex in memory, disk B is a vector"
     )
-    if found.n > found.sample_rows:
+    if proposal.n > proposal.sample_rows:
         out.print(
-            f"counts and times are for all rows, reckoned from {found.sample_rows:,} and a quarter of them; "
+            f"counts and times are for all rows, reckoned from {proposal.sample_rows:,} and a quarter; "
             f"of the sample itself: list {chosen.sample_list_size:.0f}, {chosen.sample_reads:.1f} reads in "
             f"{chosen.sample_rounds:.1f} rounds, built in {chosen.sample_build_s:.1f} s"
         )
-    out.print(costs_text(found.costs))
+    out.print(costs_text(proposal.costs))
     if not chosen.reached:
         out.print(
-            f"no candidate came to recall {found.recall} with lists up to {chosen.sample_list_size:.0f}"
+            f"no candidate came to recall {proposal.recall} with lists up to {chosen.sample_list_size:.0f}"
         )
-    out.print(f"\n{build_line}\n{found.open_line()}", soft_wrap=True)
+    out.print(f"\n{build_line}\n{proposal.open_line()}", soft_wrap=True)
 
 
 def _cells(one: TunedCandidate, chosen: bool) -> tuple[str, ...]:

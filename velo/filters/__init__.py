@@ -24,6 +24,7 @@ of float32 or float16 is rounded to it first, so that ``price == 0.1`` finds wha
 from __future__ import annotations
 
 from velo.filters.dicts import from_dict, from_json, to_json
+from velo.filters.expressions import Column, col, ids, mask
 from velo.filters.sql import from_sql
 from velo.filters.text import from_text
 from velo.filters.tree import (
@@ -32,7 +33,6 @@ from velo.filters.tree import (
     VALUES_MAX,
     And,
     Between,
-    Column,
     Compare,
     Contains,
     ElementMatch,
@@ -47,9 +47,6 @@ from velo.filters.tree import (
     Or,
     StartsWith,
     Value,
-    col,
-    ids,
-    mask,
     refuse,
     to_dict,
 )

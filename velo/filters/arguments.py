@@ -10,9 +10,10 @@ import numpy as np
 from velo.errors import FilterError, InvalidArgumentError
 from velo.filters.compiler import FilterCompiler
 from velo.filters.dicts import from_dict
+from velo.filters.expressions import Column
 from velo.filters.native import NativeFilter
 from velo.filters.text import from_text
-from velo.filters.tree import And, Column, Expr
+from velo.filters.tree import And, Expr, as_condition
 from velo.types import AnyArray
 
 __all__ = ["filters_of", "restricted", "trees_of"]
@@ -87,7 +88,7 @@ def _tree(given: Any, compiler: FilterCompiler) -> Expr | NativeFilter:
     elif isinstance(given, str):
         given = from_text(given)
     elif isinstance(given, Column):
-        given = given == True  # noqa: E712
+        given = as_condition(given)
     compiled = compiler.compile(given)
     return given if isinstance(given, Expr) else compiled
 

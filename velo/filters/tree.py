@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NoReturn, TypeAlias
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias
 
 from velo.errors import FilterError, FilterTypeError
 from velo.filters.values import (
@@ -27,7 +26,7 @@ __all__ = [
     "VALUES_MAX",
     "And",
     "Between",
-    "Column",
+    "Combinable",
     "Compare",
     "CompareOp",
     "Contains",
@@ -44,10 +43,8 @@ __all__ = [
     "Or",
     "StartsWith",
     "Value",
-    "col",
+    "as_condition",
     "dict_key",
-    "ids",
-    "mask",
     "refusal",
     "refuse",
     "to_dict",
@@ -63,6 +60,13 @@ CompareOp: TypeAlias = Literal["eq", "ne", "lt", "le", "gt", "ge"]
 _SYMBOLS: Final = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
+class Combinable(Protocol):
+    """What ``&``, ``|`` and ``~`` take: a condition, or a column of bools."""
+
+    @property
+    def _condition(self) -> Expr: ...
+
+
 class Expr:
     """A condition. Combine with ``&``, ``|`` and ``~``."""
 
@@ -70,6 +74,10 @@ class Expr:
 
     depth: int
     nodes: int
+
+    @property
+    def _condition(self) -> Expr:
+        return self
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -82,11 +90,11 @@ class Expr:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def __and__(self, other: Expr | Column) -> Expr:
-        return And(_joined(And, self, _expr(other)))
+    def __and__(self, other: Combinable) -> Expr:
+        return And(_joined(And, self, as_condition(other)))
 
-    def __or__(self, other: Expr | Column) -> Expr:
-        return Or(_joined(Or, self, _expr(other)))
+    def __or__(self, other: Combinable) -> Expr:
+        return Or(_joined(Or, self, as_condition(other)))
 
     def __invert__(self) -> Expr:
         return self.child if isinstance(self, Not) else Not(self)
@@ -127,18 +135,18 @@ class Expr:
         -------
         dict
         """
-        return self.written(Want.TRUE)
+        return self._written(Want.TRUE)
 
-    def written(self, want: Want) -> dict[str, Any]:
+    def _written(self, want: Want) -> dict[str, Any]:
         """The rows that `want` asks for, as a dict."""
         raise NotImplementedError
 
 
-def _expr(other: Any) -> Expr:
-    if isinstance(other, Expr):
-        return other
-    if isinstance(other, Column):
-        return Compare(other.name, "eq", True)
+def as_condition(other: Any) -> Expr:
+    """A condition, or what a column of bools says by itself."""
+    made = getattr(other, "_condition", None)
+    if isinstance(made, Expr):
+        return made
     raise refusal(FilterTypeError, f"a condition combines with conditions, not with a {type(other).__name__}")
 
 
@@ -196,7 +204,7 @@ class Leaf(Expr):
         """How dicts write it: operator and operand."""
         raise NotImplementedError
 
-    def written(self, want: Want) -> dict[str, Any]:
+    def _written(self, want: Want) -> dict[str, Any]:
         operator, operand = self.operator()
         if want.positive:
             tested = {operator: operand}
@@ -233,10 +241,10 @@ class Compare(Leaf):
     def operator(self) -> tuple[str, Any]:
         return COMPARE_KEYS[self.op], plain(self.value)
 
-    def written(self, want: Want) -> dict[str, Any]:
+    def _written(self, want: Want) -> dict[str, Any]:
         if self.op == "ne":  # null where the value is, as in SQL
-            return replace(self, op="eq").written(want.of_not)
-        return super().written(want)
+            return replace(self, op="eq")._written(want.of_not)
+        return super()._written(want)
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,7 +294,7 @@ class IsNull(Leaf):
     def says(self) -> tuple[Any, ...]:
         return ("is_null", self.column)
 
-    def written(self, want: Want) -> dict[str, Any]:
+    def _written(self, want: Want) -> dict[str, Any]:
         return {dict_key(self.column): {"$exists": not want.positive}}
 
 
@@ -386,7 +394,7 @@ class _TwoValued(Expr):
 
     __slots__ = ()
 
-    def written(self, want: Want) -> dict[str, Any]:
+    def _written(self, want: Want) -> dict[str, Any]:
         return self.plain() if want.positive else {"$not": self.plain()}
 
     def plain(self) -> dict[str, Any]:
@@ -444,8 +452,8 @@ class And(Expr):
     def key(self) -> tuple[Any, ...]:
         return ("and", *(child.key for child in self.children))
 
-    def written(self, want: Want) -> dict[str, Any]:
-        return {"$and" if want.positive else "$or": [child.written(want) for child in self.children]}
+    def _written(self, want: Want) -> dict[str, Any]:
+        return {"$and" if want.positive else "$or": [child._written(want) for child in self.children]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -463,8 +471,8 @@ class Or(Expr):
     def key(self) -> tuple[Any, ...]:
         return ("or", *(child.key for child in self.children))
 
-    def written(self, want: Want) -> dict[str, Any]:
-        return {"$or" if want.positive else "$and": [child.written(want) for child in self.children]}
+    def _written(self, want: Want) -> dict[str, Any]:
+        return {"$or" if want.positive else "$and": [child._written(want) for child in self.children]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -482,8 +490,8 @@ class Not(Expr):
     def key(self) -> tuple[Any, ...]:
         return ("not", self.child.key)
 
-    def written(self, want: Want) -> dict[str, Any]:
-        return self.child.written(want.of_not)
+    def _written(self, want: Want) -> dict[str, Any]:
+        return self.child._written(want.of_not)
 
 
 @dataclass(frozen=True, eq=False)
@@ -501,271 +509,8 @@ class IsNotTrue(Expr):
     def key(self) -> tuple[Any, ...]:
         return ("is_not_true", self.child.key)
 
-    def written(self, want: Want) -> dict[str, Any]:
-        return self.child.written(want.of_not_true)
-
-
-class Column:
-    """A column of the metadata. It makes conditions; :func:`velo.col` makes it.
-
-    ``==``, ``!=``, ``<``, ``<=``, ``>`` and ``>=`` compare it with a value. A column of booleans is a
-    condition by itself in ``&``, ``|`` and ``~``.
-
-    Parameters
-    ----------
-    name : str
-        Its name in the metadata.
-    """
-
-    __slots__ = ("name", "of")
-
-    def __init__(self, name: str, of: Literal["value", "length"] = "value") -> None:
-        if not isinstance(name, str):
-            refuse(FilterTypeError, f"a column's name is a str, not a {type(name).__name__}")
-        self.name = name
-        self.of = of
-
-    def __repr__(self) -> str:
-        return f"col({self.name!r})" + (".length" if self.of == "length" else "")
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.of))
-
-    def __eq__(self, value: object) -> Expr:  # type: ignore[override]
-        return Compare(self.name, "eq", value, of=self.of)  # type: ignore[arg-type]
-
-    def __ne__(self, value: object) -> Expr:  # type: ignore[override]
-        return Compare(self.name, "ne", value, of=self.of)  # type: ignore[arg-type]
-
-    def __lt__(self, value: Value) -> Expr:
-        return Compare(self.name, "lt", value, of=self.of)
-
-    def __le__(self, value: Value) -> Expr:
-        return Compare(self.name, "le", value, of=self.of)
-
-    def __gt__(self, value: Value) -> Expr:
-        return Compare(self.name, "gt", value, of=self.of)
-
-    def __ge__(self, value: Value) -> Expr:
-        return Compare(self.name, "ge", value, of=self.of)
-
-    def isin(self, values: Iterable[Any]) -> Expr:
-        """Pass rows whose value is one of some values.
-
-        Parameters
-        ----------
-        values : list, set, numpy or Arrow array
-
-        Returns
-        -------
-        Expr
-
-        Examples
-        --------
-        >>> hits = index.search(query, k=3, filter=velo.col("label").isin([1, 2]), return_metadata=["label"])
-        >>> set(hits.metadata["label"].to_pylist()) <= {1, 2}
-        True
-        """
-        return IsIn(self.name, values, of=self.of)  # type: ignore[arg-type]
-
-    def between(self, low: Value, high: Value) -> Expr:
-        """Pass rows whose value lies between two values, both included.
-
-        Parameters
-        ----------
-        low, high : value
-
-        Returns
-        -------
-        Expr
-
-        Examples
-        --------
-        >>> index.explain(query, filter=velo.col("price").between(0.2, 0.4)).matches
-        438
-        """
-        return Between(self.name, low, high, of=self.of)
-
-    def is_null(self) -> Expr:
-        """Pass rows that have no value.
-
-        Returns
-        -------
-        Expr
-
-        Examples
-        --------
-        >>> index.explain(query, filter=velo.col("brand").is_null()).matches
-        34
-        """
-        return IsNull(self.name)
-
-    def is_valid(self) -> Expr:
-        """Pass rows that have a value.
-
-        Returns
-        -------
-        Expr
-        """
-        return Not(IsNull(self.name))
-
-    not_null = is_valid
-
-    def contains_any(self, values: Iterable[Any]) -> Expr:
-        """Pass rows whose list holds at least one of some values.
-
-        Parameters
-        ----------
-        values : list, set, numpy or Arrow array
-
-        Returns
-        -------
-        Expr
-
-        Examples
-        --------
-        >>> animals = velo.col("tags").contains_any(["cat", "dog"])
-        >>> hits = index.search(query, k=3, filter=animals, return_metadata=["tags"])
-        >>> all(set(tags) & {"cat", "dog"} for tags in hits.metadata["tags"].to_pylist())
-        True
-        """
-        return Contains(self.name, values, "any")  # type: ignore[arg-type]
-
-    def contains_all(self, values: Iterable[Any]) -> Expr:
-        """Pass rows whose list holds every one of some values.
-
-        Parameters
-        ----------
-        values : list, set, numpy or Arrow array
-
-        Returns
-        -------
-        Expr
-        """
-        return Contains(self.name, values, "all")  # type: ignore[arg-type]
-
-    def starts_with(self, prefix: str) -> Expr:
-        """Pass rows whose string begins with a text.
-
-        Parameters
-        ----------
-        prefix : str
-
-        Returns
-        -------
-        Expr
-        """
-        return StartsWith(self.name, prefix)
-
-    def like(self, pattern: str) -> Expr:
-        """Pass rows whose string has a form.
-
-        Parameters
-        ----------
-        pattern : str
-            ``%`` is any text, ``_`` one character.
-
-        Returns
-        -------
-        Expr
-
-        Examples
-        --------
-        >>> hits = index.search(query, k=3, filter=velo.col("brand").like("%-0_"), return_metadata=["brand"])
-        >>> all(brand < "brand-10" for brand in hits.metadata["brand"].to_pylist())
-        True
-        """
-        return Like(self.name, pattern)
-
-    def ilike(self, pattern: str) -> Expr:
-        """Pass rows whose string has a form, whatever the case of its letters.
-
-        Parameters
-        ----------
-        pattern : str
-            As for :meth:`like`.
-
-        Returns
-        -------
-        Expr
-        """
-        return Like(self.name, pattern, True)
-
-    @property
-    def length(self) -> Column:
-        """How many elements the list has, to be compared: ``col("tags").length >= 2``."""
-        return Column(self.name, "length")
-
-    def __and__(self, other: Expr | Column) -> Expr:
-        return _expr(self) & other
-
-    def __or__(self, other: Expr | Column) -> Expr:
-        return _expr(self) | other
-
-    def __invert__(self) -> Expr:
-        return ~_expr(self)
-
-    __bool__ = Expr.__bool__
-
-
-def col(name: str) -> Column:
-    """Name a column of the metadata, to make a filter of it.
-
-    Conditions join with ``&`` (and), ``|`` (or) and ``~`` (not). Each needs parentheses.
-
-    Parameters
-    ----------
-    name : str
-        Its name in the metadata.
-
-    Returns
-    -------
-    Column
-
-    Examples
-    --------
-    >>> (velo.col("year") >= 2020) & ~velo.col("brand").isin(["acme", "zenith"])
-    And(children=(Compare(column='year', op='ge', value=2020), Not(child=IsIn(...))))
-    >>> cheap = index.search(query, k=3, filter=velo.col("price") < 0.2, return_metadata=["price"])
-    >>> max(cheap.metadata["price"].to_pylist()) < 0.2
-    True
-    """
-    return Column(name)
-
-
-def ids(values: Iterable[Any]) -> Expr:
-    """Pass rows with some ids. It joins with conditions.
-
-    Parameters
-    ----------
-    values : array-like of the index's kind of id
-        Ids that no row has match nothing.
-
-    Returns
-    -------
-    Expr
-
-    Examples
-    --------
-    >>> velo.ids([3, 5]) & (velo.col("year") >= 2020)
-    And(children=(Ids(values=(3, 5)), Compare(column='year', op='ge', value=2020)))
-    """
-    return Ids(values)  # type: ignore[arg-type]
-
-
-def mask(rows: Any) -> Expr:
-    """Pass rows where an array of bools is true. It joins with conditions.
-
-    Parameters
-    ----------
-    rows : array-like of bool
-        One for every row that the index was built from, in that order.
-
-    Returns
-    -------
-    Expr
-    """
-    return Mask(rows)
+    def _written(self, want: Want) -> dict[str, Any]:
+        return self.child._written(want.of_not_true)
 
 
 # ---- the tree as plain values

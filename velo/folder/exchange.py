@@ -147,8 +147,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _placed(source: Any, row_count: int, ids: Ids, ids_column: str | None) -> tuple[Any, AnyArray]:
     """The table without its ids, and the row of it that each vertex has."""
-    given = given_metadata(source, row_count)
-    table = given.table()
+    columns = given_metadata(source, row_count)
+    table = columns.table()
     if ids_column is None:
         return table, ids.rows()
     if ids_column not in table.schema.names:
@@ -204,11 +204,11 @@ def _joined(before: MetadataStore, arrays: list[Any], schema: Any, overwrite: bo
 
 def _recommit(folder: Path, names: list[str], generation: int) -> None:
     user = read_manifest(folder).user | {"metadata": {"generation": generation}}
-    kept = [_native.ffi.new("char[]", os.fsencode(name)) for name in names]
-    pointers = _native.ffi.new("char *[]", kept)
+    names_of_files = [_native.ffi.new("char[]", os.fsencode(name)) for name in names]
+    pointers = _native.ffi.new("char *[]", names_of_files)
     _native.check(
         _native.lib.velo_index_recommit(
-            os.fsencode(folder), _PREFIX.encode(), pointers, len(kept), json.dumps(user).encode()
+            os.fsencode(folder), _PREFIX.encode(), pointers, len(names_of_files), json.dumps(user).encode()
         ),
         "path",
     )
@@ -216,8 +216,8 @@ def _recommit(folder: Path, names: list[str], generation: int) -> None:
 
 def _remove_all_but(folder: Path, generation: int) -> None:
     """Remove metadata files of every other generation, and those that were never finished."""
-    kept = file_names(generation) if generation else ()
+    own_names = file_names(generation) if generation else ()
     for entry in folder.iterdir():
-        if entry.name.startswith(_PREFIX) and entry.name not in kept:
+        if entry.name.startswith(_PREFIX) and entry.name not in own_names:
             with contextlib.suppress(FileNotFoundError):
                 entry.unlink()

@@ -9,9 +9,11 @@ from typing import Any, Final
 from velo.errors import CorruptIndexError, NotAnIndexError
 from velo.folder.stored import load_json
 
-__all__ = ["MANIFEST_FILE", "Manifest", "manifest_bytes", "read_manifest"]
+__all__ = ["COLLECTION_FILE", "MANIFEST_FILE", "Manifest", "manifest_bytes", "read_manifest"]
 
 MANIFEST_FILE: Final = "manifest.json"
+#: Beside the folders of shards instead.
+COLLECTION_FILE: Final = "collection.json"
 
 #: Rows of a whole input, and generations of metadata, are not more.
 _COUNT_MAX: Final = 2**62

@@ -85,6 +85,9 @@ class MergedRequest(Request):
             distances.append(request.distances)
             self.narrow += request.narrow
             self.wide += request.wide
+        if self.parts:  # outside of all rows is who is outside of those of each part
+            outside = [request.stats()["outside"] for _, request in self.parts]
+            self.stats()["outside"][:] = np.min(outside, axis=0)
         delta = self._scan()
         if delta is not None:
             rows, near, counts = delta

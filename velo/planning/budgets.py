@@ -246,9 +246,9 @@ def _round_us(index: Index, queries: AnyArray, costs: Costs) -> float:
     waits = []
     for query in queries[:_ALONE]:
         started = time.perf_counter()
-        found = index.search(query, 10, list_size=_LIST_SHORT)
+        result = index.search(query, 10, list_size=_LIST_SHORT)
         taken_us = (time.perf_counter() - started) * 1e6
-        reads, rounds, estimates = (float(found.stats[name][0]) for name in ("reads", "rounds", "estimates"))
+        reads, rounds, estimates = (float(result.stats[name][0]) for name in ("reads", "rounds", "estimates"))
         waits.append(max(0.0, taken_us - costs.busy_us(reads, estimates)) / max(1.0, rounds))
     return float(np.median(waits))
 
@@ -312,12 +312,12 @@ def plans(
     25%: links_in_memory, ... reads a query...
     """
     with open_to_measure(path, threads) as index:
-        known = measure_costs(index) if costs is None else costs
+        own_costs = measure_costs(index) if costs is None else costs
         whole = index.n * index.dim * 4
         budgets = {int(share * whole) for share in SHARES}
         if memory is not None:
             budgets.add(memory_bytes(memory, index.n, index.dim))
-        return [_with_next(index, budget, whole, recall, k, known) for budget in sorted(budgets)]
+        return [_with_next(index, budget, whole, recall, k, own_costs) for budget in sorted(budgets)]
 
 
 def open_to_measure(path: PathLike, threads: int | None = None) -> Index:

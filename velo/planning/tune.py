@@ -26,7 +26,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,11 +43,13 @@ from velo.options import (
     codes_bytes_least,
     fill_search,
     in_range,
+    limit_of,
     links_fit,
     memory_bytes,
     whole_number,
 )
 from velo.planning.budgets import Costs, busy_searches, measure_costs, open_to_measure, usual_costs
+from velo.planning.proposal import Proposal, TunedCandidate
 from velo.planning.sample import (
     Counts,
     Sample,
@@ -60,7 +62,7 @@ from velo.planning.sample import (
 )
 from velo.types import Memory, MetricName, PathLike
 
-__all__ = ["DEGREES", "Proposal", "TunedCandidate", "tune"]
+__all__ = ["DEGREES", "tune"]
 
 #: Degrees that are tried.
 DEGREES: Final = (24, 32, 48, 64)
@@ -68,7 +70,7 @@ DEGREES: Final = (24, 32, 48, 64)
 _SAMPLE: Final = 50_000
 _SAMPLE_LEAST: Final = 4_000
 _SAMPLE_MOST: Final = 1_000_000
-_DEGREE_USUAL: Final = BuildOptions().degree
+_DEGREE_USUAL: Final = BuildOptions.degree
 
 #: Queries a second closer than this are the same, as far as a sample and the model can tell.
 _SAME: Final = 0.92
@@ -76,10 +78,9 @@ _SAME: Final = 0.92
 #: The same for what was measured as it went.
 _SAME_MEASURED: Final = 0.95
 
-#: Of B = ⌈α·I/T⌉ (VeloANN, §3.1), and its bounds: as zig/src/search/engine.zig has them.
+#: Of B = ⌈α·I/T⌉ (VeloANN, §3.1), and its least: as zig/src/search/engine.zig has them.
 _ALPHA: Final = 2.0
 _IN_FLIGHT_LEAST: Final = 4
-_IN_FLIGHT_MOST: Final = 256
 #: Not more than so many are tried beyond that B: each takes page buffers, outside the budget.
 _IN_FLIGHT_TRIED: Final = 64
 
@@ -88,173 +89,6 @@ _TURNS: Final = 3
 
 #: Called with (what is done, steps done, steps in all), at least once a step; returning False cancels.
 TuneProgress = Callable[[str, int, int], "bool | None"]
-
-
-@dataclass(frozen=True)
-class TunedCandidate:
-    """One set of build options, and what an index of all rows built with it would be like.
-
-    Attributes
-    ----------
-    degree, memory_bits, record_bits, links_built : int
-        Options of the build.
-    plan : {"links_in_memory", "links_on_disk"}
-        What an open within the budget would choose,
-    links_kept : int
-        and the links a vertex that it would keep in memory.
-    page_links : bool
-        Whether pages hold links as well: only for links on disk.
-    memory_bytes : int
-        Codes, links and page directory.
-    reached : bool
-        False where no list tried found the recall on the sample; all that follows is of the longest one then.
-    list_size, recall, reads, rounds, estimates : float
-        Of a query that was never seen before, by what the sample told, for all rows.
-    sample_list_size, sample_reads, sample_rounds, sample_estimates : float
-        The same, as they were on the sample.
-    latency_us, queries_per_s : float
-        Of a query that is alone, and of all threads.
-    disk_bytes_per_vector : float
-        Of all files, but for metadata.
-    build_s : float
-        For all rows, from the build over the sample as n·log n.
-    sample_build_s : float
-    """
-
-    degree: int
-    memory_bits: int
-    record_bits: int
-    links_built: int
-    plan: str
-    links_kept: int
-    page_links: bool
-    memory_bytes: int
-    reached: bool
-    list_size: float
-    recall: float
-    reads: float
-    rounds: float
-    estimates: float
-    sample_list_size: float
-    sample_reads: float
-    sample_rounds: float
-    sample_estimates: float
-    latency_us: float
-    queries_per_s: float
-    disk_bytes_per_vector: float
-    build_s: float
-    sample_build_s: float
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """What :func:`tune` found.
-
-    Attributes
-    ----------
-    chosen : TunedCandidate
-        The most queries a second at the recall. Among those within 8 % of it, which a sample cannot tell
-        apart, the degree nearest to the default one, then the bits that ``search_memory=`` of a build would
-        choose, then the lowest latency.
-    queries_in_flight : int
-        Queries that a worker should interleave: ⌈2·I/T⌉ (VeloANN, §3.1), I the wait for a round of reads that
-        is alone, T the processor time between two of them; doubled, up to 64, as long as the sample is
-        answered faster, since waits grow as the device is kept busy.
-    candidates : tuple of TunedCandidate
-        All that were tried, by bits and degree.
-    n, dim : int
-    metric : str
-    memory : int, float or str
-        As it was asked for,
-    budget_bytes : int
-        and in bytes.
-    recall, k : float, int
-    sample_rows, query_count : int
-        Rows that were indexed, and others that were searched for.
-    costs : Costs
-        What this machine takes, with the chosen bits.
-    """
-
-    chosen: TunedCandidate
-    queries_in_flight: int
-    candidates: tuple[TunedCandidate, ...]
-    n: int
-    dim: int
-    metric: MetricName
-    memory: Memory
-    budget_bytes: int
-    recall: float
-    k: int
-    sample_rows: int
-    query_count: int
-    costs: Costs
-
-    @property
-    def build_options(self) -> dict[str, Any]:
-        """Keyword arguments of :func:`velo.build`."""
-        one = self.chosen
-        return {
-            "metric": self.metric,
-            "degree": one.degree,
-            "links_kept": one.links_built,
-            "memory_bits": one.memory_bits,
-            "record_bits": one.record_bits,
-            "page_links": one.page_links,
-        }
-
-    @property
-    def open_options(self) -> dict[str, Any]:
-        """Keyword arguments of :func:`velo.open`."""
-        return {"memory": self.memory, "tuning": OpenTuning(queries_in_flight=self.queries_in_flight)}
-
-    def build_line(self, vectors: str = "VECTORS", path: str = "INDEX") -> str:
-        """Write the command that builds with the chosen options.
-
-        Parameters
-        ----------
-        vectors, path : str
-            What stands in the command for the file and the index.
-
-        Returns
-        -------
-        str
-        """
-        given = self.build_options
-        in_pages = given.pop("page_links")
-        options = [f"--{name.replace('_', '-')} {value}" for name, value in given.items()]
-        options.append("--page-links" if in_pages else "--no-page-links")
-        return f"velo build {vectors} {path} {' '.join(options)}"
-
-    def open_line(self, path: str = "INDEX") -> str:
-        """Write the call that opens with the chosen options.
-
-        Parameters
-        ----------
-        path : str
-            What stands in the call for the index.
-
-        Returns
-        -------
-        str
-        """
-        memory = f'"{self.memory}"' if isinstance(self.memory, str) else self.memory
-        return (
-            f'velo.open("{path}", memory={memory}, '
-            f"tuning=velo.OpenTuning(queries_in_flight={self.queries_in_flight}))"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON.
-
-        Returns
-        -------
-        dict
-        """
-        return {
-            **asdict(self),
-            "build_options": self.build_options,
-            "open_options": {"memory": self.memory, "queries_in_flight": self.queries_in_flight},
-        }
 
 
 def tune(
@@ -416,8 +250,8 @@ def _best(candidates: Sequence[TunedCandidate], usual_bits: tuple[int, int]) -> 
 def _least_in_flight(costs: Costs, one: TunedCandidate) -> int:
     """⌈α·I/T⌉ (VeloANN, §3.1): I the wait for a round of reads, alone, T the work between two of them."""
     work_us = costs.busy_us(one.reads, one.estimates) / max(1.0, one.rounds)
-    wanted = math.ceil(_ALPHA * costs.round_us / max(work_us, 1.0))
-    return max(_IN_FLIGHT_LEAST, min(_IN_FLIGHT_MOST, wanted))
+    least = math.ceil(_ALPHA * costs.round_us / max(work_us, 1.0))
+    return max(_IN_FLIGHT_LEAST, min(limit_of("queries_in_flight").high, least))
 
 
 class _Steps:
@@ -514,20 +348,20 @@ class _Trial:
                     usual = usual_costs(index, queries)
                     times, reads_per_s = busy_searches(index, queries, usual, k, list_size)
                 self._reads_per_s = max(self._reads_per_s, reads_per_s)
-                known = self._costs.get(one.folder)
-                if known is None or usual.slower(times).query_us < known.query_us:
+                own_costs = self._costs.get(one.folder)
+                if own_costs is None or usual.slower(times).query_us < own_costs.query_us:
                     self._costs[one.folder] = usual.slower(times)
         return [self._reckoned(one) for one in seen]
 
     def costs(self, seen: _Seen) -> Costs:
         """What the machine takes for a candidate's searches, with all rows."""
-        known = self._costs[seen.folder]
+        own_costs = self._costs[seen.folder]
         entries = _entry_points(self._sample.n) - _entry_points(len(self._sample.rows))
         return replace(
-            known,
+            own_costs,
             round_us=self._round_us,
             reads_per_s=self._reads_per_s,
-            estimates_least=known.estimates_least + entries,
+            estimates_least=own_costs.estimates_least + entries,
         )
 
     def queries_in_flight(self, seen: _Seen, least: int) -> int:

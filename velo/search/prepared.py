@@ -10,7 +10,7 @@ from velo.folder.ids import Ids
 from velo.options import SearchTuning, fill_search
 from velo.results import Expectation, SearchResult
 from velo.search.gate import Gate
-from velo.search.request import QUERY_DTYPES, Answer, Counters, native_queries
+from velo.search.request import QUERY_DTYPES, Answer, Counters, expectation_of, native_queries
 from velo.types import AnyArray
 
 __all__ = ["Prepared", "PreparedOptions"]
@@ -85,13 +85,14 @@ class Prepared:
         narrow = answer.narrow.copy()
         counts = narrow[0]
         vertices, distances = answer.first if query.ndim == 1 else (answer.vertices, answer.distances)
+        stats = Counters(narrow, answer.wide.copy())
         result = SearchResult(
             ids.of(vertices, counts.item() == self.k),
             distances.copy(),
             counts,
-            Counters(narrow, answer.wide.copy()),
+            stats,
             None,
-            self.expected,
+            expectation_of(self.expected, stats) if stats["outside"].item() else self.expected,
         )
         if len(spare) < self._spare_max:
             spare.append(answer)

@@ -12,9 +12,10 @@ from velo.errors import CorruptIndexError, DimensionMismatchError, DtypeError, V
 from velo.filters.compiler import Columns
 from velo.formats.source import array_of, native_dtype
 from velo.options import DTYPE_CODES
+from velo.results import Expectation
 from velo.types import AnyArray
 
-__all__ = ["COUNTERS", "QUERY_DTYPES", "Answer", "Counters", "Request", "native_queries"]
+__all__ = ["COUNTERS", "QUERY_DTYPES", "Answer", "Counters", "Request", "expectation_of", "native_queries"]
 
 #: By the numbers that the library gives them.
 _PAGE_FILES: Final = ("pages.bin", "vectors.bin")
@@ -30,6 +31,7 @@ _NARROW: Final = (
     "records_scored",
     "records_used",
     "shared_reads",
+    "outside",
 )
 _WIDE: Final = ("bytes_read", "latency_us")
 
@@ -45,6 +47,7 @@ COUNTERS: Final = (
     "filtered",
     "records_scored",
     "records_used",
+    "outside",
     "latency_us",
 )
 #: Each counter's array (True: the wide one) and its row there.
@@ -94,6 +97,21 @@ class Counters(Mapping[str, AnyArray]):
 
     def __repr__(self) -> str:
         return repr(dict(self))
+
+
+def expectation_of(expected: Expectation, stats: Counters) -> Expectation:
+    """What a search was expected to be like: without numbers where nobody measured queries like these.
+
+    Parameters
+    ----------
+    expected : Expectation
+        Of its options.
+    stats : Counters
+        Of its queries.
+    """
+    if not stats["outside"].any() or expected.recall is None or expected.recall == 1:
+        return expected
+    return Expectation(expected.list_size)
 
 
 class Answer:

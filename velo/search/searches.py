@@ -22,7 +22,7 @@ from velo.search.filter_costs import filter_plan_of
 from velo.search.gate import Gate
 from velo.search.lookups import Lookups
 from velo.search.prepared import PreparedOptions
-from velo.search.request import Request
+from velo.search.request import Request, expectation_of
 from velo.search.script import drive, drive_async
 
 __all__ = ["Searches"]
@@ -416,7 +416,7 @@ class Searches(FurtherSearches, Lookups):
             counts=request.counts,
             stats=request.stats(),
             metadata=metadata,
-            expected=request.expected,
+            expected=expectation_of(request.expected, request.stats()),
         )
 
     def _metadata_of(self, request: Request, columns: list[str]) -> pa.Table | list[pa.Table]:

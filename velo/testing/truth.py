@@ -57,21 +57,21 @@ def brute_force(
         ``ids`` (row numbers) and ``distances`` of shape (nq, k), padded with -1 and infinity.
     """
     source = as_source(vectors)
-    asked = np.atleast_2d(np.asarray(queries))
-    if asked.shape[1] != source.shape[1]:
+    targets = np.atleast_2d(np.asarray(queries))
+    if targets.shape[1] != source.shape[1]:
         raise DimensionMismatchError(
-            f"queries have {asked.shape[1]} dimensions, vectors {source.shape[1]}", argument="queries"
+            f"queries have {targets.shape[1]} dimensions, vectors {source.shape[1]}", argument="queries"
         )
     if k < 1:
         raise InvalidArgumentError(f"k must be at least 1, not {k}", argument="k")
-    wide = _prepared(asked, metric)
-    best_ids = np.full((len(asked), k), -1, np.int64)
-    best = np.full((len(asked), k), np.inf)
+    wide = _prepared(targets, metric)
+    best_ids = np.full((len(targets), k), -1, np.int64)
+    best = np.full((len(targets), k), np.inf)
     first_row = 0
     for chunk in source.chunks(chunk_rows(source.shape[1] * 32)):
         rows = _prepared(chunk, metric)
         numbers = np.arange(first_row, first_row + len(rows))
-        for at in range(0, len(asked), _QUERIES_AT_ONCE):
+        for at in range(0, len(targets), _QUERIES_AT_ONCE):
             part = slice(at, at + _QUERIES_AT_ONCE)
             distances = _pairwise(wide[part], rows, metric)
             if mask is not None:
@@ -108,10 +108,10 @@ def exact_distances(
     distances = np.full(ids.shape, np.inf)
     wide = _prepared(np.atleast_2d(queries), metric)
     for number, row in enumerate(ids):
-        found = np.flatnonzero(row >= 0)
-        if len(found):
-            rows = _prepared(vectors[row[found]], metric)
-            distances[number, found] = _pairwise(wide[number : number + 1], rows, metric)[0]
+        places = np.flatnonzero(row >= 0)
+        if len(places):
+            rows = _prepared(vectors[row[places]], metric)
+            distances[number, places] = _pairwise(wide[number : number + 1], rows, metric)[0]
     return distances
 
 
@@ -152,15 +152,15 @@ def recall_at_k(
     shares = []
     for number in range(len(found_ids)):
         truth = true_ids[number, :k]
-        wanted = int((truth >= 0).sum())
-        if wanted == 0:
+        total = int((truth >= 0).sum())
+        if total == 0:
             continue
-        found = found_ids[number, :k]
+        matches = found_ids[number, :k]
         if found_distances is not None and true_distances is not None:
-            bound = true_distances[number, wanted - 1]
+            bound = true_distances[number, total - 1]
             near = found_distances[number, :k] <= bound + 1e-6 * abs(bound) + 1e-12
-            hits = len(np.unique(found[near & (found >= 0)]))
+            hits = len(np.unique(matches[near & (matches >= 0)]))
         else:
-            hits = len(np.intersect1d(found[found >= 0], truth[truth >= 0]))
-        shares.append(min(hits, wanted) / wanted)
+            hits = len(np.intersect1d(matches[matches >= 0], truth[truth >= 0]))
+        shares.append(min(hits, total) / total)
     return float(np.mean(shares)) if shares else 1.0

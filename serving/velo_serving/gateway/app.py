@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.requests import ClientDisconnect
 
 from velo.errors import SearchTimeoutError
@@ -188,6 +188,10 @@ def create_app(
     @app.get("/metrics", response_class=Response, summary="Metrics for Prometheus")
     async def scrape() -> Response:
         return Response(metrics.render(), media_type=CONTENT_TYPE)
+
+    @app.get("/", include_in_schema=False)
+    async def start() -> RedirectResponse:
+        return RedirectResponse("docs")
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs() -> HTMLResponse:

@@ -60,7 +60,7 @@ def render_docs(document: Mapping[str, Any]) -> str:
         "<p>Machine-readable: <a href='openapi.json'>openapi.json</a></p>",
     ]
     for path, methods in document["paths"].items():
-        parts += [_operation(path, method, operation) for method, operation in methods.items()]
+        parts += [_operation(path, method, operation, document) for method, operation in methods.items()]
     parts.append("<h2>Schemas</h2>")
     for name, schema in sorted(document.get("components", {}).get("schemas", {}).items()):
         text = escape(json.dumps(schema, indent=1))
@@ -71,12 +71,12 @@ def render_docs(document: Mapping[str, Any]) -> str:
     return "".join(parts)
 
 
-def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
+def _operation(path: str, method: str, operation: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     content = operation.get("requestBody", {}).get("content", {})
     schema = content.get("application/json", {}).get("schema")
     rows = "".join(
         f"<tr><td><code>{escape(name)}</code></td><td>{escape(_kind(field))}</td>"
-        f"<td>{escape(field.get('description', ''))}</td></tr>"
+        f"<td>{_default(field)}</td><td>{escape(field.get('description', ''))}</td></tr>"
         for name, field in (schema or {}).get("properties", {}).items()
     )
     answers = "".join(
@@ -90,8 +90,11 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
     if content:
         parts.append(f"<p>Bodies: {', '.join(f'<code>{escape(kind)}</code>' for kind in content)}</p>")
     if rows:
-        parts.append(f"<table><tr><th>field</th><th>type</th><th></th></tr>{rows}</table>")
+        parts.append(f"<table><tr><th>field</th><th>type</th><th>default</th><th></th></tr>{rows}</table>")
     parts.append(f"<h3>Answers</h3><table>{answers}</table>")
+    example = _example(operation, document)
+    if example is not None:
+        parts.append(f"<p>Such as</p><pre>{escape(json.dumps(example, indent=1))}</pre>")
     parts.append(f"<form data-path='{escape(path)}' data-method='{escape(method.upper())}'>")
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path":
@@ -104,6 +107,21 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
         )
     parts.append("<p><button>Try it</button></p><pre hidden></pre></form></section>")
     return "".join(parts)
+
+
+def _default(field: Mapping[str, Any]) -> str:
+    if field.get("default") is None:
+        return ""
+    return f"<code>{escape(json.dumps(field['default']))}</code>"
+
+
+def _example(operation: Mapping[str, Any], document: Mapping[str, Any]) -> Any:
+    """The first example of the answer, where its schema has one."""
+    content = operation.get("responses", {}).get("200", {}).get("content", {})
+    schema = content.get("application/json", {}).get("schema", {})
+    name = schema.get("$ref", "").rpartition("/")[2]
+    named = document.get("components", {}).get("schemas", {}).get(name, {})
+    return next(iter(named.get("examples", ())), None)
 
 
 def _kind(field: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from velo.errors import FilterError
 from velo.filters import from_dict, from_sql
+from velo.hints import OPTIONS
 from velo.options import limit_of
 from velo_serving.gateway.errors import RequestError, filter_place
 from velo_serving.types import FilterForm
@@ -210,6 +211,12 @@ def refusal(error: ValidationError, body: bytes) -> RequestError:
         )
     path = _path(first["loc"])
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        word = OPTIONS.get(str(first["loc"][-1]), "")
+        word = "radius" if word.startswith("range_search") else word
+        message = "there is no such field"
+        if word.split(",")[0] in SearchBody.model_fields:
+            message += f"; velo's is {word}"
     return RequestError(
         f"{path}: {message}" if path else message,
         argument=str(first["loc"][0]) if first["loc"] else None,
@@ -301,6 +308,25 @@ class SearchStats(BaseModel):
 
 class SearchAnswer(BaseModel):
     """Neighbors of each query, nearest first; a row is shorter than k where fewer match."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "ids": [[17, 4]],
+                    "distances": [[0.12, 0.31]],
+                    "counts": [2],
+                    "metadata": [[{"title": "a"}, {"title": "b"}]],
+                    "took_ms": 1.7,
+                    "shards_answered": 1,
+                    "shards_total": 1,
+                    "partial": False,
+                    "failures": [],
+                    "stats": {"reads": 5, "bytes_read": 20480, "shared_reads": 0, "cache_hits": 0},
+                }
+            ]
+        }
+    )
 
     ids: list[list[int]] | list[list[str]]
     distances: list[list[float]]

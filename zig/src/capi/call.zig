@@ -49,6 +49,7 @@ pub const SearchOut = extern struct {
     records_used: ?[*]u32 = null,
     shared_reads: ?[*]u32 = null,
     error_files: ?[*]i32 = null,
+    outside: ?[*]u32 = null,
 };
 
 /// What every function over an index and search options is called with.

@@ -23,6 +23,8 @@ pub const Cost = struct {
     records_used: u32 = 0,
     /// Pages that another query's read brought; they are not among `reads`.
     shared_reads: u32 = 0,
+    /// 1 where the query lies outside the rows: no calibration knows how such queries fare.
+    outside: u32 = 0,
 };
 
 /// For each counter an array with an entry a query, or null where it is not wanted.

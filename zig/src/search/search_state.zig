@@ -217,14 +217,18 @@ pub const Search = struct {
         self.held_oldest = 0;
         self.given_up_count = 0;
         self.from_cache.reset();
-        self.cost = .{};
+        self.cost = .{ .outside = @intFromBool(self.lies_outside()) };
         if (parameters.every and self.parameters.exact) every.begin(self) else if (filter != null) filtered.begin(self) else if (parameters.scan or self.is_remote()) filtered.scan(self) else self.enter();
     }
 
     /// A query outside the rows has its nearest at the rim, all about as far: a graph of rows does not lead there, and no
     /// calibration knows such queries. Who names a list gets that list.
     pub fn is_remote(self: *const Search) bool {
-        return self.parameters.recall > 0 and self.query.norm2 > self.shared.reader.header.remote_norm2;
+        return self.parameters.recall > 0 and self.lies_outside();
+    }
+
+    fn lies_outside(self: *const Search) bool {
+        return self.query.norm2 > self.shared.reader.header.remote_norm2;
     }
 
     /// The best of the entry points near the query, and the medoid.
