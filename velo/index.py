@@ -251,10 +251,10 @@ def _begun(
             parts = live.parts()
             rows = int(live.info().rows)
             for name, uuid in parts:
-                # What was open as it was built is the first part now.
+                # What was open as it was built is the first part now, unless another build took its place.
+                folder = live.folder / name
                 segment = known.get((name, uuid)) or (known.get(("", uuid)) if name == PART_FIRST else None)
-                if segment is None:
-                    folder = live.folder / name
+                if segment is None or not segment.is_at(folder):
                     segment = Segment(folder, how, rows if len(parts) > 1 else None, name)
                     opened.append(segment)
                 segments.append(segment)
@@ -397,6 +397,7 @@ class Index(Searches, LiveVerbs):
         self._reopen = reopen
         self._gate = Gate(str(folder))
         self._refreshing = threading.Lock()
+        self._updating = threading.Lock()
         self._live: LiveData | None = None
         self._folds: Folds | None = None
         self._newest: Moment | None = None

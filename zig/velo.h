@@ -499,7 +499,7 @@ typedef enum velo_outcome {
     VELO_OUTCOME_DONE = 0,
     VELO_OUTCOME_DUPLICATE = 1,    /* the id of `row` is there; in this and the next two nothing was done */
     VELO_OUTCOME_FULL = 2,         /* the delta has no room */
-    VELO_OUTCOME_STALE = 3,        /* `layout` is no longer that of the folder */
+    VELO_OUTCOME_STALE = 3,        /* `layout` is no longer that of the folder, or a row of an update is there no more */
     VELO_OUTCOME_REPEATED = 4,     /* a call of this request was done before; the struct tells of that */
     VELO_OUTCOME_NO_ROW_NUMBER = 5 /* the id of `row` is no number that the index ever gave; nothing was done */
 } velo_outcome;
@@ -590,6 +590,10 @@ int32_t velo_live_delete_rows(velo_live *live, uint64_t layout, const uint32_t *
                               uint64_t row_count, velo_live_done *done_out);
 /* Rows are there when it returns, all or, where it fails, none. Ids of one call are distinct; NULL where there are none. */
 int32_t velo_live_insert(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, velo_live_done *done_out);
+/* An upsert in the place of rows of a view, given as to velo_live_delete_rows: where one of them is there no more nothing is
+ * done, and the outcome is VELO_OUTCOME_STALE. */
+int32_t velo_live_update(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, uint64_t layout,
+                         const uint32_t *parts, const uint32_t *vertices, velo_live_done *done_out);
 /* A reader's look at what the writer, another process, did since: 0 nothing, 1 something, 2 the parts are others now, so it
  * has to be opened again. VELO_UNSUPPORTED: the folder holds another index now. */
 int32_t velo_live_refresh(velo_live *live, int32_t *changed_out);

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -40,17 +40,19 @@ def say(**what):
 with velo.open(path, writable=True, durability=durability, threads=1) as index:
     say(open=index.info()["live"]["sequence"])
     while True:
-        kinds = ["insert", "upsert", "delete", "flush", "optimize"]
-        kind = random.choice(kinds, p=[.3, .4, .24, .04, .02])
+        kinds = ["insert", "upsert", "update", "delete", "flush", "optimize"]
+        kind = random.choice(kinds, p=[.3, .3, .1, .24, .04, .02])
         chosen = random.choice(ids, int(random.integers(1, 12)), replace=False).tolist()
         values = random.integers(1, 1_000_000, len(chosen)).tolist()
         say(kind=str(kind), ids=chosen, values=values)
         vectors = np.repeat(np.array(values, np.float32)[:, None], dim, axis=1)
         try:
             if kind == "insert":
-                index.insert(vectors, chosen, {"value": values})
+                index.insert(vectors, chosen, {"value": values, "extra": [0] * len(values)})
             elif kind == "upsert":
-                index.upsert(vectors, chosen, {"value": values})
+                index.upsert(vectors, chosen, {"value": values, "extra": [0] * len(values)})
+            elif kind == "update":
+                index.update(chosen, {"extra": values})
             elif kind == "delete":
                 index.delete(chosen)
             else:
@@ -62,19 +64,25 @@ with velo.open(path, writable=True, durability=durability, threads=1) as index:
 """
 
 
-def applied(state: dict[int, int], call: dict[str, Any]) -> dict[int, int]:
+#: The value of each id, which its vector has too, and what updates set.
+State: TypeAlias = dict[int, tuple[int, int]]
+
+
+def applied(state: State, call: dict[str, Any]) -> State:
     """What a call makes of a state."""
     after = dict(state)
     for one, value in zip(call["ids"], call["values"], strict=True):
         if call["kind"] == "delete":
             after.pop(one, None)
         elif call["kind"] in ("insert", "upsert"):
-            after[one] = value
+            after[one] = (value, 0)
+        elif call["kind"] == "update" and one in after:
+            after[one] = (after[one][0], value)
     return after
 
 
-def found_in(index: velo.Index) -> dict[int, int]:
-    """The value of every id, from metadata and from vectors, which must agree."""
+def found_in(index: velo.Index) -> State:
+    """The values of every id, from metadata and from vectors, which must agree."""
     rows = index.rows(limit=10 * IDS)
     ids, values = rows["id"].to_pylist(), rows["value"].to_pylist()
     assert len(ids) == len(set(ids)) == len(index), "an id has two rows"
@@ -84,10 +92,10 @@ def found_in(index: velo.Index) -> dict[int, int]:
         near = index.search(index.get_vectors(some), 1, list_size=500)
         wanted = np.array([values[ids.index(one)] for one in some], np.float32)
         assert np.abs(np.sqrt(np.maximum(0, near.distances[:, 0])) / wanted).max() < 0.05
-    return dict(zip(ids, values, strict=True))
+    return dict(zip(ids, zip(values, rows["extra"].to_pylist(), strict=True), strict=True))
 
 
-def kill_one(path: Path, state: dict[int, int], seed: int, durability: str, seconds: float) -> dict[int, int]:
+def kill_one(path: Path, state: State, seed: int, durability: str, seconds: float) -> State:
     """One process, killed; returns what is there afterwards, which the ledger allows."""
     command = [sys.executable, "-c", CHILD, str(path), str(seed), durability, str(DIM), str(IDS)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
@@ -120,9 +128,10 @@ def kill_one(path: Path, state: dict[int, int], seed: int, durability: str, seco
 def run(folder: Path, count: int, seed: int, durability: str) -> int:
     """Kill `count` processes one after the other over one index; the number of rows in the end."""
     path = folder / "kills.velo"
-    velo.create(path, dim=DIM, metadata=pa.schema([("value", pa.int64())]), threads=1).close()
+    schema = pa.schema([("value", pa.int64()), ("extra", pa.int64())])
+    velo.create(path, dim=DIM, metadata=schema, threads=1).close()
     random = np.random.default_rng(seed)
-    state: dict[int, int] = {}
+    state: State = {}
     for turn in range(count):
         state = kill_one(path, state, seed + turn, durability, float(random.uniform(0, 0.25)))
     velo.verify(path)

@@ -18,7 +18,7 @@ import velo
 from velo import errors
 
 DIM, IDS = 4, 60
-#: What a row may hold: each value is a vector and, modulo 5, a number.
+#: What a row may hold: each value is a vector and a number, modulo 5 unless an update changed it.
 VALUES = np.random.default_rng(21).normal(size=(500, DIM)).astype(np.float32)
 SCHEMA = pa.schema([("number", pa.int16()), ("value", pa.int64())])
 
@@ -32,8 +32,8 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.path = Path(tempfile.mkdtemp(prefix="velo-rows-")) / "rows.velo"
-        self.live: dict[Any, int] = {}
-        self.seen: dict[Any, int] = {}
+        self.live: dict[Any, tuple[int, int]] = {}
+        self.seen: dict[Any, tuple[int, int]] = {}
         self.sequence = self.seen_sequence = 0
         self.writer: Any = None
         self.reader: Any = None
@@ -68,7 +68,7 @@ class Machine(RuleBasedStateMachine):
         done = getattr(self.writer, verb)(VALUES[chosen], keys, table)
         self.sequence += 1
         assert (done.rows, done.replaced, done.sequence) == (len(ids), len(there), self.sequence)
-        self.live |= dict(zip(keys, chosen, strict=True))
+        self.live |= {key: (one, one % 5) for key, one in zip(keys, chosen, strict=True)}
 
     @rule(ids=some_ids, value=values)
     def insert(self, ids: list[int], value: int) -> None:
@@ -84,6 +84,30 @@ class Machine(RuleBasedStateMachine):
     def upsert(self, ids: list[int], value: int) -> None:
         self.write("upsert", ids, value)
 
+    @precondition(lambda self: self.live)
+    @rule(ids=some_ids, number=st.integers(0, 6))
+    def update(self, ids: list[int], number: int) -> None:
+        keys = self.named(ids)
+        there = [key for key in keys if key in self.live]
+        done = self.writer.update(keys, {"number": [number] * len(keys)})
+        self.sequence += bool(there)
+        assert (done.rows, done.missing, done.sequence) == (
+            len(there),
+            len(keys) - len(there),
+            self.sequence,
+        )
+        for key in there:
+            self.live[key] = (self.live[key][0], number)
+
+    @rule()
+    def snapshot(self) -> None:
+        copy = self.path.with_name("copy.velo")
+        self.reader.snapshot(copy)
+        velo.verify(copy)
+        with velo.open(copy, threads=1) as index:
+            self.check(index, self.live, VALUES[5])
+        shutil.rmtree(copy)
+
     def gone(self, done: velo.Written, keys: set[Any]) -> None:
         self.sequence += bool(keys)
         assert (done.rows, done.sequence) == (len(keys), self.sequence)
@@ -98,7 +122,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 6))
     def delete_by_filter(self, number: int) -> None:
-        keys = {key for key, value in self.live.items() if value % 5 == number}
+        keys = {key for key, (_, one) in self.live.items() if one == number}
         self.gone(self.writer.delete(filter=velo.col("number") == number), keys)
 
     @rule()
@@ -136,8 +160,10 @@ class Machine(RuleBasedStateMachine):
     def get(self, ids: list[int]) -> None:
         for key in self.named(ids):
             if key in self.live:
-                assert self.writer.get_vectors([key]).tolist() == [VALUES[self.live[key]].tolist()]
-                assert self.writer.get([key])["value"].to_pylist() == [self.live[key]]
+                value, number = self.live[key]
+                assert self.writer.get_vectors([key]).tolist() == [VALUES[value].tolist()]
+                row = {"id": key, "number": number, "value": value}
+                assert self.writer.get([key]).to_pylist() == [row]
             elif self.live:
                 try:
                     self.writer.get([key])
@@ -150,7 +176,7 @@ class Machine(RuleBasedStateMachine):
         condition = velo.col("number") >= number if least else velo.col("number") == number
         for index, state in ((self.writer, self.live), (self.reader, self.seen)):
             passing = {
-                key: one for key, one in state.items() if (one % 5 >= number if least else one % 5 == number)
+                key: row for key, row in state.items() if (row[1] >= number if least else row[1] == number)
             }
             self.check(index, passing, VALUES[value], filter=condition)
             assert index.count(condition) == len(passing)
@@ -170,13 +196,14 @@ class Machine(RuleBasedStateMachine):
             self.check(index, state, VALUES[3])
 
     @staticmethod
-    def check(index: Any, state: dict[Any, int], query: np.ndarray, **how: Any) -> None:
-        found = index.search(query, 2 * IDS, list_size=512, return_metadata=["value"], **how)
+    def check(index: Any, state: dict[Any, tuple[int, int]], query: np.ndarray, **how: Any) -> None:
+        found = index.search(query, 2 * IDS, list_size=512, return_metadata=True, **how)
         count = int(found.counts[0])
         ids = found.ids[:count].tolist()
         assert len(ids) == len(set(ids))
         values_found = found.metadata["value"].to_pylist()
-        assert dict(zip(ids, values_found, strict=True)) == state
+        numbers = found.metadata["number"].to_pylist()
+        assert dict(zip(ids, zip(values_found, numbers, strict=True), strict=True)) == state
         if count:  # the nearest, by plain arithmetic, as far as codes tell distances apart
             exact = ((VALUES[values_found] - query) ** 2).sum(axis=1)
             assert exact[0] <= exact.min() + 0.05 * exact.max()

@@ -320,6 +320,34 @@ def upsert(
 
 @app.command()
 @reported
+def update(
+    index: IndexPath,
+    metadata: Annotated[Path, typer.Argument(help="Parquet or Arrow file of the columns that change.")],
+    ids: NewIds = None,
+    ids_column: Annotated[str | None, typer.Option(help="Its column that holds the ids.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change columns of rows; their vectors and other columns stay as they are."""
+    from velo.cli.rows import run_update
+
+    run_update(index, metadata, ids=ids, ids_column=ids_column, as_json=as_json)
+
+
+@app.command()
+@reported
+def snapshot(
+    index: IndexPath,
+    target: Annotated[Path, typer.Argument(help="The folder to make.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make another folder an index that holds what this one holds now; others may write meanwhile."""
+    from velo.cli.rows import run_snapshot
+
+    run_snapshot(index, target, as_json=as_json)
+
+
+@app.command()
+@reported
 def flush(index: IndexPath, as_json: AsJson = False) -> None:
     """Make a part, an index of the ordinary format, of rows that came lately."""
     from velo.cli.rows import keep_up

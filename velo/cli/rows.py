@@ -1,4 +1,4 @@
-"""``velo insert``, ``velo upsert``, ``velo flush`` and ``velo optimize``."""
+"""``velo insert``, ``upsert``, ``update``, ``snapshot``, ``flush`` and ``optimize``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from velo.cli.delete import ids_of
 from velo.cli.output import console, emit_json
-from velo.errors import InvalidArgumentError
+from velo.errors import InvalidArgumentError, UnknownColumnError
 from velo.folder.metadata import read_table
 from velo.formats import open_vectors
 from velo.index import Index, open_index
 
-__all__ = ["keep_up", "run"]
+__all__ = ["keep_up", "run", "run_snapshot", "run_update"]
 
 #: Rows of one call at most: a call is held in memory.
 _CALL_BYTES: Final = 4 << 20
@@ -60,6 +60,48 @@ def run(
         return
     others = f", {replaced:,} of them in the place of another" if replaced else ""
     console().print(f"{path}: {count:,} rows written{others}; there are {left:,}")
+
+
+def run_update(path: Path, metadata: Path, *, ids: str | None, ids_column: str | None, as_json: bool) -> None:
+    """Change columns of rows, call by call, and say how many."""
+    if (ids is None) == (ids_column is None):
+        raise InvalidArgumentError("update takes --ids or --ids-column, and one of them", argument="ids")
+    table = read_table(metadata)
+    if ids_column is not None and ids_column not in table.column_names:
+        raise UnknownColumnError(f"{metadata} has no column {ids_column!r}", argument="ids_column")
+    written = missing = 0
+    with open_index(path, writable=True, durability="process", threads=1) as index:
+        if ids_column is not None:
+            names: Any = table.column(ids_column).combine_chunks()
+            table = table.drop_columns([ids_column])
+        else:
+            names = ids_of(ids or "", _id_kind(index))
+        if len(names) != table.num_rows:
+            raise InvalidArgumentError(
+                f"{len(names)} ids were given for {table.num_rows} rows", argument="ids"
+            )
+        step = max(1, _CALL_BYTES // (4 * index.dim))
+        for start in range(0, table.num_rows, step):
+            done = index.update(names[start : start + step], table.slice(start, step))
+            written += done.rows
+            missing += done.missing
+    if as_json:
+        emit_json({"path": str(path), "written": written, "missing": missing})
+        return
+    others = f", {missing:,} ids that no row has" if missing else ""
+    console().print(f"{path}: {written:,} rows changed{others}")
+
+
+def run_snapshot(path: Path, target: Path, *, as_json: bool) -> None:
+    """Copy an index beside others that may write to it."""
+    with open_index(path, threads=1) as index:
+        index.snapshot(target)
+    with open_index(target, threads=1) as copy:
+        rows = len(copy)
+    if as_json:
+        emit_json({"path": str(path), "target": str(target), "rows": rows})
+        return
+    console().print(f"{target}: {rows:,} rows, as {path} has them")
 
 
 def _id_kind(index: Index) -> str:

@@ -69,8 +69,16 @@ def _plain_schema(schema: Any) -> Any:
     return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
 
 
-def given_columns(metadata: Any, schema: Any, row_count: int) -> Any:
-    """Metadata of new rows as a table of the index's own columns.
+def given_columns(metadata: Any, schema: Any, row_count: int, *, some: bool = False) -> Any:
+    """Metadata of rows as a table of the index's own columns.
+
+    Parameters
+    ----------
+    metadata : table, mapping of columns or None
+    schema : pyarrow.Schema or None
+    row_count : int
+    some : bool
+        Not all columns have to be there, but one at least.
 
     Raises
     ------
@@ -94,8 +102,11 @@ def given_columns(metadata: Any, schema: Any, row_count: int) -> Any:
     for name in table.schema.names:
         if name not in schema.names:
             raise UnknownColumnError(f"the index has no column {name!r}; it has {names}", argument="metadata")
+    if some and not table.schema.names:
+        raise InvalidArgumentError(f"metadata names no column; there are {names}", argument="metadata")
     columns = []
-    for field in schema:
+    fields = [field for field in schema if not some or field.name in table.schema.names]
+    for field in fields:
         if field.name not in table.schema.names:
             raise InvalidArgumentError(f"metadata lacks the column {field.name!r}", argument="metadata")
         column = table.column(field.name)
@@ -115,7 +126,7 @@ def given_columns(metadata: Any, schema: Any, row_count: int) -> Any:
                 row=row,
             )
         columns.append(column)
-    checked = pa.Table.from_arrays(columns, schema=schema)
+    checked = pa.Table.from_arrays(columns, schema=pa.schema(fields, schema.metadata))
     encoded_columns(
         checked, np.arange(row_count)
     )  # what cannot be stored is refused now, not by a later flush

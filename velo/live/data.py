@@ -214,6 +214,21 @@ class LiveData:
         """Insert or replace rows; a ``velo_live_done``."""
         return self._write("vectors", _native.lib.velo_live_insert, ids, options)
 
+    def update(self, ids: Any, options: Any, view: View, vertices: AnyArray) -> Any:
+        """Replace rows of a view; a ``velo_live_done``, ``STALE`` where one of them is there no more."""
+        parts, rows = view.places(vertices)
+        count = len(vertices)
+        null = _native.ffi.NULL
+        return self._write(
+            "ids",
+            _native.lib.velo_live_update,
+            ids,
+            options,
+            view.layout,
+            _native.pointer("uint32_t", parts) if count else null,
+            _native.pointer("uint32_t", rows) if count else null,
+        )
+
     def next_part(self) -> str:
         """The folder of a part that is still to be made."""
         name = _native.ffi.new("char[65]")

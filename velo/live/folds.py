@@ -107,6 +107,17 @@ class Folds:
         with self._fold_lock:
             yield
 
+    def sweep(self) -> None:
+        """Take away parts that were folded and that nobody holds, unless a part is in the making.
+
+        Whoever makes one sweeps afterwards: a part that no root names yet looks like one that was folded.
+        """
+        if self._fold_lock.acquire(blocking=False):
+            try:
+                self._live.sweep()
+            finally:
+                self._fold_lock.release()
+
     # ---- in the background
 
     def begin(self, *, everything: bool = False) -> None:

@@ -20,7 +20,7 @@ from velo.formats.source import array_of, native_dtype
 from velo.live.columns import NativeIds, batch_bytes, given_columns
 from velo.types import AnyArray
 
-__all__ = ["DTYPES", "MAGNITUDE_MAX", "NewRows", "RowShape"]
+__all__ = ["DTYPES", "MAGNITUDE_MAX", "NewRows", "RowShape", "last_of_each"]
 
 #: Element types by the numbers of velo.h.
 DTYPES: Final = (np.dtype("float32"), np.dtype("float16"), np.dtype("uint8"), np.dtype("int8"))
@@ -82,7 +82,7 @@ class NewRows:
         kind, column = _ids(ids, len(rows), shape.id_kind, upsert)
         table = given_columns(metadata, shape.schema, len(rows))
         if upsert and column is not None:
-            kept = _last_of_each(column)
+            kept = last_of_each(column)
             if len(kept) < len(rows):
                 rows = rows[kept]
                 column = column[kept] if isinstance(column, np.ndarray) else column.take(pa.array(kept))
@@ -193,7 +193,7 @@ def _ids(given: Any, count: int, known: int, upsert: bool) -> tuple[int, Any]:
     return (known if count == 0 and known != -1 else kind), column
 
 
-def _last_of_each(column: Any) -> AnyArray:
+def last_of_each(column: Any) -> AnyArray:
     """The rows that stay where of several with one id the last one counts, in their order."""
     values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
     last = {value: row for row, value in enumerate(values)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -20,12 +21,15 @@ from velo.errors import (
     UnknownIdError,
 )
 from velo.folder.ids import checked_ids
+from velo.folder.snapshot import snapshot
 from velo.live.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, LiveData
 from velo.live.folds import Folds
 from velo.live.moment import Moment
 from velo.live.rows import NewRows
+from velo.live.updates import Update
+from velo.options import folder_path
 from velo.results import Written
-from velo.types import AnyArray
+from velo.types import AnyArray, PathLike
 
 __all__ = ["LiveVerbs"]
 
@@ -44,6 +48,8 @@ class LiveVerbs:
     _live: LiveData | None
     _folds: Folds | None
     _refreshing: threading.Lock
+    #: Of updates those that came late once come one after the other.
+    _updating: threading.Lock
     _refreshed: Callable[[], bool]
     _reader_moment: Callable[[], Moment]
     _show: Callable[[], None]
@@ -160,10 +166,7 @@ class LiveVerbs:
                     argument="ids",
                     row=row,
                 )
-            pressure = _pressure(live)
-            if pressure >= _FLUSH_AT:
-                folds.begin()
-            self._show()
+            pressure = self._told_of(live, folds)
         return Written(
             rows=int(done.rows),
             missing=0,
@@ -174,6 +177,14 @@ class LiveVerbs:
             repeated=done.outcome == REPEATED,
             pressure=pressure,
         )
+
+    def _told_of(self, live: LiveData, folds: Folds) -> float:
+        """Attributes follow what was written, and a full delta is folded; how full it is."""
+        pressure = _pressure(live)
+        if pressure >= _FLUSH_AT:
+            folds.begin()
+        self._show()
+        return pressure
 
     def _wait_for_room(self, live: LiveData, folds: Folds, rows: NewRows, deadline: float | None) -> None:
         info = live.info()
@@ -187,6 +198,78 @@ class LiveVerbs:
         left = None if deadline is None else deadline - time.monotonic()
         if (left is not None and left <= 0) or not folds.wait(left):
             raise BusyError("memory for new rows is full, and a part is being made of them: try again")
+
+    def update(
+        self, ids: Any, metadata: Any, request: str | None = None, timeout_s: float | None = None
+    ) -> Written:
+        """Change columns of rows; their vectors and other columns stay as they are.
+
+        The call is atomic, also against other writers: each row is changed as it is at that moment. Inside
+        its rows are read and written anew, so it costs what an :meth:`upsert` of them does.
+
+        Parameters
+        ----------
+        ids : array-like of the index's kind of id, or one id
+            Ids that no row has are counted in ``missing`` and are no error. Of an id that is there twice the
+            last row counts.
+        metadata : table of one row an id
+            As for :meth:`insert`, but only the columns that change.
+        request, timeout_s :
+            As for :meth:`insert`.
+
+        Returns
+        -------
+        Written
+
+        Raises
+        ------
+        InvalidArgumentError, UnknownColumnError
+            Also where the index has no columns.
+        UnsupportedError
+            The rows are in a part that was built without ``store_vectors=True``.
+        VeloError
+            As for :meth:`insert`, but for :class:`DuplicateIdError`.
+
+        Examples
+        --------
+        >>> with velo.open("shop.velo", writable=True) as index:
+        ...     done = index.update([17, 18], {"price": [0.5, 0.75]})
+        ...     print(done.rows, index.get([18], columns=["price"])["price"].to_pylist())
+        2 [0.75]
+        """
+        deadline = None if timeout_s is None else time.monotonic() + _seconds(timeout_s)
+        with self._gate:
+            live, folds = self._writer()
+            column = checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
+            self._reader_moment()._ids.check_kind(column, "ids")
+            update = Update(column, metadata, live.schema)
+            with contextlib.ExitStack() as turn:
+                is_in_turn = False
+                while True:
+                    view = self._reader_moment().seen
+                    rows, vertices = update.rows(view, live.shape(), request)
+                    done = live.update(rows.ids, rows.options, view, vertices)
+                    if done.outcome == FULL:
+                        self._wait_for_room(live, folds, rows, deadline)
+                    elif done.outcome == STALE:
+                        if deadline is not None and time.monotonic() >= deadline:
+                            raise BusyError("others write the same rows all the time: try again")
+                        if live.durability == "sync":
+                            live.flush_log()  # before that nobody sees what came first
+                        if not is_in_turn:
+                            turn.enter_context(self._updating)
+                            is_in_turn = True
+                    else:
+                        break
+            pressure = self._told_of(live, folds)
+        return Written(
+            rows=int(done.rows),
+            missing=max(0, update.count - int(done.rows)),
+            sequence=int(done.sequence),
+            durable=bool(done.durable),
+            repeated=done.outcome == REPEATED,
+            pressure=pressure,
+        )
 
     # ---- rows that go
 
@@ -281,6 +364,36 @@ class LiveVerbs:
 
     # ---- upkeep
 
+    def snapshot(self, path: PathLike) -> None:
+        """Make another folder an index that holds what this one holds now.
+
+        Files that never change get a second name there, so that takes little room and time. Where the file
+        system has no second names they are copied. Both folders then go their own ways.
+
+        Parameters
+        ----------
+        path : path
+            Not there, or an empty folder; it takes its name when it is complete and on the device. What was
+            written before the call is in it, also by another process; of what is written meanwhile each call
+            wholly or not at all.
+
+        Raises
+        ------
+        IndexExistsError
+            There is something at `path`.
+        NoSpaceError, PermissionDeniedError
+
+        Examples
+        --------
+        >>> with velo.open("shop.velo", writable=True) as index:
+        ...     index.snapshot("copy.velo")
+        ...     done = index.delete([17])
+        >>> velo.verify("copy.velo") > 0
+        True
+        """
+        with self._gate:
+            snapshot(self.path, folder_path(path))
+
     def flush(self) -> None:
         """Make a part, an index of the ordinary format, of all rows that no part holds, and sync.
 
@@ -296,7 +409,7 @@ class LiveVerbs:
             folds.flush()
             live.flush_log()
             self._show()  # the moment before held what was folded
-            live.sweep()
+            folds.sweep()
 
     def optimize(self, wait: bool = True) -> None:
         """Make one part of all rows that live, as a build of them would: searches are at their fastest again.
@@ -316,13 +429,13 @@ class LiveVerbs:
         ReadOnlyError, NoSpaceError, DeviceError
         """
         with self._gate:
-            live, folds = self._writer()
+            _, folds = self._writer()
             if not wait:
                 folds.begin(everything=True)
                 return
             folds.optimize()
             self._show()
-            live.sweep()
+            folds.sweep()
 
 
 def _pressure(live: LiveData) -> float:

@@ -145,6 +145,18 @@ class View:
         ]
         return np.concatenate([np.zeros(0, bool), *parts, self.delta_alive])
 
+    def are_alive(self, vertices: AnyArray) -> AnyArray:
+        """Of some vertices whether they live."""
+        alive = np.ones(len(vertices), bool)
+        parts, rows = self.places(vertices)
+        for part in np.unique(parts):
+            inside = np.flatnonzero(parts == part)
+            if part == _DELTA:
+                alive[inside] = self.delta_alive[rows[inside]]
+            elif (living := self.alive[part].rows) is not None:
+                alive[inside] = living.check(rows[inside])
+        return alive
+
     def places(self, vertices: AnyArray) -> tuple[AnyArray, AnyArray]:
         """Part and row in it of each vertex; the delta has a number of its own."""
         starts = np.cumsum([0, *(one.n for one in self.segments)])

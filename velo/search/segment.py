@@ -36,6 +36,11 @@ __all__ = ["OpenOptions", "Segment", "shape_in_manifest"]
 
 #: How often an index is opened again whose metadata another process exchanges meanwhile.
 _OPEN_ATTEMPTS: Final = 4
+#: Workers of a part beside a larger one, where a quarter of the others' is less, and queries of each.
+_SMALL_THREADS: Final = 2
+_SMALL_IN_FLIGHT: Final = 4
+#: Written once and never again (zig/src/index).
+_PAGES_FILE: Final = "pages.bin"
 #: What the least of several parts is given of a budget.
 _SHARE_MIN: Final = 1 << 20
 
@@ -52,13 +57,26 @@ class OpenOptions:
     #: A column that the metadata does not have has no values, instead of being an error.
     unknown_is_missing: bool = False
 
-    def native(self) -> Any:
-        """A ``velo_open_options`` without a budget."""
+    def native(self, is_small: bool = False) -> Any:
+        """A ``velo_open_options`` without a budget.
+
+        Parameters
+        ----------
+        is_small : bool
+            Of a part beside a larger one. Each part has workers of its own, whose memory does not shrink with
+            its rows: a small one gets fewer, with fewer queries each.
+        """
         struct = _native.new("velo_open_options")
         struct.io = code_of(IO_CODES, self.io, "io")
         struct.plan = code_of(PLAN_CODES, self.plan, "plan")
         struct.threads = 0 if self.threads is None else in_range(self.threads, "threads")
         (self.tuning or OpenTuning()).fill(struct)
+        if is_small:
+            threads = int(struct.threads) or len(os.sched_getaffinity(0))
+            struct.threads = min(threads, max(_SMALL_THREADS, threads // 4))
+            struct.queries_in_flight = min(
+                int(struct.queries_in_flight) or _SMALL_IN_FLIGHT, _SMALL_IN_FLIGHT
+            )
         return struct
 
     def budget(self, folder: Path, of_rows: int | None) -> int:
@@ -106,7 +124,7 @@ class Segment:
         self.folder = folder
         self.name = name
         self._unknown_is_missing = how.unknown_is_missing
-        struct = how.native()
+        struct = how.native(of_rows is not None and 2 * shape_in_manifest(folder)[0] < of_rows)
         with contextlib.ExitStack() as undo:
             lock = _lock(folder) if name else None
             if lock is not None:
@@ -119,6 +137,7 @@ class Segment:
             self.gate = Gate(str(folder))
             info = self.info()
             self.uuid = _native.text(info.uuid)
+            self._file = _file_of(folder)
             self.n, self.dim, self.metric, self.dtype = (
                 int(info.n),
                 int(info.dim),
@@ -135,6 +154,10 @@ class Segment:
         self._finalizer = weakref.finalize(
             self, _close, self.gate, self.handle, self.completions, self._compilers, lock
         )
+
+    def is_at(self, folder: Path) -> bool:
+        """Whether a folder holds the very files that are open here, whatever its name."""
+        return self._file is not None and self._file == _file_of(folder)
 
     def load_metadata(self) -> None:
         """Open the metadata that the folder has now."""
@@ -182,6 +205,15 @@ class Segment:
     def close(self) -> None:
         """Stop the workers and give memory and files back; twice is once."""
         self._finalizer()
+
+
+def _file_of(folder: Path) -> tuple[int, int] | None:
+    """Which file the pages are in, on its device."""
+    try:
+        found = os.stat(folder / _PAGES_FILE)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _lock(folder: Path) -> int:

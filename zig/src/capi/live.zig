@@ -247,17 +247,27 @@ export fn velo_live_delete(handle: ?*LiveHandle, ids: ?*const IdColumn, done_out
     return ok;
 }
 
+/// Rows of a view; null, and the failure was told, where pointers lack.
+fn rows_from(parts: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, status: *i32) ?[]live_room.Row {
+    const count: usize = @intCast(row_count);
+    if (count > 0 and (parts == null or vertices == null)) {
+        status.* = if (parts == null) common.null_argument("parts") else common.null_argument("vertices");
+        return null;
+    }
+    const rows = common.allocator.alloc(live_room.Row, count) catch {
+        status.* = common.out_of_memory();
+        return null;
+    };
+    for (rows, 0..) |*row, i| row.* = .{ .part = parts.?[i], .vertex = vertices.?[i] };
+    return rows;
+}
+
 export fn velo_live_delete_rows(handle: ?*LiveHandle, layout: u64, parts: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, done_out: ?*LiveDone) i32 {
     const self = begun(handle) orelse return not_begun();
     if (refused(self)) |status| return status;
-    const count: usize = @intCast(row_count);
-    const rows = common.allocator.alloc(live_room.Row, count) catch return common.out_of_memory();
+    var status: i32 = ok;
+    const rows = rows_from(parts, vertices, row_count, &status) orelse return status;
     defer common.allocator.free(rows);
-    if (count > 0) {
-        const of = parts orelse return common.null_argument("parts");
-        const which = vertices orelse return common.null_argument("vertices");
-        for (rows, of[0..count], which[0..count]) |*row, part, vertex| row.* = .{ .part = part, .vertex = vertex };
-    }
     var diagnostic: Diagnostic = .{};
     tell(done_out, self.live.delete_rows(layout, rows, &diagnostic) catch |err| return fail_live(err, &diagnostic));
     return ok;
@@ -267,26 +277,58 @@ fn bytes_of(pointer: ?[*]const u8, size: u64) []const u8 {
     return if (pointer) |bytes| bytes[0..@intCast(size)] else "";
 }
 
-export fn velo_live_insert(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, done_out: ?*LiveDone) i32 {
-    const self = begun(handle) orelse return not_begun();
-    const given = options orelse return common.null_argument("options");
-    if (refused(self)) |status| return status;
-    const o = common.versioned(InsertOptions, given) orelse return common.size_error("options", given.struct_size);
-    const kind = std.enums.fromInt(live_room.Kind, @as(u32, @bitCast(o.id_kind))) orelse return fail(.invalid_argument, .{ .argument = "id_kind" }, "id_kind {d} is unknown", .{o.id_kind});
+/// The rows of a call; null, and the failure was told, where they are none.
+fn given_rows(ids: ?*const IdColumn, options: ?*const InsertOptions, status: *i32) ?live_room.Rows {
+    const given = options orelse {
+        status.* = common.null_argument("options");
+        return null;
+    };
+    const o = common.versioned(InsertOptions, given) orelse {
+        status.* = common.size_error("options", given.struct_size);
+        return null;
+    };
+    const kind = std.enums.fromInt(live_room.Kind, @as(u32, @bitCast(o.id_kind))) orelse {
+        status.* = fail(.invalid_argument, .{ .argument = "id_kind" }, "id_kind {d} is unknown", .{o.id_kind});
+        return null;
+    };
     const is_numbered = kind == .row and o.is_upsert == 0;
-    const column: live_room.Ids = if (is_numbered) .{ .numbers = &.{} } else ids_of(ids) orelse return bad_ids();
-    if (!is_numbered and (column.len() != o.row_count or (kind == .strings) != (column == .strings))) return bad_ids();
-    var diagnostic: Diagnostic = .{};
-    const done = self.live.insert(.{
+    const column: ?live_room.Ids = if (is_numbered) .{ .numbers = &.{} } else ids_of(ids);
+    const is_right = if (column) |one| is_numbered or (one.len() == o.row_count and (kind == .strings) == (one == .strings)) else false;
+    if (!is_right) {
+        status.* = bad_ids();
+        return null;
+    }
+    return .{
         .count = o.row_count,
         .kind = kind,
         .is_upsert = o.is_upsert != 0,
-        .ids = column,
+        .ids = column.?,
         .vectors = bytes_of(o.vectors, o.vectors_size),
         .metadata = bytes_of(o.metadata, o.metadata_size),
         .request = bytes_of(o.request, o.request_size),
-    }, &diagnostic) catch |err| return fail_live(err, &diagnostic);
-    tell(done_out, done);
+    };
+}
+
+export fn velo_live_insert(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, done_out: ?*LiveDone) i32 {
+    const self = begun(handle) orelse return not_begun();
+    if (refused(self)) |status| return status;
+    var status: i32 = ok;
+    const rows = given_rows(ids, options, &status) orelse return status;
+    var diagnostic: Diagnostic = .{};
+    tell(done_out, self.live.insert(rows, &diagnostic) catch |err| return fail_live(err, &diagnostic));
+    return ok;
+}
+
+export fn velo_live_update(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, layout: u64, parts: ?[*]const u32, vertices: ?[*]const u32, done_out: ?*LiveDone) i32 {
+    const self = begun(handle) orelse return not_begun();
+    if (refused(self)) |status| return status;
+    var status: i32 = ok;
+    const rows = given_rows(ids, options, &status) orelse return status;
+    if (!rows.is_upsert) return fail(.invalid_argument, .{ .argument = "is_upsert" }, "an update replaces rows: is_upsert is 1", .{});
+    const places = rows_from(parts, vertices, rows.count, &status) orelse return status;
+    defer common.allocator.free(places);
+    var diagnostic: Diagnostic = .{};
+    tell(done_out, self.live.update(rows, .{ .layout = layout, .rows = places }, &diagnostic) catch |err| return fail_live(err, &diagnostic));
     return ok;
 }
 

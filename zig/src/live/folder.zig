@@ -56,7 +56,7 @@ pub const Outcome = enum(u8) {
     duplicate = 1,
     /// The delta has no room: nothing was done.
     full = 2,
-    /// Rows have other numbers by now: nothing was done.
+    /// Rows have other numbers by now, or are there no more: nothing was done.
     stale = 3,
     /// A call with this name was done before; this is what became of it.
     repeated = 4,
@@ -259,9 +259,10 @@ pub fn Live(comptime Store: type) type {
         }
 
         fn take_root(self: *Self, root: *const root_file.Root, diagnostic: *Diagnostic) Error!void {
+            if (self.begun and self.is_live and !std.mem.eql(u8, root.uuid, &self.uuid)) return replaced(diagnostic);
             if (self.begun and !self.same_parts(root.parts)) {
                 // Of the same folder, or was it replaced?
-                self.moved = self.is_live and std.mem.eql(u8, root.uuid, &self.uuid) or self.holds_part_of(root.parts);
+                self.moved = self.is_live or self.holds_part_of(root.parts);
                 return replaced(diagnostic);
             }
             const dtype = if (root.dtype) |name| scan.Dtype.of(name) else try self.dtype_of_part(root, diagnostic);
@@ -327,11 +328,12 @@ pub fn Live(comptime Store: type) type {
             return .{ .dim = self.dim, .metric = std.meta.stringToEnum(scan.Metric, self.metric) orelse .l2, .dtype = self.dtype };
         }
 
-        /// The parts that are open already, which keep their ids.
+        /// The parts that are open already, which keep their ids. A part of no name is what the first of a live folder was.
         fn same_parts(self: *const Self, named: []const root_file.Part) bool {
             if (named.len != self.parts.items.len) return false;
             for (self.parts.items, named) |part, other| {
                 if (part.n != other.n or !std.mem.eql(u8, part.uuid, other.uuid)) return false;
+                if (part.path.len > 0 and !std.mem.eql(u8, part.path, other.path)) return false;
             }
             return true;
         }
@@ -510,7 +512,12 @@ pub fn Live(comptime Store: type) type {
 
         /// Rows that are there when this returns, on the device where durability asks for it: all or none.
         pub fn insert(self: *Self, rows: rows_payload.Rows, diagnostic: *Diagnostic) Error!Done {
-            return writing.insert(self, rows, diagnostic);
+            return writing.insert(self, rows, null, diagnostic);
+        }
+
+        /// The same in the place of rows that are still where the caller found them; else nothing is done: Done.outcome.
+        pub fn update(self: *Self, rows: rows_payload.Rows, expected: writing.Expected, diagnostic: *Diagnostic) Error!Done {
+            return writing.insert(self, rows, expected, diagnostic);
         }
 
         /// A part, whose files are complete, takes the place of those parts and rows of a view that it was made of (fold.zig).

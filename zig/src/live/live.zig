@@ -12,6 +12,9 @@ pub const Done = folder.Done;
 pub const Info = folder.Info;
 pub const Outcome = folder.Outcome;
 pub const Row = folder.Row;
+/// In the place of a part's number: rows of the delta.
+pub const delta_part = @import("delta.zig").part_number;
+pub const Expected = @import("write.zig").Expected;
 pub const Fold = @import("fold.zig").Fold;
 pub const View = @import("view.zig").View;
 pub const Rows = @import("rows.zig").Rows;

@@ -138,7 +138,11 @@ fn acknowledge(live: anytype, done: Done, wrote: bool, diagnostic: *Diagnostic) 
     return told;
 }
 
-pub fn insert(live: anytype, given: rows_payload.Rows, diagnostic: *Diagnostic) Error!Done {
+/// Where rows were when a caller read them.
+pub const Expected = struct { layout: u64, rows: []const Row };
+
+/// With `expected` the rows take the place of those, and nothing is done where one of them is there no more: Done.outcome.
+pub fn insert(live: anytype, given: rows_payload.Rows, expected: ?Expected, diagnostic: *Diagnostic) Error!Done {
     live.mutex.lock();
     defer live.mutex.unlock();
     try live.check_writable(diagnostic);
@@ -153,6 +157,10 @@ pub fn insert(live: anytype, given: rows_payload.Rows, diagnostic: *Diagnostic) 
         return acknowledge(live, .{ .outcome = .repeated, .rows = before.rows, .sequence = before.sequence, .row = before.row }, false, diagnostic);
     };
     if (count == 0) return acknowledge(live, .{ .sequence = live.sequence }, false, diagnostic);
+    if (expected) |places| {
+        std.debug.assert(given.is_upsert and places.rows.len == count);
+        if (places.layout != live.layout) return .{ .outcome = .stale, .sequence = live.sequence };
+    }
     var rows = given;
     if (live.kind) |kind| {
         if (kind != given.kind) {
@@ -177,7 +185,13 @@ pub fn insert(live: anytype, given: rows_payload.Rows, diagnostic: *Diagnostic) 
     defer gone.deinit(allocator);
     errdefer put_back(live, gone.items);
     for (0..count) |i| {
-        const row = try live.find_row(rows.ids, i, diagnostic) orelse {
+        const found = try live.find_row(rows.ids, i, diagnostic);
+        if (expected) |places| if (found == null or !std.meta.eql(found.?, places.rows[i])) {
+            put_back(live, gone.items);
+            gone.clearRetainingCapacity();
+            return .{ .outcome = .stale, .row = i, .sequence = live.sequence };
+        };
+        const row = found orelse {
             if (rows.kind != .row or assigned != null) continue;
             const number = rows.ids.numbers[i];
             if (number >= 0 and number < live.next_row) continue;

@@ -129,6 +129,23 @@ const Opened = struct {
         return found;
     }
 
+    fn find_places(self: *Opened, view: *const live_room.View, places: *[id_count]?live_room.Row) !void {
+        for (view.parts, self.live.parts.items, 0..) |part, of, number| {
+            for (self.parts.get(of.path).?, 0..) |row, vertex| {
+                if (part.dead) |dead| if (dead.contains(vertex)) continue;
+                places[@intCast(row.id)] = .{ .part = @intCast(number), .vertex = @intCast(vertex) };
+            }
+        }
+        var first: u32 = 0;
+        for (view.records) |record| {
+            for (record.rows.ids.numbers, 0..) |id, i| {
+                const row = first + @as(u32, @intCast(i));
+                if (!view.dead.contains(row)) places[@intCast(id)] = .{ .part = live_room.delta_part, .vertex = row };
+            }
+            first += record.rows.count;
+        }
+    }
+
     fn put(found: *State, id: i64, value: u16) !void {
         const slot = &found[@intCast(id)];
         if (slot.* != 0) return error.TwoRows;
@@ -167,7 +184,7 @@ const Run = struct {
         var reader: ?Opened = null;
         defer if (reader) |*one| one.close();
         for (0..self.prng.below(30)) |_| {
-            switch (self.prng.below(20)) {
+            switch (self.prng.below(22)) {
                 0 => live.checkpoint(&writer.diagnostic) catch |err| try self.may_fail(err),
                 1 => if (live.sync(&writer.diagnostic)) {
                     self.model.durable = self.model.sequence;
@@ -194,6 +211,7 @@ const Run = struct {
                 5, 6, 7 => try self.fold(&writer),
                 8...11 => try self.delete(&writer),
                 12...14 => try self.insert(&writer, false),
+                15, 16 => try self.update(&writer),
                 else => try self.insert(&writer, true),
             }
             if (self.store.crashed) return;
@@ -256,6 +274,62 @@ const Run = struct {
         }
         try std.testing.expect(may_do);
         try std.testing.expectEqual(if (is_upsert) there else 0, done.replaced);
+        try self.acknowledged(live, done);
+    }
+
+    /// Rows are read and written anew, by who may come late: then nothing is done.
+    fn update(self: *Run, writer: *Opened) !void {
+        const live = &writer.live;
+        const view = try live.take_view();
+        defer view.release();
+        const before = self.model.now();
+        const layout = view.layout;
+        var places: [id_count]?live_room.Row = @splat(null);
+        try writer.find_places(view, &places);
+        var buffer: [call_max]i64 = undefined;
+        var ids: [call_max]i64 = undefined;
+        var rows: [call_max]live_room.Row = undefined;
+        var count: usize = 0;
+        for (self.some_ids(&buffer)) |id| if (places[@intCast(id)]) |row| {
+            ids[count] = id;
+            rows[count] = row;
+            count += 1;
+        };
+        if (count == 0) return;
+        if (self.prng.below(3) == 0) {
+            if (self.prng.boolean()) try self.delete(writer) else try self.insert(writer, true);
+            if (self.store.crashed) return;
+        }
+        var after = self.model.now();
+        var is_late = false;
+        var vectors: [call_max]f32 = undefined;
+        for (ids[0..count], vectors[0..count]) |id, *x| {
+            const slot = &after[@intCast(id)];
+            is_late = is_late or slot.* != before[@intCast(id)]; // no value is written twice
+            slot.* = self.next_value;
+            x.* = @floatFromInt(self.next_value);
+            self.next_value += 1;
+        }
+        if (!is_late) try self.model.add(self.model.sequence + 1, after);
+        const sequence = live.sequence;
+        const done = live.update(.{
+            .count = @intCast(count),
+            .kind = .numbers,
+            .is_upsert = true,
+            .ids = .{ .numbers = ids[0..count] },
+            .vectors = std.mem.sliceAsBytes(vectors[0..count]),
+        }, .{ .layout = layout, .rows = rows[0..count] }, &writer.diagnostic) catch |err| {
+            if (!live.poisoned and !self.store.crashed) try std.testing.expectEqual(sequence, live.sequence);
+            return self.may_fail(err);
+        };
+        if (is_late or done.outcome == .full) {
+            try std.testing.expectEqual(sequence, live.sequence);
+            if (is_late) return std.testing.expectEqual(.stale, done.outcome);
+            _ = self.model.states.items[@intCast(self.model.sequence + 1)].pop();
+            return;
+        }
+        try std.testing.expectEqual(.done, done.outcome);
+        try std.testing.expectEqual(count, done.replaced);
         try self.acknowledged(live, done);
     }
 
