@@ -336,7 +336,7 @@ def upserts_from(index: velo.Index, dataset: Dataset, callers: int, seconds: flo
         thread.join()
     if failures:
         raise failures[0]
-    every = np.array(functools.reduce(operator.iadd, taken, []))
+    every: Any = np.array(functools.reduce(operator.iadd, taken, []))
     return {
         "calls": len(every),
         "rate": len(every) / (time.perf_counter() - began),
