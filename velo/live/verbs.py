@@ -182,7 +182,7 @@ class LiveVerbs:
         """Attributes follow what was written, and a full delta is folded; how full it is."""
         pressure = _pressure(live)
         if pressure >= _FLUSH_AT:
-            folds.begin()
+            folds.suggest()
         self._show()
         return pressure
 
