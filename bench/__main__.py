@@ -1,4 +1,4 @@
-"""``python -m bench``: report, ladder, cache, layout, sweep, filters, hard, serve, store, score, data."""
+"""``python -m bench``: report, ladder, cache, layout, sweep, filters, hard, live, serve, store, score…"""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bench.commands import (
     hard_filters,
     hard_tables,
     ladder,
+    live,
     report,
     store,
     sweep,
@@ -117,6 +118,18 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--filters", action="store_true", help="recall under filters instead")
     sub.add_argument("--tables", action="store_true", help="measure nothing: the report from what is kept")
     sub.add_argument("--threads", type=int, default=2)
+
+    sub = commands.add_parser("live", help="rows that come and go while the index answers")
+    common(sub)
+    sub.add_argument("--memory", default="20%", help="share of n·d·4 bytes")
+    sub.add_argument("--burst", type=int, default=20_000, help="rows of the insert that meets no merge")
+    sub.add_argument("--deletes", type=int, default=100_000, help="rows that go by id, half of all at most")
+    sub.add_argument("--callers", type=int, default=64, help="of single upserts")
+    sub.add_argument("--seconds", type=float, default=5.0, help="of upserts, and of idle queries")
+    sub.add_argument("--turnovers", type=int, default=10, help="of a tenth of the rows each")
+    sub.add_argument("--single", type=int, default=300, help="queries of the one-at-a-time pass")
+    sub.add_argument("--peers", default="hnswlib", help="hnswlib, or none")
+    sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
 
     sub = commands.add_parser(
         "serve", help="the road to the shards, the gateway, and who waits when one dies"
@@ -249,6 +262,16 @@ def run_steps(arguments: argparse.Namespace) -> None:
     show(arguments.out, name)
 
 
+def run_live(arguments: argparse.Namespace) -> None:
+    keys = ("memory", "burst", "deletes", "callers", "seconds", "turnovers")
+    options = {key: getattr(arguments, key) for key in keys}
+    options["peers"] = [] if arguments.peers == "none" else arguments.peers.split(",")
+    name = arguments.name or "live"
+    table = live.run(context_of(arguments, options), arguments.out, name, arguments.only)
+    show(arguments.out, name)
+    print(lines.tally(table))
+
+
 def run_serve(arguments: argparse.Namespace) -> None:
     from bench.commands import serve  # it needs the serving packages, which no other command does
 
@@ -316,6 +339,8 @@ def main() -> None:
                 sweep.finish(dataset, arguments.run, arguments.out, arguments.name)
             case "hard":
                 run_hard(arguments)
+            case "live":
+                run_live(arguments)
             case "serve":
                 run_serve(arguments)
             case "store":

@@ -38,9 +38,15 @@ ROOMS = (
     _room(
         "velo",
         "search",
-        "velo.errors velo.types velo.options velo.results velo._native velo.formats velo.filters velo.folder",
+        "velo.errors velo.types velo.hints velo.options velo.results velo._native velo.formats velo.filters "
+        "velo.folder",
     ),
-    _room("velo", "live", "velo.errors velo.types velo.results velo._native velo.filters velo.folder"),
+    _room(
+        "velo",
+        "live",
+        "velo.errors velo.types velo.options velo.results velo._native velo.formats velo.filters velo.folder "
+        "velo.search",
+    ),
     _room(
         "velo",
         "index",
@@ -56,7 +62,7 @@ ROOMS = (
         "velo",
         "building",
         "velo.errors velo.types velo.hints velo.options velo._native velo.formats velo.folder velo.search "
-        "velo.index",
+        "velo.live velo.index",
     ),
     _room(
         "velo",

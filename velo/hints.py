@@ -16,7 +16,7 @@ FUNCTIONS: Final = {
         "velo.open(path) opens an index",
     ),
     **dict.fromkeys(
-        ("create", "create_index", "create_table", "index_factory", "IndexFlatL2", "IndexHNSWFlat", "Client"),
+        ("create_index", "create_table", "index_factory", "IndexFlatL2", "IndexHNSWFlat", "Client"),
         "velo.build(path, vectors) makes an index, velo.open(path) opens it",
     ),
     **dict.fromkeys(
@@ -26,11 +26,11 @@ FUNCTIONS: Final = {
     **dict.fromkeys(("Collection", "create_collection"), "velo.build_collection(path, vectors, shards=10)"),
 }
 
-_READ_ONLY: Final = "an index is built from all of its vectors: velo.build(path, vectors)"
+_INSERT: Final = "index.insert(vectors), where index = velo.open(path, writable=True)"
 #: Names of methods of an index.
 METHODS: Final = {
-    **dict.fromkeys(("add_items", "add_with_ids", "insert", "train", "fit"), _READ_ONLY),
-    **dict.fromkeys(("add", "upsert"), _READ_ONLY),
+    **dict.fromkeys(("add_items", "add_with_ids", "add", "append"), _INSERT),
+    **dict.fromkeys(("train", "fit"), "nothing is trained: velo.build(path, vectors) makes an index"),
     **dict.fromkeys(("knn_query", "query", "knn", "query_points", "nearest"), "index.search(queries, k)"),
     **dict.fromkeys(("search_by_ids", "retrieve", "fetch"), "index.get(ids) and index.get_vectors(ids)"),
     **dict.fromkeys(("scroll", "iterate", "to_list"), "index.rows(filter, limit=…, after=…)"),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,44 +17,38 @@ import pyarrow as pa
 from velo import _native
 from velo.errors import (
     CorruptIndexError,
+    IndexExistsError,
     InvalidArgumentError,
     NotAnIndexError,
-    UnknownColumnError,
-    UnknownIdError,
     UnsupportedError,
     VeloError,
 )
-from velo.filters.arguments import filters_of
 from velo.folder.exchange import change_metadata
 from velo.folder.ids import Ids
-from velo.folder.live import data_folder, is_live
-from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE, manifest_bytes, read_manifest
-from velo.folder.metadata import open_metadata
+from velo.folder.live import PART_FIRST, data_folders, is_live
+from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE, read_manifest
+from velo.folder.metadata import encoded_columns, open_metadata
+from velo.folder.replace import os_failure
 from velo.hints import METHODS, hinted
-from velo.live.data import LiveData, View
+from velo.live.columns import schema_text
+from velo.live.data import MOVED, LiveData
+from velo.live.folds import Folds
+from velo.live.moment import Moment
 from velo.live.verbs import LiveVerbs
 from velo.options import (
+    DTYPE_CODES,
     IO_CODES,
     METRIC_CODES,
     PLAN_CODES,
     OpenTuning,
-    SearchTuning,
     code_of,
     folder_path,
-    in_range,
-    k_of_one_search,
     memory_bytes,
+    whole_number,
 )
-from velo.results import Explanation, SearchResult
-from velo.search.compiler import compiler_for
-from velo.search.completions import Completions
-from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
-from velo.search.filter_costs import filter_plan_of
 from velo.search.gate import Gate
-from velo.search.lookups import Lookups
-from velo.search.prepared import PreparedOptions
-from velo.search.request import Request, expectation_of
-from velo.search.script import drive, drive_async
+from velo.search.searches import Searches
+from velo.search.segment import OpenOptions, Segment, shape_in_manifest
 from velo.types import (
     DurabilityName,
     Float32Array,
@@ -68,7 +60,7 @@ from velo.types import (
     UnknownColumns,
 )
 
-__all__ = ["Index", "open_index", "verify_folder"]
+__all__ = ["Index", "create_index", "open_index", "verify_folder"]
 
 _METRICS: Final[dict[int, MetricName]] = {code: name for name, code in METRIC_CODES.items()}  # type: ignore[misc]
 _PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
@@ -80,9 +72,10 @@ _DTYPE_NAMES: Final = {0: "float32", 1: "float16", 2: "uint8", 3: "int8"}
 #: The parts of its memory that an index's budget bounds.
 BUDGETED: Final = ("codes", "links", "cache", "pages")
 
-
-#: How often an index is opened again whose metadata another process exchanges meanwhile.
-_OPEN_ATTEMPTS = 4
+#: How often parts are opened that a writer takes away meanwhile.
+_OPEN_ATTEMPTS: Final = 8
+#: What new rows may take before a part is made of them: a tenth of `memory`, within these bounds.
+_DELTA_BYTES: Final = (1 << 20, 64 << 20)
 
 
 @hinted
@@ -103,36 +96,33 @@ def open_index(
     if (folder / COLLECTION_FILE).is_file():
         raise NotAnIndexError(f"{folder} is a collection of shards, not one index", argument="path")
     _check_there(folder)
-    struct = _native.new("velo_open_options")
-    struct.io = code_of(IO_CODES, io, "io")
-    unknown_is_missing = bool(code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns"))
-    struct.plan = code_of(PLAN_CODES, plan, "plan")
-    struct.threads = 0 if threads is None else in_range(threads, "threads")
-    (tuning or OpenTuning()).fill(struct)
-    live = _live_of(folder, durability if writable else None)
+    how = OpenOptions(
+        memory=memory,
+        threads=threads,
+        io=io,
+        plan=plan,
+        tuning=tuning,
+        unknown_is_missing=bool(code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns")),
+    )
+    how.native()  # refused before anything is opened
+    reopen = partial(
+        open_index,
+        str(folder),
+        memory=memory,
+        threads=threads,
+        io=io,
+        plan=plan,
+        tuning=tuning,
+        unknown_columns=unknown_columns,
+    )
+    live = _live_of(folder, durability if writable else None, memory)
+    if live is None:
+        return Index(folder, how, reopen, [Segment(folder, how)], None)
+    live, segments = _begun(live, how, {}, durability if writable else None, memory)
     try:
-        data = folder if live is None else live.part
-        struct.memory_bytes = memory_bytes(memory, *_shape_in_manifest(data))
-        out = _native.ffi.new("velo_index **")
-        _open_native(data, struct, out)
-        reopen = partial(
-            open_index,
-            str(folder),
-            memory=memory,
-            threads=threads,
-            io=io,
-            plan=plan,
-            tuning=tuning,
-            unknown_columns=unknown_columns,
-        )
-        try:
-            return Index(folder, out[0], reopen, live, unknown_is_missing=unknown_is_missing)
-        except BaseException:
-            _native.lib.velo_index_close(out[0])
-            raise
+        return Index(folder, how, reopen, segments, live)
     except BaseException:
-        if live is not None:
-            live.close()
+        _close_all(segments, live)
         raise
 
 
@@ -148,37 +138,149 @@ def _check_there(folder: Path) -> None:
         raise NotAnIndexError(f"{folder} {what}; {hint}", argument="path")
 
 
-def _live_of(folder: Path, durability: DurabilityName | None) -> LiveData | None:
+@hinted
+def create_index(
+    path: PathLike,
+    *,
+    dim: int,
+    metric: MetricName = "l2",
+    dtype: str = "float32",
+    metadata: Any = None,
+    memory: Memory | None = None,
+    threads: int | None = None,
+    durability: DurabilityName = "sync",
+) -> Index:
+    """Make an index without rows, open to write.
+
+    The first rows decide what ids are: numbers that the index gives, where they bring none, whole numbers, or
+    strings. Its vectors are stored.
+
+    Parameters
+    ----------
+    path : path
+        The folder to make; its parent must exist.
+    dim : int
+    metric : {"l2", "ip", "cosine"}
+    dtype : {"float32", "float16", "uint8", "int8"}
+        Of the vectors.
+    metadata : pyarrow.Schema, optional
+        The columns that every row brings.
+    memory, threads, durability :
+        As for :func:`velo.open`.
+
+    Returns
+    -------
+    Index
+
+    Raises
+    ------
+    IndexExistsError
+        The folder is there and not empty.
+    InvalidArgumentError
+        Among others a column of a type that cannot be stored.
+    NoSpaceError, PermissionDeniedError
+    """
+    folder = folder_path(path)
+    codes = (code_of(METRIC_CODES, metric, "metric"), code_of(DTYPE_CODES, dtype, "dtype"))
+    whole_number(dim, "dim", 1, 8192)
+    OpenOptions(memory=memory, threads=threads).native()
+    schema = None
+    if metadata is not None:
+        if not isinstance(metadata, pa.Schema) or not metadata.names:
+            raise InvalidArgumentError(
+                "metadata is the pyarrow.Schema of the columns, one at least", argument="metadata"
+            )
+        if len(set(metadata.names)) < len(metadata.names):
+            raise InvalidArgumentError("metadata has two columns of one name", argument="metadata")
+        encoded_columns(metadata.empty_table(), np.zeros(0, np.int64))
+        schema = _native.ffi.new("char[]", schema_text(metadata).encode())
+    try:
+        folder.mkdir(exist_ok=True)
+        if any(folder.iterdir()):
+            raise IndexExistsError(f"{folder} is not empty", argument="path")
+    except OSError as error:
+        raise error if isinstance(error, VeloError) else os_failure(error, str(folder)) from error
+    try:
+        status = _native.lib.velo_live_create(
+            bytes(folder), dim, *codes, _native.ffi.NULL if schema is None else schema
+        )
+        _native.check(status, "path")
+    except BaseException:
+        for name in ("live.json.tmp", "log-0000000000000001.velolog"):
+            with contextlib.suppress(OSError):
+                (folder / name).unlink()
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
+    return open_index(folder, memory=memory, threads=threads, writable=True, durability=durability)
+
+
+def _live_of(folder: Path, durability: DurabilityName | None, memory: Memory | None) -> LiveData | None:
     """The changes of an index, where there are any or may be."""
     if durability is None and not is_live(folder) and (folder / MANIFEST_FILE).is_file():
         return None
+    delta_bytes = 0
+    if memory is not None and durability is not None:
+        whole = memory_bytes(
+            memory, *shape_in_manifest(data_folders(folder)[0] if data_folders(folder) else folder)
+        )
+        delta_bytes = min(max(whole // 10, _DELTA_BYTES[0]), _DELTA_BYTES[1])
     try:
-        return LiveData(folder, durability)
+        return LiveData(folder, durability, delta_bytes)
     except NotAnIndexError:
         if durability is not None:
             raise
         return None  # the library says what is wrong with what is there
 
 
-def _open_native(folder: Path, struct: Any, out: Any) -> None:
+def _begun(
+    live: LiveData,
+    how: OpenOptions,
+    known: Mapping[tuple[str, str], Segment],
+    durability: DurabilityName | None,
+    memory: Memory | None,
+) -> tuple[LiveData, list[Segment]]:
+    """Live data whose parts are open; those of `known`, by name and uuid, are not opened again.
+
+    A writer may take parts away between the look at the root and at them: then it is looked at again.
+    """
     for attempt in range(_OPEN_ATTEMPTS):
-        before = manifest_bytes(folder)
+        segments: list[Segment] = []
+        opened: list[Segment] = []
         try:
-            _native.check(_native.lib.velo_index_open(bytes(folder), struct, out), "path")
-            return
-        except CorruptIndexError:
-            # Another process may just have set other metadata and removed the files that this manifest named.
-            if attempt + 1 == _OPEN_ATTEMPTS or manifest_bytes(folder) == before:
+            parts = live.parts()
+            rows = int(live.info().rows)
+            for name, uuid in parts:
+                # What was open as it was built is the first part now, unless another build took its place.
+                folder = live.folder / name
+                segment = known.get((name, uuid)) or (known.get(("", uuid)) if name == PART_FIRST else None)
+                if segment is None or not segment.is_at(folder):
+                    segment = Segment(folder, how, rows if len(parts) > 1 else None, name)
+                    opened.append(segment)
+                segments.append(segment)
+            live.begin(segments, how.unknown_is_missing)
+        except (NotAnIndexError, CorruptIndexError):
+            was = live.parts()
+            _close_all(opened, live)
+            if attempt + 1 == _OPEN_ATTEMPTS or durability is not None:
                 raise
+            live = LiveData(live.folder)
+            if live.parts() == was and attempt:
+                _close_all([], live)
+                raise
+        except BaseException:
+            _close_all(opened, live)
+            raise
+        else:
+            return live, segments
+    raise AssertionError("the last attempt returns or raises")
 
 
-def _shape_in_manifest(folder: Path) -> tuple[int, int]:
-    """(n, d) for a budget given as a share; made up where the library will say what is wrong anyway."""
-    try:
-        manifest = read_manifest(folder)
-    except VeloError:
-        return 1 << 20, 1 << 10  # large enough that no share of it is nothing
-    return min(max(1, manifest.row_count), 2**31), min(max(1, manifest.dim), 2**16)
+def _close_all(segments: list[Segment], live: LiveData) -> None:
+    with contextlib.ExitStack() as stack:
+        stack.callback(live.close)
+        for segment in segments:
+            stack.callback(segment.close)
 
 
 def verify_folder(path: PathLike) -> int:
@@ -208,26 +310,41 @@ def verify_folder(path: PathLike) -> int:
     folder = folder_path(path)
     _native.check(_native.lib.velo_verify(bytes(folder), pages), "path")
     # What the library has no eyes for: that ids and metadata are what searches rely on.
-    data = data_folder(folder)
-    manifest = read_manifest(data)
-    Ids(data, manifest.row_count, manifest.first_row).rows()
-    store = open_metadata(data, manifest.row_count)
-    if store is not None:
-        _ = store.native_columns, store.statistics
+    for data in data_folders(folder):
+        manifest = read_manifest(data)
+        Ids(data, manifest.row_count, manifest.first_row).rows()
+        store = open_metadata(data, manifest.row_count)
+        if store is not None:
+            _ = store.native_columns, store.statistics
     return int(pages[0])
 
 
-def _close_native(gate: Gate, handle: Any, owned: list[Any]) -> None:
+class _Owned:
+    """What an index closes, in a box that does not refer to the index."""
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self.segments = tuple(segments)
+        self.live: LiveData | None = None
+        self.folds: Folds | None = None
+
+    def close(self) -> None:
+        if self.folds is not None:
+            self.folds.join()
+        live = self.live
+        with contextlib.ExitStack() as stack:  # all are closed, whichever fails
+            if live is not None:
+                stack.callback(live.close)
+            for segment in self.segments if live is None else live.segments:
+                stack.callback(segment.close)
+
+
+def _close_native(gate: Gate, owned: _Owned) -> None:
     """Free an index that was dropped without close(); in a forked child there is nothing to free."""
-    if gate.forked or not gate.close():
-        return
-    _native.lib.velo_index_close(handle)
-    with contextlib.ExitStack() as stack:  # all are closed, whichever fails
-        for thing in owned:
-            stack.callback(thing.close)
+    if not gate.forked and gate.close():
+        owned.close()
 
 
-class Index(FurtherSearches, Lookups, LiveVerbs):
+class Index(Searches, LiveVerbs):
     """An open index. :func:`velo.open` and :func:`velo.build` make it; ``with`` or :meth:`close` ends it.
 
     Several threads can call all methods at once. An index belongs to the process that opened it: a forked
@@ -246,8 +363,6 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
     metric : {"l2", "ip", "cosine"}
         How vectors are compared.
     """
-
-    _gate: Gate
 
     if not TYPE_CHECKING:  # a type checker would believe that there is every attribute
 
@@ -272,387 +387,105 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
     def __init__(
         self,
         folder: Path,
-        handle: Any,
+        how: OpenOptions,
         reopen: partial[Index],
-        live: LiveData | None = None,
-        *,
-        unknown_is_missing: bool = False,
+        segments: list[Segment],
+        live: LiveData | None,
     ) -> None:
         self.path = folder
-        self._handle = handle
+        self._how = how
         self._reopen = reopen
         self._gate = Gate(str(folder))
-        info = self._native_info()
-        self.n = int(info.n)
-        self.dim = int(info.dim)
-        self._single_shapes = ((self.dim,), (1, self.dim))
-        self.metric: MetricName = _METRICS[info.metric]
-        data = folder if live is None else live.part
-        self._ids = Ids(data, self.n, read_manifest(data).first_row)
-        self._metadata = open_metadata(data, self.n)
-        self._unknown_is_missing = unknown_is_missing
-        self._filters = compiler_for(self.n, self._metadata, self._ids, unknown_is_missing)
-        self._completions = Completions(handle, self._gate)
-        self._prepared = PreparedOptions(handle, self._gate)
-        self._live: LiveData | None = None
         self._refreshing = threading.Lock()
-        self._owned = owned = [self._completions, self._filters]
-        if live is not None:
-            live.begin(self._ids)
+        self._updating = threading.Lock()
+        self._live: LiveData | None = None
+        self._folds: Folds | None = None
+        self._newest: Moment | None = None
+        self._owned = _Owned(segments)
+        if live is None:
+            self._take(segments[0])
+            metric = segments[0].metric
+        else:
             self._own(live)
-        self._finalizer = weakref.finalize(self, _close_native, self._gate, handle, owned)
+            metric = int(live.info().metric)
+        self.metric: MetricName = _METRICS[metric]
+        self._finalizer = weakref.finalize(self, _close_native, self._gate, self._owned)
+
+    def _take(self, segment: Segment) -> None:
+        """Searches are those of an index that is as it was built."""
+        self.n, self.dim = segment.n, segment.dim
+        self._single_shapes = ((self.dim,), (1, self.dim))
+        self._handle, self._completions = segment.handle, segment.completions
+        self._prepared = segment.prepared
+        self._ids, self._metadata, self._filters = segment.ids, segment.metadata, segment.filters
 
     def _own(self, live: LiveData) -> None:
-        """Changes that are closed with the index."""
-        self._owned.append(live)
-        self._live = live
+        """Searches go by what the moment is."""
+        self._owned.live = live
+        if live.durability is not None:
+            how = self._how
 
-    def _view(self) -> View | None:
-        """The rows that live now; None where all do."""
+            def open_part(name: str, of_rows: int) -> Segment:
+                return Segment(live.folder / name, how, of_rows, name)
+
+            self._folds = self._owned.folds = Folds(live, open_part, how.threads, how.memory)
+        self._live = live
+        self._show()
+
+    def _show(self) -> None:
+        """Attributes follow what was written."""
+        moment = self._reader_moment()
+        self.n, self.dim = moment.n, moment.dim
+        self._ids, self._metadata, self._filters = moment._ids, moment._metadata, moment._filters
+        segments = moment.seen.segments
+        if segments:
+            self._handle = segments[0].handle
+
+    def _reader_moment(self) -> Moment:
+        """What a call that begins now sees, also of an index that is as it was built."""
+        live = self._live
+        if live is None:
+            raise AssertionError("only live data has moments")
+        view = live.view()
+        newest = self._newest
+        if newest is None or newest.seen is not view:
+            newest = self._newest = Moment(view, self._gate, weakref.WeakMethod(self.info))
+        return newest
+
+    def _moment(self) -> Moment | None:
+        """What to search, where rows came or went."""
         if self._live is None:
             return None
         with self._gate:
-            view = self._live.view()
-        return None if view.rows is None else view
+            return self._reader_moment()
 
-    # ---- search ----
+    def _view(self) -> None:
+        """All rows live."""
 
-    @hinted
-    def search(
-        self,
-        queries: Any,
-        k: int = 10,
-        *,
-        filter: Any = None,  # noqa: A002
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
-        return_metadata: Sequence[str] | bool | None = None,
-        group_by: str | None = None,
-        group_size: int = 1,
-        timeout_s: float | None = None,
-        tuning: SearchTuning | None = None,
-    ) -> SearchResult:
-        """Find the k nearest vectors of each query.
+    def _vertices_of(self, ids: Any) -> Any:
+        return self._ids.vertices([ids] if isinstance(ids, str | int | np.integer) else ids)
 
-        Parameters
-        ----------
-        queries : array-like of shape (nq, dim) or (dim,)
-            float32, float16, float64, uint8 or int8. A single query of shape (dim,) gives results of
-            shape (k,).
-        k : int
-            Up to 2**24; what is asked beyond 4,096 comes in pages, each of which looks at the codes of all
-            rows. Fewer are found where fewer match: ids are padded with -1 (None), distances with infinity.
-        filter : expression, dict, SQL text, mask or ids, or a list of nq of them, optional
-            Restricts what may be found; see :mod:`velo.filters`. One for all queries, or one (or None) each.
-            (A flat list of str is ids: SQL texts in a list are wrapped in ``velo.filters.from_sql``.)
-        recall : float, optional
-            The share of true neighbors to aim for, above 0 and at most 1. More costs more. The build measured
-            how long a list each recall takes. Where the index cannot reach the recall, its longest list is
-            taken; ``expected`` of the result says what that finds. A recall of 1 is an exact search: every
-            stored vector that passes the filter is read, whatever that costs. The index must store them.
-        list_size : int, optional
-            Candidates kept while searching, instead of a choice by `recall`.
-        exact : bool, optional
-            Take the distances of the answers, and so their order, from the stored vectors. The index must
-            store them (:func:`velo.build`). Mostly that takes one more round of reads, which ``stats``
-            counts. Distances are computed in float64 and rounded to float32 once, so a vector of the index is
-            at 0 from itself in ``l2`` and ``cosine``.
-
-            Without it **a distance is an estimate** from a code. With 10 bits a dimension its relative error
-            is about 3e-4, and 1.5e-3 for one in a hundred. It is more where distances are small beside the
-            vectors' lengths. So some percent of near neighbors change places.
-        return_metadata : list of str or True, optional
-            Columns to return with the hits.
-        group_by : str, optional
-            A column of bools, whole numbers, strings, dates or times: the answer is then the k groups of rows
-            with equal values whose nearest rows are nearest, each with its nearest `group_size` rows. Rows
-            without a value belong to no group. Several searches are made where few would not show k groups.
-        group_size : int
-            Rows of a group.
-        timeout_s : float, optional
-            After so long :class:`SearchTimeoutError` is raised.
-        tuning : SearchTuning, optional
-
-        Returns
-        -------
-        SearchResult
-            ``ids`` and ``distances`` of shape (nq, k): squared L2, negated inner product, 1 - cosine, less is
-            nearer (see `exact`); ``stats`` with one entry a query. With `group_by` a
-            :class:`GroupedResult`, of shape (nq, k, group_size).
-
-        Examples
-        --------
-        >>> ids, distances = index.search(queries, k=10)
-        >>> ids.shape
-        (5, 10)
-        >>> hits = index.search(query, filter={"price": {"$lt": 0.2}}, return_metadata=["price"])
-        >>> hits.metadata.column_names
-        ['price']
-        >>> nearest = index.search(vectors[7], k=1, exact=True)
-        >>> int(nearest.ids[0]), float(nearest.distances[0])
-        (7, 0.0)
-        """
-        columns = None if return_metadata is None else self._columns(return_metadata)
-        if group_by is not None:
-            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
-            script, single = self._group_script(queries, k, filter, group_by, group_size)
-            return self._group_result(drive(script, lambda one: self._run(prepare(one))), single, columns)
-        check_no_group_size(group_size)
-        if type(k) is int and k > k_of_one_search():
-            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
-            pages, single = self._page_script(queries, k, filter)
-            return self._page_result(drive(pages, lambda one: self._run(prepare(one))), single, columns)
-        if (
-            filter is None
-            and columns is None
-            and type(queries) is np.ndarray
-            and queries.shape in self._single_shapes
-        ):
-            prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
-            view = self._view()
-            rows = None if view is None else view.rows
-            return prepared.search_one(self._handle, self._gate, self._ids, queries, rows)
-        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
-        return self._result(self._run(request), columns)
-
-    async def search_async(
-        self,
-        queries: Any,
-        k: int = 10,
-        *,
-        filter: Any = None,  # noqa: A002
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
-        return_metadata: Sequence[str] | bool | None = None,
-        group_by: str | None = None,
-        group_size: int = 1,
-        timeout_s: float | None = None,
-        tuning: SearchTuning | None = None,
-    ) -> SearchResult:
-        """Find the k nearest vectors of each query without blocking the event loop.
-
-        Any number of calls can run at once, from any number of event loops. Where the library's queue is
-        full, further calls wait for their turn. To cancel the task ends its queries.
-
-        Parameters
-        ----------
-        queries, k, filter, recall, list_size, exact, return_metadata :
-            As for :meth:`search`.
-        group_by, group_size, timeout_s, tuning :
-            As for :meth:`search`.
-
-        Returns
-        -------
-        SearchResult
-            Or a :class:`GroupedResult` with `group_by`.
-
-        Examples
-        --------
-        >>> import asyncio
-        >>> async def nearest():
-        ...     results = await asyncio.gather(*(index.search_async(one, k=3) for one in queries))
-        ...     return [result.ids.shape for result in results]
-        >>> asyncio.run(nearest())
-        [(3,), (3,), (3,), (3,), (3,)]
-        """
-        columns = self._columns(return_metadata)
-        if group_by is not None:
-            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
-            script, single = self._group_script(queries, k, filter, group_by, group_size)
-            found = await drive_async(script, lambda one: self._run_async(prepare(one)))
-            return self._group_result(found, single, columns)
-        check_no_group_size(group_size)
-        if type(k) is int and k > k_of_one_search():
-            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
-            pages, single = self._page_script(queries, k, filter)
-            whole = await drive_async(pages, lambda one: self._run_async(prepare(one)))
-            return self._page_result(whole, single, columns)
-        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
-        return self._result(await self._run_async(request), columns)
-
-    def _arguments(self, request: Request) -> Any:
-        """What every native search takes, up to its end."""
-        return (
-            self._handle,
-            request.query_pointer,
-            request.dtype,
-            request.query_count,
-            request.filter_handles,
-            request.filter_count,
-            request.options,
-            request.out,
-        )
-
-    def _run(self, request: Request, argument: str = "queries") -> Request:
-        """Let the library answer a request."""
-        if request.query_count == 0:
-            with self._gate:
-                return request
-        _native.check(self._gate.call(_native.lib.velo_search, *self._arguments(request)), argument)
-        return request
-
-    async def _run_async(self, request: Request) -> Request:
-        """The same without blocking the event loop."""
-        if request.query_count == 0:
-            with self._gate:
-                return request
-        arguments = self._arguments(request)
-        status = await self._completions.run(
-            lambda ticket: _native.lib.velo_submit(*(*arguments, ticket)), request
-        )
-        if status != 0:
-            raise request.failure(status)
-        return request
-
-    def explain(
-        self,
-        query: Any,
-        k: int = 10,
-        *,
-        filter: Any = None,  # noqa: A002
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
-        tuning: SearchTuning | None = None,
-    ) -> Explanation:
-        """Run one query and tell how it was answered: plan, hops, reads, bytes, time.
-
-        Parameters
-        ----------
-        query : array-like of shape (dim,)
-        k, filter, recall, list_size, exact, tuning :
-            As for :meth:`search`.
-
-        Returns
-        -------
-        Explanation
-            Print it; its parts are attributes.
-
-        Examples
-        --------
-        >>> explained = index.explain(query, k=10, filter=velo.col("price") < 0.2)
-        >>> explained.matches
-        387
-        >>> print(explained)
-        plan        links_in_memory, ...
-        """
-        started = time.perf_counter()
-        counted = replace(tuning or SearchTuning(), count_used=True)
-        request = self._request(query, k, filter, recall, list_size, None, counted, exact)
-        if request.query_count != 1:
-            raise InvalidArgumentError("explain takes a single query", argument="query")
-        with self._gate:
-            plan = filter_plan_of(self._handle, request, counted.filter_plan)
-        prepared = time.perf_counter()
-        self._run(request, "query")
-        searched = time.perf_counter()
-        result = self._result(request, None)
-        ended = time.perf_counter()
-        return Explanation(
-            result=result,
-            index=self.info(),
-            matches=request.filters[0].count()
-            if request.filters and request.filters[0] is not None
-            else None,
-            times_us={
-                "filter and arguments": (prepared - started) * 1e6,
-                "search": (searched - prepared) * 1e6,
-                "ids": (ended - searched) * 1e6,
-            },
-            request={"k": k, "list_size": request.expected.list_size, "recall": recall or "none"},
-            filter_plan=plan,
-        )
-
-    def _request(
-        self,
-        queries: Any,
-        k: int,
-        filters: Any,
-        recall: float | None,
-        list_size: int | None,
-        timeout_s: float | None,
-        tuning: SearchTuning | None,
-        exact: bool | None,
-        view: View | None = None,
-    ) -> Request:
-        self._check_open()
-        prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
-        compiler = self._filters
-        compiled = filters_of(filters, compiler)
-        view = self._view() if view is None else view
-        if view is not None:
-            compiled = view.applied(compiled)
-        handles = _native.ffi.NULL
-        if compiled:
-            null = _native.ffi.NULL
-            handles = _native.ffi.new(
-                "velo_filter *[]", [null if one is None else one.handle for one in compiled]
+    def _refreshed(self) -> bool:
+        with self._refreshing:
+            live = self._live
+            if live is not None:
+                changed = live.refresh()
+                if changed != MOVED:
+                    if changed:
+                        self._show()
+                    return bool(changed)
+                known = live.segments
+            else:
+                if not is_live(self.path):
+                    return False
+                known = self._owned.segments
+            fresh, segments = _begun(
+                LiveData(self.path), self._how, {(one.name, one.uuid): one for one in known}, None, None
             )
-        request = Request(queries, self.dim, prepared.k, prepared.options, compiled, handles)
-        request.store = compiler.store  # of the same metadata as the filters, whatever is set meanwhile
-        request.expected = prepared.expected
-        if request.filter_count > 1 and request.filter_count != request.query_count:
-            raise InvalidArgumentError(
-                f"{request.filter_count} filters were given for {request.query_count} queries",
-                argument="filter",
-            )
-        return request
-
-    def _check_open(self) -> None:
-        """Refuse an index that is closed, or was opened before a fork."""
-        if self._gate.forked or self._gate.closed:
-            with self._gate:  # says which
-                pass
-
-    def _columns(self, return_metadata: Sequence[str] | bool | None) -> list[str] | None:
-        """The columns to return, checked before the search."""
-        if return_metadata is None or return_metadata is False:
-            return None
-        known = [] if self._metadata is None else list(self._metadata.column_names)
-        if return_metadata is True:
-            return known
-        if isinstance(return_metadata, str):
-            return_metadata = [return_metadata]
-        if not isinstance(return_metadata, Sequence):
-            raise InvalidArgumentError(
-                f"return_metadata is True or a list of columns, not {return_metadata!r}",
-                argument="return_metadata",
-            )
-        wanted = list(return_metadata)
-        for name in wanted:
-            if name not in known:
-                raise UnknownColumnError(
-                    f"no column {name!r}; there are: {', '.join(known) or 'none'}", argument="return_metadata"
-                )
-        return wanted
-
-    def _result(self, request: Request, columns: list[str] | None) -> SearchResult:
-        ids = self._ids.of(request.vertices)
-        metadata = None
-        if columns is not None:
-            metadata = self._metadata_of(request, columns)
-        return SearchResult(
-            ids=ids[0] if request.single else ids,
-            distances=request.distances[0] if request.single else request.distances,
-            counts=request.counts,
-            stats=request.stats(),
-            metadata=metadata,
-            expected=expectation_of(request.expected, request.stats()),
-        )
-
-    def _metadata_of(self, request: Request, columns: list[str]) -> pa.Table | list[pa.Table]:
-        """The rows of the real hits: gathered once, then cut at each query's end."""
-        ranks = np.arange(request.k)
-        vertices = request.vertices[ranks < request.counts[:, None]]
-        table = rows_of(request.store, vertices, columns)
-        if request.single:
-            return table
-        ends = np.cumsum(request.counts, dtype=np.int64)
-        return [
-            table.slice(int(end - count), int(count)) for end, count in zip(ends, request.counts, strict=True)
-        ]
+            changed_any = live is not None or fresh.info().sequence > 0
+            self._own(fresh)  # the former one is closed once nobody looks at it any more
+            self._owned.segments = tuple(segments)
+            return bool(changed_any)
 
     # ---- metadata ----
 
@@ -722,11 +555,9 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
                     "its metadata cannot be exchanged"
                 )
             change_metadata(self.path, table, self.n, self._ids, **how)
-            before = self._filters
-            self._metadata = open_metadata(self.path, self.n)
-            self._filters = compiler_for(self.n, self._metadata, self._ids, self._unknown_is_missing)
-            self._owned[:] = [self._completions, self._filters]
-            before.close()
+            segment = self._owned.segments[0]
+            segment.load_metadata()
+            self._take(segment)
 
     # ---- the rest ----
 
@@ -753,27 +584,11 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
         >>> index.get_vectors([3, 5]).shape
         (2, 32)
         """
-        single = isinstance(ids, str | int | np.integer)
-        vertices = self._ids.vertices([ids] if single else ids).astype(np.uint32)
-        view = self._view()
-        if view is not None and view.rows is not None:
-            dead = np.flatnonzero(~view.rows.check(vertices))
-            if len(dead):
-                raise UnknownIdError(
-                    "no vector has this id any more: it was deleted", argument="ids", row=int(dead[0])
-                )
-        vectors = np.empty((len(vertices), self.dim), np.float32)
+        moment = self._moment()
         with self._gate:
-            _native.check(
-                _native.lib.velo_get_vectors(
-                    self._handle,
-                    _native.pointer("uint32_t", vertices),
-                    len(vertices),
-                    _native.pointer("float", vectors, writable=True),
-                ),
-                "ids",
-            )
-        return vectors
+            if moment is not None:
+                return moment.seen.vectors(moment.vertices(ids))
+            return self._owned.segments[0].vectors(self._vertices_of(ids))
 
     def verify(self) -> int:
         """Read every file whole and check every checksum, page and link.
@@ -791,11 +606,9 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
         with self._gate:
             return verify_folder(self.path)
 
-    def _native_info(self) -> Any:
-        info = _native.new("velo_index_info")
-        with self._gate:
-            _native.check(_native.lib.velo_index_info_get(self._handle, info))
-        return info
+    def _segments(self) -> tuple[Segment, ...]:
+        live = self._live
+        return self._owned.segments if live is None else live.segments
 
     def info(self) -> dict[str, Any]:
         """What this index is and what it costs.
@@ -815,13 +628,17 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
         >>> info["n"], info["dim"], info["metric"], info["columns"]
         (2000, 32, 'l2', ['label', 'price', 'brand', 'tags'])
         """
-        info = self._native_info()
+        with self._gate:
+            segments = self._segments()
+            infos = [segment.info() for segment in segments]
+        # What parts may differ in is told of the largest.
+        info = max(infos, key=lambda one: int(one.n)) if infos else _native.new("velo_index_info")
         memory = {
-            "codes": int(info.memory_codes_bytes),
-            "links": int(info.memory_links_bytes),
-            "cache": int(info.memory_cache_bytes),
-            "pages": int(info.memory_pages_bytes),
-            "workers": int(info.memory_workers_bytes),
+            "codes": sum(int(one.memory_codes_bytes) for one in infos),
+            "links": sum(int(one.memory_links_bytes) for one in infos),
+            "cache": sum(int(one.memory_cache_bytes) for one in infos),
+            "pages": sum(int(one.memory_pages_bytes) for one in infos),
+            "workers": sum(int(one.memory_workers_bytes) for one in infos),
             "filters": self._filters.memory_bytes,
         }
         if self._live is not None:
@@ -833,7 +650,7 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
             "n": self.n,
             "dim": self.dim,
             "metric": self.metric,
-            "dtype": _DTYPE_NAMES.get(info.dtype, "unknown"),
+            "dtype": self._dtype_name(info),
             "ids": self._ids.kind,
             "columns": [] if self._metadata is None else list(self._metadata.column_names),
             "column_bytes": {} if self._metadata is None else self._metadata.bytes_by_column,
@@ -843,20 +660,20 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
             "links_built": int(info.links_built),
             "links_kept": int(info.links_kept),
             "page_size": int(info.page_size),
-            "page_count": int(info.page_count),
+            "page_count": sum(int(one.page_count) for one in infos),
             "records_per_page": float(info.records_per_page),
             "page_links": bool(info.page_links),
             "edges_per_vertex": float(info.edges_per_vertex),
             "adjacency_bits_per_edge": float(info.adjacency_bits_per_edge),
-            "plan": _PLANS.get(info.plan, "unknown"),
+            "plan": _PLANS.get(info.plan, "unknown") if infos else "scan",
             "threads": int(info.threads),
             "queries_in_flight": int(info.queries_in_flight),
-            "stores_vectors": bool(info.stores_vectors),
+            "stores_vectors": all(segment.stores_vectors for segment in segments),
             "memory_bytes": memory,
             "memory_bytes_total": sum(memory.values()),
             "memory_within_budget_bytes": sum(memory[part] for part in BUDGETED),
             "memory_beside_budget_bytes": sum(memory.values()) - sum(memory[part] for part in BUDGETED),
-            "memory_budget_bytes": int(info.memory_budget_bytes) or None,
+            "memory_budget_bytes": sum(int(one.memory_budget_bytes) for one in infos) or None,
             "disk_bytes": _disk_bytes(self.path),
             "live": self._live_info(),
             "device": device_dict(info.device),
@@ -868,16 +685,41 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
             return None
         with self._gate:
             info = live.info()
-        part = {"path": live.part.name, "n": int(info.rows), "dead": int(info.dead_rows)}
+            view = self._reader_moment().seen
+            parts = [
+                {
+                    "path": segment.name or PART_FIRST,
+                    "n": segment.n,
+                    "dead": 0 if alive.rows is None else segment.n - alive.rows.count(),
+                    "bytes": sum(_disk_bytes(segment.folder).values()) if segment.name else None,
+                }
+                for segment, alive in zip(view.segments, view.alive, strict=True)
+            ]
         return {
             "writable": bool(info.is_writable),
             "durability": live.durability,
             "sequence": int(info.sequence),
-            "dead": int(info.dead_rows),
-            "parts": [part],
+            "dead": int(info.dead_rows) + int(info.delta_dead_rows),
+            "parts": parts,
+            "delta": {
+                "n": int(info.delta_rows),
+                "dead": int(info.delta_dead_rows),
+                "bytes": int(info.delta_bytes),
+                "bytes_max": int(info.delta_bytes_max),
+            },
+            "pressure": min(1.0, int(info.delta_bytes) / max(1, int(info.delta_bytes_max))),
+            "fold_failure": None
+            if self._folds is None or self._folds.failure is None
+            else str(self._folds.failure),
             "log_bytes": int(info.log_bytes),
             "log_durable_bytes": int(info.log_synced_bytes),
         }
+
+    def _dtype_name(self, info: Any) -> str:
+        live = self._live
+        if live is None:
+            return _DTYPE_NAMES.get(info.dtype, "unknown")
+        return str(live.shape().dtype)
 
     def close(self) -> None:
         """Stop the workers and give memory and files back; twice is once. Searches under way end first.
@@ -905,7 +747,7 @@ class Index(FurtherSearches, Lookups, LiveVerbs):
         if live is None:
             return self.n
         with self._gate:
-            return self.n - int(live.info().dead_rows)
+            return self._reader_moment().seen.live_count
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self._reopen,)

@@ -430,7 +430,7 @@ int32_t velo_columns_close(velo_columns *columns);
 int32_t velo_filter_compile(velo_columns *columns, const uint8_t *program, uint64_t program_size, velo_filter **filter_out);
 /* bits: ceil(row_count / 8) bytes, bit v = vertex v passes; copied. */
 int32_t velo_filter_mask(const uint8_t *bits, uint64_t row_count, velo_filter **filter_out);
-/* What passes `filter` and is in `rows`, a mask (velo_filter_mask, velo_live_rows). Both must outlive it. */
+/* What passes `filter` and is in `rows`, a mask (velo_filter_mask, velo_live_view_rows). Both must outlive it. */
 int32_t velo_filter_restrict(velo_filter *filter, const velo_filter *rows, velo_filter **filter_out);
 /* *count_out = rows that pass, exact; matches_out, when not NULL, gets ceil(row_count / 8) bytes of bits. */
 int32_t velo_filter_count(const velo_filter *filter, uint64_t *count_out, uint8_t *matches_out);
@@ -454,7 +454,7 @@ int32_t velo_filter_info_get(velo_filter *filter, velo_filter_info *info_out);
 int32_t velo_filter_check(const velo_filter *filter, const uint32_t *vertices, uint64_t vertex_count, uint8_t *passes_out);
 int32_t velo_filter_close(velo_filter *filter);
 
-/* ---- live data: rows of an index are deleted while it answers (docs/FORMAT.md, "Live data") ---- */
+/* ---- live data: rows of an index come and go while it answers (docs/FORMAT.md, "Live data") ---- */
 
 typedef struct velo_live velo_live;
 
@@ -470,6 +470,7 @@ typedef struct velo_live_options {
     int32_t durability;            /* velo_durability */
     uint32_t reserved;
     uint64_t checkpoint_bytes;     /* a longer log is folded into tombstones; 0 = 4 MiB, or n / 16 where that is more */
+    uint64_t delta_bytes;          /* what rows that no part holds may take; 0 = 64 MiB */
 } velo_live_options;
 
 /* Ids as Arrow has them: int64, or strings (string i is bytes[offsets[i]..offsets[i + 1]]). */
@@ -486,9 +487,37 @@ typedef struct velo_ids {
 typedef struct velo_live_done {
     uint32_t struct_size;
     int32_t durable;               /* 1: on the device */
-    uint64_t rows;                 /* that were there and are gone */
+    uint64_t rows;                 /* that were there and are gone; of an insert those that are new */
     uint64_t sequence;             /* of this change; of the one before where nothing was to be done */
+    uint64_t replaced;             /* of the rows inserted: in the place of one that was there */
+    uint64_t row;                  /* the number of the first where the index gives them, or the row that an outcome is about */
+    int32_t outcome;               /* velo_outcome */
+    int32_t zero;
 } velo_live_done;
+
+typedef enum velo_outcome {
+    VELO_OUTCOME_DONE = 0,
+    VELO_OUTCOME_DUPLICATE = 1,    /* the id of `row` is there; in this and the next two nothing was done */
+    VELO_OUTCOME_FULL = 2,         /* the delta has no room */
+    VELO_OUTCOME_STALE = 3,        /* `layout` is no longer that of the folder, or a row of an update is there no more */
+    VELO_OUTCOME_REPEATED = 4,     /* a call of this request was done before; the struct tells of that */
+    VELO_OUTCOME_NO_ROW_NUMBER = 5 /* the id of `row` is no number that the index ever gave; nothing was done */
+} velo_outcome;
+
+typedef enum velo_id_kind { VELO_IDS_ROW = 0, VELO_IDS_NUMBERS = 1, VELO_IDS_STRINGS = 2 } velo_id_kind;
+
+typedef struct velo_live_insert_options {
+    uint32_t struct_size;
+    int32_t is_upsert;             /* 1: takes the place of rows with the same ids */
+    int32_t id_kind;               /* velo_id_kind; with VELO_IDS_ROW an insert brings none and an upsert numbers once given */
+    uint32_t row_count;
+    const uint8_t *vectors;        /* contiguous, in the index's dtype */
+    uint64_t vectors_size;
+    const uint8_t *metadata;       /* kept as it is; see velo_live_record */
+    uint64_t metadata_size;
+    const uint8_t *request;        /* a name, 256 bytes at most: a call with one of the last 1,024 is not done again */
+    uint64_t request_size;
+} velo_live_insert_options;
 
 typedef struct velo_live_info {
     uint32_t struct_size;
@@ -501,24 +530,94 @@ typedef struct velo_live_info {
     uint64_t dead_rows;
     uint64_t log_bytes;
     uint64_t log_synced_bytes;
+    uint64_t layout;               /* of parts and delta; a fold changes it */
+    uint64_t delta_rows;           /* that no part holds; dead ones among them */
+    uint64_t delta_dead_rows;
+    uint64_t delta_bytes;
+    uint64_t delta_bytes_max;
+    uint64_t next_row;             /* the number of the next row, where the index gives them */
+    uint32_t dim;
+    int32_t dtype;
+    int32_t metric;
+    int32_t id_kind;               /* velo_id_kind; -1 where no row has told */
 } velo_live_info;
+
+/* A moment: parts, their dead rows, and the delta up to a row. Others write on; it stays as it is, and may outlive its
+ * velo_live. */
+typedef struct velo_live_view velo_live_view;
+
+typedef struct velo_live_view_info {
+    uint32_t struct_size;
+    uint32_t part_count;
+    uint64_t layout;
+    uint64_t sequence;
+    uint32_t record_count;         /* of the delta: calls that brought rows */
+    uint32_t delta_rows;
+    uint64_t delta_dead_rows;
+} velo_live_view_info;
+
+/* Rows of one call, as they lie in memory until the view is closed. */
+typedef struct velo_live_record {
+    uint32_t struct_size;
+    int32_t id_kind;
+    uint64_t row_count;
+    const int64_t *numbers;        /* or offsets and bytes, as in velo_ids */
+    const int64_t *offsets;
+    const uint8_t *bytes;
+    uint64_t bytes_size;
+    const uint8_t *vectors;
+    uint64_t vectors_size;
+    const uint8_t *metadata;
+    uint64_t metadata_size;
+} velo_live_record;
 
 /* Three calls open it, since ids are in the caller's files: open, attach the ids of each part in the order of its vertices
  * (borrowed until close), begin, which reads tombstones and log. Of a path that is no live index there is one part, "". */
 int32_t velo_live_open(const char *path, const velo_live_options *options, velo_live **live_out);
-/* The folder of a part inside the index, NUL-terminated; 65 bytes hold any. */
-int32_t velo_live_part(velo_live *live, uint32_t part, char *path_out, uint64_t capacity);
+/* A live index without rows in `path`, an empty folder. `schema` is kept in live.json, or NULL. */
+int32_t velo_live_create(const char *path, uint32_t dim, int32_t metric, int32_t dtype, const char *schema);
+/* The folder of a part inside the index, and its uuid, NUL-terminated; 65 bytes each hold any. */
+int32_t velo_live_part(velo_live *live, uint32_t part, char *path_out, char *uuid_out, uint64_t capacity);
+/* The folder of a part that is still to be made, for velo_live_fold; at least 32 bytes. */
+int32_t velo_live_next_part(velo_live *live, char *path_out, uint64_t capacity);
 int32_t velo_live_attach(velo_live *live, uint32_t part, const velo_ids *ids);
 int32_t velo_live_begin(velo_live *live);
 /* The rows with these ids are gone when it returns, all or, where it fails, none; ids that no row has are left out. After
  * a failed sync every further write is VELO_IO, until the index is opened again. */
 int32_t velo_live_delete(velo_live *live, const velo_ids *ids, velo_live_done *done_out);
-int32_t velo_live_delete_vertices(velo_live *live, uint32_t part, const uint32_t *vertices, uint64_t vertex_count,
-                                  velo_live_done *done_out);
-/* A reader's look at what the writer, another process, did since. VELO_UNSUPPORTED: the folder holds another index now. */
+/* The same for rows of a view: part UINT32_MAX is the delta. `layout` is the view's. */
+int32_t velo_live_delete_rows(velo_live *live, uint64_t layout, const uint32_t *parts, const uint32_t *vertices,
+                              uint64_t row_count, velo_live_done *done_out);
+/* Rows are there when it returns, all or, where it fails, none. Ids of one call are distinct; NULL where there are none. */
+int32_t velo_live_insert(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, velo_live_done *done_out);
+/* An upsert in the place of rows of a view, given as to velo_live_delete_rows: where one of them is there no more nothing is
+ * done, and the outcome is VELO_OUTCOME_STALE. */
+int32_t velo_live_update(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, uint64_t layout,
+                         const uint32_t *parts, const uint32_t *vertices, velo_live_done *done_out);
+/* A reader's look at what the writer, another process, did since: 0 nothing, 1 something, 2 the parts are others now, so it
+ * has to be opened again. VELO_UNSUPPORTED: the folder holds another index now. */
 int32_t velo_live_refresh(velo_live *live, int32_t *changed_out);
-/* The rows of a part that are not dead, as they are now: a filter of its own. NULL where none is dead. */
-int32_t velo_live_rows(velo_live *live, uint32_t part, velo_filter **filter_out);
+int32_t velo_live_view_take(velo_live *live, velo_live_view **view_out);
+int32_t velo_live_view_info_get(const velo_live_view *view, velo_live_view_info *info_out);
+/* The rows of a part that are not dead: a filter of its own. NULL where none is dead. */
+int32_t velo_live_view_rows(const velo_live_view *view, uint32_t part, velo_filter **filter_out);
+/* ceil(delta_rows / 8) bytes, bit r = row r of the delta is dead. */
+int32_t velo_live_view_dead(const velo_live_view *view, uint8_t *bits_out);
+int32_t velo_live_view_record(const velo_live_view *view, uint32_t record, velo_live_record *record_out);
+/* The k nearest rows of the delta for each of float32 queries, by their vectors, all looked at. masks: bits as above of the
+ * rows that pass, none, one for all queries or one each (NULL: all). rows_out and distances_out have k entries a query, -1 and
+ * infinity where there are fewer. */
+int32_t velo_live_view_scan(const velo_live_view *view, const float *queries, uint32_t query_count, uint32_t k,
+                            const uint8_t *const *masks, uint32_t mask_count, int64_t *rows_out, float *distances_out,
+                            uint32_t *counts_out);
+/* A part in the folder `path` (velo_live_next_part; NULL: nothing lived) takes the place of the parts of the view and, with
+ * with_delta, of its delta. The part's files are complete and synced. `ids` are its own, borrowed as by attach. What was
+ * deleted or replaced since the view is dead in it from its first moment. VELO_OUTCOME_STALE: another fold came first. */
+int32_t velo_live_fold(velo_live *live, const velo_live_view *view, const uint32_t *parts, uint32_t part_count,
+                       int32_t with_delta, const char *path, const char *uuid, const velo_ids *ids, velo_live_done *done_out);
+/* Takes away parts that were folded, as far as nobody holds a shared flock on their folder. No part may be in the making. */
+int32_t velo_live_sweep(velo_live *live);
+int32_t velo_live_view_close(velo_live_view *view);
 /* All changes so far are on the device when it returns. */
 int32_t velo_live_sync(velo_live *live);
 int32_t velo_live_info_get(velo_live *live, velo_live_info *info_out);

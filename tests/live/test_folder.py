@@ -4,17 +4,55 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from velo.errors import CorruptIndexError
-from velo.folder.live import data_folder
+import velo
+from velo.errors import CorruptIndexError, UnsupportedError
+from velo.folder.live import data_folder, data_folders
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"parts": []}', '{"parts": [{"path": "../elsewhere"}]}', "[" * 100_000]
-)
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"parts": [{"path": "../elsewhere"}]}', "[" * 100_000])
 def test_a_root_that_names_no_part(tmp_path: Path, text: str) -> None:
     assert data_folder(tmp_path) == tmp_path
     (tmp_path / "live.json").write_text(text)
     with pytest.raises(CorruptIndexError, match=r"live\.json"):
         data_folder(tmp_path)
+
+
+def test_several_parts(tmp_path: Path) -> None:
+    (tmp_path / "live.json").write_text('{"parts": [{"path": "a"}, {"path": "b"}]}')
+    assert data_folders(tmp_path) == [tmp_path / "a", tmp_path / "b"]
+    with pytest.raises(UnsupportedError, match="2 parts"):
+        data_folder(tmp_path)
+    (tmp_path / "live.json").write_text('{"parts": []}')
+    assert data_folders(tmp_path) == []
+
+
+def test_a_folder_that_was_built_anew_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
+    """The same vectors and seed give an index the same uuid; ids may be others."""
+    vectors = np.random.default_rng(4).normal(size=(300, 6)).astype(np.float32)
+    path = tmp_path / "a.velo"
+
+    def build(first: int) -> None:
+        ids = np.arange(first, first + 300)
+        velo.build(path, vectors, ids=ids, threads=1, calibrate=False, overwrite=True).close()
+
+    def write(first: int) -> None:
+        with velo.open(path, writable=True, threads=1) as writer:
+            assert writer.delete([first]).rows == 1
+
+    build(0)
+    with velo.open(path, threads=1) as reader:
+        uuid = reader.info()["uuid"]
+        build(1_000)
+        write(1_000)
+        assert reader.refresh()
+        assert reader.info()["uuid"] == uuid
+        found = reader.search(vectors[:2], 1, list_size=100).ids[:, 0].tolist()
+        assert found[1] == 1_001
+        assert found[0] != 1_000
+        build(2_000)
+        write(2_000)
+        with pytest.raises(UnsupportedError, match="another index"):
+            reader.refresh()

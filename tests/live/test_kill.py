@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import velo
+from tests.live import kills
 
 N = 3_000
 
@@ -21,6 +22,7 @@ CHILD = """
 import sys
 import numpy as np
 import velo
+from tests.live import kills
 
 path, seed, durability = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 random = np.random.default_rng(seed)
@@ -73,3 +75,11 @@ def test_kills(tmp_path: Path, random: np.random.Generator, durability: str) -> 
             acknowledged = dead
     assert velo.verify(path) > 0
     assert acknowledged
+
+
+@pytest.mark.parametrize("durability", ["sync", "process"])
+def test_kills_of_a_mixed_load(tmp_path: Path, durability: str) -> None:
+    count = int(os.environ.get("VELO_TEST_KILLS", "12"))
+    seed = int.from_bytes(os.urandom(4), "little")
+    print("seed", seed)
+    kills.run(tmp_path, count, seed, durability)

@@ -45,7 +45,7 @@ def index(tmp_path: Path) -> Any:
     ("name", "part"),
     [
         ("knn_query", r"index\.search"),
-        ("add_items", "built from all"),
+        ("add_items", "writable=True"),
         ("ntotal", r"len\(index\)"),
         ("query", r"index\.search"),
         ("nonsense", ""),

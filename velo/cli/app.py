@@ -319,6 +319,92 @@ def delete(
     run(index, ids=ids, condition=condition, as_json=as_json)
 
 
+NewVectors = Annotated[Path, typer.Argument(help="File of the new vectors, in any format that velo reads.")]
+NewIds = Annotated[
+    str | None, typer.Option(help="Ids apart by commas, or @FILE with one a line.", metavar="IDS")
+]
+NewMetadata = Annotated[Path | None, typer.Option(help="Parquet or Arrow file, one row a vector.")]
+NewColumn = Annotated[str | None, typer.Option(help="Column or data set of the vectors.")]
+
+
+@app.command()
+@reported
+def insert(
+    index: IndexPath,
+    vectors: NewVectors,
+    ids: NewIds = None,
+    metadata: NewMetadata = None,
+    column: NewColumn = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add rows to an index; others may search it meanwhile. A failure leaves the calls before it done."""
+    from velo.cli.rows import run
+
+    run(index, vectors, ids=ids, metadata=metadata, column=column, upsert=False, as_json=as_json)
+
+
+@app.command()
+@reported
+def upsert(
+    index: IndexPath,
+    vectors: NewVectors,
+    ids: NewIds = None,
+    metadata: NewMetadata = None,
+    column: NewColumn = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add rows, each in the place of the one that has its id; it may be repeated after a failure."""
+    from velo.cli.rows import run
+
+    run(index, vectors, ids=ids, metadata=metadata, column=column, upsert=True, as_json=as_json)
+
+
+@app.command()
+@reported
+def update(
+    index: IndexPath,
+    metadata: Annotated[Path, typer.Argument(help="Parquet or Arrow file of the columns that change.")],
+    ids: NewIds = None,
+    ids_column: Annotated[str | None, typer.Option(help="Its column that holds the ids.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change columns of rows; their vectors and other columns stay as they are."""
+    from velo.cli.rows import run_update
+
+    run_update(index, metadata, ids=ids, ids_column=ids_column, as_json=as_json)
+
+
+@app.command()
+@reported
+def snapshot(
+    index: IndexPath,
+    target: Annotated[Path, typer.Argument(help="The folder to make.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make another folder an index that holds what this one holds now; others may write meanwhile."""
+    from velo.cli.rows import run_snapshot
+
+    run_snapshot(index, target, as_json=as_json)
+
+
+@app.command()
+@reported
+def flush(index: IndexPath, as_json: AsJson = False) -> None:
+    """Make a part, an index of the ordinary format, of rows that came lately."""
+    from velo.cli.rows import keep_up
+
+    keep_up(index, everything=False, as_json=as_json)
+
+
+@app.command()
+@reported
+def optimize(index: IndexPath, as_json: AsJson = False) -> None:
+    """Make one part of all rows that live, so that searches are at their fastest and no room is lost."""
+    from velo.cli.rows import keep_up
+
+    keep_up(index, everything=True, as_json=as_json)
+
+
 @app.command()
 @reported
 def verify(

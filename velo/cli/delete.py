@@ -11,7 +11,7 @@ from velo.errors import FilterError, InvalidArgumentError
 from velo.filters import from_sql
 from velo.index import open_index
 
-__all__ = ["run"]
+__all__ = ["ids_of", "run"]
 
 
 def run(path: Path, *, ids: str | None, condition: str | None, as_json: bool) -> None:
@@ -22,7 +22,7 @@ def run(path: Path, *, ids: str | None, condition: str | None, as_json: bool) ->
         if ids is None:
             done = index.delete(filter=_filter_of(condition or ""))
         else:
-            done = index.delete(_ids_of(ids, index.info()["ids"]))
+            done = index.delete(ids_of(ids, index.info()["ids"]))
         left = len(index)
     if as_json:
         emit_json(
@@ -39,7 +39,7 @@ def run(path: Path, *, ids: str | None, condition: str | None, as_json: bool) ->
     console().print(f"{path}: {done.rows:,} rows deleted{missing}; {left:,} are left")
 
 
-def _ids_of(text: str, kind: str) -> list[Any]:
+def ids_of(text: str, kind: str) -> list[Any]:
     """Ids apart by commas or lines; ``@FILE`` reads them from a file."""
     if text.startswith("@"):
         try:

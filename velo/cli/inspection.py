@@ -78,17 +78,24 @@ def _print_info(one: dict[str, Any]) -> None:
     )
     memory = table("memory:", "bytes", "B a vector", "of float32")
     for name, size in (*one["memory_bytes"].items(), ("together", one["memory_bytes_total"])):
-        memory.add_row(name, size_text(size), f"{size / n:.1f}", f"{size / floats:.1%}")
+        memory.add_row(name, size_text(size), f"{size / max(1, n):.1f}", f"{size / max(1, floats):.1%}")
     if one["memory_budget_bytes"]:
         budget = one["memory_budget_bytes"]
         within = one["memory_within_budget_bytes"]  # workers and filters stand beside it
-        memory.add_row("within the budget", size_text(within), f"{within / n:.1f}", f"{within / floats:.1%}")
-        memory.add_row("budget", size_text(budget), f"{budget / n:.1f}", f"{budget / floats:.1%}")
+        memory.add_row(
+            "within the budget",
+            size_text(within),
+            f"{within / max(1, n):.1f}",
+            f"{within / max(1, floats):.1%}",
+        )
+        memory.add_row(
+            "budget", size_text(budget), f"{budget / max(1, n):.1f}", f"{budget / max(1, floats):.1%}"
+        )
     out.print()
     out.print(memory)
     disk = table("disk:", "bytes", "B a vector")
     for name, size in (*one["disk_bytes"].items(), ("together", sum(one["disk_bytes"].values()))):
-        disk.add_row(name, size_text(size), f"{size / n:.1f}")
+        disk.add_row(name, size_text(size), f"{size / max(1, n):.1f}")
     out.print()
     out.print(disk)
 

@@ -213,6 +213,11 @@ class Ids:
         """The id of each vertex."""
         return self._strings if self._numbers is None else self._numbers
 
+    @property
+    def numbered(self) -> bool:
+        """Whether the ids are the rows' numbers, which nobody gave."""
+        return self._rows is None
+
     def check_kind(self, column: IdColumn, argument: str) -> None:
         """Refuse ids of another kind than this index has; none at all are of any kind.
 

@@ -8,9 +8,11 @@ from typing import Final
 
 from velo.errors import CorruptIndexError, UnsupportedError
 
-__all__ = ["ROOT_FILE", "data_folder", "is_live", "refuse_live"]
+__all__ = ["PART_FIRST", "ROOT_FILE", "data_folder", "data_folders", "is_live", "refuse_live"]
 
 ROOT_FILE: Final = "live.json"
+#: What an index that was built becomes with its first write.
+PART_FIRST: Final = "part-0000000000000001"
 
 
 def is_live(folder: Path) -> bool:
@@ -18,27 +20,43 @@ def is_live(folder: Path) -> bool:
     return (folder / ROOT_FILE).is_file()
 
 
-def data_folder(folder: Path) -> Path:
-    """Where the files of an index lie: the folder itself, or its part.
+def data_folders(folder: Path) -> list[Path]:
+    """Where the files of an index lie: the folder itself, or its parts.
 
     Raises
     ------
     CorruptIndexError
-        ``live.json`` names none.
+        ``live.json`` cannot be read.
     """
     if not is_live(folder):
-        return folder
+        return [folder]
     try:
-        (part,) = json.loads((folder / ROOT_FILE).read_bytes())["parts"]
-        name = str(part["path"])
+        names = [str(part["path"]) for part in json.loads((folder / ROOT_FILE).read_bytes())["parts"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptIndexError(f"{ROOT_FILE} cannot be read: {error}", file=ROOT_FILE) from error
-    if Path(name).name != name:
-        raise CorruptIndexError(f"{ROOT_FILE} names a part outside: {name!r}", file=ROOT_FILE)
-    return folder / name
+    for name in names:
+        if Path(name).name != name:
+            raise CorruptIndexError(f"{ROOT_FILE} names a part outside: {name!r}", file=ROOT_FILE)
+    return [folder / name for name in names]
+
+
+def data_folder(folder: Path) -> Path:
+    """Where the files of an index of one part lie.
+
+    Raises
+    ------
+    CorruptIndexError
+        ``live.json`` cannot be read.
+    UnsupportedError
+        The index has several parts, or none.
+    """
+    folders = data_folders(folder)
+    if len(folders) == 1:
+        return folders[0]
+    raise UnsupportedError(f"{folder} has {len(folders)} parts: optimize it first, so that it has one")
 
 
 def refuse_live(folder: Path, what: str) -> None:
     """Refuse what goes with indexes only that are as they were built."""
     if is_live(folder):
-        raise UnsupportedError(f"{folder} has rows that were deleted: {what}")
+        raise UnsupportedError(f"{folder} has rows that came or went: {what}")

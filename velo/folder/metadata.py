@@ -441,10 +441,15 @@ class MetadataStore:
                 raise ValueError(f"{batch.num_rows} rows and columns {batch.schema.names}")
             for field, stored in zip(self.schema, batch.columns, strict=True):
                 check_stored(field.name, field.type, stored)
-            self.filter_columns: dict[str, FilterColumn] = {
-                field.name: describe(field.name, field.type, stored)
-                for field, stored in zip(self.schema, batch.columns, strict=True)
-            }
+            self._hold(path, self.schema, batch)
+
+    def _hold(self, path: Path, schema: Any, batch: Any) -> None:
+        """Take stored columns whose schema was `schema`; what lies beside them would be beside `path`."""
+        self._path, self.schema, self.row_count = path, schema, batch.num_rows
+        self.filter_columns: dict[str, FilterColumn] = {
+            field.name: describe(field.name, field.type, stored)
+            for field, stored in zip(schema, batch.columns, strict=True)
+        }
         self._batch: Any = batch
         self._making = threading.Lock()
         self._made: dict[tuple[str, str], FilterColumn | None] = {}

@@ -1,15 +1,19 @@
-"""Ids in the library's form: the buffers that Arrow has them in."""
+"""Ids and metadata in the form that the library and its log have them in."""
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from velo import _native
+from velo.errors import InvalidArgumentError, UnknownColumnError
 from velo.folder.ids import IdColumn
+from velo.folder.metadata import encoded_columns, given_metadata
 
-__all__ = ["NativeIds"]
+__all__ = ["NativeIds", "batch_bytes", "given_columns", "read_batch", "schema_of", "schema_text"]
 
 
 class NativeIds:
@@ -39,3 +43,112 @@ class NativeIds:
         struct.bytes = text_at = _native.pointer("uint8_t", text)
         struct.bytes_size = 0 if data is None else data.size
         self._keep = (column, offsets, text, offsets_at, text_at)
+
+
+def schema_text(schema: Any) -> str:
+    """A schema as ``live.json`` keeps it."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def schema_of(text: str | None) -> Any:
+    """A schema from ``live.json``; None: the index has no columns."""
+    return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def _plain(kind: Any) -> Any:
+    """The type of the same values without dictionaries, which a lone record batch cannot bring along."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        made = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return made(_plain(kind.value_type))
+    return kind
+
+
+def _plain_schema(schema: Any) -> Any:
+    return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
+
+
+def given_columns(metadata: Any, schema: Any, row_count: int, *, some: bool = False) -> Any:
+    """Metadata of rows as a table of the index's own columns.
+
+    Parameters
+    ----------
+    metadata : table, mapping of columns or None
+    schema : pyarrow.Schema or None
+    row_count : int
+    some : bool
+        Not all columns have to be there, but one at least.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A column is missing or of another type, has a null where there may be none, or is damaged.
+    UnknownColumnError
+        A column that the index does not have.
+    """
+    if schema is None:
+        if metadata is None:
+            return None
+        raise InvalidArgumentError(
+            "this index has no columns, so its rows take no metadata", argument="metadata"
+        )
+    names = ", ".join(map(repr, schema.names))
+    if metadata is None:
+        raise InvalidArgumentError(
+            f"metadata is missing: the index has the columns {names}", argument="metadata"
+        )
+    table = given_metadata(metadata, row_count).table()
+    for name in table.schema.names:
+        if name not in schema.names:
+            raise UnknownColumnError(f"the index has no column {name!r}; it has {names}", argument="metadata")
+    if some and not table.schema.names:
+        raise InvalidArgumentError(f"metadata names no column; there are {names}", argument="metadata")
+    columns = []
+    fields = [field for field in schema if not some or field.name in table.schema.names]
+    for field in fields:
+        if field.name not in table.schema.names:
+            raise InvalidArgumentError(f"metadata lacks the column {field.name!r}", argument="metadata")
+        column = table.column(field.name)
+        try:
+            column.validate(full=True)
+            column = column.cast(field.type)
+        except (pa.ArrowException, ValueError) as error:
+            raise InvalidArgumentError(
+                f"metadata: column {field.name!r} is {column.type}, not {field.type}: {error}",
+                argument="metadata",
+            ) from error
+        if column.null_count and not field.nullable:
+            row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
+            raise InvalidArgumentError(
+                f"metadata: column {field.name!r} takes no nulls, and row {row} has one",
+                argument="metadata",
+                row=row,
+            )
+        columns.append(column)
+    checked = pa.Table.from_arrays(columns, schema=pa.schema(fields, schema.metadata))
+    encoded_columns(
+        checked, np.arange(row_count)
+    )  # what cannot be stored is refused now, not by a later flush
+    return checked
+
+
+def batch_bytes(table: Any) -> bytes:
+    """Columns as the log has them: one record batch, whose schema the index knows."""
+    if table is None:
+        return b""
+    plain = table.cast(_plain_schema(table.schema)).combine_chunks()
+    batches = plain.to_batches()
+    batch = batches[0] if batches else pa.RecordBatch.from_pylist([], plain.schema)
+    data: bytes = batch.serialize().to_pybytes()
+    return data
+
+
+def read_batch(data: Any, schema: Any) -> Any:
+    """What :func:`batch_bytes` wrote, as it was given."""
+    batch = pa.ipc.read_record_batch(pa.py_buffer(data), _plain_schema(schema))
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,71 +1,44 @@
-"""The changes of an open index: the library's handle, and the view that a search takes of them."""
+"""Live data in the library's hands: the folder's handle, its parts, and what a search sees of them."""
 
 from __future__ import annotations
 
+import json
 import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from velo import _native
-from velo.errors import InvalidArgumentError, UnsupportedVersionError
-from velo.filters.native import NativeFilter
-from velo.folder.ids import IdColumn, Ids
-from velo.live.columns import NativeIds
+from velo.errors import CorruptIndexError, InvalidArgumentError
+from velo.folder.ids import IdColumn
+from velo.folder.live import ROOT_FILE
+from velo.live.columns import NativeIds, schema_of
+from velo.live.delta import DeltaChunks
+from velo.live.native_view import NativeView
+from velo.live.rows import DTYPES, RowShape
+from velo.live.view import View
+from velo.search.segment import Segment
 from velo.types import AnyArray, DurabilityName
 
-__all__ = ["DURABILITY_CODES", "LiveData", "View"]
+__all__ = [
+    "DONE",
+    "DUPLICATE",
+    "DURABILITY_CODES",
+    "FULL",
+    "MOVED",
+    "NO_ROW_NUMBER",
+    "REPEATED",
+    "STALE",
+    "LiveData",
+]
 
 DURABILITY_CODES: Final[dict[str, int]] = {"sync": 0, "interval": 1, "process": 2}
-
-#: Filters of callers that a view keeps together with its rows.
-_KEPT: Final = 64
-
-
-class View:
-    """The rows that live at one moment.
-
-    Attributes
-    ----------
-    rows : NativeFilter or None
-        None: all of them do.
-    """
-
-    def __init__(self, rows: NativeFilter | None) -> None:
-        self.rows = rows
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[int, NativeFilter] = OrderedDict()
-
-    def applied(self, filters: Sequence[NativeFilter | None]) -> list[NativeFilter | None]:
-        """The filters of a search, none of which lets a dead row pass."""
-        if self.rows is None:
-            return list(filters)
-        return [self.rows if one is None else self._restricted(one) for one in filters or [None]]
-
-    def _restricted(self, inner: NativeFilter) -> NativeFilter:
-        assert self.rows is not None
-        with self._lock:
-            known = self._kept.get(id(inner))
-            if known is not None:
-                self._kept.move_to_end(id(inner))
-                return known
-        made = inner.within(self.rows)
-        with self._lock:
-            # What is kept keeps the inner filter, so that no other one takes its place in memory.
-            self._kept[id(inner)] = made
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return made
-
-    @property
-    def memory_bytes(self) -> int:
-        """What the rows and the filters kept with them take."""
-        if self.rows is None:
-            return 0
-        with self._lock:
-            kept = list(self._kept.values())
-        return self.rows.memory_bytes + sum(one.memory_bytes for one in kept)
+DONE, DUPLICATE, FULL, STALE, REPEATED, NO_ROW_NUMBER = range(6)
+#: What `refresh` finds where parts came and went: the folder has to be opened again.
+MOVED: Final = 2
 
 
 class LiveData:
@@ -76,20 +49,23 @@ class LiveData:
     folder : Path
     durability : {"sync", "interval", "process"} or None
         None: to read.
+    delta_bytes : int
+        What rows that no part holds may take; 0: 64 MiB.
 
     Attributes
     ----------
-    part : Path
-        The folder of the index itself.
+    segments : tuple of Segment
+        The parts, once :meth:`begin` was called.
 
     Raises
     ------
     NotAnIndexError, CorruptIndexError, UnsupportedVersionError, BusyError, DeviceError
     """
 
-    def __init__(self, folder: Path, durability: DurabilityName | None = None) -> None:
+    def __init__(self, folder: Path, durability: DurabilityName | None = None, delta_bytes: int = 0) -> None:
         options = _native.new("velo_live_options")
         options.writable = durability is not None
+        options.delta_bytes = delta_bytes
         if durability is not None:
             code = DURABILITY_CODES.get(durability)
             if code is None:
@@ -98,90 +74,106 @@ class LiveData:
                     f"durability must be one of {known}, not {durability!r}", argument="durability"
                 )
             options.durability = code
+        self.folder = folder
         self.durability = durability
         out = _native.ffi.new("velo_live **")
         _native.check(_native.lib.velo_live_open(bytes(folder), options, out), "path")
         self._handle: Any = out[0]
-        try:
-            self.part = folder / self._part_name()
-        except BaseException:
-            self.close()
-            raise
-        self._ids: NativeIds | None = None
+        self._finalizer = weakref.finalize(self, _native.lib.velo_live_close, self._handle)
+        self.segments: tuple[Segment, ...] = ()
+        self._ids: dict[Path, NativeIds] = {}
+        self._chunks: DeltaChunks | None = None
+        self._schema: Any = None
+        #: Held while segments and the library's parts change together, and while both are looked at.
+        self._swap = threading.Lock()
         self._lock = threading.Lock()
         self._version = 0
         self._view: View | None = None
 
-    def _part_name(self) -> str:
-        info = self.info()
-        if info.part_count != 1:
-            raise UnsupportedVersionError(f"an index of {info.part_count} parts is of a newer velo")
-        name = _native.ffi.new("char[65]")
-        _native.check(
-            _native.lib.velo_live_part(self._handle, 0, _native.ffi.cast("uint8_t *", name), len(name))
-        )
-        return _native.text(name)
+    def parts(self) -> list[tuple[str, str]]:
+        """Folder and uuid of each part; "" is the folder itself."""
+        found = []
+        capacity = 65
+        for part in range(int(self.info().part_count)):
+            name = _native.ffi.new("char[]", capacity)
+            uuid = _native.ffi.new("char[]", capacity)
+            _native.check(_native.lib.velo_live_part(self._handle, part, name, uuid, capacity))
+            found.append((_native.text(name), _native.text(uuid)))
+        return found
 
-    def begin(self, ids: Ids) -> None:
-        """Read tombstones and log, with the ids of the part."""
-        self._ids = NativeIds(ids.column)
-        _native.check(_native.lib.velo_live_attach(self._handle, 0, self._ids.struct))
+    def begin(self, segments: Sequence[Segment], unknown_is_missing: bool = False) -> None:
+        """Read tombstones and log, with the parts that `parts` named, in that order."""
+        for part, segment in enumerate(segments):
+            ids = self._ids[segment.folder] = NativeIds(segment.ids.column)
+            _native.check(_native.lib.velo_live_attach(self._handle, part, ids.struct))
         _native.check(_native.lib.velo_live_begin(self._handle), "path")
+        self.segments = tuple(segments)
+        self._schema = (
+            segments[0].metadata.schema if segments and segments[0].metadata else self._root_schema()
+        )
+        self._chunks = DeltaChunks(self._schema, unknown_is_missing)
+
+    def _root_schema(self) -> Any:
+        if self.segments:
+            return None
+        if not (self.folder / ROOT_FILE).is_file():
+            return None
+        try:
+            return schema_of(json.loads((self.folder / ROOT_FILE).read_bytes()).get("schema"))
+        except (OSError, ValueError, AttributeError) as error:
+            raise CorruptIndexError(f"{ROOT_FILE} cannot be read: {error}", file=ROOT_FILE) from error
+
+    @property
+    def schema(self) -> Any:
+        """The columns of the metadata as they are given; None: there are none."""
+        return self._schema
+
+    def shape(self) -> RowShape:
+        """What new rows have to be like."""
+        info = self.info()
+        kind = int(info.id_kind)
+        if kind < 0:
+            first = next((segment for segment in self.segments if segment.n), None)
+            if first is not None:
+                kind = 2 if first.ids.kind == "string" else 0 if first.ids.numbered else 1
+        as_built = int(info.id_kind) < 0
+        return RowShape(int(info.dim), DTYPES[int(info.dtype)], kind, self._schema, as_built)
+
+    # ---- looking
 
     def view(self) -> View:
-        """The rows that live now; the same view as long as nothing changes."""
+        """What a search that begins now sees; the same view as long as nothing changes."""
         view = self._view
         if view is not None:
             return view
         version = self._version
-        out = _native.ffi.new("velo_filter **")
-        _native.check(_native.lib.velo_live_rows(self._handle, 0, out))
-        rows = None if out[0] == _native.ffi.NULL else NativeFilter(out[0], int(self.info().rows))
-        view = View(rows)
+        with self._swap:
+            out = _native.ffi.new("velo_live_view **")
+            _native.check(_native.lib.velo_live_view_take(self._handle, out))
+            taken = NativeView(out[0])
+            segments = self.segments
+            assert self._chunks is not None
+            chunks = self._chunks.of(taken)
+        view = View(taken, segments, chunks, self.shape())
         with self._lock:
             if self._version == version:  # else something changed meanwhile, and the next search looks again
                 self._view = view
         return view
 
-    def _forget_view(self) -> None:
+    def forget_view(self) -> None:
+        """Something changed: the next search takes another view."""
         with self._lock:
             self._version += 1
             self._view = None
 
-    def delete_ids(self, column: IdColumn) -> Any:
-        """Delete by id; a ``velo_live_done``."""
-        done = _native.new("velo_live_done")
-        ids = NativeIds(column)
-        try:
-            _native.check(_native.lib.velo_live_delete(self._handle, ids.struct, done), "ids")
-        finally:
-            self._forget_view()
-        return done
-
-    def delete_vertices(self, vertices: AnyArray) -> Any:
-        """Delete by vertex; a ``velo_live_done``."""
-        done = _native.new("velo_live_done")
-        pointer = _native.pointer("uint32_t", vertices) if len(vertices) else _native.ffi.NULL
-        try:
-            _native.check(
-                _native.lib.velo_live_delete_vertices(self._handle, 0, pointer, len(vertices), done)
-            )
-        finally:
-            self._forget_view()
-        return done
-
-    def refresh(self) -> bool:
-        """See what a writer in another process did since; whether it did anything."""
+    def refresh(self) -> int:
+        """See what a writer in another process did since: 0 nothing, 1 something, ``MOVED``."""
         changed = _native.ffi.new("int32_t *")
         try:
             _native.check(_native.lib.velo_live_refresh(self._handle, changed), "path")
         finally:
-            self._forget_view()
-        return bool(changed[0])
-
-    def flush(self) -> None:
-        """Put all changes so far on the device."""
-        _native.check(_native.lib.velo_live_sync(self._handle))
+            self.forget_view()
+        return int(changed[0])
 
     def info(self) -> Any:
         """A ``velo_live_info``."""
@@ -189,15 +181,113 @@ class LiveData:
         _native.check(_native.lib.velo_live_info_get(self._handle, info))
         return info
 
+    # ---- writing
+
+    def _write(self, argument: str | None, function: Callable[..., int], *arguments: Any) -> Any:
+        done = _native.new("velo_live_done")
+        try:
+            _native.check(function(self._handle, *arguments, done), argument)
+        finally:
+            self.forget_view()
+        return done
+
+    def delete_ids(self, column: IdColumn) -> Any:
+        """Delete by id; a ``velo_live_done``."""
+        ids = NativeIds(column)
+        return self._write("ids", _native.lib.velo_live_delete, ids.struct)
+
+    def delete_vertices(self, view: View, vertices: AnyArray) -> Any:
+        """Delete rows of a view; a ``velo_live_done``, ``STALE`` where they have other numbers by now."""
+        parts, rows = view.places(vertices)
+        count = len(vertices)
+        null = _native.ffi.NULL
+        return self._write(
+            None,
+            _native.lib.velo_live_delete_rows,
+            view.layout,
+            _native.pointer("uint32_t", parts) if count else null,
+            _native.pointer("uint32_t", rows) if count else null,
+            count,
+        )
+
+    def insert(self, ids: Any, options: Any) -> Any:
+        """Insert or replace rows; a ``velo_live_done``."""
+        return self._write("vectors", _native.lib.velo_live_insert, ids, options)
+
+    def update(self, ids: Any, options: Any, view: View, vertices: AnyArray) -> Any:
+        """Replace rows of a view; a ``velo_live_done``, ``STALE`` where one of them is there no more."""
+        parts, rows = view.places(vertices)
+        count = len(vertices)
+        null = _native.ffi.NULL
+        return self._write(
+            "ids",
+            _native.lib.velo_live_update,
+            ids,
+            options,
+            view.layout,
+            _native.pointer("uint32_t", parts) if count else null,
+            _native.pointer("uint32_t", rows) if count else null,
+        )
+
+    def next_part(self) -> str:
+        """The folder of a part that is still to be made."""
+        name = _native.ffi.new("char[65]")
+        _native.check(_native.lib.velo_live_next_part(self._handle, name, 65))
+        return _native.text(name)
+
+    def fold(self, view: View, parts: Sequence[int], with_delta: bool, made: Segment | None) -> Any:
+        """A part takes the place of those that it was made of, and of the delta; a ``velo_live_done``."""
+        numbers = np.array(parts, np.uint32)
+        ffi = _native.ffi
+        ids = None if made is None else NativeIds(made.ids.column)
+        done = _native.new("velo_live_done")
+        with self._swap:
+            try:
+                status = _native.lib.velo_live_fold(
+                    self._handle,
+                    view.native.handle,
+                    _native.pointer("uint32_t", numbers) if len(numbers) else ffi.NULL,
+                    len(numbers),
+                    int(with_delta),
+                    ffi.NULL if made is None else ffi.new("char[]", made.name.encode()),
+                    ffi.NULL if made is None else ffi.new("char[]", made.uuid.encode()),
+                    ffi.NULL if ids is None else ids.struct,
+                    done,
+                )
+                _native.check(status, "path")
+                if done.outcome != DONE:
+                    return done
+                segments = [one for number, one in enumerate(self.segments) if number not in set(parts)]
+                if made is not None and ids is not None:
+                    segments.insert(min(parts[0] if parts else len(segments), len(segments)), made)
+                    self._ids[made.folder] = ids
+                for number in parts:
+                    del self._ids[self.segments[number].folder]
+                self.segments = tuple(segments)
+            finally:
+                self.forget_view()
+        return done
+
+    def sweep(self) -> None:
+        """Take away parts that were folded and that nobody holds."""
+        _native.check(_native.lib.velo_live_sweep(self._handle))
+
+    def flush_log(self) -> None:
+        """Put all changes so far on the device."""
+        _native.check(_native.lib.velo_live_sync(self._handle))
+
     @property
     def memory_bytes(self) -> int:
-        """What tombstones and the view of them take, outside the budget: n/8 bytes each."""
-        rows = int(self.info().rows)
+        """What tombstones, rows that no part holds, and the view of both take, outside the budget."""
+        info = self.info()
         view = self._view
         sets = 1 if self.durability is None else 2
-        return sets * ((rows + 63) // 64 * 8) + (0 if view is None else view.memory_bytes)
+        beside = 0 if view is None else view.memory_bytes
+        return sets * ((int(info.rows) + 63) // 64 * 8) + int(info.delta_bytes) + beside
 
     def close(self) -> None:
-        """Give the handle back; a writer syncs."""
-        handle, self._handle = self._handle, _native.ffi.NULL
-        _native.check(_native.lib.velo_live_close(handle))
+        """Give the handle back, after the parts; a writer syncs."""
+        self._view = None
+        if self._finalizer.detach() is not None:
+            handle, self._handle = self._handle, _native.ffi.NULL
+            _native.check(_native.lib.velo_live_close(handle))

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow.compute as pc
 
-from velo.errors import InvalidArgumentError, ReadOnlyError
-from velo.filters.compiler import FilterCompiler
-from velo.folder.ids import Ids, checked_ids
-from velo.folder.live import is_live
-from velo.live.data import LiveData, View
+from velo.errors import (
+    BudgetTooSmallError,
+    BusyError,
+    DuplicateIdError,
+    InvalidArgumentError,
+    ReadOnlyError,
+    UnknownIdError,
+)
+from velo.folder.ids import checked_ids
+from velo.folder.snapshot import snapshot
+from velo.live.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, LiveData
+from velo.live.folds import Folds
+from velo.live.moment import Moment
+from velo.live.rows import NewRows
+from velo.live.updates import Update
+from velo.options import folder_path
 from velo.results import Written
-from velo.types import AnyArray
+from velo.types import AnyArray, PathLike
 
 __all__ = ["LiveVerbs"]
+
+#: How full the delta is when a part is made of it, while further rows still have room.
+_FLUSH_AT: Final = 0.5
+#: Views that a delete by filter takes before it keeps folds away.
+_STALE_MAX: Final = 3
 
 
 class LiveVerbs:
@@ -26,19 +44,241 @@ class LiveVerbs:
 
     path: Path
     n: int
-    _ids: Ids
-    _filters: FilterCompiler
     _gate: Any
     _live: LiveData | None
+    _folds: Folds | None
     _refreshing: threading.Lock
-    _own: Callable[[LiveData], None]
+    #: Of updates those that came late once come one after the other.
+    _updating: threading.Lock
+    _refreshed: Callable[[], bool]
+    _reader_moment: Callable[[], Moment]
+    _show: Callable[[], None]
+
+    def _writer(self) -> tuple[LiveData, Folds]:
+        live, folds = self._live, self._folds
+        if live is None or live.durability is None or folds is None:
+            raise ReadOnlyError(f"{self.path} was opened to read: open it with writable=True")
+        return live, folds
+
+    # ---- rows that come
+
+    def insert(
+        self,
+        vectors: Any,
+        ids: Any = None,
+        metadata: Any = None,
+        request: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Written:
+        """Add rows; when this returns, every search that begins finds them.
+
+        The call is atomic: all of its rows are there or none, for searches and after a crash.
+
+        Parameters
+        ----------
+        vectors : array-like of shape (n, dim)
+            Of the index's element type, or of one that it holds without a change.
+        ids : array-like of int or str, optional
+            One a row, none of which a row of the index has. An index that numbers its rows takes none.
+        metadata : table of one row a vector, optional
+            As for :func:`velo.build`; the columns that the index has, all of them.
+        request : str, optional
+            A name for this call. A call with the name of one of the last 1,024 is not done again, so an
+            insert whose answer got lost may be repeated.
+        timeout_s : float, optional
+            How long to wait where memory for new rows is full and a part is being made of them.
+
+        Returns
+        -------
+        Written
+
+        Raises
+        ------
+        DuplicateIdError
+            An id twice, or of a row that is there; nothing was written.
+        InvalidArgumentError, DimensionMismatchError, DtypeError, NotFiniteError, UnknownColumnError
+        ReadOnlyError
+            The index was opened without ``writable=True``.
+        BusyError
+            There was no room in `timeout_s`; nothing was written.
+        BudgetTooSmallError
+            The call's rows alone take more memory than new rows may.
+        NoSpaceError
+            The device is full; nothing was written, and writing goes on once there is room.
+        DeviceError
+            The write failed. Where a sync did, the index takes no further writes until it is opened again.
+        """
+        return self._insert(vectors, ids, metadata, request, timeout_s, upsert=False)
+
+    def upsert(
+        self,
+        vectors: Any,
+        ids: Any = None,
+        metadata: Any = None,
+        request: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Written:
+        """Add rows, each in the place of the one that has its id, where there is one.
+
+        Vector and metadata are replaced together. Of an id that a call has several times the last row counts.
+
+        Parameters
+        ----------
+        vectors, metadata, request, timeout_s :
+            As for :meth:`insert`.
+        ids : array-like of int or str
+            One a row. An index that numbers its rows takes numbers that it gave.
+
+        Returns
+        -------
+        Written
+
+        Raises
+        ------
+        UnknownIdError
+            A number that an index that numbers its rows never gave.
+        VeloError
+            As for :meth:`insert`, but for :class:`DuplicateIdError`.
+        """
+        return self._insert(vectors, ids, metadata, request, timeout_s, upsert=True)
+
+    def _insert(
+        self, vectors: Any, ids: Any, metadata: Any, request: Any, timeout_s: Any, *, upsert: bool
+    ) -> Written:
+        deadline = None if timeout_s is None else time.monotonic() + _seconds(timeout_s)
+        with self._gate:
+            live, folds = self._writer()
+            rows = NewRows(live.shape(), vectors, ids, metadata, request, upsert=upsert)
+            while True:
+                done = live.insert(rows.ids, rows.options)
+                if done.outcome != FULL:
+                    break
+                self._wait_for_room(live, folds, rows, deadline)
+            if done.outcome == DUPLICATE:
+                row = int(done.row)
+                raise DuplicateIdError(
+                    f"ids: {rows.id_at(row)!r} of row {row} is there already", argument="ids", row=row
+                )
+            if done.outcome == NO_ROW_NUMBER:
+                row = int(done.row)
+                raise UnknownIdError(
+                    f"ids: {rows.id_at(row)!r} of row {row} is no number that this index gave",
+                    argument="ids",
+                    row=row,
+                )
+            pressure = self._told_of(live, folds)
+        return Written(
+            rows=int(done.rows),
+            missing=0,
+            sequence=int(done.sequence),
+            durable=bool(done.durable),
+            replaced=int(done.replaced),
+            first_id=int(done.row) if rows.is_numbered and rows.count else None,
+            repeated=done.outcome == REPEATED,
+            pressure=pressure,
+        )
+
+    def _told_of(self, live: LiveData, folds: Folds) -> float:
+        """Attributes follow what was written, and a full delta is folded; how full it is."""
+        pressure = _pressure(live)
+        if pressure >= _FLUSH_AT:
+            folds.suggest()
+        self._show()
+        return pressure
+
+    def _wait_for_room(self, live: LiveData, folds: Folds, rows: NewRows, deadline: float | None) -> None:
+        info = live.info()
+        if rows.memory_bytes > info.delta_bytes_max:
+            raise BudgetTooSmallError(
+                f"{rows.count:,} rows take {rows.memory_bytes:,} bytes, and rows that no part holds may take "
+                f"{int(info.delta_bytes_max):,}: give fewer a call, or more memory",
+                argument="vectors",
+                needed_bytes=rows.memory_bytes,
+            )
+        left = None if deadline is None else deadline - time.monotonic()
+        if (left is not None and left <= 0) or not folds.wait(left):
+            raise BusyError("memory for new rows is full, and a part is being made of them: try again")
+
+    def update(
+        self, ids: Any, metadata: Any, request: str | None = None, timeout_s: float | None = None
+    ) -> Written:
+        """Change columns of rows; their vectors and other columns stay as they are.
+
+        The call is atomic, also against other writers: each row is changed as it is at that moment. Inside
+        its rows are read and written anew, so it costs what an :meth:`upsert` of them does.
+
+        Parameters
+        ----------
+        ids : array-like of the index's kind of id, or one id
+            Ids that no row has are counted in ``missing`` and are no error. Of an id that is there twice the
+            last row counts.
+        metadata : table of one row an id
+            As for :meth:`insert`, but only the columns that change.
+        request, timeout_s :
+            As for :meth:`insert`.
+
+        Returns
+        -------
+        Written
+
+        Raises
+        ------
+        InvalidArgumentError, UnknownColumnError
+            Also where the index has no columns.
+        UnsupportedError
+            The rows are in a part that was built without ``store_vectors=True``.
+        VeloError
+            As for :meth:`insert`, but for :class:`DuplicateIdError`.
+
+        Examples
+        --------
+        >>> with velo.open("shop.velo", writable=True) as index:
+        ...     done = index.update([17, 18], {"price": [0.5, 0.75]})
+        ...     print(done.rows, index.get([18], columns=["price"])["price"].to_pylist())
+        2 [0.75]
+        """
+        deadline = None if timeout_s is None else time.monotonic() + _seconds(timeout_s)
+        with self._gate:
+            live, folds = self._writer()
+            column = checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
+            self._reader_moment()._ids.check_kind(column, "ids")
+            update = Update(column, metadata, live.schema)
+            with contextlib.ExitStack() as turn:
+                is_in_turn = False
+                while True:
+                    view = self._reader_moment().seen
+                    rows, vertices = update.rows(view, live.shape(), request)
+                    done = live.update(rows.ids, rows.options, view, vertices)
+                    if done.outcome == FULL:
+                        self._wait_for_room(live, folds, rows, deadline)
+                    elif done.outcome == STALE:
+                        if deadline is not None and time.monotonic() >= deadline:
+                            raise BusyError("others write the same rows all the time: try again")
+                        if live.durability == "sync":
+                            live.flush_log()  # before that nobody sees what came first
+                        if not is_in_turn:
+                            turn.enter_context(self._updating)
+                            is_in_turn = True
+                    else:
+                        break
+            pressure = self._told_of(live, folds)
+        return Written(
+            rows=int(done.rows),
+            missing=max(0, update.count - int(done.rows)),
+            sequence=int(done.sequence),
+            durable=bool(done.durable),
+            repeated=done.outcome == REPEATED,
+            pressure=pressure,
+        )
+
+    # ---- rows that go
 
     def delete(self, ids: Any = None, *, filter: Any = None) -> Written:  # noqa: A002
         """Delete rows by id, or all that pass a filter.
 
         The call is atomic: all of its rows are gone or none, for searches that begin and after a crash. When
-        it returns no search that begins finds them; searches under way may. The rows' room on disk and in
-        memory is not given back.
+        it returns no search that begins finds them; searches under way may. :meth:`optimize` gives back the
+        room of deleted rows.
 
         Parameters
         ----------
@@ -71,28 +311,39 @@ class LiveVerbs:
         if (ids is None) == (filter is None):
             raise InvalidArgumentError("delete takes ids or a filter, and one of them", argument="ids")
         with self._gate:
-            live = self._live
-            if live is None or live.durability is None:
-                raise ReadOnlyError(f"{self.path} was opened to read: open it with writable=True")
+            live, folds = self._writer()
             if filter is not None:
-                done, asked = live.delete_vertices(self._matching(live.view(), filter)), None
+                done, asked = self._delete_matching(live, folds, filter), None
             else:
                 column = checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
-                self._ids.check_kind(column, "ids")
+                self._reader_moment()._ids.check_kind(column, "ids")
                 distinct = np.unique(column) if isinstance(column, np.ndarray) else pc.unique(column)
                 done, asked = live.delete_ids(column), len(distinct)
+            pressure = _pressure(live)
         rows = int(done.rows)
         return Written(
             rows=rows,
             missing=0 if asked is None else asked - rows,
             sequence=int(done.sequence),
             durable=bool(done.durable),
+            pressure=pressure,
         )
 
-    def _matching(self, view: View, condition: Any) -> AnyArray:
-        passing = view.applied([self._filters.compile(condition)])[0]
-        assert passing is not None
-        return np.flatnonzero(passing.matches()).astype(np.uint32)
+    def _delete_matching(self, live: LiveData, folds: Folds, condition: Any) -> Any:
+        for _ in range(_STALE_MAX):
+            done = self._delete_once(live, condition)
+            if done.outcome != STALE:
+                return done
+        with folds.kept_away():
+            return self._delete_once(live, condition)
+
+    def _delete_once(self, live: LiveData, condition: Any) -> Any:
+        moment = self._reader_moment()
+        matches = moment._filters.compile(condition).matches()
+        vertices: AnyArray = np.flatnonzero(matches & moment.seen.alive_rows())
+        return live.delete_vertices(moment.seen, vertices)
+
+    # ---- looking
 
     def refresh(self) -> bool:
         """See what another process has written since this index was opened, or refreshed.
@@ -111,30 +362,88 @@ class LiveVerbs:
         with self._gate:
             return self._refreshed()
 
-    def _refreshed(self) -> bool:
-        with self._refreshing:
-            if self._live is not None:
-                return self._live.refresh()
-            if not is_live(self.path):
-                return False
-            live = LiveData(self.path)
-            try:
-                live.begin(self._ids)
-                changed = live.info().sequence > 0
-            except BaseException:
-                live.close()
-                raise
-            self._own(live)
-            return bool(changed)
+    # ---- upkeep
 
-    def flush(self) -> None:
-        """Put everything that was written on the device, whatever ``durability`` says.
+    def snapshot(self, path: PathLike) -> None:
+        """Make another folder an index that holds what this one holds now.
+
+        Files that never change get a second name there, so that takes little room and time. Where the file
+        system has no second names they are copied. Both folders then go their own ways.
+
+        Parameters
+        ----------
+        path : path
+            Not there, or an empty folder; it takes its name when it is complete and on the device. What was
+            written before the call is in it, also by another process; of what is written meanwhile each call
+            wholly or not at all.
 
         Raises
         ------
-        ReadOnlyError, DeviceError
+        IndexExistsError
+            There is something at `path`.
+        NoSpaceError, PermissionDeniedError
+
+        Examples
+        --------
+        >>> with velo.open("shop.velo", writable=True) as index:
+        ...     index.snapshot("copy.velo")
+        ...     done = index.delete([17])
+        >>> velo.verify("copy.velo") > 0
+        True
         """
         with self._gate:
-            if self._live is None or self._live.durability is None:
-                raise ReadOnlyError(f"{self.path} was opened to read: open it with writable=True")
-            self._live.flush()
+            snapshot(self.path, folder_path(path))
+
+    def flush(self) -> None:
+        """Make a part, an index of the ordinary format, of all rows that no part holds, and sync.
+
+        Searches then walk a graph over them instead of looking at all, and their memory is free for others.
+        It takes as long as to build an index of these rows; others write and search meanwhile.
+
+        Raises
+        ------
+        ReadOnlyError, NoSpaceError, DeviceError
+        """
+        with self._gate:
+            live, folds = self._writer()
+            folds.flush()
+            live.flush_log()
+            self._show()  # the moment before held what was folded
+            folds.sweep()
+
+    def optimize(self, wait: bool = True) -> None:
+        """Make one part of all rows that live, as a build of them would: searches are at their fastest again.
+
+        Deleted and replaced rows give back their room. Others write and search meanwhile. A process that is
+        killed leaves the index as it was.
+
+        Parameters
+        ----------
+        wait : bool
+            False: in the background; :meth:`flush`, :meth:`optimize` and :meth:`close` wait for it.
+
+        Raises
+        ------
+        UnsupportedError
+            A part was built without ``store_vectors=True``, so its rows cannot be built again.
+        ReadOnlyError, NoSpaceError, DeviceError
+        """
+        with self._gate:
+            _, folds = self._writer()
+            if not wait:
+                folds.begin(everything=True)
+                return
+            folds.optimize()
+            self._show()
+            folds.sweep()
+
+
+def _pressure(live: LiveData) -> float:
+    info = live.info()
+    return min(1.0, int(info.delta_bytes) / max(1, int(info.delta_bytes_max)))
+
+
+def _seconds(timeout_s: Any) -> float:
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
+        raise InvalidArgumentError(f"timeout_s must be at least 0, not {timeout_s!r}", argument="timeout_s")
+    return float(timeout_s)

@@ -14,7 +14,12 @@ __all__ = ["compiler_for"]
 
 
 def compiler_for(
-    row_count: int, store: MetadataStore | None, ids: Ids, unknown_is_missing: bool = False
+    row_count: int,
+    store: MetadataStore | None,
+    ids: Ids,
+    unknown_is_missing: bool = False,
+    *,
+    with_masks: bool = True,
 ) -> FilterCompiler:
     """The compiler of an open index: conditions over its metadata, masks over its rows, its ids."""
 
@@ -26,5 +31,9 @@ def compiler_for(
             raise FilterTypeError(f"filter {said}", argument="filter") from error
 
     return FilterCompiler(
-        row_count, store, rows=ids.rows, vertices_of=vertices_of, unknown_is_missing=unknown_is_missing
+        row_count,
+        store,
+        rows=ids.rows if with_masks else None,
+        vertices_of=vertices_of,
+        unknown_is_missing=unknown_is_missing,
     )

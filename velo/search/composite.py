@@ -37,6 +37,7 @@ class FurtherSearches:
     _metadata: MetadataStore | None
     _filters: FilterCompiler
     _view: Callable[[], Any]
+    _moment: Callable[[], Any]
     _request: Callable[..., Request]
     _run: Callable[[Request], Request]
     _run_async: Callable[[Request], Awaitable[Request]]
@@ -89,6 +90,21 @@ class FurtherSearches:
         >>> bool((distances <= 20.0).all())
         True
         """
+        moment = self._moment()
+        if moment is not None:
+            told: RangeResult = moment.range_search(
+                queries,
+                radius,
+                filter=filter,
+                limit=limit,
+                recall=recall,
+                list_size=list_size,
+                exact=exact,
+                return_metadata=return_metadata,
+                timeout_s=timeout_s,
+                tuning=tuning,
+            )
+            return told
         columns = self._columns(return_metadata)
         prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
         script = self._range_script(queries, radius, limit, filter)
@@ -119,6 +135,21 @@ class FurtherSearches:
         -------
         RangeResult
         """
+        moment = self._moment()
+        if moment is not None:
+            told: RangeResult = await moment.range_search_async(
+                queries,
+                radius,
+                filter=filter,
+                limit=limit,
+                recall=recall,
+                list_size=list_size,
+                exact=exact,
+                return_metadata=return_metadata,
+                timeout_s=timeout_s,
+                tuning=tuning,
+            )
+            return told
         columns = self._columns(return_metadata)
         prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
         script = self._range_script(queries, radius, limit, filter)

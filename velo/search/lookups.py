@@ -29,6 +29,7 @@ class Lookups:
     _metadata: MetadataStore | None
     _filters: FilterCompiler
     _view: Callable[[], Any]
+    _moment: Callable[[], Any]
     _columns: Callable[[Sequence[str] | bool | None], list[str] | None]
     _check_open: Callable[[], None]
 
@@ -49,6 +50,9 @@ class Lookups:
         >>> index.count({"price": {"$lt": 0.2}})
         387
         """
+        moment = self._moment()
+        if moment is not None:
+            return int(moment.count(filter))
         passing = self._passing(filter)
         return self.n if passing is None else passing.count()
 
@@ -76,6 +80,10 @@ class Lookups:
         >>> index.get([17, 4], columns=["brand"]).to_pydict()
         {'id': [17, 4], 'brand': [...]}
         """
+        moment = self._moment()
+        if moment is not None:
+            found: pa.Table = moment.get(ids, columns=columns)
+            return found
         names = self._columns(columns)
         self._check_open()
         single = isinstance(ids, str | int | np.integer)
@@ -124,6 +132,10 @@ class Lookups:
         >>> len(first), set(first["id"].to_pylist()) & set(next_page["id"].to_pylist())
         (5, set())
         """
+        moment = self._moment()
+        if moment is not None:
+            page: pa.Table = moment.rows(filter, limit=limit, after=after, columns=columns)
+            return page
         names = self._columns(columns)
         most = whole_number(limit, "limit", 1, _LIMIT_MAX)
         passing = self._passing(filter)

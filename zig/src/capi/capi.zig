@@ -17,6 +17,7 @@ comptime {
     _ = @import("filter_plan.zig");
     _ = @import("device.zig");
     _ = @import("live.zig");
+    _ = @import("live_view.zig");
     if (base.ablations) _ = @import("ablate.zig");
 }
 
@@ -34,6 +35,7 @@ test {
     _ = @import("filters.zig");
     _ = @import("tickets.zig");
     _ = @import("live.zig");
+    _ = @import("live_view.zig");
     _ = @import("numbers.zig");
     _ = @import("layout.zig");
 }

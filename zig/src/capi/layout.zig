@@ -25,6 +25,9 @@ const structs = .{
     .{ "velo_ids", @import("live.zig").IdColumn },
     .{ "velo_live_done", @import("live.zig").LiveDone },
     .{ "velo_live_info", @import("live.zig").LiveInfo },
+    .{ "velo_live_insert_options", @import("live.zig").InsertOptions },
+    .{ "velo_live_view_info", @import("live_view.zig").ViewInfo },
+    .{ "velo_live_record", @import("live_view.zig").LiveRecord },
 };
 
 const text = blk: {

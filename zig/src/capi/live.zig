@@ -1,7 +1,6 @@
 //! velo_live of velo.h: the changes of an index, and who may make them.
 const std = @import("std");
 const base = @import("base");
-const filter_room = @import("filter");
 const live_room = @import("live");
 const common = @import("common.zig");
 const errors = @import("errors.zig");
@@ -19,6 +18,7 @@ pub const LiveOptions = extern struct {
     durability: i32 = 0,
     reserved: u32 = 0,
     checkpoint_bytes: u64 = 0,
+    delta_bytes: u64 = 0,
 };
 
 pub const IdColumn = extern struct {
@@ -36,6 +36,23 @@ pub const LiveDone = extern struct {
     durable: i32 = 0,
     rows: u64 = 0,
     sequence: u64 = 0,
+    replaced: u64 = 0,
+    row: u64 = 0,
+    outcome: i32 = 0,
+    zero: i32 = 0,
+};
+
+pub const InsertOptions = extern struct {
+    struct_size: u32 = @sizeOf(InsertOptions),
+    is_upsert: i32 = 0,
+    id_kind: i32 = 0,
+    row_count: u32 = 0,
+    vectors: ?[*]const u8 = null,
+    vectors_size: u64 = 0,
+    metadata: ?[*]const u8 = null,
+    metadata_size: u64 = 0,
+    request: ?[*]const u8 = null,
+    request_size: u64 = 0,
 };
 
 pub const LiveInfo = extern struct {
@@ -49,6 +66,16 @@ pub const LiveInfo = extern struct {
     dead_rows: u64 = 0,
     log_bytes: u64 = 0,
     log_synced_bytes: u64 = 0,
+    layout: u64 = 0,
+    delta_rows: u64 = 0,
+    delta_dead_rows: u64 = 0,
+    delta_bytes: u64 = 0,
+    delta_bytes_max: u64 = 0,
+    next_row: u64 = 0,
+    dim: u32 = 0,
+    dtype: i32 = 0,
+    metric: i32 = 0,
+    id_kind: i32 = -1,
 };
 
 pub const LiveHandle = struct {
@@ -77,7 +104,7 @@ pub fn fail_live(err: live_room.Error, diagnostic: *const Diagnostic) i32 {
     };
 }
 
-fn refused(self: *const LiveHandle) ?i32 {
+pub fn refused(self: *const LiveHandle) ?i32 {
     return if (self.process != common.process()) common.forked() else null;
 }
 
@@ -108,6 +135,7 @@ fn open(self: *LiveHandle, path: []const u8, o: LiveOptions) i32 {
         .writable = o.writable != 0,
         .durability = @enumFromInt(o.durability),
         .checkpoint_bytes = o.checkpoint_bytes,
+        .delta_bytes = if (o.delta_bytes > 0) o.delta_bytes else 64 << 20,
     };
     self.live = Folder.open(common.allocator, &self.store, live_options, &diagnostic) catch |err| {
         self.store.deinit();
@@ -116,21 +144,45 @@ fn open(self: *LiveHandle, path: []const u8, o: LiveOptions) i32 {
     return ok;
 }
 
-export fn velo_live_part(handle: ?*LiveHandle, part: u32, path_out: ?[*]u8, capacity: u64) i32 {
+export fn velo_live_create(path: ?[*:0]const u8, dim: u32, metric: i32, dtype: i32, schema: ?[*:0]const u8) i32 {
+    const folder = path orelse return common.null_argument("path");
+    const metrics = std.enums.fromInt(live_room.scan.Metric, metric) orelse return fail(.invalid_argument, .{ .argument = "metric" }, "metric {d} is unknown", .{metric});
+    const types = std.enums.fromInt(live_room.scan.Dtype, dtype) orelse return fail(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{dtype});
+    if (dim == 0 or dim > base.limits.dim_max) return fail(.invalid_argument, .{ .argument = "dim" }, "vectors have 1 to {d} dimensions, not {d}", .{ base.limits.dim_max, dim });
+    var store = live_room.FolderStore.open(std.mem.span(folder)) catch |err| return fail(.io, .{ .argument = "path" }, "cannot open {s}: {t}", .{ folder, err });
+    defer store.deinit();
+    var diagnostic: Diagnostic = .{};
+    const options: live_room.CreateOptions = .{ .dim = dim, .metric = metrics, .dtype = types, .schema = if (schema) |text| std.mem.span(text) else null };
+    live_room.create(common.allocator, &store, options, &diagnostic) catch |err| return fail_live(err, &diagnostic);
+    return ok;
+}
+
+export fn velo_live_part(handle: ?*LiveHandle, part: u32, path_out: ?[*]u8, uuid_out: ?[*]u8, capacity: u64) i32 {
     const self = handle orelse return common.null_argument("live");
-    const out = path_out orelse return common.null_argument("path_out");
     if (refused(self)) |status| return status;
     self.live.mutex.lock();
     defer self.live.mutex.unlock();
     const parts = self.live.parts.items;
     if (part >= parts.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ part, parts.len });
-    const path = parts[part].path;
-    if (capacity <= path.len) return fail(.invalid_argument, .{ .argument = "capacity" }, "the path takes {d} bytes", .{path.len + 1});
-    common.put_text(out[0..@intCast(capacity)], path);
+    for ([_]?[*]u8{ path_out, uuid_out }, [_][]const u8{ parts[part].path, parts[part].uuid }) |target, text| {
+        const out = target orelse return common.null_argument("path_out");
+        if (capacity <= text.len) return fail(.invalid_argument, .{ .argument = "capacity" }, "{s} takes {d} bytes", .{ text, text.len + 1 });
+        common.put_text(out[0..@intCast(capacity)], text);
+    }
     return ok;
 }
 
-fn ids_of(column: ?*const IdColumn) ?live_room.Ids {
+export fn velo_live_next_part(handle: ?*LiveHandle, path_out: ?[*]u8, capacity: u64) i32 {
+    const self = begun(handle) orelse return not_begun();
+    const out = path_out orelse return common.null_argument("path_out");
+    if (refused(self)) |status| return status;
+    if (capacity < 32) return fail(.invalid_argument, .{ .argument = "capacity" }, "a path takes 32 bytes", .{});
+    var buffer: [32]u8 = undefined;
+    common.put_text(out[0..@intCast(capacity)], self.live.next_part(&buffer));
+    return ok;
+}
+
+pub fn ids_of(column: ?*const IdColumn) ?live_room.Ids {
     const given = common.versioned(IdColumn, column orelse return null) orelse return null;
     const count: usize = @intCast(given.count);
     if (given.is_string == 0) return .{ .numbers = if (given.numbers) |numbers| numbers[0..count] else if (count == 0) &.{} else return null };
@@ -140,7 +192,7 @@ fn ids_of(column: ?*const IdColumn) ?live_room.Ids {
     return if (ids.is_whole()) ids else null;
 }
 
-fn bad_ids() i32 {
+pub fn bad_ids() i32 {
     return fail(.invalid_argument, .{ .argument = "ids" }, "ids are NULL, or their offsets do not ascend within their bytes", .{});
 }
 
@@ -165,17 +217,24 @@ export fn velo_live_begin(handle: ?*LiveHandle) i32 {
     return ok;
 }
 
-fn tell(out: ?*LiveDone, done: live_room.Done) void {
+pub fn tell(out: ?*LiveDone, done: live_room.Done) void {
     const target = out orelse return;
-    common.write_versioned(LiveDone, target, &.{ .durable = @intFromBool(done.durable), .rows = done.rows, .sequence = done.sequence });
+    common.write_versioned(LiveDone, target, &.{
+        .durable = @intFromBool(done.durable),
+        .rows = done.rows,
+        .sequence = done.sequence,
+        .replaced = done.replaced,
+        .row = done.row,
+        .outcome = @intFromEnum(done.outcome),
+    });
 }
 
-fn begun(handle: ?*LiveHandle) ?*LiveHandle {
+pub fn begun(handle: ?*LiveHandle) ?*LiveHandle {
     const self = handle orelse return null;
     return if (self.live.begun) self else null;
 }
 
-fn not_begun() i32 {
+pub fn not_begun() i32 {
     return fail(.invalid_argument, .{ .argument = "live" }, "live is NULL, or was not begun", .{});
 }
 
@@ -188,12 +247,96 @@ export fn velo_live_delete(handle: ?*LiveHandle, ids: ?*const IdColumn, done_out
     return ok;
 }
 
-export fn velo_live_delete_vertices(handle: ?*LiveHandle, part: u32, vertices: ?[*]const u32, vertex_count: u64, done_out: ?*LiveDone) i32 {
+/// Rows of a view; null, and the failure was told, where pointers lack.
+fn rows_from(parts: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, status: *i32) ?[]live_room.Row {
+    const count: usize = @intCast(row_count);
+    if (count > 0 and (parts == null or vertices == null)) {
+        status.* = if (parts == null) common.null_argument("parts") else common.null_argument("vertices");
+        return null;
+    }
+    const rows = common.allocator.alloc(live_room.Row, count) catch {
+        status.* = common.out_of_memory();
+        return null;
+    };
+    for (rows, 0..) |*row, i| row.* = .{ .part = parts.?[i], .vertex = vertices.?[i] };
+    return rows;
+}
+
+export fn velo_live_delete_rows(handle: ?*LiveHandle, layout: u64, parts: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, done_out: ?*LiveDone) i32 {
     const self = begun(handle) orelse return not_begun();
     if (refused(self)) |status| return status;
-    const rows = if (vertices) |all| all[0..@intCast(vertex_count)] else if (vertex_count == 0) &[_]u32{} else return common.null_argument("vertices");
+    var status: i32 = ok;
+    const rows = rows_from(parts, vertices, row_count, &status) orelse return status;
+    defer common.allocator.free(rows);
     var diagnostic: Diagnostic = .{};
-    tell(done_out, self.live.delete_vertices(part, rows, &diagnostic) catch |err| return fail_live(err, &diagnostic));
+    tell(done_out, self.live.delete_rows(layout, rows, &diagnostic) catch |err| return fail_live(err, &diagnostic));
+    return ok;
+}
+
+fn bytes_of(pointer: ?[*]const u8, size: u64) []const u8 {
+    return if (pointer) |bytes| bytes[0..@intCast(size)] else "";
+}
+
+/// The rows of a call; null, and the failure was told, where they are none.
+fn given_rows(ids: ?*const IdColumn, options: ?*const InsertOptions, status: *i32) ?live_room.Rows {
+    const given = options orelse {
+        status.* = common.null_argument("options");
+        return null;
+    };
+    const o = common.versioned(InsertOptions, given) orelse {
+        status.* = common.size_error("options", given.struct_size);
+        return null;
+    };
+    const kind = std.enums.fromInt(live_room.Kind, @as(u32, @bitCast(o.id_kind))) orelse {
+        status.* = fail(.invalid_argument, .{ .argument = "id_kind" }, "id_kind {d} is unknown", .{o.id_kind});
+        return null;
+    };
+    const is_numbered = kind == .row and o.is_upsert == 0;
+    const column: ?live_room.Ids = if (is_numbered) .{ .numbers = &.{} } else ids_of(ids);
+    const is_right = if (column) |one| is_numbered or (one.len() == o.row_count and (kind == .strings) == (one == .strings)) else false;
+    if (!is_right) {
+        status.* = bad_ids();
+        return null;
+    }
+    return .{
+        .count = o.row_count,
+        .kind = kind,
+        .is_upsert = o.is_upsert != 0,
+        .ids = column.?,
+        .vectors = bytes_of(o.vectors, o.vectors_size),
+        .metadata = bytes_of(o.metadata, o.metadata_size),
+        .request = bytes_of(o.request, o.request_size),
+    };
+}
+
+export fn velo_live_insert(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, done_out: ?*LiveDone) i32 {
+    const self = begun(handle) orelse return not_begun();
+    if (refused(self)) |status| return status;
+    var status: i32 = ok;
+    const rows = given_rows(ids, options, &status) orelse return status;
+    var diagnostic: Diagnostic = .{};
+    tell(done_out, self.live.insert(rows, &diagnostic) catch |err| return fail_live(err, &diagnostic));
+    return ok;
+}
+
+export fn velo_live_update(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, layout: u64, parts: ?[*]const u32, vertices: ?[*]const u32, done_out: ?*LiveDone) i32 {
+    const self = begun(handle) orelse return not_begun();
+    if (refused(self)) |status| return status;
+    var status: i32 = ok;
+    const rows = given_rows(ids, options, &status) orelse return status;
+    if (!rows.is_upsert) return fail(.invalid_argument, .{ .argument = "is_upsert" }, "an update replaces rows: is_upsert is 1", .{});
+    const places = rows_from(parts, vertices, rows.count, &status) orelse return status;
+    defer common.allocator.free(places);
+    var diagnostic: Diagnostic = .{};
+    tell(done_out, self.live.update(rows, .{ .layout = layout, .rows = places }, &diagnostic) catch |err| return fail_live(err, &diagnostic));
+    return ok;
+}
+
+export fn velo_live_sweep(handle: ?*LiveHandle) i32 {
+    const self = begun(handle) orelse return not_begun();
+    if (refused(self)) |status| return status;
+    var diagnostic: Diagnostic = .{};
+    self.live.sweep(&diagnostic) catch |err| return fail_live(err, &diagnostic);
     return ok;
 }
 
@@ -201,25 +344,12 @@ export fn velo_live_refresh(handle: ?*LiveHandle, changed_out: ?*i32) i32 {
     const self = begun(handle) orelse return not_begun();
     if (refused(self)) |status| return status;
     var diagnostic: Diagnostic = .{};
-    const changed = self.live.refresh(&diagnostic) catch |err| return fail_live(err, &diagnostic);
+    const changed = self.live.refresh(&diagnostic) catch |err| {
+        if (!self.live.moved) return fail_live(err, &diagnostic);
+        if (changed_out) |out| out.* = 2;
+        return ok;
+    };
     if (changed_out) |out| out.* = @intFromBool(changed);
-    return ok;
-}
-
-export fn velo_live_rows(handle: ?*LiveHandle, part: u32, filter_out: ?*?*filter_room.Filter) i32 {
-    const self = begun(handle) orelse return not_begun();
-    const out = filter_out orelse return common.null_argument("filter_out");
-    if (refused(self)) |status| return status;
-    if (part >= self.live.parts.items.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ part, self.live.parts.items.len });
-    const n = self.live.parts.items[part].n;
-    var set = base.BitSet.init(common.allocator, @intCast(n)) catch return common.out_of_memory();
-    defer set.deinit(common.allocator);
-    out.* = null;
-    if (!self.live.copy_dead(part, &set)) return ok;
-    set.invert();
-    for (set.words) |*word| word.* = std.mem.nativeToLittle(u64, word.*);
-    const bytes = std.mem.sliceAsBytes(set.words)[0..@intCast((n + 7) / 8)];
-    out.* = filter_room.Filter.from_mask(common.allocator, bytes, n) catch return common.out_of_memory();
     return ok;
 }
 
@@ -247,6 +377,16 @@ export fn velo_live_info_get(handle: ?*LiveHandle, info_out: ?*LiveInfo) i32 {
         .dead_rows = info.dead,
         .log_bytes = info.log_bytes,
         .log_synced_bytes = info.log_synced_bytes,
+        .layout = info.layout,
+        .delta_rows = info.delta_rows,
+        .delta_dead_rows = info.delta_dead,
+        .delta_bytes = info.delta_bytes,
+        .delta_bytes_max = info.delta_bytes_max,
+        .next_row = info.next_row,
+        .dim = self.live.dim,
+        .dtype = @intFromEnum(self.live.dtype),
+        .metric = @intFromEnum(self.live.shape().metric),
+        .id_kind = if (info.kind) |kind| @intCast(@intFromEnum(kind)) else -1,
     });
     return ok;
 }

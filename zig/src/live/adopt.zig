@@ -11,11 +11,12 @@ const find = @import("find.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 const file_error = diagnostics.file_error;
+const scan = @import("scan.zig");
 const manifest = layout.manifest;
 
 /// An index without live.json: one part, the folder itself.
 pub fn describe(live: anytype, diagnostic: *Diagnostic) Error!void {
-    var parsed = try read_manifest(live, diagnostic);
+    var parsed = try read_manifest(live, manifest.file_name, diagnostic);
     defer parsed.deinit();
     const found = &parsed.value;
     for (live.parts.items) |*part| {
@@ -23,6 +24,7 @@ pub fn describe(live: anytype, diagnostic: *Diagnostic) Error!void {
     }
     if (live.begun) return @TypeOf(live.*).replaced(diagnostic);
     live.dim = found.dim;
+    live.dtype = scan.Dtype.of(found.dtype) orelse return diagnostics.damaged(diagnostic, manifest.file_name, "names a type that is none", .{});
     const metric = try live.allocator.dupe(u8, found.metric);
     live.allocator.free(live.metric);
     live.metric = metric;
@@ -30,8 +32,8 @@ pub fn describe(live: anytype, diagnostic: *Diagnostic) Error!void {
     try live.add_part("", found.uuid, found.n, null);
 }
 
-fn read_manifest(live: anytype, diagnostic: *Diagnostic) Error!manifest.Parsed {
-    const text = try diagnostics.read_file(live.allocator, live.store, manifest.file_name, manifest.bytes_max, diagnostic) orelse {
+pub fn read_manifest(live: anytype, name: []const u8, diagnostic: *Diagnostic) Error!manifest.Parsed {
+    const text = try diagnostics.read_file(live.allocator, live.store, name, manifest.bytes_max, diagnostic) orelse {
         diagnostic.say("the folder holds no index", .{});
         return error.NotAnIndex;
     };
@@ -51,7 +53,7 @@ fn read_manifest(live: anytype, diagnostic: *Diagnostic) Error!manifest.Parsed {
 pub fn adopt(live: anytype, diagnostic: *Diagnostic) Error!void {
     const store = live.store;
     const part = &live.parts.items[0];
-    if (part.finder == null) _ = try live.find_part_of(part.ids.?, 0, diagnostic);
+    if (part.finder == null) try live.open_finder(part, diagnostic);
     live.prng.source.fill(live.uuid[0..16]);
     const raw: [16]u8 = live.uuid[0..16].*;
     _ = std.fmt.bufPrint(&live.uuid, "{x}", .{&raw}) catch unreachable;
@@ -83,7 +85,7 @@ pub fn adopt(live: anytype, diagnostic: *Diagnostic) Error!void {
 
 fn make_part(live: anytype, path: []const u8, diagnostic: *Diagnostic) Error!void {
     const store = live.store;
-    var parsed = try read_manifest(live, diagnostic);
+    var parsed = try read_manifest(live, manifest.file_name, diagnostic);
     defer parsed.deinit();
     if (!std.mem.eql(u8, parsed.value.uuid, live.parts.items[0].uuid)) {
         diagnostic.say("the index was replaced by another one: open it again", .{});
@@ -125,6 +127,7 @@ pub fn remove_old_names(live: anytype, diagnostic: *Diagnostic) Error!void {
     var arena = std.heap.ArenaAllocator.init(live.allocator);
     defer arena.deinit();
     const names = store.list(arena.allocator()) catch |err| return file_error(diagnostic, ".", "list", err);
+    if (live.parts.items.len == 0) return;
     var buffer: [512]u8 = undefined;
     for (names) |name| {
         const inside = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ live.parts.items[0].path, name }) catch continue;

@@ -20,7 +20,12 @@ const temporary = root_file.file_name ++ ".tmp";
 pub fn make(live: anytype, diagnostic: *Diagnostic) Error!void {
     while (live.syncing) live.changed.wait(&live.mutex);
     if (live.poisoned) return live.check_writable(diagnostic);
-    if (live.is_live and live.log != null and live.position.offset == log_file.header_bytes) return; // nothing to fold
+    if (live.is_live and live.log != null and live.position.offset == live.log_begin) return; // nothing to fold
+    return make_anew(live, diagnostic);
+}
+
+/// Also where the log holds nothing new; no sync is under way.
+pub fn make_anew(live: anytype, diagnostic: *Diagnostic) Error!void {
     const store = live.store;
     var arena = std.heap.ArenaAllocator.init(live.allocator);
     defer arena.deinit();
@@ -50,21 +55,29 @@ pub fn make(live: anytype, diagnostic: *Diagnostic) Error!void {
     try made.append(scratch, try scratch.dupe(u8, log_name));
     var header: log_file.Header = .{ .uuid = undefined, .salt = live.prng.next(), .first_sequence = live.sequence + 1 };
     _ = std.fmt.hexToBytes(&header.uuid, &live.uuid) catch return diagnostics.damaged(diagnostic, root_file.file_name, "has a damaged uuid", .{});
-    try diagnostics.write_file(store, log_name, &header.encode(), diagnostic);
-    const log = store.open_file(log_name, .read_write) catch |err| return file_error(diagnostic, log_name, "open", err);
+    const log = store.create(log_name) catch |err| return file_error(diagnostic, log_name, "create", err);
     errdefer store.close(log);
+    const position = try begin_log(live, scratch, log, log_name, &header, diagnostic);
     try diagnostics.sync_folder(store, ".", diagnostic);
 
+    const requests = try scratch.alloc(root_file.Request, live.requests.items.items.len);
+    for (requests, live.requests.items.items) |*named, one| named.* = .{ .request = one.name, .sequence = one.sequence, .rows = one.rows, .row = one.row };
     const root: root_file.Root = .{
         .uuid = &live.uuid,
         .generation = live.generation + 1,
         .dim = live.dim,
         .metric = live.metric,
+        .dtype = @tagName(live.dtype),
+        .ids = if (live.kind) |kind| @tagName(kind) else null,
+        .schema = live.schema,
+        .readers_understand = if (live.has_rows or parts.len != 1) &root_file.known else root_file.without_rows,
+        .writers_understand = if (live.has_rows or parts.len != 1) &root_file.known else root_file.without_rows,
         .sequence = live.sequence,
         .next_row = live.next_row,
         .next_file = next_file,
         .parts = parts,
         .first_log = log_name,
+        .requests = requests,
     };
     // What is to be kept is copied before the rename: from there on nothing may fail for want of memory.
     const kept = try scratch.alloc(?[]const u8, parts.len);
@@ -95,15 +108,16 @@ pub fn make(live: anytype, diagnostic: *Diagnostic) Error!void {
     live.log_name = log_name;
     live.log = log;
     live.log_header = header;
-    live.position = .begin(&header);
-    live.last_is_promise = false;
+    live.position = position;
+    live.log_begin = position.offset;
+    live.last_is_promise = position.offset > log_file.header_bytes;
     live.generation = root.generation;
     live.next_file = next_file;
     live.root_sequence = live.sequence;
     live.synced_sequence = live.sequence;
-    live.synced_offset = log_file.header_bytes;
-    live.show_synced();
-    live.checkpoint_at = if (live.options.checkpoint_bytes > 0) live.options.checkpoint_bytes else checkpoint_bytes(live);
+    live.synced_offset = position.offset;
+    live.show_all();
+    live.checkpoint_at = checkpoint_bytes(live);
     live.changed.broadcast();
     for (old.items) |name| diagnostics.discard(store, name);
 }
@@ -113,10 +127,48 @@ fn try_append(scratch: std.mem.Allocator, names: *std.ArrayList([]const u8), nam
     names.append(scratch, copy) catch {};
 }
 
+/// How long the log may grow: as long again as what it carries over, so that this is not written over and over.
 fn checkpoint_bytes(live: anytype) u64 {
     var rows: u64 = 0;
     for (live.parts.items) |part| rows += part.n;
-    return @max(least_bytes, rows / 16);
+    const most = if (live.options.checkpoint_bytes > 0) live.options.checkpoint_bytes else @max(least_bytes, rows / 16);
+    return if (live.log_begin == log_file.header_bytes) most else live.log_begin + @max(most, live.log_begin);
+}
+
+/// The new log's header, and behind it the rows that no part holds. A promise ends them: all of it is on the device before a
+/// root names it, so damage there is never taken for a torn end.
+fn begin_log(live: anytype, scratch: std.mem.Allocator, log: anytype, name: []const u8, header: *const log_file.Header, diagnostic: *Diagnostic) Error!log_file.Position {
+    const store = live.store;
+    var position: log_file.Position = .begin(header);
+    store.write(log, &header.encode(), 0) catch |err| return file_error(diagnostic, name, "write", err);
+    const delta = live.delta;
+    for (delta.records.items) |record| {
+        const offset = position.offset;
+        log_file.seal(record.bytes, .carried, record.rows.count, 0, &position);
+        store.write(log, record.bytes, offset) catch |err| return file_error(diagnostic, name, "write", err);
+    }
+    if (delta.gone.count > 0) {
+        const size = std.mem.alignForward(usize, 4 * @as(usize, delta.gone.count), 8);
+        const bytes = try scratch.alloc(u8, log_file.record_bytes(size));
+        @memset(bytes, 0);
+        var at: usize = log_file.record_header_bytes;
+        for (0..delta.rows) |row| {
+            if (!delta.gone.bits.isSet(row)) continue;
+            std.mem.writeInt(u32, bytes[at..][0..4], @intCast(row), .little);
+            at += 4;
+        }
+        const offset = position.offset;
+        log_file.seal(bytes, .buried, delta.gone.count, 0, &position);
+        store.write(log, bytes, offset) catch |err| return file_error(diagnostic, name, "write", err);
+    }
+    if (position.offset > log_file.header_bytes) {
+        var promise: [log_file.record_header_bytes]u8 align(8) = @splat(0);
+        const offset = position.offset;
+        log_file.seal(&promise, .promise, 0, offset, &position);
+        store.write(log, &promise, offset) catch |err| return file_error(diagnostic, name, "write", err);
+    }
+    store.sync(log) catch |err| return file_error(diagnostic, name, "sync", err);
+    return position;
 }
 
 fn numbered(allocator: std.mem.Allocator, next_file: *u64, comptime stem: []const u8, comptime suffix: []const u8) error{OutOfMemory}![]u8 {
@@ -129,13 +181,15 @@ fn numbered(allocator: std.mem.Allocator, next_file: *u64, comptime stem: []cons
 /// have lost what its cache still shows, and litter goes.
 pub fn take_over(live: anytype, end: log_file.End, diagnostic: *Diagnostic) Error!void {
     if (end == .torn) try put_aside(live, diagnostic);
+    live.log_begin = 0;
     if (live.position.offset > log_file.header_bytes or end == .torn) {
         try make(live, diagnostic);
     } else {
         live.log = live.store.open_file(live.log_name.?, .read_write) catch |err| return file_error(diagnostic, live.log_name.?, "open", err);
         live.synced_offset = live.position.offset;
         live.synced_sequence = live.sequence;
-        live.checkpoint_at = if (live.options.checkpoint_bytes > 0) live.options.checkpoint_bytes else checkpoint_bytes(live);
+        live.log_begin = live.position.offset;
+        live.checkpoint_at = checkpoint_bytes(live);
     }
     try adopting.remove_old_names(live, diagnostic);
     try remove_litter(live, diagnostic);
@@ -153,7 +207,7 @@ fn put_aside(live: anytype, diagnostic: *Diagnostic) Error!void {
 }
 
 /// Files of ours that no root names: a checkpoint or an adoption was killed. Of torn ends the newest is kept.
-fn remove_litter(live: anytype, diagnostic: *Diagnostic) Error!void {
+pub fn remove_litter(live: anytype, diagnostic: *Diagnostic) Error!void {
     const store = live.store;
     var arena = std.heap.ArenaAllocator.init(live.allocator);
     defer arena.deinit();
@@ -165,7 +219,7 @@ fn remove_litter(live: anytype, diagnostic: *Diagnostic) Error!void {
     for (names) |name| {
         if (is_named(live, name) or std.mem.eql(u8, name, newest)) continue;
         if (std.mem.startsWith(u8, name, "part-")) {
-            store.remove_folder(name) catch {};
+            store.remove_unheld(name) catch {};
         } else if (std.mem.eql(u8, name, temporary) or std.mem.startsWith(u8, name, "dead-") or std.mem.startsWith(u8, name, "log-"))
             diagnostics.discard(store, name);
     }

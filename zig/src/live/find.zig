@@ -47,7 +47,7 @@ pub const Ids = union(enum) {
         return strings.bytes[@intCast(strings.offsets[row])..@intCast(strings.offsets[row + 1])];
     }
 
-    fn hash(self: Ids, row: usize) u64 {
+    pub fn hash(self: Ids, row: usize) u64 {
         switch (self) {
             .numbers => |numbers| {
                 var bytes: [8]u8 = undefined;
@@ -58,7 +58,7 @@ pub const Ids = union(enum) {
         }
     }
 
-    fn equal(self: Ids, row: usize, other: Ids, other_row: usize) bool {
+    pub fn equal(self: Ids, row: usize, other: Ids, other_row: usize) bool {
         return switch (self) {
             .numbers => |numbers| numbers[row] == other.numbers[other_row],
             .strings => std.mem.eql(u8, self.text(row), other.text(other_row)),

@@ -11,15 +11,21 @@ const std = @import("std");
 const base = @import("base");
 const adopting = @import("adopt.zig");
 const checkpoints = @import("checkpoint.zig");
-const dead_file = @import("dead.zig");
 const diagnostics = @import("diagnostic.zig");
 const find = @import("find.zig");
 const log_file = @import("log.zig");
-const payloads = @import("payload.zig");
 const root_file = @import("root.zig");
 const BitSet = base.BitSet;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
+const delta_room = @import("delta.zig");
+const folding = @import("fold.zig");
+const replaying = @import("replay.zig");
+const requests_room = @import("requests.zig");
+const rows_payload = @import("rows.zig");
+const scan = @import("scan.zig");
+const writing = @import("write.zig");
+const view_room = @import("view.zig");
 const Ids = find.Ids;
 const file_error = diagnostics.file_error;
 
@@ -37,14 +43,35 @@ pub const Options = struct {
     durability: Durability = .sync,
     /// A log longer than this is folded into tombstones; 0: four MiB, and at least half of what the tombstones take.
     checkpoint_bytes: u64 = 0,
+    /// What the delta may take; a write that would take more is refused: Done.outcome.
+    delta_bytes: u64 = 64 << 20,
     /// Decides uuid and salts; the system's randomness unless a test says otherwise.
     seed: ?u64 = null,
 };
 
 /// What became of a write.
+pub const Outcome = enum(u8) {
+    done = 0,
+    /// A row with the id of `row` is there: nothing was done.
+    duplicate = 1,
+    /// The delta has no room: nothing was done.
+    full = 2,
+    /// Rows have other numbers by now, or are there no more: nothing was done.
+    stale = 3,
+    /// A call with this name was done before; this is what became of it.
+    repeated = 4,
+    /// The id of `row` is no number that this index ever gave: nothing was done.
+    no_row_number = 5,
+};
+
 pub const Done = struct {
-    /// Rows that were there and are gone.
+    outcome: Outcome = .done,
+    /// Rows that were there and are gone; of an insert those that are new.
     rows: u64 = 0,
+    /// Of those inserted: took the place of one that was there.
+    replaced: u64 = 0,
+    /// The id of the first row where the index numbers them, or the row that an outcome is about.
+    row: u64 = 0,
     /// The change that did it, or the last one before where nothing was to be done.
     sequence: u64 = 0,
     durable: bool = false,
@@ -55,9 +82,17 @@ pub const Info = struct {
     is_writable: bool,
     generation: u64,
     sequence: u64,
+    layout: u64,
+    /// Of parts.
     rows: u64,
     dead: u64,
     parts: u64,
+    delta_rows: u64,
+    delta_dead: u64,
+    delta_bytes: u64,
+    delta_bytes_max: u64,
+    kind: ?rows_payload.Kind,
+    next_row: u64,
     log_bytes: u64,
     /// Bytes of it that are known to be on the device.
     log_synced_bytes: u64,
@@ -66,6 +101,9 @@ pub const Info = struct {
 
 /// How often a reader begins again that a checkpoint overtook.
 const reader_attempts = 8;
+
+/// A row of a part, or of the delta (delta.part_number).
+pub const Row = struct { part: u32, vertex: u32 };
 
 pub fn Live(comptime Store: type) type {
     return struct {
@@ -88,7 +126,7 @@ pub fn Live(comptime Store: type) type {
             file: ?[]const u8 = null,
             file_count: u64 = 0,
 
-            fn deinit(self: *Part, live: *Self) void {
+            pub fn deinit(self: *Part, live: *Self) void {
                 const allocator = live.allocator;
                 allocator.free(self.path);
                 allocator.free(self.uuid);
@@ -100,9 +138,8 @@ pub fn Live(comptime Store: type) type {
             }
         };
 
-        const Row = struct { part: u32, vertex: u32 };
-        /// A record that waits for its sync.
-        const Waiting = struct { sequence: u64, rows: []Row };
+        /// A record that waits for its sync: rows that it takes away, and the records of the delta once it is seen.
+        const Waiting = struct { sequence: u64, rows: []Row, records: u32 };
 
         allocator: std.mem.Allocator,
         store: *Store,
@@ -118,14 +155,29 @@ pub fn Live(comptime Store: type) type {
         uuid: [32]u8 = @splat('0'),
         dim: u32 = 0,
         metric: []const u8 = "",
+        dtype: scan.Dtype = .f32,
+        /// What ids are, as far as a row has told.
+        kind: ?rows_payload.Kind = null,
+        /// Columns of the metadata, as whoever made the folder wrote them down; without parts nothing else says.
+        schema: ?[]const u8 = null,
+        /// Rows came since it was built: an older velo must not read it.
+        has_rows: bool = false,
+        requests: requests_room.Requests = .{},
         generation: u64 = 0,
         next_row: u64 = 0,
         next_file: u64 = 1,
         parts: std.ArrayList(Part) = .empty,
+        delta: *delta_room.Delta,
+        /// Changes with every fold: rows have other numbers then.
+        layout: u64 = 1,
+        /// A reader found other parts than it has open.
+        moved: bool = false,
         /// Named by the root that was read, and until the first write not there.
         log_name: ?[]const u8 = null,
         log: ?Store.File = null,
         log_header: log_file.Header = undefined,
+        /// Where the records begin that are changes: behind what was carried over.
+        log_begin: u64 = 0,
         position: log_file.Position = undefined,
         /// The change that the tombstone files hold.
         root_sequence: u64 = 0,
@@ -151,6 +203,7 @@ pub fn Live(comptime Store: type) type {
                 .store = store,
                 .options = options,
                 .prng = .init(options.seed orelse std.crypto.random.int(u64)),
+                .delta = try .create(allocator),
             };
             errdefer self.deinit();
             try self.read_root(diagnostic);
@@ -163,6 +216,10 @@ pub fn Live(comptime Store: type) type {
             self.log = null;
             self.forget_parts();
             self.parts.deinit(self.allocator);
+            self.delta.release();
+            self.requests.deinit(self.allocator);
+            if (self.schema) |text| self.allocator.free(text);
+            self.schema = null;
             for (self.waiting.items) |one| self.allocator.free(one.rows);
             self.waiting.deinit(self.allocator);
             if (self.log_name) |name| self.allocator.free(name);
@@ -202,12 +259,29 @@ pub fn Live(comptime Store: type) type {
         }
 
         fn take_root(self: *Self, root: *const root_file.Root, diagnostic: *Diagnostic) Error!void {
-            if (self.begun and !self.same_parts(root.parts)) return replaced(diagnostic);
+            if (self.begun and self.is_live and !std.mem.eql(u8, root.uuid, &self.uuid)) return replaced(diagnostic);
+            if (self.begun and !self.same_parts(root.parts)) {
+                // Of the same folder, or was it replaced?
+                self.moved = self.is_live or self.holds_part_of(root.parts);
+                return replaced(diagnostic);
+            }
+            const dtype = if (root.dtype) |name| scan.Dtype.of(name) else try self.dtype_of_part(root, diagnostic);
             if (root.uuid.len != self.uuid.len) return diagnostics.damaged(diagnostic, root_file.file_name, "has a damaged uuid", .{});
             @memcpy(&self.uuid, root.uuid);
             self.is_live = true;
             self.generation = root.generation;
             self.dim = root.dim;
+            self.dtype = dtype orelse return diagnostics.damaged(diagnostic, root_file.file_name, "names a type that is none", .{});
+            if (root.ids) |name| {
+                self.kind = std.meta.stringToEnum(rows_payload.Kind, name) orelse
+                    return diagnostics.damaged(diagnostic, root_file.file_name, "names ids that are none", .{});
+            }
+            self.has_rows = root_file.has_rows(root);
+            const schema = if (root.schema) |text| try self.allocator.dupe(u8, text) else null;
+            if (self.schema) |before| self.allocator.free(before);
+            self.schema = schema;
+            self.requests.clear(self.allocator);
+            for (root.requests) |one| try self.requests.add(self.allocator, one.request, one.sequence, one.rows, one.row);
             const metric = try self.allocator.dupe(u8, root.metric);
             self.allocator.free(self.metric);
             self.metric = metric;
@@ -232,11 +306,34 @@ pub fn Live(comptime Store: type) type {
             for (root.parts) |part| try self.add_part(part.path, part.uuid, part.n, part.dead);
         }
 
-        /// The parts that are open already, which keep their ids.
+        /// Roots of the first version do not say it; their part does.
+        fn dtype_of_part(self: *Self, root: *const root_file.Root, diagnostic: *Diagnostic) Error!?scan.Dtype {
+            if (root.parts.len == 0) return null;
+            var buffer: [128]u8 = undefined;
+            const name = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ root.parts[0].path, "manifest.json" }) catch unreachable; // root.zig limits it
+            var parsed = try adopting.read_manifest(self, name, diagnostic);
+            defer parsed.deinit();
+            return scan.Dtype.of(parsed.value.dtype);
+        }
+
+        /// A static index that became live has the part that it was.
+        fn holds_part_of(self: *const Self, named: []const root_file.Part) bool {
+            for (self.parts.items) |part| {
+                for (named) |other| if (std.mem.eql(u8, part.uuid, other.uuid)) return true;
+            }
+            return false;
+        }
+
+        pub fn shape(self: *const Self) scan.Shape {
+            return .{ .dim = self.dim, .metric = std.meta.stringToEnum(scan.Metric, self.metric) orelse .l2, .dtype = self.dtype };
+        }
+
+        /// The parts that are open already, which keep their ids. A part of no name is what the first of a live folder was.
         fn same_parts(self: *const Self, named: []const root_file.Part) bool {
             if (named.len != self.parts.items.len) return false;
             for (self.parts.items, named) |part, other| {
                 if (part.n != other.n or !std.mem.eql(u8, part.uuid, other.uuid)) return false;
+                if (part.path.len > 0 and !std.mem.eql(u8, part.path, other.path)) return false;
             }
             return true;
         }
@@ -273,7 +370,7 @@ pub fn Live(comptime Store: type) type {
                 errdefer self.begun = false;
                 _ = try self.look(true, diagnostic);
             } else if (self.is_live) {
-                const end = try self.replay_all(diagnostic);
+                const end = try replaying.replay_all(self, diagnostic);
                 try checkpoints.take_over(self, end, diagnostic);
             }
             self.begun = true;
@@ -281,6 +378,28 @@ pub fn Live(comptime Store: type) type {
 
         // ---- what a part's files hold ----
 
+        /// The row that has this id and is not gone.
+        pub fn find_row(self: *Self, asked: Ids, row: usize, diagnostic: *Diagnostic) Error!?Row {
+            if (self.kind) |kind| if ((kind == .strings) != (asked == .strings)) return null;
+            if (self.delta.find_row(asked, row)) |found| return .{ .part = delta_room.part_number, .vertex = found };
+            for (self.parts.items, 0..) |*part, i| {
+                if (part.finder == null) try self.open_finder(part, diagnostic);
+                if (!part.ids.?.same_kind(asked)) continue;
+                const vertex = part.finder.?.find(part.ids.?, asked, row) orelse continue;
+                const gone = if (self.options.writable) &part.gone else &part.dead;
+                if (!gone.contains(vertex)) return .{ .part = @intCast(i), .vertex = vertex };
+            }
+            return null;
+        }
+
+        /// Whose id stands at `row`.
+        pub fn id_of(self: *const Self, row: Row) struct { Ids, usize } {
+            if (row.part != delta_room.part_number) return .{ self.parts.items[row.part].ids.?, row.vertex };
+            const place = self.delta.place_of(row.vertex);
+            return .{ place.record.rows.ids, place.at };
+        }
+
+        /// A row of a part that has this id, dead or not.
         pub fn find_part_of(self: *Self, asked: Ids, row: usize, diagnostic: *Diagnostic) Error!?Row {
             for (self.parts.items, 0..) |*part, i| {
                 if (part.finder == null) try self.open_finder(part, diagnostic);
@@ -290,7 +409,7 @@ pub fn Live(comptime Store: type) type {
             return null;
         }
 
-        fn open_finder(self: *Self, part: *Part, diagnostic: *Diagnostic) Error!void {
+        pub fn open_finder(self: *Self, part: *Part, diagnostic: *Diagnostic) Error!void {
             if (!self.is_live) { // not written yet: the first write does so
                 const bytes = try find.encode(self.allocator, part.ids.?);
                 part.finder_owned = bytes;
@@ -312,78 +431,6 @@ pub fn Live(comptime Store: type) type {
                 };
             };
             part.finder_map = bytes;
-        }
-
-        /// Tombstones and the whole log, with the lock held. Leaves the old state where it fails.
-        fn replay_all(self: *Self, diagnostic: *Diagnostic) Error!log_file.End {
-            for (self.parts.items) |*part| {
-                part.dead.clear();
-                if (part.file) |name| {
-                    const bytes = try diagnostics.read_file(self.allocator, self.store, name, dead_file.file_bytes(part.n), diagnostic) orelse
-                        return diagnostics.damaged(diagnostic, name, "is missing", .{});
-                    defer self.allocator.free(bytes);
-                    dead_file.parse(bytes, part.uuid, &part.dead) catch |err| return switch (err) {
-                        error.Damaged => diagnostics.damaged(diagnostic, name, "is damaged", .{}),
-                        error.NewerVersion => diagnostics.newer(diagnostic, name),
-                    };
-                }
-                part.dead_count = part.dead.count();
-                part.file_count = part.dead_count;
-                if (self.options.writable) @memcpy(part.gone.words, part.dead.words);
-            }
-            self.sequence = self.root_sequence;
-            return self.replay(true, diagnostic);
-        }
-
-        /// The log, from its start or from where it was left.
-        fn replay(self: *Self, from_start: bool, diagnostic: *Diagnostic) Error!log_file.End {
-            const name = self.log_name.?;
-            const bytes = try diagnostics.read_file(self.allocator, self.store, name, std.math.maxInt(u63), diagnostic) orelse
-                return diagnostics.damaged(diagnostic, name, "is missing", .{});
-            defer self.allocator.free(bytes);
-            if (from_start) {
-                self.log_header = log_file.Header.parse(bytes) catch |err| return switch (err) {
-                    error.BadHeader => diagnostics.damaged(diagnostic, name, "has a damaged header", .{}),
-                    error.NewerVersion => diagnostics.newer(diagnostic, name),
-                };
-                var uuid: [16]u8 = undefined;
-                _ = std.fmt.hexToBytes(&uuid, &self.uuid) catch return diagnostics.damaged(diagnostic, root_file.file_name, "has a damaged uuid", .{});
-                if (!std.mem.eql(u8, &uuid, &self.log_header.uuid)) return diagnostics.damaged(diagnostic, name, "is the log of another index", .{});
-                if (self.log_header.first_sequence != self.root_sequence + 1) return diagnostics.damaged(diagnostic, name, "begins elsewhere than {s} says", .{root_file.file_name});
-                self.position = .begin(&self.log_header);
-                self.last_is_promise = false;
-            }
-            if (self.position.offset > bytes.len) return diagnostics.damaged(diagnostic, name, "is shorter than it was", .{});
-            var scanner: log_file.Scanner = .{ .bytes = bytes, .first = 0, .position = self.position };
-            while (scanner.next()) |record| {
-                try self.apply(&record, diagnostic);
-                self.position = scanner.position;
-                self.sequence = record.sequence;
-                self.last_is_promise = record.kind == .promise;
-            }
-            return scanner.end() catch diagnostics.damaged(diagnostic, name, "is damaged at byte {d}", .{scanner.position.offset});
-        }
-
-        fn apply(self: *Self, record: *const log_file.Record, diagnostic: *Diagnostic) Error!void {
-            const name = self.log_name.?;
-            switch (record.kind) {
-                .promise => {},
-                .delete => {
-                    const ids = payloads.decode_ids(self.allocator, record.payload, record.rows) catch |err| return switch (err) {
-                        error.Damaged => diagnostics.damaged(diagnostic, name, "has a record {d} that cannot be", .{record.sequence}),
-                        error.OutOfMemory => error.OutOfMemory,
-                    };
-                    defer payloads.free_ids(self.allocator, ids);
-                    for (0..ids.len()) |i| {
-                        const row = try self.find_part_of(ids, i, diagnostic) orelse
-                            return diagnostics.damaged(diagnostic, name, "deletes an id in record {d} that no row has", .{record.sequence});
-                        const part = &self.parts.items[row.part];
-                        part.dead_count += @intFromBool(part.dead.insert_new(row.vertex));
-                        if (self.options.writable) part.gone.insert(row.vertex);
-                    }
-                },
-                _ => return diagnostics.newer(diagnostic, name),
-            }
         }
 
         /// A reader's look at what others have written since. Says whether anything changed. Where the folder holds another
@@ -417,6 +464,7 @@ pub fn Live(comptime Store: type) type {
         /// stays as it was.
         fn look_once(self: *Self, generation: ?u64, diagnostic: *Diagnostic) Error!void {
             const was_live = self.is_live;
+            self.moved = false;
             errdefer self.generation = 0; // the next look begins from the start
             self.read_root(diagnostic) catch |err| return switch (err) {
                 error.NotAnIndex => replaced(diagnostic), // and its files are gone
@@ -424,18 +472,24 @@ pub fn Live(comptime Store: type) type {
             };
             if (!self.is_live) return;
             if (was_live and generation == self.generation) {
-                _ = try self.replay(false, diagnostic);
+                _ = try replaying.replay(self, false, diagnostic);
                 return;
             }
             var arena = std.heap.ArenaAllocator.init(self.allocator);
             defer arena.deinit();
             const before = try arena.allocator().alloc([]const u64, self.parts.items.len);
             for (self.parts.items, before) |part, *words| words.* = try arena.allocator().dupe(u64, part.dead.words);
-            errdefer for (self.parts.items, before) |*part, words| {
-                @memcpy(part.dead.words, words);
-                part.dead_count = part.dead.count();
-            };
-            _ = try self.replay_all(diagnostic);
+            const delta_before = self.delta.hold();
+            defer delta_before.release();
+            errdefer {
+                self.delta.release();
+                self.delta = delta_before.hold();
+                for (self.parts.items, before) |*part, words| {
+                    @memcpy(part.dead.words, words);
+                    part.dead_count = part.dead.count();
+                }
+            }
+            _ = try replaying.replay_all(self, diagnostic);
         }
 
         pub fn replaced(diagnostic: *Diagnostic) Error {
@@ -448,50 +502,44 @@ pub fn Live(comptime Store: type) type {
         /// Rows with these ids are gone when this returns, on the device where durability asks for it. Ids that no row has are
         /// left out.
         pub fn delete(self: *Self, ids: Ids, diagnostic: *Diagnostic) Error!Done {
+            return writing.delete(self, ids, diagnostic);
+        }
+
+        /// The same for rows as a search finds them. Where `layout` is no longer that of the folder nothing is done: Done.outcome.
+        pub fn delete_rows(self: *Self, layout: u64, rows: []const Row, diagnostic: *Diagnostic) Error!Done {
+            return writing.delete_rows(self, layout, rows, diagnostic);
+        }
+
+        /// Rows that are there when this returns, on the device where durability asks for it: all or none.
+        pub fn insert(self: *Self, rows: rows_payload.Rows, diagnostic: *Diagnostic) Error!Done {
+            return writing.insert(self, rows, null, diagnostic);
+        }
+
+        /// The same in the place of rows that are still where the caller found them; else nothing is done: Done.outcome.
+        pub fn update(self: *Self, rows: rows_payload.Rows, expected: writing.Expected, diagnostic: *Diagnostic) Error!Done {
+            return writing.insert(self, rows, expected, diagnostic);
+        }
+
+        /// A part, whose files are complete, takes the place of those parts and rows of a view that it was made of (fold.zig).
+        pub fn fold(self: *Self, what: folding.Fold, diagnostic: *Diagnostic) Error!Done {
+            return folding.commit(self, what, diagnostic);
+        }
+
+        /// Takes away what no root names, as far as nobody holds it.
+        pub fn sweep(self: *Self, diagnostic: *Diagnostic) Error!void {
             self.mutex.lock();
             defer self.mutex.unlock();
             try self.check_writable(diagnostic);
-            var rows: std.ArrayList(Row) = .empty;
-            defer rows.deinit(self.allocator);
-            errdefer self.put_back(rows.items);
-            if (self.parts.items[0].n > 0 and ids.len() > 0 and !self.parts.items[0].ids.?.same_kind(ids)) {
-                diagnostic.argument = "ids";
-                diagnostic.say("the ids of this index are {s}", .{if (self.parts.items[0].ids.? == .numbers) "whole numbers" else "strings"});
-                return error.InvalidArgument;
-            }
-            for (0..ids.len()) |i| {
-                const row = try self.find_part_of(ids, i, diagnostic) orelse continue;
-                try self.take(&rows, row);
-            }
-            return self.write_delete(&rows, diagnostic);
+            if (self.is_live) try checkpoints.remove_litter(self, diagnostic);
         }
 
-        /// The same for vertices of a part, as a filter finds them.
-        pub fn delete_vertices(self: *Self, part: u32, vertices: []const u32, diagnostic: *Diagnostic) Error!Done {
+        /// The name of a part's folder that is still to be made; no other gets it.
+        pub fn next_part(self: *Self, buffer: *[32]u8) []const u8 {
             self.mutex.lock();
             defer self.mutex.unlock();
-            try self.check_writable(diagnostic);
-            var rows: std.ArrayList(Row) = .empty;
-            defer rows.deinit(self.allocator);
-            errdefer self.put_back(rows.items);
-            for (vertices) |vertex| {
-                if (part >= self.parts.items.len or vertex >= self.parts.items[part].n) {
-                    diagnostic.argument = "vertices";
-                    diagnostic.say("vertex {d} of part {d} is no row", .{ vertex, part });
-                    return error.InvalidArgument;
-                }
-                try self.take(&rows, .{ .part = part, .vertex = vertex });
-            }
-            return self.write_delete(&rows, diagnostic);
-        }
-
-        fn take(self: *Self, rows: *std.ArrayList(Row), row: Row) Error!void {
-            try rows.ensureUnusedCapacity(self.allocator, 1);
-            if (self.parts.items[row.part].gone.insert_new(row.vertex)) rows.appendAssumeCapacity(row);
-        }
-
-        fn put_back(self: *Self, rows: []const Row) void {
-            for (rows) |row| self.parts.items[row.part].gone.remove(row.vertex);
+            const name = std.fmt.bufPrint(buffer, "part-{x:0>16}", .{self.next_file}) catch unreachable; // 21 bytes
+            self.next_file += 1;
+            return name;
         }
 
         pub fn check_writable(self: *Self, diagnostic: *Diagnostic) Error!void {
@@ -506,45 +554,13 @@ pub fn Live(comptime Store: type) type {
             }
         }
 
-        /// With the lock held; `rows` are taken already.
-        fn write_delete(self: *Self, rows: *std.ArrayList(Row), diagnostic: *Diagnostic) Error!Done {
-            if (rows.items.len > 0) {
-                if (!self.is_live) {
-                    // The first root holds none of it: the record comes behind.
-                    self.put_back(rows.items);
-                    try adopting.adopt(self, diagnostic);
-                    for (rows.items) |row| self.parts.items[row.part].gone.insert(row.vertex);
-                }
-                const bytes = try payloads.encode_delete(self, rows.items);
-                defer self.allocator.free(bytes);
-                if (self.options.durability == .sync) {
-                    try self.waiting.ensureUnusedCapacity(self.allocator, 1);
-                    const kept = try self.allocator.dupe(Row, rows.items);
-                    errdefer self.allocator.free(kept);
-                    try self.append(bytes, .delete, @intCast(kept.len), diagnostic);
-                    self.waiting.appendAssumeCapacity(.{ .sequence = self.sequence, .rows = kept });
-                } else {
-                    try self.append(bytes, .delete, @intCast(rows.items.len), diagnostic);
-                    self.show(rows.items);
-                }
-            }
-            const count = rows.items.len;
-            rows.clearRetainingCapacity(); // written: nothing to put back
-            const sequence = self.sequence;
-            if (self.options.durability == .sync) try self.wait_until_synced(sequence, diagnostic);
-            // Outside a checkpoint nothing is lost where one fails: the log only goes on growing for a while.
-            if (count > 0 and self.position.offset >= self.checkpoint_at and !self.poisoned) {
-                var ignored: Diagnostic = .{};
-                checkpoints.make(self, &ignored) catch {
-                    self.checkpoint_at = 2 * self.position.offset;
-                };
-            }
-            return .{ .rows = count, .sequence = sequence, .durable = self.synced_sequence >= sequence };
-        }
-
         /// Dead from now on, for every search that begins.
-        fn show(self: *Self, rows: []const Row) void {
+        pub fn show(self: *Self, rows: []const Row) void {
             for (rows) |row| {
+                if (row.part == delta_room.part_number) {
+                    self.delta.mark_dead(row.vertex);
+                    continue;
+                }
                 const part = &self.parts.items[row.part];
                 part.dead_count += @intFromBool(part.dead.insert_new(row.vertex));
             }
@@ -555,10 +571,22 @@ pub fn Live(comptime Store: type) type {
             for (self.waiting.items) |one| {
                 if (one.sequence > self.synced_sequence) break;
                 self.show(one.rows);
+                self.delta.show(one.records);
                 self.allocator.free(one.rows);
                 count += 1;
             }
             self.waiting.replaceRangeAssumeCapacity(0, count, &.{});
+        }
+
+        /// All that was written, whether it waited for a sync or not: a new root holds it.
+        pub fn show_all(self: *Self) void {
+            for (self.parts.items) |*part| {
+                @memcpy(part.dead.words, part.gone.words);
+                part.dead_count = part.dead.count();
+            }
+            self.delta.show_all();
+            for (self.waiting.items) |one| self.allocator.free(one.rows);
+            self.waiting.clearRetainingCapacity();
         }
 
         /// A sealed record behind the log's last one. Where that fails the log is as long as it was.
@@ -646,6 +674,7 @@ pub fn Live(comptime Store: type) type {
             try self.append(&record, .promise, 0, diagnostic);
             while (self.syncing) self.changed.wait(&self.mutex);
             try self.sync_now(diagnostic);
+            checkpoints.remove_litter(self, diagnostic) catch {}; // the next writer does it
         }
 
         // ---- looking ----
@@ -658,6 +687,13 @@ pub fn Live(comptime Store: type) type {
             if (one.dead_count == 0) return false;
             @memcpy(out.words, one.dead.words);
             return true;
+        }
+
+        /// What a search that begins now sees.
+        pub fn take_view(self: *Self) error{OutOfMemory}!*view_room.View {
+            self.mutex.lock();
+            defer self.mutex.unlock();
+            return view_room.View.take(self);
         }
 
         pub fn info(self: *Self) Info {
@@ -674,9 +710,16 @@ pub fn Live(comptime Store: type) type {
                 .is_writable = self.options.writable,
                 .generation = self.generation,
                 .sequence = self.sequence,
+                .layout = self.layout,
                 .rows = rows,
                 .dead = dead,
                 .parts = self.parts.items.len,
+                .delta_rows = self.delta.shown_rows,
+                .delta_dead = self.delta.dead.count,
+                .delta_bytes = self.delta.bytes,
+                .delta_bytes_max = self.options.delta_bytes,
+                .kind = self.kind,
+                .next_row = self.next_row,
                 .log_bytes = if (self.is_live and self.begun) self.position.offset else 0,
                 .log_synced_bytes = if (self.is_live and self.begun) @max(self.synced_offset, self.position.promise) else 0,
                 .poisoned = self.poisoned,

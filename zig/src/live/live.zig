@@ -10,6 +10,18 @@ pub const Options = folder.Options;
 pub const Durability = folder.Durability;
 pub const Done = folder.Done;
 pub const Info = folder.Info;
+pub const Outcome = folder.Outcome;
+pub const Row = folder.Row;
+/// In the place of a part's number: rows of the delta.
+pub const delta_part = @import("delta.zig").part_number;
+pub const Expected = @import("write.zig").Expected;
+pub const Fold = @import("fold.zig").Fold;
+pub const View = @import("view.zig").View;
+pub const Rows = @import("rows.zig").Rows;
+pub const Kind = @import("rows.zig").Kind;
+pub const scan = @import("scan.zig");
+pub const create = @import("create.zig").create;
+pub const CreateOptions = @import("create.zig").Options;
 pub const Diagnostic = diagnostics.Diagnostic;
 pub const Error = diagnostics.Error;
 pub const find = @import("find.zig");
@@ -28,7 +40,17 @@ test {
     _ = @import("adopt.zig");
     _ = @import("checkpoint.zig");
     _ = @import("dead.zig");
+    _ = @import("create.zig");
+    _ = @import("delta.zig");
+    _ = @import("fold.zig");
+    _ = @import("replay.zig");
+    _ = @import("requests.zig");
+    _ = @import("rows.zig");
+    _ = @import("scan.zig");
+    _ = @import("view.zig");
+    _ = @import("write.zig");
     _ = @import("payload.zig");
     _ = @import("verify.zig");
     _ = @import("tests.zig");
+    _ = @import("rows_test.zig");
 }

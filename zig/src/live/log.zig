@@ -47,7 +47,21 @@ pub const Kind = enum(u32) {
     promise = 0,
     /// Ids of rows that are gone.
     delete = 1,
+    /// Rows that are new, or take the place of those with the same ids (rows.zig).
+    rows = 2,
+    /// Such a record of an earlier log, whose rows no part holds yet: what it did to others the new root knows.
+    carried = 3,
+    /// Which of the rows carried over are gone: their numbers, four bytes each.
+    buried = 4,
     _,
+
+    /// Whether a record is a change of its own, with a sequence.
+    fn is_change(self: Kind) bool {
+        return switch (self) {
+            .promise, .carried, .buried => false,
+            .delete, .rows, _ => true,
+        };
+    }
 };
 
 pub const Record = struct {
@@ -81,7 +95,7 @@ pub fn record_bytes(payload_bytes: usize) usize {
 /// Completes a record whose payload stands in `bytes` behind room for the header, and moves the position behind it.
 pub fn seal(bytes: []u8, kind: Kind, rows: u32, synced: u64, position: *Position) void {
     std.debug.assert(bytes.len >= record_header_bytes and bytes.len % 8 == 0);
-    const sequence = position.sequence + @intFromBool(kind != .promise);
+    const sequence = position.sequence + @intFromBool(kind.is_change());
     std.mem.writeInt(u64, bytes[8..16], position.salt, .little);
     std.mem.writeInt(u64, bytes[16..24], bytes.len - record_header_bytes, .little);
     std.mem.writeInt(u64, bytes[24..32], sequence, .little);
@@ -114,7 +128,7 @@ pub const Scanner = struct {
         const bytes = self.bytes[at..][0..size];
         const kind: Kind = @enumFromInt(std.mem.readInt(u32, bytes[48..52], .little));
         const sequence = std.mem.readInt(u64, bytes[24..32], .little);
-        if (sequence != self.position.sequence + @intFromBool(kind != .promise)) return null;
+        if (sequence != self.position.sequence + @intFromBool(kind.is_change())) return null;
         if (std.mem.readInt(u64, bytes[32..40], .little) != self.position.sum) return null;
         const synced = std.mem.readInt(u64, bytes[40..48], .little);
         if (synced > self.position.offset) return null;

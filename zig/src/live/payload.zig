@@ -2,38 +2,45 @@
 const std = @import("std");
 const find = @import("find.zig");
 const log_file = @import("log.zig");
+const Row = @import("folder.zig").Row;
 const Ids = find.Ids;
 
 const kind_numbers = 0;
 const kind_strings = 1;
 
-/// A record with room for its header; `rows` say parts and vertices, whose ids the parts know.
-pub fn encode_delete(live: anytype, rows: anytype) error{OutOfMemory}![]u8 {
-    const parts = live.parts.items;
-    const first: Ids = parts[rows[0].part].ids.?;
+/// A record with room for its header; `rows` say parts and vertices, whose ids the folder knows.
+pub fn encode_delete(live: anytype, rows: []const Row) error{OutOfMemory}![]u8 {
+    const is_string = live.id_of(rows[0])[0] == .strings;
     var size: usize = 8 + 8 * rows.len;
-    if (first == .strings) {
+    if (is_string) {
         size += 8;
-        for (rows) |row| size += parts[row.part].ids.?.text(row.vertex).len;
+        for (rows) |row| {
+            const ids, const at = live.id_of(row);
+            size += ids.text(at).len;
+        }
     }
     size = std.mem.alignForward(usize, size, 8);
     const bytes = try live.allocator.alloc(u8, log_file.record_bytes(size));
     const payload = bytes[log_file.record_header_bytes..];
     @memset(payload, 0);
-    std.mem.writeInt(u32, payload[0..4], if (first == .strings) kind_strings else kind_numbers, .little);
-    if (first == .numbers) {
-        for (rows, 0..) |row, i| std.mem.writeInt(i64, payload[8 + 8 * i ..][0..8], parts[row.part].ids.?.numbers[row.vertex], .little);
+    std.mem.writeInt(u32, payload[0..4], if (is_string) kind_strings else kind_numbers, .little);
+    if (!is_string) {
+        for (rows, 0..) |row, i| {
+            const ids, const at = live.id_of(row);
+            std.mem.writeInt(i64, payload[8 + 8 * i ..][0..8], ids.numbers[at], .little);
+        }
         return bytes;
     }
     const heap = payload[8 + 8 * (rows.len + 1) ..];
-    var at: usize = 0;
+    var end: usize = 0;
     for (rows, 0..) |row, i| {
-        std.mem.writeInt(u64, payload[8 + 8 * i ..][0..8], at, .little);
-        const text = parts[row.part].ids.?.text(row.vertex);
-        @memcpy(heap[at..][0..text.len], text);
-        at += text.len;
+        std.mem.writeInt(u64, payload[8 + 8 * i ..][0..8], end, .little);
+        const ids, const at = live.id_of(row);
+        const text = ids.text(at);
+        @memcpy(heap[end..][0..text.len], text);
+        end += text.len;
     }
-    std.mem.writeInt(u64, payload[8 + 8 * rows.len ..][0..8], at, .little);
+    std.mem.writeInt(u64, payload[8 + 8 * rows.len ..][0..8], end, .little);
     return bytes;
 }
 
@@ -65,13 +72,18 @@ pub fn free_ids(allocator: std.mem.Allocator, ids: Ids) void {
 
 test "ids come back from a record; a payload cut short does not decode" {
     const allocator = std.testing.allocator;
-    const Row = struct { part: u32, vertex: u32 };
-    const Part = struct { ids: ?Ids };
-    const Holder = struct { allocator: std.mem.Allocator, parts: struct { items: []const Part } };
+    const Holder = struct {
+        allocator: std.mem.Allocator,
+        ids: Ids,
+
+        fn id_of(self: *const @This(), row: Row) struct { Ids, usize } {
+            return .{ self.ids, row.vertex };
+        }
+    };
     const numbers = [_]i64{ 5, -7, std.math.maxInt(i64), std.math.minInt(i64) + 1 };
     const strings: Ids = .{ .strings = .{ .offsets = &.{ 0, 0, 3, 5, 6 }, .bytes = "abcdef" } };
     for ([_]Ids{ .{ .numbers = &numbers }, strings }) |ids| {
-        const holder: Holder = .{ .allocator = allocator, .parts = .{ .items = &.{.{ .ids = ids }} } };
+        const holder: Holder = .{ .allocator = allocator, .ids = ids };
         const rows = [_]Row{ .{ .part = 0, .vertex = 2 }, .{ .part = 0, .vertex = 0 }, .{ .part = 0, .vertex = 3 } };
         const bytes = try encode_delete(&holder, &rows);
         defer allocator.free(bytes);

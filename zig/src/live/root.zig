@@ -11,7 +11,10 @@ const version = 1;
 const checksum_key = ",\n  \"checksum\": \"";
 
 /// What a reader has to understand to answer rightly, and what a writer has to in order to write. An unknown name refuses.
-pub const known = [_][]const u8{"tombstones"};
+pub const known = [_][]const u8{ "tombstones", rows_name };
+const rows_name = "rows";
+/// Of a folder in which rows were only deleted.
+pub const without_rows = known[0..1];
 
 /// An index of the ordinary format in a folder of its own. None of its files ever changes.
 pub const Part = struct {
@@ -34,6 +37,12 @@ pub const Root = struct {
     generation: u64,
     dim: u32,
     metric: []const u8,
+    /// Of the vectors; roots of the first version do not say it.
+    dtype: ?[]const u8 = null,
+    /// What ids are, once a row has told.
+    ids: ?[]const u8 = null,
+    /// Columns of the metadata, where a folder was made without rows.
+    schema: ?[]const u8 = null,
     /// The last change that the files named here hold; the log begins behind it.
     sequence: u64,
     /// The number of the next row whose id is its number: never given twice.
@@ -42,7 +51,16 @@ pub const Root = struct {
     next_file: u64,
     parts: []const Part,
     first_log: []const u8,
+    /// Calls that had a name, the oldest first: a second one with it is not done again.
+    requests: []const Request = &.{},
 };
+
+pub const Request = struct { request: []const u8, sequence: u64, rows: u64, row: u64 };
+
+pub fn has_rows(root: *const Root) bool {
+    for (root.readers_understand) |name| if (std.mem.eql(u8, name, rows_name)) return true;
+    return false;
+}
 
 pub const ParseError = error{ BadRoot, NewerVersion, OutOfMemory };
 
@@ -68,7 +86,7 @@ pub fn parse(arena: std.mem.Allocator, text: []const u8) ParseError!Root {
     if (asked.version != version) return error.NewerVersion;
     if (!all_known(asked.readers_understand)) return error.NewerVersion;
     const root = std.json.parseFromSliceLeaky(Root, arena, text, options) catch |err| return refuse(err);
-    if (root.generation == 0 or root.parts.len == 0) return error.BadRoot;
+    if (root.generation == 0) return error.BadRoot;
     for (root.parts) |part| {
         if (!is_plain(part.path) or part.n > base.limits.vertices_max) return error.BadRoot;
         if (part.dead) |name| if (!is_plain(name)) return error.BadRoot;

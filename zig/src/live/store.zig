@@ -94,6 +94,15 @@ pub const FolderStore = struct {
         return self.dir.deleteTree(name);
     }
 
+    /// The same, unless somebody has locked it to read.
+    pub fn remove_unheld(self: *FolderStore, name: []const u8) !void {
+        const file = File{ .handle = try std.posix.openat(self.dir.fd, name, .{ .ACCMODE = .RDONLY, .DIRECTORY = true, .CLOEXEC = true }, 0) };
+        defer file.close();
+        if (!try file.tryLock(.exclusive)) return;
+        // A reader that opens it now finds no manifest, or is too late altogether.
+        return self.dir.deleteTree(name);
+    }
+
     /// "." or a folder in it.
     pub fn sync_folder(self: *FolderStore, name: []const u8) !void {
         const fd = try std.posix.openat(self.dir.fd, name, .{ .ACCMODE = .RDONLY, .DIRECTORY = true, .CLOEXEC = true }, 0);

@@ -86,6 +86,12 @@ const Opened = struct {
     }
 };
 
+fn delete_vertices(live: *Live, vertices: []const u32, diagnostic: *Diagnostic) !folder.Done {
+    var rows: [8]folder.Row = undefined;
+    for (vertices, rows[0..vertices.len]) |vertex, *row| row.* = .{ .part = 0, .vertex = vertex };
+    return live.delete_rows(live.layout, rows[0..vertices.len], diagnostic);
+}
+
 test "an index becomes live with its first delete; readers see it when they refresh" {
     var world = try World.init();
     defer world.deinit();
@@ -109,9 +115,9 @@ test "an index becomes live with its first delete; readers see it when they refr
     try std.testing.expect(try reader.live.refresh(&reader.diagnostic));
     try reader.expect_dead(&.{ 0, 5 });
     try std.testing.expect(!try reader.live.refresh(&reader.diagnostic));
-    _ = try writer.live.delete_vertices(0, &.{ 5, 6, 7 }, &writer.diagnostic);
+    _ = try delete_vertices(&writer.live, &.{ 5, 6, 7 }, &writer.diagnostic);
     try writer.live.checkpoint(&writer.diagnostic);
-    _ = try writer.live.delete_vertices(0, &.{8}, &writer.diagnostic);
+    _ = try delete_vertices(&writer.live, &.{8}, &writer.diagnostic);
     try std.testing.expect(try reader.live.refresh(&reader.diagnostic));
     try reader.expect_dead(&.{ 0, 5, 6, 7, 8 });
     try std.testing.expectError(error.Unsupported, reader.live.delete(.{ .numbers = &.{100} }, &reader.diagnostic));
@@ -132,7 +138,7 @@ test "a torn end is put aside; damage below a promise is refused, by readers and
     defer world.deinit();
     var writer: Opened = undefined;
     try writer.open(&world, .{ .writable = true });
-    for (0..4) |i| _ = try writer.live.delete_vertices(0, &.{@intCast(i)}, &writer.diagnostic);
+    for (0..4) |i| _ = try delete_vertices(&writer.live, &.{@intCast(i)}, &writer.diagnostic);
     const name = try std.testing.allocator.dupe(u8, writer.live.log_name.?);
     defer std.testing.allocator.free(name);
     writer.close();
@@ -153,7 +159,7 @@ test "a torn end is put aside; damage below a promise is refused, by readers and
     var buffer: [64]u8 = undefined;
     try std.testing.expectEqualStrings("half a record", try world.tmp.dir.readFile(torn, &buffer));
 
-    for (4..8) |i| _ = try writer.live.delete_vertices(0, &.{@intCast(i)}, &writer.diagnostic);
+    for (4..8) |i| _ = try delete_vertices(&writer.live, &.{@intCast(i)}, &writer.diagnostic);
     const second = try std.testing.allocator.dupe(u8, writer.live.log_name.?);
     defer std.testing.allocator.free(second);
     writer.close();
@@ -176,7 +182,7 @@ test "many callers, one sync for several; a reader that refreshes meanwhile neve
             var diagnostic: Diagnostic = .{};
             for (0..40) |i| {
                 const vertex: u32 = first + 2 * @as(u32, @intCast(i));
-                const done = opened.live.delete_vertices(0, &.{ vertex, vertex + 1 }, &diagnostic) catch {
+                const done = delete_vertices(&opened.live, &.{ vertex, vertex + 1 }, &diagnostic) catch {
                     failed.store(true, .release);
                     return;
                 };

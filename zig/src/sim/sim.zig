@@ -15,4 +15,5 @@ test {
     _ = @import("fault_test.zig");
     _ = @import("store.zig");
     _ = @import("live_test.zig");
+    _ = @import("rows_test.zig");
 }

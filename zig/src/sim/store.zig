@@ -264,6 +264,7 @@ pub const SimulatedStore = struct {
     }
 
     pub fn make_folder(self: *SimulatedStore, name: []const u8) !void {
+        if (self.crashed) return error.Crashed;
         if (self.names.contains(name)) return error.PathAlreadyExists;
         const node: u32 = @intCast(self.nodes.items.len);
         try self.nodes.append(self.arena.allocator(), .{ .is_folder = true });
@@ -278,6 +279,11 @@ pub const SimulatedStore = struct {
             if (std.mem.eql(u8, folder_of(inside), name)) try self.change_name(.{ .remove = inside }) else i += 1;
         }
         if (self.names.contains(name)) try self.change_name(.{ .remove = try self.own(name) });
+    }
+
+    /// Nobody reads here.
+    pub fn remove_unheld(self: *SimulatedStore, name: []const u8) !void {
+        return self.remove_folder(name);
     }
 
     pub fn sync_folder(self: *SimulatedStore, name: []const u8) !void {

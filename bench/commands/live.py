@@ -1,0 +1,280 @@
+"""Writes what ``bench live`` found: rows that come and go, the targets, and a peer that adds rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from bench.commands import live_sections
+from bench.harness import lines, machine, runs, sections, tables
+from bench.harness.lines import Line
+from bench.harness.sections import Context, Results
+
+MODULE = "bench.commands.live_sections"
+_MIB = 1 << 20
+
+
+def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[Line]:
+    """Measure, write ``out/name.md`` and ``out/name.jsonl``; returns the table's lines."""
+    dataset = context.dataset()
+    folder = context.folder / "live" / f"{dataset.name}-{dataset.n}" / "sections"
+    results = sections.run(MODULE, live_sections.sections_of(context), context, folder=folder, only=only)
+    table = lines_of(results, context)
+    head = {
+        "machine": machine.describe(context.folder, runs.export_arrays(dataset, context.folder).base),
+        "dataset": dataset.name,
+        "n": dataset.n,
+        "dim": dataset.dim,
+        "query_count": context.query_count,
+        "threads": context.threads,
+        "options": context.options,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / f"{name}.jsonl").open("w") as file:
+        for line in ({"head": head}, *(line.record() for line in table), *results.values()):
+            file.write(json.dumps(line) + "\n")
+    (out / f"{name}.md").write_text(markdown(name, head, table, results))
+    return table
+
+
+def lines_of(results: dict[str, Results], context: Context) -> list[Line]:
+    """Every line of the table."""
+
+    def line(
+        section: str,
+        what: str,
+        target: str,
+        value: Callable[[Any], float],
+        note: Callable[[Any], str],
+        digits: int = 2,
+    ) -> Line:
+        told = results.get(section, {})
+        if "result" not in told:
+            return Line(what, target, None, str(told.get("error", "not asked for")))
+        return Line(what, target, value(told["result"]), note(told["result"]), digits)
+
+    callers = str(context.options["callers"])
+    every = [
+        line(
+            "insert",
+            "insert, batches of 1,000, `interval`: rows a second of processor",
+            "≥ 5000",
+            lambda r: r["burst"]["rows"] / r["burst"]["cpu_s"],
+            lambda r: f"{r['burst']['rows']:,} rows in {r['burst']['seconds']:.2f} s, before memory is full",
+            0,
+        ),
+        line(
+            "insert",
+            "the same until all is in one part, merges included",
+            "≥ 900",
+            lambda r: r["given_rows"] / r["whole_cpu_s"],
+            lambda r: (
+                f"{r['given_rows']:,} rows, {r['whole_cpu_s']:.0f} s of processor, longest call "
+                f"{max(r['burst']['longest_s'], r['rest']['longest_s']):.2f} s"
+            ),
+            0,
+        ),
+        line(
+            "insert",
+            "bytes written ÷ bytes given",
+            "≤ 10",
+            lambda r: r["written_bytes"] / r["given_bytes"],
+            lambda r: f"{r['written_bytes'] / _MIB:,.0f} MiB, {r['parts']} parts before the last merge",
+            1,
+        ),
+        line(
+            "insert",
+            "growth of memory ÷ (memory, twice while a part is made, + 64 MiB)",
+            "≤ 1",
+            lambda r: r["growth_bytes"] / (2 * r["memory_bytes"] + 64 * _MIB),
+            lambda r: f"{r['growth_bytes'] / _MIB:,.0f} MiB, looked at every 10 ms",
+        ),
+        line(
+            "upserts",
+            f"single upserts from {callers} callers, `sync`: a second",
+            "≥ 4000",
+            lambda r: r[callers]["rate"],
+            lambda r: f"p50 {r[callers]['p50_us']:,.0f} µs; one caller: {r['1']['rate']:,.0f}",
+            0,
+        ),
+        line(
+            "parts",
+            "new rows in parts, and found at recall 0.95: seconds",
+            "≤ 20",
+            lambda r: r["flushed_s"],
+            lambda r: (
+                f"{r['new']:,} rows, recall {r['young']['recall']:.4f}; "
+                f"found at once: {r['at_once']} of {r['probes']}"
+            ),
+            1,
+        ),
+        line(
+            "parts",
+            "recall, young parts less a fresh build's",
+            "≥ -0.005",
+            lambda r: r["young"]["recall"] - r["fresh"]["recall"],
+            lambda r: (
+                f"{r['young']['recall']:.4f}, fresh {r['fresh']['recall']:.4f}, {r['young']['parts']} parts"
+            ),
+            4,
+        ),
+        line(
+            "parts",
+            "QPS, young parts ÷ merged",
+            "≥ 0.6",
+            lambda r: r["young"]["qps"] / r["merged"]["qps"],
+            lambda r: f"{r['young']['qps']:,.0f} / {r['merged']['qps']:,.0f}",
+        ),
+        line(
+            "parts",
+            "reads, young parts ÷ merged",
+            "≤ 1.25",
+            lambda r: r["young"]["reads"] / r["merged"]["reads"],
+            lambda r: f"{r['young']['reads']:.1f} / {r['merged']['reads']:.1f}",
+        ),
+        line(
+            "dead",
+            "QPS, a tenth dead ÷ none",
+            "≥ 0.9",
+            lambda r: r["tenth"]["qps"] / r["none"]["qps"],
+            lambda r: f"recall {r['tenth']['recall']:.4f} / {r['none']['recall']:.4f}",
+        ),
+        *(
+            line(
+                "merge",
+                f"lone query while everything is merged ÷ idle: {what}",
+                target,
+                partial(_busy_share, key),
+                partial(_busy_note, key),
+            )
+            for what, key, target in (("mean", "mean_us", "≤ 1.5"), ("p99", "p99_us", "≤ 3"))
+        ),
+        *(
+            line(
+                "deletes",
+                f"delete {what}: seconds",
+                target,
+                itemgetter(f"{key}_s"),
+                partial(_rows_note, rows),
+            )
+            for what, key, rows, target in (
+                ("by id", "id", "by_id", "≤ 1"),
+                ("by a filter", "filter", "by_filter", "≤ 2"),
+            )
+        ),
+        line(
+            "disk",
+            "disk after half was deleted and optimized ÷ float32 of all rows",
+            "≤ 0.55",
+            lambda r: r["bytes"] / (2 * r["float32_bytes"]),
+            lambda r: f"{r['bytes'] / _MIB:,.0f} MiB for {r['rows']:,} rows, vectors among them",
+        ),
+        line(
+            "kill",
+            "first answer after kill -9: seconds",
+            "≤ 1",
+            lambda r: r["first_answer_s"],
+            lambda r: (
+                f"{r['log_bytes'] / _MIB:.0f} MiB of log, {r['rows']:,} rows, open after {r['open_s']:.2f} s"
+            ),
+        ),
+    ]
+    for kind in ("random", "clusters"):
+        every += [
+            line(
+                "churn",
+                f"recall after the last turnover ({kind}) less a fresh build's",
+                "≥ -0.005",
+                partial(_recall_lost, kind),
+                partial(_recalls_note, kind),
+                4,
+            ),
+            line(
+                "churn",
+                f"reads after it ({kind}) ÷ a fresh build's",
+                "≤ 1.05",
+                partial(_reads_share, kind),
+                partial(_reads_note, kind),
+            ),
+        ]
+    return every
+
+
+def _busy_share(key: str, told: Results) -> float:
+    return float(told["busy"][key] / told["idle"][key])
+
+
+def _busy_note(key: str, told: Results) -> str:
+    return f"{told['busy'][key]:,.0f} / {told['idle'][key]:,.0f} µs, {told['seconds']:.0f} s"
+
+
+def _rows_note(key: str, told: Results) -> str:
+    return f"{told[key]:,} rows"
+
+
+def _recall_lost(kind: str, told: Results) -> float:
+    return float(told[kind]["steps"][-1]["recall"] - told[kind]["fresh"]["recall"])
+
+
+def _recalls_note(kind: str, told: Results) -> str:
+    return ", ".join(f"{step['recall']:.4f}" for step in told[kind]["steps"])
+
+
+def _reads_share(kind: str, told: Results) -> float:
+    return float(told[kind]["steps"][-1]["reads"] / told[kind]["fresh"]["reads"])
+
+
+def _reads_note(kind: str, told: Results) -> str:
+    return f"{told[kind]['steps'][-1]['reads']:.1f} / {told[kind]['fresh']['reads']:.1f}"
+
+
+def markdown(name: str, head: Results, table: list[Line], results: dict[str, Results]) -> str:
+    text = [
+        f"# Rows that come and go: {head['dataset']}",
+        "",
+        f"{head['n']:,} rows of {head['dim']} dimensions, memory {head['options']['memory']}, "
+        f"{head['threads']} threads, {head['query_count']:,} queries. Searches ask for a recall of 0.95. "
+        f"{tables.machine_line(head['machine'])}",
+        "",
+        *lines.table(table),
+        "",
+        lines.tally(table),
+    ]
+    states = [
+        (label, results[section]["result"][key])
+        for section, key, label in (
+            ("parts", "fresh", "a fresh build"),
+            ("parts", "young", "four fifths and young parts"),
+            ("parts", "merged", "the same in one part"),
+            ("dead", "none", "a fresh build, beside the next"),
+            ("dead", "tenth", "a tenth dead"),
+        )
+        if "result" in results.get(section, {})
+    ]
+    if states:
+        text += ["", "## Searches", ""]
+        text += tables.table(
+            ["state", "recall", "reads", "QPS", "alone, µs"],
+            [
+                [label, f"{r['recall']:.4f}", f"{r['reads']:.1f}", f"{r['qps']:,.0f}", f"{r['alone_us']:.0f}"]
+                for label, r in states
+            ],
+        )
+    peer = results.get("hnswlib", {})
+    if "result" in peer:
+        r = peer["result"]
+        text += [
+            "",
+            "## Beside hnswlib (M = 32, in memory, nothing durable)",
+            "",
+            f"{r['rows']:,} rows added to four fifths: {r['rows'] / r['cpu_s']:,.0f} a second of processor. "
+            f"{r['deleted']:,} rows marked as deleted in {r['delete_s']:.3f} s; "
+            f"QPS with them ÷ before {r['qps_tenth_dead'] / r['qps']:.2f}.",
+        ]
+    elif peer:
+        text += ["", f"hnswlib: {peer.get('error')}"]
+    return "\n".join([*text, "", f"Rows: {name}.jsonl.", ""])

@@ -1,0 +1,565 @@
+"""What ``bench live`` measures: rows that come and go, section by section, each over a folder of its own.
+
+An index of all rows and one of four fifths of them are built once, and copied by ``Index.snapshot`` for each
+section, so that a section finds them as they were built.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import velo
+from bench.harness import datasets
+from bench.harness.datasets import Dataset, K
+from bench.harness.sections import Context, Results, Section
+from bench.peers import install
+
+RECALL = 0.95
+#: Of the rows, in the index that new ones come to.
+_KEPT = 0.8
+_LIMIT_S = 4 * 3600.0
+_RSS_EVERY_S = 0.01
+
+#: Writes batches until the log holds some, says so, and is killed.
+_WRITER = """
+import json, sys
+import numpy as np
+import velo
+
+path, rows, memory, durability = sys.argv[1], np.load(sys.argv[2], mmap_mode="r"), int(sys.argv[3]), "process"
+with velo.open(path, writable=True, memory=memory, durability=durability) as index:
+    for start in range(0, len(rows), 1000):
+        some = np.asarray(rows[start : start + 1000])
+        ids = np.arange(10**9 + start, 10**9 + start + len(some))
+        done = index.insert(some, ids, {"bucket": (ids % 10).astype(np.int8)})
+        if done.pressure > 0.4:
+            break
+    print(json.dumps({"log_bytes": index.info()["live"]["log_bytes"]}), flush=True)
+    sys.stdin.read()
+"""
+
+
+def sections_of(context: Context) -> Mapping[str, Section]:
+    """Every section by name, in the order in which they run."""
+    peers = context.options["peers"]
+    every: dict[str, Callable[[Context], Results]] = {
+        "insert": insert,
+        "upserts": upserts,
+        "deletes": deletes,
+        "parts": parts,
+        "dead": dead,
+        "merge": merge,
+        "disk": disk,
+        "kill": kill,
+        "churn": churn,
+    }
+    found = {name: Section(name, measure, _LIMIT_S) for name, measure in every.items()}
+    if "hnswlib" in peers:
+        found["hnswlib"] = Section("hnswlib", hnswlib, _LIMIT_S)
+    return found
+
+
+# ---- what all need
+
+
+def memory_of(context: Context, dataset: Dataset) -> int:
+    """The budget in bytes."""
+    return int(float(str(context.options["memory"]).rstrip("%")) / 100 * dataset.float32_bytes)
+
+
+def metric_of(dataset: Dataset) -> Any:
+    """As velo takes it."""
+    return dataset.metric
+
+
+def some_of(dataset: Dataset, rows: Any) -> Any:
+    """Some base vectors, in memory."""
+    return some_of(dataset, rows)
+
+
+def columns(ids: NDArray[np.int64]) -> dict[str, Any]:
+    return {"bucket": (ids % 10).astype(np.int8)}
+
+
+def folder_of(context: Context, dataset: Dataset) -> Path:
+    folder = context.folder / "live" / f"{dataset.name}-{dataset.n}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def built(context: Context, dataset: Dataset, share: float) -> Path:
+    """The index of the first rows, as it was built."""
+    count = int(dataset.n * share)
+    path = folder_of(context, dataset) / f"built-{count}.velo"
+    if not (path / "manifest.json").is_file():
+        ids = np.arange(count)
+        velo.build(
+            path,
+            some_of(dataset, slice(count)),
+            ids=ids,
+            metadata=columns(ids),
+            metric=metric_of(dataset),
+            store_vectors=True,
+            threads=context.threads,
+        ).close()
+    return path
+
+
+class Work:
+    """A folder of a section, gone afterwards."""
+
+    def __init__(self, context: Context, dataset: Dataset, name: str) -> None:
+        self.path = folder_of(context, dataset) / f"work-{name}"
+
+    def __enter__(self) -> Path:
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path.mkdir()
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def copy_of(source: Path, target: Path) -> Path:
+    with velo.open(source, threads=1) as index:
+        index.snapshot(target)
+    return target
+
+
+def opened(context: Context, dataset: Dataset, path: Path, durability: Any = "interval") -> velo.Index:
+    index: velo.Index = velo.open(
+        path,
+        writable=True,
+        memory=memory_of(context, dataset),
+        threads=context.threads,
+        durability=durability,
+    )
+    return index
+
+
+class Resident:
+    """How far memory rises above where it stood, looked at every 10 ms."""
+
+    def __init__(self) -> None:
+        self.began = self._now()
+        self.peak = self.began
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def _now() -> int:
+        """Pages of our own: mapped files are the system's to drop."""
+        resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
+        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+    def _look(self) -> None:
+        while not self._stop.wait(_RSS_EVERY_S):
+            self.peak = max(self.peak, self._now())
+
+    def growth(self) -> int:
+        """The bytes; it ends."""
+        self._stop.set()
+        self._thread.join()
+        return self.peak - self.began
+
+
+def bytes_written() -> int:
+    """What this process gave to the system to write."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
+
+
+class Truth:
+    """The queries and how far their true neighbors among some rows are."""
+
+    def __init__(self, context: Context, dataset: Dataset, rows: NDArray[np.int64]) -> None:
+        self.dataset = dataset
+        self.queries: Any = np.asarray(dataset.queries[: context.query_count])
+        if len(rows) == dataset.n:
+            near = dataset.truth_ids[: len(self.queries), :K]
+        else:
+            near = rows[datasets.nearest(some_of(dataset, rows), self.queries, K, dataset.metric)]
+        self.bound = datasets.exact_distances(dataset.base, self.queries, near, dataset.metric).max(axis=1)
+
+    def recall(self, ids: Any) -> float:
+        counts = np.full(len(self.queries), K)
+        return float(datasets.recall_within(self.dataset, self.queries, ids, self.bound, counts).mean())
+
+
+def searched(context: Context, index: velo.Index, truth: Truth) -> Results:
+    """Recall, reads and queries a second; in batches, and one at a time."""
+    queries = truth.queries
+    index.search(queries[: context.single_count], K, recall=RECALL)  # caches and pages of the library
+    began = time.perf_counter()
+    rounds = 0
+    while rounds == 0 or time.perf_counter() - began < 1.0:
+        found = index.search(queries, K, recall=RECALL)
+        rounds += 1
+    taken = (time.perf_counter() - began) / rounds
+    alone = []
+    for query in queries[: context.single_count]:
+        start = time.perf_counter()
+        index.search(query, K, recall=RECALL)
+        alone.append(time.perf_counter() - start)
+    return {
+        "recall": truth.recall(found.ids),
+        "reads": float(np.mean(found.stats["reads"])),
+        "qps": len(queries) / taken,
+        "alone_us": float(np.mean(alone)) * 1e6,
+    }
+
+
+def insert_all(
+    index: velo.Index,
+    dataset: Dataset,
+    rows: NDArray[np.int64],
+    batch: int,
+    as_ids: NDArray[np.int64] | None = None,
+) -> Results:
+    """Rows go in, batch by batch: seconds, processor seconds, and the longest call."""
+    ids = rows if as_ids is None else as_ids
+    began, used = time.perf_counter(), time.process_time()
+    longest = 0.0
+    for start in range(0, len(rows), batch):
+        some = slice(start, start + batch)
+        call = time.perf_counter()
+        index.insert(some_of(dataset, rows[some]), ids[some], columns(ids[some]))
+        longest = max(longest, time.perf_counter() - call)
+    return {
+        "rows": len(rows),
+        "seconds": time.perf_counter() - began,
+        "cpu_s": time.process_time() - used,
+        "longest_s": longest,
+    }
+
+
+# ---- sections
+
+
+def insert(context: Context) -> Results:
+    """All rows into an index without any: the rate, and what folds add to it."""
+    dataset = context.dataset()
+    memory = memory_of(context, dataset)
+    with Work(context, dataset, "insert") as work:
+        resident = Resident()
+        before = bytes_written()
+        began, used = time.perf_counter(), time.process_time()
+        with velo.create(
+            work / "a.velo",
+            dim=dataset.dim,
+            metric=metric_of(dataset),
+            dtype=str(dataset.base.dtype),
+            metadata=velo_schema(),
+            memory=memory,
+            threads=context.threads,
+            durability="interval",
+        ) as index:
+            few = insert_all(index, dataset, np.arange(min(dataset.n, context.options["burst"])), 1000)
+            rest = insert_all(index, dataset, np.arange(few["rows"], dataset.n), 1000)
+            index.flush()
+            parts_before = len(index.info()["live"]["parts"])
+            flushed = time.perf_counter() - began
+            flushed_cpu = time.process_time() - used
+            index.optimize()
+        given = dataset.n * dataset.dim * dataset.base.dtype.itemsize
+        return {
+            "burst": few,
+            "rest": rest,
+            "given_rows": dataset.n,
+            "flushed_s": flushed,
+            "flushed_cpu_s": flushed_cpu,
+            "parts": parts_before,
+            "whole_s": time.perf_counter() - began,
+            "whole_cpu_s": time.process_time() - used,
+            "written_bytes": bytes_written() - before,
+            "given_bytes": given,
+            "growth_bytes": resident.growth(),
+            "memory_bytes": memory,
+        }
+
+
+def velo_schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema([("bucket", pa.int8())])
+
+
+def upserts(context: Context) -> Results:
+    """Single upserts with durability="sync", from many callers and from one."""
+    dataset = context.dataset()
+    found: Results = {}
+    with Work(context, dataset, "upserts") as work:
+        path = copy_of(built(context, dataset, _KEPT), work / "a.velo")
+        with opened(context, dataset, path, "sync") as index:
+            for callers in (1, context.options["callers"]):
+                found[str(callers)] = upserts_from(index, dataset, callers, context.options["seconds"])
+    return found
+
+
+def upserts_from(index: velo.Index, dataset: Dataset, callers: int, seconds: float) -> Results:
+    end = time.perf_counter() + seconds
+    taken: list[list[float]] = [[] for _ in range(callers)]
+    failures: list[BaseException] = []
+
+    def work(caller: int) -> None:
+        random = np.random.default_rng(caller)
+        try:
+            while (start := time.perf_counter()) < end:
+                row = int(random.integers(0, dataset.n))
+                ids = np.array([row])
+                index.upsert(np.asarray(dataset.base[row : row + 1]), ids, columns(ids))
+                taken[caller].append(time.perf_counter() - start)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(caller,)) for caller in range(callers)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    every: Any = np.array([one for caller in taken for one in caller])
+    return {
+        "calls": len(every),
+        "rate": len(every) / (time.perf_counter() - began),
+        "p50_us": float(np.median(every)) * 1e6,
+        "p99_us": float(np.quantile(every, 0.99)) * 1e6,
+    }
+
+
+def deletes(context: Context) -> Results:
+    """Rows go by id in one call, and by a filter."""
+    dataset = context.dataset()
+    with Work(context, dataset, "deletes") as work:
+        path = copy_of(built(context, dataset, 1.0), work / "a.velo")
+        count = min(int(context.options["deletes"]), dataset.n // 2)
+        chosen = np.random.default_rng(1).permutation(dataset.n)[:count]
+        with opened(context, dataset, path, "sync") as index:
+            index.delete([int(chosen[0])])  # the first write makes the folder live
+            began = time.perf_counter()
+            by_id = index.delete(chosen)
+            id_s = time.perf_counter() - began
+            began = time.perf_counter()
+            by_filter = index.delete(filter=velo.col("bucket") == 3)
+            filter_s = time.perf_counter() - began
+    return {"by_id": by_id.rows, "id_s": id_s, "by_filter": by_filter.rows, "filter_s": filter_s}
+
+
+def parts(context: Context) -> Results:
+    """Searches of a fresh build; of four fifths of the rows with young parts beside; of one part again."""
+    dataset = context.dataset()
+    truth = Truth(context, dataset, np.arange(dataset.n))
+    found: Results = {}
+    with Work(context, dataset, "parts") as work:
+        with opened(context, dataset, copy_of(built(context, dataset, 1.0), work / "fresh.velo")) as index:
+            found["fresh"] = searched(context, index, truth)
+        path = copy_of(built(context, dataset, _KEPT), work / "a.velo")
+        with opened(context, dataset, path) as index:
+            new = np.arange(int(dataset.n * _KEPT), dataset.n)
+            began = time.perf_counter()
+            found["at_once"] = 0
+            for some in np.array_split(new, 4):
+                insert_all(index, dataset, some, 1000)
+                probes = some[:: max(1, len(some) // 25)]
+                near = index.search(np.asarray(dataset.base[probes]), 1, recall=RECALL).ids[:, 0]
+                same = (dataset.base[near] == dataset.base[probes]).all(axis=1)  # copies of a row are as near
+                found["at_once"] += int(same.sum())
+                found["probes"] = found.get("probes", 0) + len(probes)
+                index.flush()
+            found["flushed_s"] = time.perf_counter() - began
+            found["new"] = len(new)
+            found["young"] = searched(context, index, truth)
+            found["young"]["parts"] = len(index.info()["live"]["parts"])
+            began, used = time.perf_counter(), time.process_time()
+            index.optimize()
+            found["optimize_s"] = time.perf_counter() - began
+            found["optimize_cpu_s"] = time.process_time() - used
+            found["merged"] = searched(context, index, truth)
+    return found
+
+
+def dead(context: Context) -> Results:
+    """Searches where a tenth of the rows is dead."""
+    dataset = context.dataset()
+    gone = np.random.default_rng(2).permutation(dataset.n)[: dataset.n // 10]
+    rows = np.setdiff1d(np.arange(dataset.n), gone)
+    with (
+        Work(context, dataset, "dead") as work,
+        opened(context, dataset, copy_of(built(context, dataset, 1.0), work / "a.velo")) as index,
+    ):
+        none = searched(context, index, Truth(context, dataset, np.arange(dataset.n)))
+        index.delete(gone)
+        return {"none": none, "tenth": searched(context, index, Truth(context, dataset, rows))}
+
+
+def merge(context: Context) -> Results:
+    """A caller alone, with nothing beside it and while everything is made into one part."""
+    dataset = context.dataset()
+    queries = np.asarray(dataset.queries[: context.query_count])
+    with Work(context, dataset, "merge") as work:
+        path = copy_of(built(context, dataset, _KEPT), work / "a.velo")
+        with opened(context, dataset, path) as index:
+            insert_all(index, dataset, np.arange(int(dataset.n * _KEPT), dataset.n), 1000)
+            index.flush()
+
+            def lone(until: Callable[[], bool]) -> list[float]:
+                taken: list[float] = []
+                while not until():
+                    query = queries[len(taken) % len(queries)]
+                    start = time.perf_counter()
+                    index.search(query, K, recall=RECALL)
+                    taken.append(time.perf_counter() - start)
+                return taken
+
+            end = time.perf_counter() + 1.0
+            lone(lambda: time.perf_counter() > end)
+            end = time.perf_counter() + float(context.options["seconds"])
+            idle = lone(lambda: time.perf_counter() > end)
+            uuid = index.info()["uuid"]
+            resident = Resident()
+            began = time.perf_counter()
+            index.optimize(wait=False)
+            last = [0.0, False]
+
+            def ended() -> bool:
+                if time.perf_counter() - last[0] > 0.1:  # a look costs more than a search
+                    last[0], last[1] = time.perf_counter(), index.info()["uuid"] != uuid
+                return bool(last[1])
+
+            busy = lone(ended)
+            seconds = time.perf_counter() - began
+            growth = resident.growth()
+    return {
+        "seconds": seconds,
+        "growth_bytes": growth,
+        "memory_bytes": memory_of(context, dataset),
+        **{
+            name: {
+                "calls": len(taken),
+                "mean_us": float(np.mean(taken)) * 1e6,
+                "p99_us": float(np.quantile(taken, 0.99)) * 1e6,
+            }
+            for name, taken in (("idle", idle), ("busy", busy))
+        },
+    }
+
+
+def disk(context: Context) -> Results:
+    """Half of the rows goes, and everything is made into one part."""
+    dataset = context.dataset()
+    with Work(context, dataset, "disk") as work:
+        path = copy_of(built(context, dataset, 1.0), work / "a.velo")
+        with opened(context, dataset, path) as index:
+            index.delete(np.random.default_rng(3).permutation(dataset.n)[: dataset.n // 2])
+            index.optimize()
+            left = len(index)
+        size = sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
+    return {"rows": left, "bytes": size, "float32_bytes": left * dataset.dim * 4}
+
+
+def kill(context: Context) -> Results:
+    """A writer is killed with much in its log; how long the next one takes until it answers."""
+    dataset = context.dataset()
+    with Work(context, dataset, "kill") as work:
+        path = copy_of(built(context, dataset, _KEPT), work / "a.velo")
+        np.save(work / "rows.npy", np.asarray(dataset.base))
+        command = [sys.executable, "-c", _WRITER, str(path), str(work / "rows.npy")]
+        command.append(str(memory_of(context, dataset)))
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            told = json.loads(child.stdout.readline())
+            child.send_signal(signal.SIGKILL)
+        began = time.perf_counter()
+        with opened(context, dataset, path) as index:
+            open_s = time.perf_counter() - began
+            index.search(np.asarray(dataset.queries[0]), K, recall=RECALL)
+            first_s = time.perf_counter() - began
+            rows = index.info()["live"]["delta"]["n"]
+    return {"log_bytes": told["log_bytes"], "rows": rows, "open_s": open_s, "first_answer_s": first_s}
+
+
+def churn(context: Context) -> Results:
+    """A tenth of the rows after the other is replaced, by rows at random and by rows that lie together."""
+    dataset = context.dataset()
+    turnovers = int(context.options["turnovers"])
+    found: Results = {}
+    for kind in ("random", "clusters"):
+        random = np.random.default_rng(4)
+        lives = np.zeros(dataset.n, bool)
+        lives[: int(dataset.n * _KEPT)] = True
+        steps = []
+        with Work(context, dataset, f"churn-{kind}") as work:
+            path = copy_of(built(context, dataset, _KEPT), work / "a.velo")
+            with opened(context, dataset, path) as index:
+                for _ in range(turnovers):
+                    count = int(lives.sum()) // 10
+                    gone = chosen(dataset, np.flatnonzero(lives), count, kind, random)
+                    come = chosen(dataset, np.flatnonzero(~lives), count, kind, random)
+                    index.delete(gone)
+                    insert_all(index, dataset, come, 1000)
+                    lives[gone], lives[come] = False, True
+                    index.optimize()
+                    steps.append(searched(context, index, Truth(context, dataset, np.flatnonzero(lives))))
+            rows = np.flatnonzero(lives)
+            velo.build(
+                work / "fresh.velo",
+                some_of(dataset, rows),
+                ids=rows,
+                metric=metric_of(dataset),
+                store_vectors=True,
+                threads=context.threads,
+            ).close()
+            with opened(context, dataset, work / "fresh.velo") as index:
+                fresh = searched(context, index, Truth(context, dataset, rows))
+        found[kind] = {"steps": steps, "fresh": fresh}
+    return found
+
+
+def chosen(
+    dataset: Dataset, rows: NDArray[np.int64], count: int, kind: str, random: np.random.Generator
+) -> NDArray[np.int64]:
+    """Some of these rows: any, or those nearest to one of them."""
+    if kind == "random" or count >= len(rows):
+        return random.permutation(rows)[:count]
+    center = dataset.base[random.choice(rows)].astype(np.float32)
+    distances = np.empty(len(rows), np.float32)
+    for start in range(0, len(rows), datasets.BLOCK_ROWS):
+        some = slice(start, start + datasets.BLOCK_ROWS)
+        distances[some] = ((dataset.base[rows[some]].astype(np.float32) - center) ** 2).sum(axis=1)
+    return rows[np.argpartition(distances, count)[:count]]
+
+
+def hnswlib(context: Context) -> Results:
+    """The peer that adds rows: in memory, durable only when it is saved whole."""
+    dataset = context.dataset()
+    python = install.interpreter("hnswlib", context.folder)
+    with Work(context, dataset, "hnswlib") as work:
+        np.save(work / "base.npy", np.asarray(dataset.base))
+        np.save(work / "queries.npy", np.asarray(dataset.queries[: context.query_count]))
+        script = Path(install.__file__).parent / "hnswlib" / "churn.py"
+        done = subprocess.run(
+            [str(python), str(script), str(work), dataset.metric, str(context.threads)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr[-2000:])
+        told: Results = json.loads(done.stdout)
+    return told

@@ -1,0 +1,156 @@
+"""Processes that write are killed at random moments of a mixed load; a ledger here says what must be there.
+
+``python -m tests.live.kills --count 500`` kills so many, each after up to a quarter of a second of work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+import velo
+
+DIM = 6
+IDS = 400
+
+#: Writes in a seeded order; each line on its output says what it is about to do, or that it was done.
+CHILD = """
+import json, sys
+import numpy as np
+import velo
+
+path, durability = sys.argv[1], sys.argv[3]
+seed, dim, ids = int(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5])
+random = np.random.default_rng(seed)
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+with velo.open(path, writable=True, durability=durability, threads=1) as index:
+    say(open=index.info()["live"]["sequence"])
+    while True:
+        kinds = ["insert", "upsert", "update", "delete", "flush", "optimize"]
+        kind = random.choice(kinds, p=[.3, .3, .1, .24, .04, .02])
+        chosen = random.choice(ids, int(random.integers(1, 12)), replace=False).tolist()
+        values = random.integers(1, 1_000_000, len(chosen)).tolist()
+        say(kind=str(kind), ids=chosen, values=values)
+        vectors = np.repeat(np.array(values, np.float32)[:, None], dim, axis=1)
+        try:
+            if kind == "insert":
+                index.insert(vectors, chosen, {"value": values, "extra": [0] * len(values)})
+            elif kind == "upsert":
+                index.upsert(vectors, chosen, {"value": values, "extra": [0] * len(values)})
+            elif kind == "update":
+                index.update(chosen, {"extra": values})
+            elif kind == "delete":
+                index.delete(chosen)
+            else:
+                getattr(index, str(kind))()
+        except velo.errors.DuplicateIdError:
+            say(refused=True)
+            continue
+        say(done=True)
+"""
+
+
+#: The value of each id, which its vector has too, and what updates set.
+State: TypeAlias = dict[int, tuple[int, int]]
+
+
+def applied(state: State, call: dict[str, Any]) -> State:
+    """What a call makes of a state."""
+    after = dict(state)
+    for one, value in zip(call["ids"], call["values"], strict=True):
+        if call["kind"] == "delete":
+            after.pop(one, None)
+        elif call["kind"] in ("insert", "upsert"):
+            after[one] = (value, 0)
+        elif call["kind"] == "update" and one in after:
+            after[one] = (after[one][0], value)
+    return after
+
+
+def found_in(index: velo.Index) -> State:
+    """The values of every id, from metadata and from vectors, which must agree."""
+    rows = index.rows(limit=10 * IDS)
+    ids, values = rows["id"].to_pylist(), rows["value"].to_pylist()
+    assert len(ids) == len(set(ids)) == len(index), "an id has two rows"
+    if ids:
+        assert (index.get_vectors(ids)[:, 0] == np.array(values, np.float32)).all()
+        some = ids[:5]
+        near = index.search(index.get_vectors(some), 1, list_size=500)
+        wanted = np.array([values[ids.index(one)] for one in some], np.float32)
+        assert np.abs(np.sqrt(np.maximum(0, near.distances[:, 0])) / wanted).max() < 0.05
+    return dict(zip(ids, zip(values, rows["extra"].to_pylist(), strict=True), strict=True))
+
+
+def kill_one(path: Path, state: State, seed: int, durability: str, seconds: float) -> State:
+    """One process, killed; returns what is there afterwards, which the ledger allows."""
+    command = [sys.executable, "-c", CHILD, str(path), str(seed), durability, str(DIM), str(IDS)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        assert child.stdout is not None
+        assert "open" in json.loads(child.stdout.readline()), "it opens after every kill"
+        time.sleep(seconds)
+        child.send_signal(signal.SIGKILL)
+        told = child.stdout.readlines()
+    pending: dict[str, Any] | None = None
+    for line in told:
+        if not line.endswith("\n"):
+            break
+        word = json.loads(line)
+        if "kind" in word:
+            pending = word
+        elif pending is not None:
+            state = applied(state, pending) if "done" in word else state
+            pending = None
+    # The call under way is there wholly or not at all.
+    allowed = [state]
+    if pending is not None and not (pending["kind"] == "insert" and set(pending["ids"]) & state.keys()):
+        allowed.append(applied(state, pending))
+    with velo.open(path, threads=1) as index:
+        found = found_in(index)
+    assert found in allowed, f"seed {seed}: {len(found)} rows are none of {[len(one) for one in allowed]}"
+    return found
+
+
+def run(folder: Path, count: int, seed: int, durability: str) -> int:
+    """Kill `count` processes one after the other over one index; the number of rows in the end."""
+    path = folder / "kills.velo"
+    schema = pa.schema([("value", pa.int64()), ("extra", pa.int64())])
+    velo.create(path, dim=DIM, metadata=schema, threads=1).close()
+    random = np.random.default_rng(seed)
+    state: State = {}
+    for turn in range(count):
+        state = kill_one(path, state, seed + turn, durability, float(random.uniform(0, 0.25)))
+    velo.verify(path)
+    return len(state)
+
+
+def main() -> None:
+    """Kill as often as asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--durability", default="sync", choices=["sync", "interval", "process"])
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="velo-kills-") as folder:
+        rows = run(Path(folder), asked.count, asked.seed, asked.durability)
+    print(
+        f"{asked.count} kills (seed {asked.seed}, {asked.durability}): nothing lost, {rows} rows in the end"
+    )
+
+
+if __name__ == "__main__":
+    main()

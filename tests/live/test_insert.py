@@ -1,0 +1,426 @@
+"""Rows that come while an index answers: inserted, replaced, folded into parts, and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import velo
+from velo import errors
+
+DIM = 12
+SCHEMA = pa.schema([("name", pa.dictionary(pa.int32(), pa.string())), ("n", pa.int64())])
+
+
+def vectors_of(count: int, seed: int = 5) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, DIM)).astype(np.float32)
+
+
+def table(rows: Any) -> pa.Table:
+    return pa.table({"name": [f"x{row % 5}" for row in rows], "n": list(rows)})
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Any:
+    with velo.create(tmp_path / "a.velo", dim=DIM, metadata=SCHEMA, threads=1) as made:
+        yield made
+
+
+def ids_in(index: velo.Index, **how: Any) -> set[Any]:
+    found = index.search(np.zeros(DIM, np.float32), max(1, index.n), list_size=2000, **how)
+    return set(found.ids[: int(found.counts[0])].tolist())
+
+
+def test_rows_are_found_at_once_and_after_a_part_was_made_of_them(index: velo.Index) -> None:
+    vectors = vectors_of(600)
+    assert len(index) == 0
+    assert ids_in(index) == set()
+    assert index.count() == 0
+    assert index.range_search(vectors[0], 1e9).ids.tolist() == []
+    done = index.insert(vectors[:200], metadata=table(range(200)))
+    assert (done.rows, done.first_id, done.sequence, done.durable) == (200, 0, 1, True)
+    assert 0 < done.pressure < 1
+    for turn in range(3):
+        found = index.search(vectors[17], 3, return_metadata=True)
+        assert found.ids[0] == 17
+        assert found.metadata["n"].to_pylist() == found.ids.tolist()
+        assert found.metadata.schema.field("name").type == SCHEMA.field("name").type
+        condition = velo.col("name") == "x3"
+        assert ids_in(index, filter=condition) == {row for row in range(200) if row % 5 == 3}
+        assert ids_in(index, filter=[3, 7, 999]) == {3, 7}
+        assert index.count({"n": {"$lt": 50}}) == 50
+        assert index.get([5, 3])["n"].to_pylist() == [5, 3]
+        assert index.get_vectors([5, 3]) == pytest.approx(vectors[[5, 3]])
+        groups = index.search(vectors[:2], 5, group_by="name", group_size=2)
+        assert sorted(groups.groups[0]) == [f"x{i}" for i in range(5)]
+        _lims, _distances, ids = index.range_search(vectors[17], 8.0, filter=condition)
+        exact = ((vectors[:200] - vectors[17]) ** 2).sum(1)
+        wanted = {row for row in range(200) if exact[row] <= 8.0 and row % 5 == 3}
+        assert len(set(ids.tolist()) ^ wanted) <= (0 if turn == 0 else 2)  # codes near the rim
+        told = index.explain(vectors[17], 3, filter=condition)
+        assert told.matches == 40
+        assert "found       3" in str(told)
+        assert asyncio.run(index.search_async(vectors[17], 3)).ids[0] == 17
+        several = index.search(vectors[:3], 2, filter=[condition, None, [1, 2]])
+        assert several.ids[1, 0] == 1
+        assert set(several.ids[2].tolist()) == {1, 2}
+        if turn == 0:
+            index.flush()
+        elif turn == 1:
+            index.optimize()
+    info = index.info()["live"]
+    assert info["delta"]["n"] == 0
+    assert [part["n"] for part in info["parts"]] == [200]
+
+
+def test_parts_and_delta_are_one(index: velo.Index, tmp_path: Path) -> None:
+    vectors = vectors_of(400)
+    for start in range(0, 400, 100):
+        index.insert(vectors[start : start + 100], metadata=table(range(start, start + 100)))
+        if start < 300:
+            index.flush()
+    assert len(index.info()["live"]["parts"]) == 3
+    found = index.search(vectors, 1, list_size=500)
+    assert (found.ids[:, 0] == np.arange(400)).all()
+    exact = np.argsort(((vectors[:5, None] - vectors[None]) ** 2).sum(2), axis=1)[:, :10]
+    near = index.search(vectors[:5], 10, list_size=500).ids
+    assert sum(len(set(a) & set(b)) for a, b in zip(exact.tolist(), near.tolist(), strict=True)) >= 48
+    page = index.rows({"n": {"$gte": 250}}, limit=1000)
+    assert sorted(page["id"].to_pylist()) == list(range(250, 400))
+    done = index.upsert(vectors_of(2, 9), ids=[50, 350], metadata=table([1050, 1350]))
+    assert (done.rows, done.replaced) == (2, 2)
+    assert len(index) == 400
+    assert ids_in(index, filter=velo.col("n") > 1000) == {50, 350}
+    assert index.delete(filter=velo.col("n") > 1000).rows == 2
+    assert index.delete([0, 100, 399, 50]) == velo.Written(
+        3, 1, 7, True, pressure=index.info()["live"]["pressure"]
+    )
+    assert len(index) == 395
+    assert len(ids_in(index)) == 395
+    with velo.open(tmp_path / "a.velo", threads=1) as reader:
+        assert len(reader) == 395
+        assert velo.verify(tmp_path / "a.velo") > 0
+        index.optimize()
+        assert len(index) == 395
+        assert len(ids_in(index)) == 395
+        parts = list((tmp_path / "a.velo").glob("part-*"))
+        assert len(parts) == 4, "a reader holds three of them"
+        assert len(ids_in(reader)) == 395
+        assert not reader.refresh() or len(reader) == 395
+        assert len(ids_in(reader)) == 395
+    index.flush()
+    assert len(list((tmp_path / "a.velo").glob("part-*"))) == 1
+
+
+def test_an_index_that_was_built_takes_rows(tmp_path: Path) -> None:
+    vectors = vectors_of(300)
+    names = [f"id-{row}" for row in range(300)]
+    path = tmp_path / "built.velo"
+    velo.build(path, vectors[:200], ids=names[:200], store_vectors=True, threads=1).close()
+    with velo.open(path, threads=1) as reader, velo.open(path, writable=True, threads=1) as index:
+        assert index.insert(vectors[200:], names[200:]).rows == 100
+        with pytest.raises(errors.DuplicateIdError, match="'id-7' of row 1"):
+            index.insert(vectors[:2], ["new", "id-7"])
+        assert index.search(vectors[250], 1).ids.tolist() == ["id-250"]
+        assert index.search(vectors[250], 1, filter=["id-3", "id-4"]).ids[0] in ("id-3", "id-4")
+        mask = np.arange(200) < 5
+        with pytest.raises(errors.FilterError, match="mask"):
+            index.search(vectors[0], 1, filter=mask)
+        assert len(reader) == 200
+        assert reader.refresh()
+        assert len(reader) == 300
+        assert reader.search(vectors[250], 1).ids.tolist() == ["id-250"]
+        index.flush()
+        index.upsert(vectors[:1], ids=["id-250"])
+        assert reader.refresh()
+        assert reader.search(vectors[250], 1).ids.tolist() != ["id-250"]
+        assert set(reader.search(vectors[0], 2).ids.tolist()) == {"id-0", "id-250"}
+        assert not reader.refresh()
+        index.optimize()
+    with velo.open(path, threads=1) as index:
+        assert len(index) == 300
+        assert index.info()["ids"] == "string"
+
+
+def test_without_stored_vectors_parts_cannot_be_made_one(tmp_path: Path) -> None:
+    vectors = vectors_of(200)
+    velo.build(tmp_path / "a", vectors, threads=1, calibrate=False).close()
+    with velo.open(tmp_path / "a", writable=True, threads=1) as index:
+        assert index.insert(vectors[:1]).first_id == 200
+        index.flush()
+        with pytest.raises(errors.UnsupportedError, match="store_vectors"):
+            index.optimize()
+        assert set(index.search(vectors[0], 2).ids.tolist()) == {0, 200}
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8"])
+def test_types_and_metrics(tmp_path: Path, metric: Any, dtype: str) -> None:
+    vectors = np.random.default_rng(3).integers(1, 100, size=(150, DIM)).astype(dtype)
+    with velo.create(tmp_path / "a", dim=DIM, metric=metric, dtype=dtype, threads=1) as index:
+        assert index.info()["dtype"] == dtype
+        assert index.metric == metric
+        index.insert(vectors)
+        before = index.search(vectors[:20], 5)
+        index.flush()
+        after = index.search(vectors[:20], 5, exact=True, list_size=200)
+        assert after.distances == pytest.approx(before.distances, rel=1e-3, abs=1e-3)
+        assert (index.get_vectors(list(range(150))) == vectors).all()
+        if dtype in ("uint8", "int8"):
+            with pytest.raises(errors.DtypeError, match=dtype):
+                index.insert(vectors.astype(np.float32))
+
+
+def test_what_is_refused_changes_nothing(index: velo.Index, tmp_path: Path) -> None:
+    vectors = vectors_of(10)
+    good = table(range(10))
+    index.insert(vectors, metadata=good)
+    before = index.info()["live"]["sequence"]
+
+    def refused(kind: type[Exception], match: str, *given: Any, verb: str = "insert", **more: Any) -> None:
+        with pytest.raises(kind, match=match):
+            getattr(index, verb)(*given, **more)
+
+    invalid = errors.InvalidArgumentError
+    refused(errors.DimensionMismatchError, "takes", vectors[:, :5], metadata=good)
+    refused(errors.DtypeError, "int64", np.ones((10, DIM), np.int64), metadata=good)
+    bad = vectors.copy()
+    for value in (np.nan, np.inf, 1e17):
+        bad[3, 2] = value
+        refused(errors.NotFiniteError, "row 3", bad, metadata=good)
+    refused(invalid, "lacks the column 'n'", vectors, metadata=good.select(["name"]))
+    refused(invalid, "metadata is missing", vectors)
+    refused(invalid, "9 rows", vectors, metadata=good.slice(1))
+    extra = good.append_column("more", pa.array(range(10)))
+    refused(errors.UnknownColumnError, "'more'", vectors, metadata=extra)
+    refused(invalid, "column 'n'", vectors, metadata={"name": ["a"] * 10, "n": ["one"] * 10})
+    refused(invalid, "numbers its rows", vectors, list(range(100, 110)), good)
+    refused(errors.UnknownIdError, "77", vectors[:1], [77], good.slice(0, 1), verb="upsert")
+    refused(invalid, "whole numbers", vectors[:1], ["a"], good.slice(0, 1), verb="upsert")
+    refused(invalid, "upsert takes ids", vectors, metadata=good, verb="upsert")
+    refused(invalid, "request", vectors, metadata=good, request="")
+    refused(invalid, "timeout_s", vectors, metadata=good, timeout_s=-1)
+    refused(invalid, "null", vectors[:1], [None], good.slice(0, 1), verb="upsert")
+    refused(invalid, "id -1", vectors[:1], [-1], good.slice(0, 1), verb="upsert")
+    assert index.insert(np.zeros((0, DIM)), metadata=good.slice(0, 0)).rows == 0
+    assert index.info()["live"]["sequence"] == before
+    assert len(index) == 10
+    with velo.open(tmp_path / "a.velo", threads=1) as reader:
+        for call in (lambda: reader.insert(vectors), reader.flush, reader.optimize):
+            with pytest.raises(errors.ReadOnlyError, match="writable=True"):
+                call()
+    with pytest.raises(errors.BusyError, match="another process"):
+        velo.open(tmp_path / "a.velo", writable=True)
+    index.close()
+    with pytest.raises(errors.ClosedError):
+        index.insert(vectors, metadata=good)
+
+
+def test_ids_twice_and_nulls(tmp_path: Path) -> None:
+    vectors = vectors_of(4)
+    schema = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    with velo.create(tmp_path / "a", dim=DIM, metadata=schema, threads=1) as index:
+        with pytest.raises(errors.DuplicateIdError, match="was given to row 0"):
+            index.insert(vectors[:2], [5, 5], {"n": [1, 2]})
+        with pytest.raises(errors.InvalidArgumentError, match="no nulls, and row 1"):
+            index.insert(vectors[:2], [5, 6], {"n": [1, None]})
+        done = index.upsert(vectors[:3], [5, 6, 5], {"n": [1, 2, 3]})
+        assert done.rows == 2
+        assert index.get([5, 6])["n"].to_pylist() == [3, 2]
+        with pytest.raises(errors.InvalidArgumentError, match="give one for each row"):
+            index.insert(vectors, metadata={"n": [1, 2, 3, 4]})
+        with pytest.raises(errors.DuplicateIdError, match="6 of row 0 is there"):
+            index.insert(vectors[:1], [6], {"n": [1]})
+        index.delete([6])
+        assert index.insert(vectors[:1], [6], {"n": [4]}).rows == 1, "ids that were given may return"
+
+
+def test_a_request_is_done_once(tmp_path: Path) -> None:
+    vectors = vectors_of(4)
+    with velo.create(tmp_path / "a", dim=DIM, threads=1) as index:
+        first = index.insert(vectors, request="r1")
+        assert not first.repeated
+        again = index.insert(vectors, request="r1")
+        assert again.repeated
+        assert (again.rows, again.sequence, again.first_id) == (4, 1, 0)
+        index.flush()
+    with velo.open(tmp_path / "a", writable=True, threads=1) as index:
+        assert index.insert(vectors, request="r1").repeated
+        assert len(index) == 4
+
+
+def test_create_refuses(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for kind, how in (
+        (errors.IndexExistsError, {"path": tmp_path / "full", "dim": 3}),
+        (errors.InvalidArgumentError, {"path": tmp_path / "no" / "parent", "dim": 3}),
+        (errors.InvalidArgumentError, {"path": tmp_path / "a", "dim": 0}),
+        (errors.InvalidArgumentError, {"path": tmp_path / "a", "dim": 3, "metric": "hamming"}),
+        (errors.InvalidArgumentError, {"path": tmp_path / "a", "dim": 3, "dtype": "int64"}),
+        (errors.InvalidArgumentError, {"path": tmp_path / "a", "dim": 3, "metadata": {"n": "int"}}),
+    ):
+        with pytest.raises(kind):
+            velo.create(**how)
+    assert not (tmp_path / "a").exists()
+
+
+def test_memory_for_new_rows_is_bounded(tmp_path: Path) -> None:
+    vectors = vectors_of(8_000)
+    with velo.create(tmp_path / "a", dim=DIM, memory="1MiB", durability="process", threads=1) as index:
+        bound = index.info()["live"]["delta"]["bytes_max"]
+        assert bound == 1 << 20
+        with pytest.raises(errors.BudgetTooSmallError, match="fewer a call") as caught:
+            index.insert(np.zeros((40_000, DIM), np.float32))
+        assert caught.value.needed_bytes > bound
+        waited = 0
+        for start in range(0, 8_000, 2_000):
+            done = index.insert(vectors[start : start + 2_000])
+            waited += done.pressure >= 0.5
+            assert index.info()["live"]["delta"]["bytes"] <= bound
+        index.flush()
+        assert len(index) == 8_000
+        assert index.search(vectors[7_777], 1).ids.tolist() == [7_777]
+
+
+def test_no_room_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from velo.live.folds import Folds
+
+    vectors = vectors_of(9_000)
+    gate = threading.Event()
+    folded = Folds._fold_delta
+    monkeypatch.setattr(Folds, "_fold_delta", lambda self: (gate.wait(20), folded(self))[1])
+    with velo.create(tmp_path / "a", dim=DIM, memory="1MiB", durability="process", threads=1) as index:
+        index.insert(vectors[:8_000])
+        index.insert(vectors[8_000:8_100])
+        with pytest.raises(errors.BusyError, match="try again"):
+            index.insert(np.zeros((8_000, DIM), np.float32), timeout_s=0.05)
+        assert len(index) == 8_100, "nothing of it was written"
+        gate.set()
+        assert index.insert(vectors[8_100:], timeout_s=60).rows == 900
+        assert len(index) == 9_000
+
+
+def test_writes_and_searches_go_on_while_parts_are_made(tmp_path: Path) -> None:
+    vectors = vectors_of(3_000)
+    with velo.create(tmp_path / "a", dim=DIM, durability="process", threads=1) as index:
+        index.insert(vectors[:1_500], list(range(1_500)))
+        failures: list[BaseException] = []
+        stop = threading.Event()
+
+        def search() -> None:
+            try:
+                while not stop.is_set():
+                    found = index.search(vectors[700], 5, list_size=200)
+                    assert found.ids[0] == 700
+                    assert len(set(found.ids.tolist())) == 5
+                    assert index.count([1, 2, 3]) == 3
+            except BaseException as error:
+                failures.append(error)
+
+        searchers = [threading.Thread(target=search) for _ in range(2)]
+        for thread in searchers:
+            thread.start()
+        try:
+            for turn in range(4):
+                index.optimize(wait=False)
+                start = 1_500 + 300 * turn
+                for row in range(start, start + 300, 50):
+                    index.insert(vectors[row : row + 50], list(range(row, row + 50)))
+                    index.upsert(vectors[row : row + 1], [turn + 10])
+                    index.delete([row + 49, 100 + turn])
+                time.sleep(0.05)
+            index.optimize()
+        finally:
+            stop.set()
+            for thread in searchers:
+                thread.join()
+        assert failures == []
+        gone = {100 + turn for turn in range(4)} | {row + 49 for row in range(1_500, 2_700, 50)}
+        assert ids_in(index) == set(range(2_700)) - gone
+        assert len(index) == 2_700 - len(gone)
+        assert index.get_vectors([10, 13]) == pytest.approx(vectors[[1_750, 2_650]])
+
+
+def test_dead_rows_give_back_their_room(tmp_path: Path) -> None:
+    vectors = vectors_of(1_000)
+    path = tmp_path / "a"
+    with velo.create(path, dim=DIM, threads=1) as index:
+        index.insert(vectors)
+        index.flush()
+        before = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        index.delete(list(range(0, 1_000, 2)))
+        index.optimize()
+        assert index.n == len(index) == 500
+        assert sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) < 0.75 * before
+        index.delete(list(range(1_000)))
+        index.optimize()
+        assert len(index) == 0
+        assert index.info()["live"]["parts"] == []
+        assert index.insert(vectors[:3]).first_id == 1_000, "numbers are never given again"
+        assert index.search(vectors[0], 1).ids.tolist() == [1_000]
+
+
+def test_a_fold_that_fails_fails_no_write_that_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that was written must not look as if it was not; who needs the room, or asks, is told."""
+    from velo.live import folds
+
+    def fail(path: Path, *_: Any, **__: Any) -> None:
+        raise errors.NoSpaceError("the device is full", file=str(path))
+
+    with velo.create(tmp_path / "i", dim=16, memory=3_000_000) as index:
+        rows = np.random.default_rng(6).normal(size=(20_000, 16)).astype(np.float32)
+        written = 0
+
+        def write() -> None:
+            nonlocal written
+            while True:
+                index.insert(rows[written : written + 100])
+                written += 100
+
+        with monkeypatch.context() as patch:
+            patch.setattr(folds, "_builder", fail)
+            with pytest.raises(errors.NoSpaceError):
+                write()
+            live = index.info()["live"]
+            assert live["pressure"] > 0.9, "the write that failed was the one that had no room"
+            assert len(index) == written
+            with pytest.raises(errors.NoSpaceError):
+                index.flush()
+        index.flush()
+        assert index.info()["live"]["fold_failure"] is None
+        assert index.insert(rows[written : written + 100]).rows == 100
+        assert len(index) == written + 100
+
+
+def test_a_fold_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from velo.live import folds
+
+    vectors = vectors_of(100)
+
+    def fail(path: Path, *_: Any, **__: Any) -> None:
+        path.mkdir()
+        (path / "half").write_bytes(b"built")
+        raise errors.NoSpaceError("the device is full", file=str(path))
+
+    with velo.create(tmp_path / "a", dim=DIM, threads=1) as index:
+        index.insert(vectors)
+        with monkeypatch.context() as patch:
+            patch.setattr(folds, "_builder", fail)
+            with pytest.raises(errors.NoSpaceError):
+                index.flush()
+        assert len(index) == 100
+        assert not list((tmp_path / "a").glob("part-*"))
+        index.insert(vectors[:1])
+        index.flush()
+        assert len(index) == 101
+        assert len(index.info()["live"]["parts"]) == 1

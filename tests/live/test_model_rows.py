@@ -1,0 +1,220 @@
+"""Rows that come, go and are folded, under random verbs, against a dict and plain arithmetic."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import velo
+from velo import errors
+
+DIM, IDS = 4, 60
+#: What a row may hold: each value is a vector and a number, modulo 5 unless an update changed it.
+VALUES = np.random.default_rng(21).normal(size=(500, DIM)).astype(np.float32)
+SCHEMA = pa.schema([("number", pa.int16()), ("value", pa.int64())])
+
+some_ids = st.lists(st.integers(0, IDS - 1), min_size=1, max_size=12, unique=True)
+values = st.integers(0, len(VALUES) - 1)
+
+
+class Machine(RuleBasedStateMachine):
+    """A writer, a reader that refreshes, and a dict from each id to its value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path = Path(tempfile.mkdtemp(prefix="velo-rows-")) / "rows.velo"
+        self.live: dict[Any, tuple[int, int]] = {}
+        self.seen: dict[Any, tuple[int, int]] = {}
+        self.sequence = self.seen_sequence = 0
+        self.writer: Any = None
+        self.reader: Any = None
+        self.strings = False
+
+    @initialize(durability=st.sampled_from(["sync", "interval", "process"]), strings=st.booleans())
+    def start(self, durability: Any, strings: bool) -> None:
+        self.strings = strings
+        self.writer = velo.create(self.path, dim=DIM, metadata=SCHEMA, durability=durability, threads=1)
+        self.reader = velo.open(self.path, threads=1)
+
+    def teardown(self) -> None:
+        for index in (self.writer, self.reader):
+            if index is not None:
+                index.close()
+        shutil.rmtree(self.path.parent)
+
+    def named(self, ids: list[int]) -> list[Any]:
+        return [f"row {one}" for one in ids] if self.strings else ids
+
+    def write(self, verb: str, ids: list[int], value: int) -> None:
+        keys = self.named(ids)
+        chosen = [(value + 7 * place) % len(VALUES) for place in range(len(ids))]
+        table = {"number": [one % 5 for one in chosen], "value": chosen}
+        there = set(keys) & self.live.keys()
+        if verb == "insert" and there:
+            try:
+                self.writer.insert(VALUES[chosen], keys, table)
+            except errors.DuplicateIdError:
+                return
+            raise AssertionError("an id has two rows")
+        done = getattr(self.writer, verb)(VALUES[chosen], keys, table)
+        self.sequence += 1
+        assert (done.rows, done.replaced, done.sequence) == (len(ids), len(there), self.sequence)
+        self.live |= {key: (one, one % 5) for key, one in zip(keys, chosen, strict=True)}
+
+    @rule(ids=some_ids, value=values)
+    def insert(self, ids: list[int], value: int) -> None:
+        self.write("insert", ids, value)
+
+    @rule(ids=some_ids, value=values)
+    def insert_new(self, ids: list[int], value: int) -> None:
+        new = [one for one, key in zip(ids, self.named(ids), strict=True) if key not in self.live]
+        if new:
+            self.write("insert", new, value)
+
+    @rule(ids=some_ids, value=values)
+    def upsert(self, ids: list[int], value: int) -> None:
+        self.write("upsert", ids, value)
+
+    @precondition(lambda self: self.live)
+    @rule(ids=some_ids, number=st.integers(0, 6))
+    def update(self, ids: list[int], number: int) -> None:
+        keys = self.named(ids)
+        there = [key for key in keys if key in self.live]
+        done = self.writer.update(keys, {"number": [number] * len(keys)})
+        self.sequence += bool(there)
+        assert (done.rows, done.missing, done.sequence) == (
+            len(there),
+            len(keys) - len(there),
+            self.sequence,
+        )
+        for key in there:
+            self.live[key] = (self.live[key][0], number)
+
+    @rule()
+    def snapshot(self) -> None:
+        copy = self.path.with_name("copy.velo")
+        self.reader.snapshot(copy)
+        velo.verify(copy)
+        with velo.open(copy, threads=1) as index:
+            self.check(index, self.live, VALUES[5])
+        shutil.rmtree(copy)
+
+    def gone(self, done: velo.Written, keys: set[Any]) -> None:
+        self.sequence += bool(keys)
+        assert (done.rows, done.sequence) == (len(keys), self.sequence)
+        for key in keys:
+            del self.live[key]
+
+    @precondition(lambda self: self.live)
+    @rule(ids=some_ids)
+    def delete(self, ids: list[int]) -> None:
+        keys = self.named(ids)
+        self.gone(self.writer.delete(keys), set(keys) & self.live.keys())
+
+    @rule(number=st.integers(0, 6))
+    def delete_by_filter(self, number: int) -> None:
+        keys = {key for key, (_, one) in self.live.items() if one == number}
+        self.gone(self.writer.delete(filter=velo.col("number") == number), keys)
+
+    @rule()
+    def flush(self) -> None:
+        self.writer.flush()
+
+    @rule()
+    def optimize(self) -> None:
+        self.writer.optimize()
+        info = self.writer.info()["live"]
+        assert [part["n"] for part in info["parts"]] == ([len(self.live)] if self.live else [])
+
+    @rule(durability=st.sampled_from(["sync", "interval", "process"]))
+    def reopen(self, durability: Any) -> None:
+        self.writer.close()
+        self.writer = velo.open(self.path, writable=True, durability=durability, threads=1)
+
+    @rule()
+    def refresh(self) -> None:
+        changed = self.reader.refresh()
+        assert changed or self.seen_sequence == self.sequence
+        self.seen, self.seen_sequence = dict(self.live), self.sequence
+
+    @rule()
+    def reopen_reader(self) -> None:
+        self.reader.close()
+        self.reader = velo.open(self.path, threads=1)
+        self.seen, self.seen_sequence = dict(self.live), self.sequence
+
+    @rule()
+    def verify(self) -> None:
+        velo.verify(self.path)
+
+    @rule(ids=some_ids)
+    def get(self, ids: list[int]) -> None:
+        for key in self.named(ids):
+            if key in self.live:
+                value, number = self.live[key]
+                assert self.writer.get_vectors([key]).tolist() == [VALUES[value].tolist()]
+                row = {"id": key, "number": number, "value": value}
+                assert self.writer.get([key]).to_pylist() == [row]
+            elif self.live:
+                try:
+                    self.writer.get([key])
+                except errors.UnknownIdError:
+                    continue
+                raise AssertionError("a row that is gone was found")
+
+    @rule(value=values, number=st.integers(0, 6), least=st.booleans())
+    def search_with_a_filter(self, value: int, number: int, least: bool) -> None:
+        condition = velo.col("number") >= number if least else velo.col("number") == number
+        for index, state in ((self.writer, self.live), (self.reader, self.seen)):
+            passing = {
+                key: row for key, row in state.items() if (row[1] >= number if least else row[1] == number)
+            }
+            self.check(index, passing, VALUES[value], filter=condition)
+            assert index.count(condition) == len(passing)
+
+    @precondition(lambda self: self.live)
+    @rule(value=values, among=some_ids)
+    def search_among(self, value: int, among: list[int]) -> None:
+        keys = self.named(among)
+        passing = {key: self.live[key] for key in keys if key in self.live}
+        self.check(self.writer, passing, VALUES[value], filter=pa.array(keys))
+
+    @precondition(lambda self: self.writer is not None)
+    @invariant()
+    def agree(self) -> None:
+        for index, state in ((self.writer, self.live), (self.reader, self.seen)):
+            assert len(index) == len(state)
+            self.check(index, state, VALUES[3])
+
+    @staticmethod
+    def check(index: Any, state: dict[Any, tuple[int, int]], query: np.ndarray, **how: Any) -> None:
+        found = index.search(query, 2 * IDS, list_size=512, return_metadata=True, **how)
+        count = int(found.counts[0])
+        ids = found.ids[:count].tolist()
+        assert len(ids) == len(set(ids))
+        values_found = found.metadata["value"].to_pylist()
+        numbers = found.metadata["number"].to_pylist()
+        assert dict(zip(ids, zip(values_found, numbers, strict=True), strict=True)) == state
+        if count:  # the nearest, by plain arithmetic, as far as codes tell distances apart
+            exact = ((VALUES[values_found] - query) ** 2).sum(axis=1)
+            assert exact[0] <= exact.min() + 0.05 * exact.max()
+            assert (np.diff(found.distances[:count]) >= 0).all()
+
+
+Machine.TestCase.settings = settings(
+    max_examples=int(os.environ.get("VELO_TEST_EXAMPLES", "20")),
+    stateful_step_count=30,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+TestModel = Machine.TestCase

@@ -1,0 +1,64 @@
+"""Parts of live data: ordinary indexes whose vectors are stored, so that they can be built again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from velo.building.build import build_shard
+from velo.formats.files import as_source
+from velo.live.folds import set_builder
+from velo.options import METRIC_CODES, BuildOptions
+from velo.search.segment import Segment
+from velo.types import Memory
+
+__all__ = ["build_part"]
+
+_METRICS: Final = {code: name for name, code in METRIC_CODES.items()}
+
+
+def build_part(
+    path: Path,
+    vectors: Any,
+    *,
+    ids: Any,
+    metadata: Any,
+    metric: int,
+    like: Segment | None,
+    threads: int | None,
+    build_memory: Memory | None,
+) -> None:
+    """Build a part of live data.
+
+    Parameters
+    ----------
+    path : Path
+    vectors : ndarray of shape (n, dim)
+    ids, metadata :
+        As for :func:`velo.build`.
+    metric : int
+        By its number in velo.h.
+    like : Segment, optional
+        A part whose bits and degree this one gets.
+    threads : int, optional
+    build_memory : int, float or str, optional
+    """
+    how: dict[str, Any] = {}
+    if like is not None:
+        info = like.info()
+        how = {
+            "memory_bits": int(info.memory_bits),
+            "record_bits": int(info.record_bits),
+            "degree": int(info.degree),
+            "links_kept": int(info.links_built),
+            "page_links": bool(info.page_links),
+        }
+    # The seed is in the uuid of an index, and no two parts have the same.
+    seed = int(path.name.rpartition("-")[2], 16)
+    options = BuildOptions(metric=_METRICS[metric], threads=threads, seed=seed, store_vectors=True, **how)
+    build_shard(
+        path, as_source(vectors), options, ids=ids, metadata=metadata, build_memory=build_memory, resume=False
+    )
+
+
+set_builder(build_part)

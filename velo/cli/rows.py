@@ -1,0 +1,126 @@
+"""``velo insert``, ``upsert``, ``update``, ``snapshot``, ``flush`` and ``optimize``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from velo.cli.delete import ids_of
+from velo.cli.output import console, emit_json
+from velo.errors import InvalidArgumentError, UnknownColumnError
+from velo.folder.metadata import read_table
+from velo.formats import open_vectors
+from velo.index import Index, open_index
+
+__all__ = ["keep_up", "run", "run_snapshot", "run_update"]
+
+#: Rows of one call at most: a call is held in memory.
+_CALL_BYTES: Final = 4 << 20
+
+
+def run(
+    path: Path,
+    vectors: Path,
+    *,
+    ids: str | None,
+    metadata: Path | None,
+    column: str | None,
+    upsert: bool,
+    as_json: bool,
+) -> None:
+    """Add the vectors of a file, call by call, and say how many."""
+    source = open_vectors(vectors, column=column)
+    count = source.shape[0]
+    table = None if metadata is None else read_table(metadata)
+    if table is not None and table.num_rows != count:
+        raise InvalidArgumentError(
+            f"metadata has {table.num_rows} rows, {count} are needed", argument="metadata"
+        )
+    replaced = 0
+    with open_index(path, writable=True, durability="process", threads=1) as index:
+        names = None if ids is None else ids_of(ids, _id_kind(index))
+        if names is not None and len(names) != count:
+            raise InvalidArgumentError(f"{len(names)} ids were given for {count} vectors", argument="ids")
+        start = 0
+        for chunk in source.chunks(max(1, _CALL_BYTES // (4 * source.shape[1]))):
+            stop = start + len(chunk)
+            verb = index.upsert if upsert else index.insert
+            done = verb(
+                np.asarray(chunk),
+                None if names is None else names[start:stop],
+                None if table is None else table.slice(start, stop - start),
+            )
+            replaced += done.replaced
+            start = stop
+        left = len(index)
+    if as_json:
+        emit_json({"path": str(path), "written": count, "replaced": replaced, "rows": left})
+        return
+    others = f", {replaced:,} of them in the place of another" if replaced else ""
+    console().print(f"{path}: {count:,} rows written{others}; there are {left:,}")
+
+
+def run_update(path: Path, metadata: Path, *, ids: str | None, ids_column: str | None, as_json: bool) -> None:
+    """Change columns of rows, call by call, and say how many."""
+    if (ids is None) == (ids_column is None):
+        raise InvalidArgumentError("update takes --ids or --ids-column, and one of them", argument="ids")
+    table = read_table(metadata)
+    if ids_column is not None and ids_column not in table.column_names:
+        raise UnknownColumnError(f"{metadata} has no column {ids_column!r}", argument="ids_column")
+    written = missing = 0
+    with open_index(path, writable=True, durability="process", threads=1) as index:
+        if ids_column is not None:
+            names: Any = table.column(ids_column).combine_chunks()
+            table = table.drop_columns([ids_column])
+        else:
+            names = ids_of(ids or "", _id_kind(index))
+        if len(names) != table.num_rows:
+            raise InvalidArgumentError(
+                f"{len(names)} ids were given for {table.num_rows} rows", argument="ids"
+            )
+        step = max(1, _CALL_BYTES // (4 * index.dim))
+        for start in range(0, table.num_rows, step):
+            done = index.update(names[start : start + step], table.slice(start, step))
+            written += done.rows
+            missing += done.missing
+    if as_json:
+        emit_json({"path": str(path), "written": written, "missing": missing})
+        return
+    others = f", {missing:,} ids that no row has" if missing else ""
+    console().print(f"{path}: {written:,} rows changed{others}")
+
+
+def run_snapshot(path: Path, target: Path, *, as_json: bool) -> None:
+    """Copy an index beside others that may write to it."""
+    with open_index(path, threads=1) as index:
+        index.snapshot(target)
+    with open_index(target, threads=1) as copy:
+        rows = len(copy)
+    if as_json:
+        emit_json({"path": str(path), "target": str(target), "rows": rows})
+        return
+    console().print(f"{target}: {rows:,} rows, as {path} has them")
+
+
+def _id_kind(index: Index) -> str:
+    """What ids on a command line are; of an index without rows they decide it, and are strings."""
+    info = index.info()
+    return str(info["ids"]) if info["n"] else "string"
+
+
+def keep_up(path: Path, *, everything: bool, as_json: bool) -> None:
+    """Make a part of new rows, or one part of everything."""
+    with open_index(path, writable=True) as index:
+        if everything:
+            index.optimize()
+        else:
+            index.flush()
+        told: dict[str, Any] = index.info()
+        parts = (told["live"] or {}).get("parts", [])
+        left = len(index)
+    if as_json:
+        emit_json({"path": str(path), "rows": left, "parts": parts})
+        return
+    console().print(f"{path}: {left:,} rows in {len(parts)} part{'' if len(parts) == 1 else 's'}")

@@ -1,0 +1,131 @@
+"""A copy of an index as it is at one moment: files that never change get a second name, the log is copied."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from velo.errors import CorruptIndexError, IndexExistsError, NotAnIndexError, VeloError
+from velo.folder.live import ROOT_FILE, is_live
+from velo.folder.manifest import MANIFEST_FILE, read_manifest
+from velo.folder.replace import os_failure, sync_folder
+
+__all__ = ["snapshot"]
+
+#: How often a copy begins again whose files a writer takes away meanwhile.
+_ATTEMPTS: Final = 16
+#: Where a file system has no second names, or not across its border.
+_NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
+#: Beside the files of a part that its manifest names (zig/src/live/find.zig).
+_FIND_FILE: Final = "ids.find"
+
+
+def snapshot(source: Path, target: Path) -> None:
+    """Make `target` an index that holds what `source` holds.
+
+    All that was written before the call is in it; of what is written meanwhile each call wholly or not at
+    all. The folder takes its name when it is complete and on the device.
+
+    Parameters
+    ----------
+    source : Path
+        An index, as it was built or with live data. Others may write to it.
+    target : Path
+        Not there, or an empty folder.
+
+    Raises
+    ------
+    IndexExistsError
+        There is something at `target`.
+    NotAnIndexError, CorruptIndexError, NoSpaceError, PermissionDeniedError
+    """
+    if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
+        raise IndexExistsError(f"{target} is there already, and not empty", argument="path")
+    try:
+        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise os_failure(error, str(target.parent)) from error
+    try:
+        fresh = beside / "snapshot"
+        for attempt in range(_ATTEMPTS):
+            fresh.mkdir()
+            try:
+                _fill(source, fresh)
+                break
+            except (FileNotFoundError, NotAnIndexError):
+                # A writer folded what was to be copied: there is a newer root by now.
+                shutil.rmtree(fresh)
+                if attempt + 1 == _ATTEMPTS or not source.is_dir():
+                    raise
+        os.chmod(fresh, source.stat().st_mode & 0o777)
+        os.rename(fresh, target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise error if isinstance(error, VeloError) else os_failure(error, str(target)) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _fill(source: Path, fresh: Path) -> None:
+    if not is_live(source):
+        _link_index(source, fresh)
+        sync_folder(fresh)
+        return
+    root = (source / ROOT_FILE).read_bytes()
+    try:
+        document = json.loads(root)
+        parts = [str(part["path"]) for part in document["parts"]]
+        dead = [str(part["dead"]) for part in document["parts"] if part.get("dead") is not None]
+        log = str(document["first_log"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptIndexError(f"{ROOT_FILE} cannot be read: {error}", file=ROOT_FILE) from error
+    for name in (*parts, *dead, log):
+        if Path(name).name != name:
+            raise CorruptIndexError(f"{ROOT_FILE} names a file outside: {name!r}", file=ROOT_FILE)
+    for name in parts:
+        (fresh / name).mkdir()
+        _link_index(source / name, fresh / name)
+        _link(source / name / _FIND_FILE, fresh / name / _FIND_FILE)
+        sync_folder(fresh / name)
+    for name in dead:
+        _link(source / name, fresh / name)
+    _copy(source / log, fresh / log)  # the writer goes on in its own
+    with open(fresh / ROOT_FILE, "wb") as file:
+        file.write(root)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(fresh)
+
+
+def _link_index(source: Path, fresh: Path) -> None:
+    for name in (*read_manifest(source).files, MANIFEST_FILE):
+        if Path(name).name != name:
+            raise CorruptIndexError(f"{MANIFEST_FILE} names a file outside: {name!r}", file=MANIFEST_FILE)
+        _link(source / name, fresh / name)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        _copy(source, target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        with open(source, "rb") as file, open(target, "xb") as copy:
+            shutil.copyfileobj(file, copy, 1 << 20)
+            copy.flush()
+            os.fsync(copy.fileno())
+    except BaseException:
+        with contextlib.suppress(OSError):
+            target.unlink()
+        raise

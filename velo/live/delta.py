@@ -1,0 +1,182 @@
+"""Rows that no part holds yet, as the library keeps them: read for filters, metadata, ids and new parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from velo import _native
+from velo.filters.compiler import FilterCompiler
+from velo.folder.ids import Ids, checked_ids
+from velo.folder.metadata import MetadataStore, encoded_columns
+from velo.live.columns import read_batch
+from velo.live.native_view import NativeView
+from velo.types import AnyArray, Int64Array
+
+__all__ = ["Chunk", "DeltaChunks", "TableColumns"]
+
+#: A stretch of so many rows is kept as it is; only what follows it is looked at anew after a write.
+_CHUNK_ROWS: Final = 4096
+
+
+class DeltaIds(Ids):
+    """The ids of a stretch of rows; of an id that has several the last is the row."""
+
+    def __init__(self, column: Any) -> None:
+        self._numbers = column if isinstance(column, np.ndarray) else None
+        self._strings = None if isinstance(column, np.ndarray) else column
+        self.kind = "int64" if self._numbers is not None else "string"
+        self.first_row = 0
+        self._rows = None
+        self._order = None
+
+    @cached_property
+    def _places(self) -> dict[Any, int]:
+        values = self._numbers.tolist() if self._numbers is not None else self._strings.to_pylist()
+        return {value: row for row, value in enumerate(values)}
+
+    def find(self, ids: Any, argument: str = "ids") -> Int64Array:
+        """The last row of each id, -1 where there is none."""
+        self.check_kind(ids, argument)
+        places = self._places
+        wanted = ids.tolist() if isinstance(ids, np.ndarray) else ids.to_pylist()
+        return np.fromiter((places.get(value, -1) for value in wanted), np.int64, len(wanted))
+
+    def having(self, ids: Any) -> Int64Array:
+        """Every row that has one of some ids."""
+        from_numbers = isinstance(ids, np.ndarray)
+        if len(ids) == 0:
+            return np.zeros(0, np.int64)
+        self.check_kind(ids, "filter")
+        if from_numbers and self._numbers is not None:
+            return np.flatnonzero(np.isin(self._numbers, ids)).astype(np.int64)
+        wanted = set(ids.to_pylist())
+        rows = [row for row, value in enumerate(self._strings.to_pylist()) if value in wanted]
+        return np.array(rows, np.int64)
+
+
+class TableColumns(MetadataStore):
+    """Metadata of rows in memory, encoded as a part would hold it."""
+
+    def __init__(self, table: Any) -> None:
+        arrays = encoded_columns(table, np.arange(table.num_rows))
+        batch = pa.RecordBatch.from_arrays(arrays, names=table.schema.names)
+        self.generation = 1
+        self._hold(Path("rows of the delta"), table.schema, batch)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory beside mapped files: all of it."""
+        return int(self._batch.nbytes) + super().resident_bytes
+
+    @property
+    def bytes_by_column(self) -> dict[str, int]:
+        """Nothing of them is mapped."""
+        return dict.fromkeys(self.column_names, 0)
+
+
+class Chunk:
+    """Some records of the delta: rows with ids, vectors, metadata, and filters over them.
+
+    Attributes
+    ----------
+    n : int
+    ids : DeltaIds
+    """
+
+    def __init__(
+        self, view: NativeView, first: int, last: int, schema: Any, unknown_is_missing: bool = False
+    ) -> None:
+        self._view = view  # the records are its memory
+        records = [view.record(number) for number in range(first, last)]
+        self.n = sum(int(one.row_count) for one in records)
+        self._vectors = [view.bytes(one.vectors, one.vectors_size) for one in records]
+        self.ids = DeltaIds(_ids_of(records, view))
+        self._records = records
+        self._schema = schema
+        self._unknown_is_missing = unknown_is_missing
+
+    # Most searches have no filter: what these need is made when it is asked for.
+
+    @cached_property
+    def metadata(self) -> MetadataStore | None:
+        """The rows' columns; None where the index has none."""
+        schema, view = self._schema, self._view
+        if schema is None:
+            return None
+        batches = [read_batch(view.bytes(one.metadata, one.metadata_size), schema) for one in self._records]
+        return TableColumns(pa.Table.from_batches(batches, schema).combine_chunks())
+
+    @cached_property
+    def compiler(self) -> FilterCompiler:
+        """Makes filters over the rows."""
+
+        ids = self.ids  # not the chunk: a circle of references would hold the delta's memory
+
+        def vertices_of(given: Any) -> Int64Array:
+            return ids.having(checked_ids(given))
+
+        return FilterCompiler(
+            self.n, self.metadata, vertices_of=vertices_of, unknown_is_missing=self._unknown_is_missing
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """What filters and columns take, as far as they were made."""
+        return self.compiler.memory_bytes if "compiler" in self.__dict__ else 0
+
+    def vectors(self, dim: int, dtype: np.dtype[Any]) -> AnyArray:
+        """The rows' vectors as they were given."""
+        rows = [np.frombuffer(one, dtype).reshape(-1, dim) for one in self._vectors]
+        return np.concatenate([np.zeros((0, dim), dtype), *rows])
+
+
+def _ids_of(records: Sequence[Any], view: NativeView) -> Any:
+    if not records or records[0].numbers != _native.ffi.NULL:
+        numbers = [
+            np.frombuffer(view.bytes(one.numbers, 8 * int(one.row_count)), np.int64) for one in records
+        ]
+        return np.concatenate([np.zeros(0, np.int64), *numbers])
+    columns: list[Any] = []
+    for one in records:
+        count = int(one.row_count)
+        offsets = pa.py_buffer(bytes(view.bytes(one.offsets, 8 * (count + 1))))
+        text = pa.py_buffer(bytes(view.bytes(one.bytes, int(one.bytes_size))))
+        columns.append(pa.LargeStringArray.from_buffers(count, offsets, text))
+    return pa.concat_arrays(columns)
+
+
+class DeltaChunks:
+    """The delta of a folder, in chunks; those that are full are kept from one view to the next."""
+
+    def __init__(self, schema: Any, unknown_is_missing: bool = False) -> None:
+        self._schema = schema
+        self._unknown_is_missing = unknown_is_missing
+        self._layout = -1
+        self._kept: list[Chunk] = []
+        self._records = 0
+
+    def of(self, view: NativeView) -> list[Chunk]:
+        """The chunks of a view, which hold all of its rows."""
+        if view.layout != self._layout:
+            self._layout, self._kept, self._records = view.layout, [], 0
+        first = self._records
+        rows = 0
+        for number in range(first, view.record_count):
+            rows += int(view.record(number).row_count)
+            if rows >= _CHUNK_ROWS:
+                self._kept.append(
+                    Chunk(view, self._records, number + 1, self._schema, self._unknown_is_missing)
+                )
+                self._records, rows = number + 1, 0
+        chunks = list(self._kept)
+        if rows:
+            chunks.append(
+                Chunk(view, self._records, view.record_count, self._schema, self._unknown_is_missing)
+            )
+        return chunks

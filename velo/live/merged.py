@@ -1,0 +1,156 @@
+"""One search over several parts and the delta: each is searched, and the nearest of all are the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from velo import _native
+from velo.errors import InvalidArgumentError, NotFiniteError
+from velo.filters.native import NativeFilter
+from velo.live.pieces import ManyFilter
+from velo.live.rows import MAGNITUDE_MAX
+from velo.live.view import View
+from velo.options import SearchTuning, fill_search
+from velo.results import Expectation
+from velo.search.request import Request
+from velo.search.segment import Segment
+from velo.types import AnyArray
+
+__all__ = ["MergedRequest"]
+
+
+class MergedRequest(Request):
+    """A request to each part of a view, and one answer."""
+
+    __slots__ = ("_view", "parts")
+
+    def __init__(
+        self,
+        view: View,
+        queries: Any,
+        k: int,
+        how: tuple[float | None, int | None, float | None, SearchTuning | None, bool | None],
+        filters: Sequence[NativeFilter | None],
+    ) -> None:
+        options = _native.new("velo_search_options")
+        recall, list_size, timeout_s, tuning, exact = how
+        fill_search(options, k, recall, list_size, timeout_s, tuning, exact)
+        super().__init__(queries, view.shape.dim, int(options.k), options, filters, _native.ffi.NULL)
+        self._view = view
+        self.store = view.metadata
+        if self.filter_count > 1 and self.filter_count != self.query_count:
+            raise InvalidArgumentError(
+                f"{self.filter_count} filters were given for {self.query_count} queries", argument="filter"
+            )
+        self.parts = [
+            (segment, self._request_to(number, segment, how)) for number, segment in enumerate(view.segments)
+        ]
+        self.expected = _together([request.expected for _, request in self.parts])
+
+    def _request_to(self, number: int, segment: Segment, how: tuple[Any, ...]) -> Request:
+        prepared = segment.prepared.of(self.k, *how)
+        own = [one.parts[number] if isinstance(one, ManyFilter) else None for one in self.filters]
+        compiled = self._view.alive[number].applied(own)
+        null = _native.ffi.NULL
+        handles = null
+        if compiled:
+            handles = _native.ffi.new(
+                "velo_filter *[]", [null if one is None else one.handle for one in compiled]
+            )
+        request = Request(self.queries, segment.dim, self.k, prepared.options, compiled, handles)
+        request.expected = prepared.expected
+        return request
+
+    def run(self, search: Callable[[Segment, Request], Request]) -> MergedRequest:
+        """Search every part, one after the other."""
+        for segment, request in self.parts:
+            search(segment, request)
+        return self._merge()
+
+    async def run_async(self, search: Callable[[Segment, Request], Awaitable[Request]]) -> MergedRequest:
+        """The same without blocking the event loop, but for the scan of the delta."""
+        for segment, request in self.parts:
+            await search(segment, request)
+        return self._merge()
+
+    def _merge(self) -> MergedRequest:
+        starts = np.cumsum([0, *(segment.n for segment in self._view.segments)])
+        vertices: list[AnyArray] = []
+        distances: list[AnyArray] = []
+        for start, (_, request) in zip(starts, self.parts, strict=False):
+            vertices.append(np.where(request.vertices >= 0, request.vertices + start, -1))
+            distances.append(request.distances)
+            self.narrow += request.narrow
+            self.wide += request.wide
+        if self.parts:  # outside of all rows is who is outside of those of each part
+            outside = [request.stats()["outside"] for _, request in self.parts]
+            self.stats()["outside"][:] = np.min(outside, axis=0)
+        delta = self._scan()
+        if delta is not None:
+            rows, near, counts = delta
+            vertices.append(np.where(rows >= 0, rows + starts[-1], -1))
+            distances.append(near)
+            self.narrow[0] += counts
+        if not vertices:
+            self.vertices[:], self.distances[:] = -1, np.inf
+            return self
+        all_vertices, all_distances = np.concatenate(vertices, axis=1), np.concatenate(distances, axis=1)
+        order = np.argsort(all_distances, axis=1, kind="stable")[:, : self.k]
+        self.vertices[:] = np.take_along_axis(all_vertices, order, 1)
+        self.distances[:] = np.take_along_axis(all_distances, order, 1)
+        np.minimum(self.narrow[0], self.k, out=self.narrow[0])
+        return self
+
+    def _scan(self) -> tuple[AnyArray, AnyArray, AnyArray] | None:
+        view = self._view
+        with np.errstate(over="ignore"):
+            queries = self.queries.astype(np.float32, copy=False)
+        bad = np.flatnonzero(~(np.abs(queries) <= MAGNITUDE_MAX).all(axis=1))
+        if len(bad):
+            row = int(bad[0])
+            raise NotFiniteError(
+                f"query {row} holds NaN, infinity or a magnitude above {MAGNITUDE_MAX}",
+                argument="queries",
+                row=row,
+            )
+        if not view.chunks:
+            return None
+        first = len(view.segments)
+        masks = [
+            ManyFilter(one.parts[first:]).matches() if isinstance(one, ManyFilter) else None
+            for one in self.filters
+        ]
+        if all(mask is None for mask in masks):
+            masks = []
+        return view.native.scan(queries, self.k, masks)
+
+    def matches(self) -> int | None:
+        """Rows that live and pass the first filter; None: there is no filter."""
+        if not self.filters or self.filters[0] is None:
+            return None
+        passing = self.filters[0].matches()
+        return int((passing & self._view.alive_rows()).sum())
+
+
+def _together(expected: Sequence[Expectation | None]) -> Expectation:
+    """What searches of all parts are expected to cost together; the recall is the least of theirs."""
+    known = [one for one in expected if one is not None]
+    list_size = max((one.list_size for one in known), default=0)
+    if not known or any(one.recall is None for one in known):
+        return Expectation(list_size)
+
+    def total(name: str) -> float:
+        return sum(float(getattr(one, name) or 0.0) for one in known)
+
+    return Expectation(
+        list_size=list_size,
+        recall=min(one.recall for one in known if one.recall is not None),
+        reads=total("reads"),
+        rounds=total("rounds"),
+        estimates=total("estimates"),
+        expanded=total("expanded"),
+        records_scored=total("records_scored"),
+    )

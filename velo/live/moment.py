@@ -1,0 +1,162 @@
+"""The searches of live data at one moment: everything that one call asks for comes from one view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from velo import _native
+from velo.errors import UnknownIdError
+from velo.filters.arguments import filters_of
+from velo.filters.native import NativeFilter
+from velo.live.merged import MergedRequest
+from velo.live.view import AliveRows, View
+from velo.options import SearchTuning
+from velo.results import FilterPlan
+from velo.search.filter_costs import filter_plan_of
+from velo.search.gate import Gate
+from velo.search.request import Request
+from velo.search.searches import Searches
+from velo.search.segment import Segment
+
+__all__ = ["Moment"]
+
+
+class Moment(Searches):
+    """A view that is searched.
+
+    Parameters
+    ----------
+    view : View
+    gate : Gate
+        The index's.
+    info : callable
+        Gives the index's :meth:`velo.Index.info`, as long as there is the index.
+    """
+
+    def __init__(
+        self, view: View, gate: Gate, info: Callable[[], Callable[[], dict[str, Any]] | None]
+    ) -> None:
+        self.seen = view
+        self._gate = gate
+        self._info = info
+        self.n, self.dim = view.n, view.shape.dim
+        self._ids, self._metadata, self._filters = view.ids, view.metadata, view.filters
+        self._single_shapes = ()
+        if view.sole is not None:
+            self._handle = view.sole.handle
+            self._completions, self._prepared = view.sole.completions, view.sole.prepared
+            self._single_shapes = ((self.dim,), (1, self.dim))
+
+    def info(self) -> dict[str, Any]:
+        """What the index is and what it costs."""
+        told = self._info()
+        return {} if told is None else told()
+
+    def _moment(self) -> None:
+        return None
+
+    def _view(self) -> AliveRows | None:
+        """The rows that live; None where all do."""
+        if self.seen.sole is None:
+            return None
+        alive = self.seen.alive[0]
+        return None if alive.rows is None else alive
+
+    def _request(
+        self,
+        queries: Any,
+        k: int,
+        filters: Any,
+        recall: float | None,
+        list_size: int | None,
+        timeout_s: float | None,
+        tuning: SearchTuning | None,
+        exact: bool | None,
+        view: Any = None,
+    ) -> Request:
+        if self.seen.sole is not None:
+            return super()._request(queries, k, filters, recall, list_size, timeout_s, tuning, exact, view)
+        with self._gate:
+            compiled = filters_of(filters, self._filters)
+            how = (recall, list_size, timeout_s, tuning, exact)
+            return MergedRequest(self.seen, queries, k, how, compiled)
+
+    def _run(self, request: Request, argument: str = "queries") -> Request:
+        if not isinstance(request, MergedRequest):
+            return super()._run(request, argument)
+        if request.query_count == 0:
+            with self._gate:
+                return request
+
+        def search(segment: Segment, one: Request) -> Request:
+            status = self._gate.call(_native.lib.velo_search, *self._arguments(segment.handle, one))
+            _native.check(status, argument)
+            return one
+
+        with self._gate:
+            return request.run(search)
+
+    async def _run_async(self, request: Request) -> Request:
+        if not isinstance(request, MergedRequest):
+            return await super()._run_async(request)
+        if request.query_count == 0:
+            with self._gate:
+                return request
+
+        async def search(segment: Segment, one: Request) -> Request:
+            arguments = self._arguments(segment.handle, one)
+            status = await segment.completions.run(
+                lambda ticket: _native.lib.velo_submit(*(*arguments, ticket)), one
+            )
+            if status != 0:
+                raise one.failure(status)
+            return one
+
+        return await request.run_async(search)
+
+    def _filter_plan(self, request: Request, asked: str) -> FilterPlan | None:
+        """How the largest part meets the filter."""
+        if not isinstance(request, MergedRequest):
+            return super()._filter_plan(request, asked)
+        if not request.parts:
+            return None
+        segment, one = max(request.parts, key=lambda part: part[0].n)
+        with self._gate:
+            return filter_plan_of(segment.handle, one, asked)
+
+    def _matches(self, request: Request) -> int | None:
+        return request.matches() if isinstance(request, MergedRequest) else super()._matches(request)
+
+    # ---- rows by id
+
+    def vertices(self, ids: Any) -> Any:
+        """The vertex of the row that lives of each id.
+
+        Raises
+        ------
+        UnknownIdError
+        """
+        single = isinstance(ids, str | int | np.integer)
+        vertices = self._ids.vertices([ids] if single else ids)
+        if self.seen.sole is not None and len(vertices):
+            rows = self.seen.alive[0].rows
+            passes = None if rows is None else rows.check(vertices.astype(np.uint32))
+            if passes is not None and not passes.all():
+                raise UnknownIdError(
+                    "no vector has this id any more: it was deleted",
+                    argument="ids",
+                    row=int(np.argmin(passes)),
+                )
+        return vertices
+
+    def _passing(self, given: Any) -> NativeFilter | None:
+        """The rows that live and pass one filter."""
+        if self.seen.sole is not None:
+            return super()._passing(given)
+        alive = self.seen.alive_rows()
+        if given is not None:
+            alive &= self._filters.compile(given).matches()
+        return self._filters.compile_matches(alive)

@@ -1,0 +1,93 @@
+"""A moment of live data in the library's hands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from velo import _native
+from velo.filters.native import NativeFilter
+from velo.types import AnyArray
+
+__all__ = ["NativeView"]
+
+
+class NativeView:
+    """A ``velo_live_view``; closed when nothing refers to it any more.
+
+    Attributes
+    ----------
+    layout, sequence, part_count, record_count, delta_rows, delta_dead : int
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = _native.ffi.gc(handle, _native.lib.velo_live_view_close)
+        info = _native.new("velo_live_view_info")
+        _native.check(_native.lib.velo_live_view_info_get(self.handle, info))
+        self.layout = int(info.layout)
+        self.sequence = int(info.sequence)
+        self.part_count = int(info.part_count)
+        self.record_count = int(info.record_count)
+        self.delta_rows = int(info.delta_rows)
+        self.delta_dead = int(info.delta_dead_rows)
+
+    def rows(self, part: int, row_count: int) -> NativeFilter | None:
+        """The rows of a part that live; None: all of them."""
+        out = _native.ffi.new("velo_filter **")
+        _native.check(_native.lib.velo_live_view_rows(self.handle, part, out))
+        return None if out[0] == _native.ffi.NULL else NativeFilter(out[0], row_count)
+
+    def alive(self) -> AnyArray:
+        """Of each row of the delta whether it lives, as an array of bool."""
+        bits = np.empty((self.delta_rows + 7) // 8, np.uint8)
+        if len(bits):
+            pointer = _native.pointer("uint8_t", bits, writable=True)
+            _native.check(_native.lib.velo_live_view_dead(self.handle, pointer))
+        return ~np.unpackbits(bits, count=self.delta_rows, bitorder="little").astype(bool)
+
+    def record(self, number: int) -> Any:
+        """A ``velo_live_record``, which points into the view."""
+        record = _native.new("velo_live_record")
+        _native.check(_native.lib.velo_live_view_record(self.handle, number, record))
+        return record
+
+    @staticmethod
+    def bytes(pointer: Any, size: int) -> Any:
+        """Memory of a record; the caller keeps the view."""
+        return _native.ffi.buffer(pointer, int(size)) if size else b""
+
+    def scan(
+        self, queries: AnyArray, k: int, masks: list[AnyArray | None]
+    ) -> tuple[AnyArray, AnyArray, AnyArray]:
+        """The nearest rows of the delta: rows, distances and counts.
+
+        Parameters
+        ----------
+        queries : ndarray of shape (nq, dim), float32
+        k : int
+        masks : list of ndarray of bool
+            Of the rows that pass: none, one for all queries, or one (or None) each.
+        """
+        count = len(queries)
+        rows = np.empty((count, k), np.int64)
+        distances = np.empty((count, k), np.float32)
+        counts = np.empty(count, np.uint32)
+        ffi = _native.ffi
+        bits = [None if mask is None else np.packbits(mask, bitorder="little") for mask in masks]
+        pointers = [ffi.NULL if one is None else _native.pointer("uint8_t", one) for one in bits]
+        _native.check(
+            _native.lib.velo_live_view_scan(
+                self.handle,
+                _native.pointer("float", np.ascontiguousarray(queries)),
+                count,
+                k,
+                ffi.new("uint8_t *[]", pointers) if pointers else ffi.NULL,
+                len(pointers),
+                _native.pointer("int64_t", rows, writable=True),
+                _native.pointer("float", distances, writable=True),
+                _native.pointer("uint32_t", counts, writable=True),
+            ),
+            "queries",
+        )
+        return rows, distances, counts

@@ -1,0 +1,275 @@
+"""Several pieces seen as one index: vertices of the first, then those of the second, and so on.
+
+A piece is a part, or a stretch of rows that no part holds yet. Each brings its ids, its columns and what
+makes filters over them; here stands what does the same over all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from velo.errors import FilterError, InvalidArgumentError, UnknownIdError
+from velo.filters.columns import FilterColumn
+from velo.filters.compiler import Columns, FilterCompiler
+from velo.filters.native import NativeColumns, NativeFilter
+from velo.filters.tree import refuse
+from velo.folder.ids import Ids, checked_ids
+from velo.types import AnyArray, Int64Array
+
+__all__ = ["ManyColumns", "ManyCompiler", "ManyFilter", "ManyIds", "Piece"]
+
+
+class Piece(Protocol):
+    """What a part and a stretch of the delta have in common."""
+
+    @property
+    def n(self) -> int:
+        """Rows, dead ones among them."""
+
+    @property
+    def ids(self) -> Ids: ...
+
+    @property
+    def metadata(self) -> Columns | None: ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """What its filters take."""
+
+    @property
+    def compiler(self) -> FilterCompiler:
+        """Makes filters over its rows, by ids and by columns."""
+
+
+class ManyFilter(NativeFilter):
+    """A filter over several pieces: one of the library's for each."""
+
+    def __init__(self, parts: Sequence[NativeFilter]) -> None:
+        self.parts = list(parts)
+        self.row_count = sum(part.row_count for part in parts)
+
+    def count(self) -> int:
+        """Rows that pass, exactly; dead ones among them."""
+        return sum(part.count() for part in self.parts)
+
+    def matches(self) -> AnyArray:
+        """Whether each vertex passes, as an array of bool."""
+        return np.concatenate([np.zeros(0, bool), *(part.matches() for part in self.parts)])
+
+    def within(self, rows: NativeFilter) -> ManyFilter:
+        """The filter that passes what this one does and is in `rows`, masks of the same pieces."""
+        assert isinstance(rows, ManyFilter)
+        return ManyFilter([part.within(mask) for part, mask in zip(self.parts, rows.parts, strict=True)])
+
+    def check(self, vertices: AnyArray) -> AnyArray:
+        """Whether each of some vertices passes."""
+        passes: AnyArray = self.matches()[vertices]
+        return passes
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the matches found so far take."""
+        return sum(part.memory_bytes for part in self.parts)
+
+
+class ManyIds(Ids):
+    """The ids of several pieces.
+
+    Parameters
+    ----------
+    pieces : sequence of Piece
+    kind : {"int64", "string"}
+    alive : ndarray of bool
+        Of all vertices: an id is that of its row that lives.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], kind: str, alive: Sequence[AnyArray | None]) -> None:
+        self._pieces = pieces
+        self._alive = alive
+        self.kind = kind
+        self._starts = np.cumsum([0, *(piece.n for piece in pieces)])
+
+    @property
+    def column(self) -> Any:
+        """The id of each vertex."""
+        columns = [piece.ids.column for piece in self._pieces]
+        if self.kind == "string":
+            arrays: Any = [pa.array([], pa.large_string()), *columns]
+            return pa.concat_arrays(arrays)
+        return np.concatenate([np.zeros(0, np.int64), *columns])
+
+    def check_kind(self, column: Any, argument: str) -> None:
+        """Refuse ids of another kind; none at all are of any kind."""
+        if len(column) and isinstance(column, np.ndarray) != (self.kind == "int64"):
+            wanted = "whole numbers" if self.kind == "int64" else "strings"
+            raise InvalidArgumentError(f"{argument}: the ids of this index are {wanted}", argument=argument)
+
+    def rows(self) -> AnyArray:
+        """Rows of an input: there were several."""
+        raise FilterError("rows that came one by one are in no order: filter by ids or by columns")
+
+    def of(self, vertices: Int64Array, complete: bool = False) -> AnyArray:
+        """The ids of `vertices`, an array of any shape in which -1 stands for none."""
+        flat = vertices.reshape(-1)
+        found: AnyArray = (
+            np.full(len(flat), -1, np.int64) if self.kind == "int64" else np.full(len(flat), None, object)
+        )
+        for start, piece in zip(self._starts, self._pieces, strict=False):
+            inside = (flat >= start) & (flat < start + piece.n)
+            if inside.any():
+                found[inside] = piece.ids.of(flat[inside] - start)
+        return found.reshape(vertices.shape)
+
+    def find(self, ids: Any, argument: str = "ids") -> Int64Array:
+        """The vertex of the row that lives of each id, -1 where there is none."""
+        if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
+            raise InvalidArgumentError(f"{argument} must be a list of ids, not {ids!r}", argument=argument)
+        column = checked_ids(ids)
+        self.check_kind(column, argument)
+        vertices = np.full(len(column), -1, np.int64)
+        if len(column) == 0:
+            return vertices
+        for start, piece, alive in zip(self._starts, self._pieces, self._alive, strict=False):
+            found = piece.ids.find(column, argument)
+            lives = found >= 0
+            if alive is not None:
+                lives[lives] = alive[found[lives]]
+            vertices[lives] = found[lives] + start
+        return vertices
+
+    def vertices(self, ids: Any, argument: str = "ids") -> Int64Array:
+        """The vertex of the row that lives of each id.
+
+        Raises
+        ------
+        UnknownIdError
+        """
+        found = self.find(ids, argument)
+        unknown = np.flatnonzero(found < 0)
+        if len(unknown):
+            at = int(unknown[0])
+            raise UnknownIdError(f"no row has the id {list(ids)[at]!r}", argument=argument, row=at)
+        return found
+
+
+class ManyColumns:
+    """The metadata of several pieces."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._pieces = pieces
+        self._starts = np.cumsum([0, *(piece.n for piece in pieces)])
+
+    @cached_property
+    def _stores(self) -> list[Any]:
+        return [piece.metadata for piece in self._pieces]
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names, in the order in which they were given."""
+        return list(self._stores[0].column_names)
+
+    @property
+    def filter_columns(self) -> Mapping[str, FilterColumn]:
+        """How each column is stored, by the first piece."""
+        columns: Mapping[str, FilterColumn] = self._stores[0].filter_columns
+        return columns
+
+    @property
+    def native_columns(self) -> NativeColumns:
+        """There is none of several pieces."""
+        raise AssertionError("filters over several pieces are compiled piece by piece")
+
+    def made(self, name: str, of: str) -> FilterColumn | None:
+        """A column made of a stored one, by the first piece."""
+        column: FilterColumn | None = self._stores[0].made(name, of)
+        return column
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory beside the mapped files."""
+        return sum(store.resident_bytes for store in self._stores)
+
+    @property
+    def bytes_by_column(self) -> dict[str, int]:
+        """What each column takes of mapped files once a filter has touched all of it."""
+        sizes: dict[str, int] = {}
+        for store in self._stores:
+            for name, size in store.bytes_by_column.items():
+                sizes[name] = sizes.get(name, 0) + size
+        return sizes
+
+    def table(self) -> Any:
+        """All rows in the order of the vertices, as they were given."""
+        return pa.concat_tables([store.table() for store in self._stores])
+
+    def rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
+        """Some rows, as they were given."""
+        tables: list[Any] = []
+        places: list[AnyArray] = []
+        for start, piece, store in zip(self._starts, self._pieces, self._stores, strict=False):
+            inside = np.flatnonzero((vertices >= start) & (vertices < start + piece.n))
+            if len(inside) or not tables:
+                tables.append(store.rows(vertices[inside] - start, columns))
+                places.append(inside)
+        if len(tables) == 1:
+            return tables[0]
+        back = np.empty(len(vertices), np.int64)
+        back[np.concatenate(places)] = np.arange(len(vertices))
+        order: Any = pa.array(back)
+        return pa.concat_tables(tables).unify_dictionaries().take(order)
+
+
+class ManyCompiler(FilterCompiler):
+    """Filters over several pieces, made by the compiler of each."""
+
+    def __init__(self, pieces: Sequence[Piece], store: Columns | None) -> None:
+        # Nothing of a compiler of its own: its circle of references would hold parts that were folded.
+        self._pieces = pieces
+        self._columns = store
+
+    @property
+    def store(self) -> Columns | None:
+        """The metadata that conditions are about."""
+        return self._columns
+
+    def compile(self, condition: Any) -> NativeFilter:
+        """Make a filter, or find those made before; see :meth:`FilterCompiler.compile`."""
+        if isinstance(condition, NativeFilter):
+            return condition
+        if _is_mask(condition):
+            refuse(
+                FilterError,
+                "a mask goes by the rows of a build, and rows came since: filter by ids or by columns",
+            )
+        return ManyFilter([piece.compiler.compile(condition) for piece in self._pieces])
+
+    def compile_matches(self, matches: AnyArray) -> NativeFilter:
+        """A filter of a bool for each vertex."""
+        ends = np.cumsum([piece.n for piece in self._pieces])
+        cut = np.split(matches, ends[:-1])
+        return ManyFilter(
+            [piece.compiler.compile_matches(one) for piece, one in zip(self._pieces, cut, strict=True)]
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that filters take."""
+        return sum(piece.memory_bytes for piece in self._pieces)
+
+    def close(self) -> None:
+        """Compilers are closed with their pieces."""
+
+
+def _is_mask(given: Any) -> bool:
+    if isinstance(given, np.ndarray):
+        return bool(given.dtype == np.bool_)
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        return bool(pa.types.is_boolean(given.type))
+    if isinstance(given, list | tuple):
+        return len(given) > 0 and all(isinstance(one, bool | np.bool_) for one in given)
+    return str(getattr(given, "dtype", None)) in ("bool", "boolean")

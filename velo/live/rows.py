@@ -1,0 +1,210 @@
+"""What a caller gives as new rows, checked before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from velo import _native
+from velo.errors import (
+    DimensionMismatchError,
+    DtypeError,
+    InvalidArgumentError,
+    NotFiniteError,
+)
+from velo.folder.ids import NO_ID, checked_ids, given_ids
+from velo.formats.source import array_of, native_dtype
+from velo.live.columns import NativeIds, batch_bytes, given_columns
+from velo.types import AnyArray
+
+__all__ = ["DTYPES", "MAGNITUDE_MAX", "NewRows", "RowShape", "last_of_each"]
+
+#: Element types by the numbers of velo.h.
+DTYPES: Final = (np.dtype("float32"), np.dtype("float16"), np.dtype("uint8"), np.dtype("int8"))
+#: What each of them holds without a change.
+_HOLDS: Final = {
+    "float32": ("float32", "float16", "uint8", "int8"),
+    "float16": ("float16", "uint8", "int8"),
+    "uint8": ("uint8",),
+    "int8": ("int8",),
+}
+#: As zig/src/index has it: beyond it sums of squares leave float32.
+MAGNITUDE_MAX: Final = np.float32(1e16)
+_REQUEST_BYTES_MAX: Final = 256
+
+ROW, NUMBERS, STRINGS = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """What rows of an index are like.
+
+    Attributes
+    ----------
+    dim : int
+    dtype : numpy.dtype
+    id_kind : int
+        0: numbers that the index gives, 1: whole numbers, 2: strings, -1: no row has told.
+    schema : pyarrow.Schema or None
+    is_as_built : bool
+        No row came since the index was built.
+    """
+
+    dim: int
+    dtype: np.dtype[Any]
+    id_kind: int
+    schema: Any
+    is_as_built: bool
+
+
+class NewRows:
+    """Rows of one call in the library's layout.
+
+    Attributes
+    ----------
+    count : int
+    options : velo_live_insert_options
+    ids : velo_ids or NULL
+
+    Raises
+    ------
+    InvalidArgumentError, DimensionMismatchError, DtypeError, NotFiniteError, DuplicateIdError
+    UnknownColumnError
+    """
+
+    def __init__(
+        self, shape: RowShape, vectors: Any, ids: Any, metadata: Any, request: Any, *, upsert: bool
+    ) -> None:
+        rows = _vectors(vectors, shape)
+        kind, column = _ids(ids, len(rows), shape.id_kind, upsert)
+        table = given_columns(metadata, shape.schema, len(rows))
+        if upsert and column is not None:
+            kept = last_of_each(column)
+            if len(kept) < len(rows):
+                rows = rows[kept]
+                column = column[kept] if isinstance(column, np.ndarray) else column.take(pa.array(kept))
+                table = None if table is None else table.take(pa.array(kept))
+        self.count = len(rows)
+        self.is_numbered = kind == ROW and column is None
+        self._column = column
+        options = self.options = _native.new("velo_live_insert_options")
+        options.is_upsert = int(upsert)
+        options.id_kind = kind
+        options.row_count = len(rows)
+        name = _request(request)
+        data = np.ascontiguousarray(rows).view(np.uint8).reshape(-1)
+        self._keep: list[Any] = [data]
+        for field, value in (
+            ("vectors", data),
+            ("metadata", np.frombuffer(batch_bytes(table), np.uint8)),
+            ("request", np.frombuffer(name, np.uint8)),
+        ):
+            if len(value):
+                pointer = _native.pointer("uint8_t", value)
+                self._keep.append(pointer)
+                setattr(options, field, pointer)
+            setattr(options, f"{field}_size", len(value))
+        self._ids = None if column is None else NativeIds(column)
+        self.ids = _native.ffi.NULL if self._ids is None else self._ids.struct
+
+    def id_at(self, row: int) -> Any:
+        """The id of a row."""
+        return self._column[row].item() if isinstance(self._column, np.ndarray) else self._column[row].as_py()
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what the rows take until a part holds them."""
+        options = self.options
+        return (
+            int(options.vectors_size + options.metadata_size + options.request_size) + 32 * self.count + 256
+        )
+
+
+def _vectors(given: Any, shape: RowShape) -> AnyArray:
+    array = given if isinstance(given, np.ndarray) else array_of(given, "vectors")
+    if array.dtype.kind == "O":
+        raise DtypeError("vectors must be numbers; their rows may differ in length", argument="vectors")
+    if array.size == 0 and array.ndim == 1:
+        array = array.reshape(0, shape.dim)
+    if array.ndim == 1:
+        array = array.reshape(1, -1)
+    if array.ndim != 2 or array.shape[1] != shape.dim:
+        raise DimensionMismatchError(
+            f"vectors have the shape {array.shape}, this index takes (n, {shape.dim})", argument="vectors"
+        )
+    native = native_dtype(array.dtype)
+    if native.name not in _HOLDS[shape.dtype.name]:
+        raise DtypeError(f"this index holds {shape.dtype} vectors, not {array.dtype}", argument="vectors")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is reported as such
+        rows = np.ascontiguousarray(array, native).astype(shape.dtype, copy=False)
+    if rows.dtype.kind == "f":
+        bad = np.flatnonzero(~(np.abs(rows) <= MAGNITUDE_MAX).all(axis=1))
+        if len(bad):
+            row = int(bad[0])
+            raise NotFiniteError(
+                f"row {row} of vectors holds NaN, infinity or a magnitude above {MAGNITUDE_MAX}",
+                argument="vectors",
+                row=row,
+            )
+    return rows
+
+
+def _ids(given: Any, count: int, known: int, upsert: bool) -> tuple[int, Any]:
+    """The kind of ids, and the column; None where the index gives them."""
+    if given is None:
+        if upsert:
+            raise InvalidArgumentError(
+                "upsert takes ids: those of the rows to replace or to add", argument="ids"
+            )
+        if known not in (ROW, -1):
+            raise InvalidArgumentError(
+                "this index has ids of its callers: give one for each row", argument="ids"
+            )
+        return ROW, None
+    if isinstance(given, str | int | np.integer) and not isinstance(given, bool):
+        given = [given]
+    if not upsert:
+        column = given_ids(given, count)
+    else:
+        column = checked_ids(given)
+        if len(column) != count:
+            raise InvalidArgumentError(f"{len(column)} ids were given for {count} vectors", argument="ids")
+        if isinstance(column, np.ndarray) and bool((column == NO_ID).any()):
+            row = int(np.flatnonzero(column == NO_ID)[0])
+            raise InvalidArgumentError(
+                f"ids: row {row} has the id {NO_ID}, which in answers means that there is no hit",
+                argument="ids",
+                row=row,
+            )
+    kind = NUMBERS if isinstance(column, np.ndarray) else STRINGS
+    if known == ROW:
+        if not upsert:
+            raise InvalidArgumentError(
+                "this index numbers its rows itself: insert them without ids", argument="ids"
+            )
+        if kind == NUMBERS:
+            return ROW, column
+    if known != -1 and kind != known and count:
+        wanted = "strings" if known == STRINGS else "whole numbers"
+        raise InvalidArgumentError(f"ids: the ids of this index are {wanted}", argument="ids")
+    return (known if count == 0 and known != -1 else kind), column
+
+
+def last_of_each(column: Any) -> AnyArray:
+    """The rows that stay where of several with one id the last one counts, in their order."""
+    values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+    last = {value: row for row, value in enumerate(values)}
+    return np.array(sorted(last.values()), np.int64)
+
+
+def _request(given: Any) -> bytes:
+    if given is None:
+        return b""
+    if not isinstance(given, str) or not 0 < len(given.encode()) <= _REQUEST_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"request is a name of 1 to {_REQUEST_BYTES_MAX} bytes, not {given!r:.80}", argument="request"
+        )
+    return given.encode()

@@ -1,0 +1,196 @@
+"""What a search sees of live data: parts with their dead rows, and the delta, as they were at one moment."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from velo.filters.compiler import FilterCompiler
+from velo.filters.native import NativeFilter
+from velo.folder.ids import Ids
+from velo.live.delta import Chunk
+from velo.live.native_view import NativeView
+from velo.live.pieces import ManyColumns, ManyCompiler, ManyIds, Piece
+from velo.live.rows import RowShape
+from velo.search.segment import Segment
+from velo.types import AnyArray
+
+__all__ = ["AliveRows", "View"]
+
+#: Filters of callers that are kept together with the rows that live.
+_KEPT: Final = 64
+#: In the place of a part's number: rows of the delta.
+_DELTA: Final = 2**32 - 1
+
+
+class AliveRows:
+    """The rows of a part that live.
+
+    Attributes
+    ----------
+    rows : NativeFilter or None
+        None: all of them do.
+    """
+
+    def __init__(self, rows: NativeFilter | None) -> None:
+        self.rows = rows
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, NativeFilter] = OrderedDict()
+
+    def applied(self, filters: Sequence[NativeFilter | None]) -> list[NativeFilter | None]:
+        """The filters of a search, none of which lets a dead row pass."""
+        if self.rows is None:
+            return list(filters)
+        return [self.rows if one is None else self._restricted(one) for one in filters or [None]]
+
+    def _restricted(self, inner: NativeFilter) -> NativeFilter:
+        assert self.rows is not None
+        with self._lock:
+            known = self._kept.get(id(inner))
+            if known is not None:
+                self._kept.move_to_end(id(inner))
+                return known
+        made = inner.within(self.rows)
+        with self._lock:
+            # What is kept keeps the inner filter, so that no other one takes its place in memory.
+            self._kept[id(inner)] = made
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return made
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the rows and the filters kept with them take."""
+        if self.rows is None:
+            return 0
+        with self._lock:
+            kept = list(self._kept.values())
+        return self.rows.memory_bytes + sum(one.memory_bytes for one in kept)
+
+
+class View:
+    """Parts, delta and dead rows at one moment.
+
+    Attributes
+    ----------
+    native : NativeView
+    segments : tuple of Segment
+    chunks : list of Chunk
+        The rows of the delta.
+    shape : RowShape
+    alive : list of AliveRows
+        Of each part.
+    delta_alive : ndarray of bool
+    sole : Segment or None
+        The one part, where nothing else is there and no row ever came later: to a search it is an index as it
+        was built, with a filter.
+    n : int
+        Vertices: rows of all parts and of the delta, dead ones among them.
+    ids, filters, metadata :
+        Over all vertices.
+    """
+
+    def __init__(
+        self, native: NativeView, segments: tuple[Segment, ...], chunks: list[Chunk], shape: RowShape
+    ) -> None:
+        self.native = native
+        self.segments = segments
+        self.chunks = chunks
+        self.shape = shape
+        self.layout, self.sequence = native.layout, native.sequence
+        self.alive = [AliveRows(native.rows(part, one.n)) for part, one in enumerate(segments)]
+        self.delta_alive = native.alive()
+        self.n = sum(one.n for one in segments) + native.delta_rows
+        self.sole = segments[0] if len(segments) == 1 and not chunks and shape.is_as_built else None
+        self.ids: Ids
+        self.filters: FilterCompiler
+        self.metadata: Any
+        if self.sole is not None:
+            self.ids, self.filters, self.metadata = self.sole.ids, self.sole.filters, self.sole.metadata
+            return
+        pieces: list[Piece] = [*segments, *chunks] or [Chunk(native, 0, 0, shape.schema)]
+        kind = "string" if shape.id_kind == 2 else "int64"
+        self.ids = ManyIds(pieces, kind, self._alive_by_piece(pieces))
+        self.metadata = None if shape.schema is None else ManyColumns(pieces)
+        self.filters = ManyCompiler(pieces, self.metadata)
+
+    def _alive_by_piece(self, pieces: Sequence[Piece]) -> list[AnyArray | None]:
+        found: list[AnyArray | None] = [
+            None if one.rows is None else one.rows.matches() for one in self.alive
+        ]
+        start = 0
+        for piece in pieces[len(self.segments) :]:
+            found.append(self.delta_alive[start : start + piece.n])
+            start += piece.n
+        return found
+
+    @property
+    def live_count(self) -> int:
+        """Rows that live."""
+        parts = sum(
+            segment.n if one.rows is None else one.rows.count()
+            for segment, one in zip(self.segments, self.alive, strict=True)
+        )
+        return parts + int(self.delta_alive.sum())
+
+    def alive_rows(self) -> AnyArray:
+        """Of each vertex whether it lives."""
+        parts = [
+            np.ones(segment.n, bool) if one.rows is None else one.rows.matches()
+            for segment, one in zip(self.segments, self.alive, strict=True)
+        ]
+        return np.concatenate([np.zeros(0, bool), *parts, self.delta_alive])
+
+    def are_alive(self, vertices: AnyArray) -> AnyArray:
+        """Of some vertices whether they live."""
+        alive = np.ones(len(vertices), bool)
+        parts, rows = self.places(vertices)
+        for part in np.unique(parts):
+            inside = np.flatnonzero(parts == part)
+            if part == _DELTA:
+                alive[inside] = self.delta_alive[rows[inside]]
+            elif (living := self.alive[part].rows) is not None:
+                alive[inside] = living.check(rows[inside])
+        return alive
+
+    def places(self, vertices: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """Part and row in it of each vertex; the delta has a number of its own."""
+        starts = np.cumsum([0, *(one.n for one in self.segments)])
+        at = np.searchsorted(starts, vertices, side="right") - 1
+        rows = (vertices - starts[at]).astype(np.uint32)
+        parts = np.where(at == len(self.segments), _DELTA, at).astype(np.uint32)
+        return parts, rows
+
+    def vectors(self, vertices: AnyArray) -> AnyArray:
+        """The vectors of some vertices as they were given, in the index's type where that is float32.
+
+        Raises
+        ------
+        UnsupportedError
+            A part was built without them.
+        """
+        out = np.empty((len(vertices), self.shape.dim), np.float32)
+        parts, rows = self.places(vertices)
+        for part in np.unique(parts):
+            inside = np.flatnonzero(parts == part)
+            if part == _DELTA:
+                out[inside] = self.delta_vectors()[rows[inside]]
+            else:
+                out[inside] = self.segments[part].vectors(rows[inside])
+        return out
+
+    def delta_vectors(self) -> AnyArray:
+        """The vectors of all rows of the delta as they were given."""
+        shape = self.shape
+        chunks = [chunk.vectors(shape.dim, shape.dtype) for chunk in self.chunks]
+        return np.concatenate([np.zeros((0, shape.dim), shape.dtype), *chunks])
+
+    @property
+    def memory_bytes(self) -> int:
+        """What dead rows and filters over those that live take."""
+        chunks = sum(chunk.memory_bytes for chunk in self.chunks)
+        return sum(one.memory_bytes for one in self.alive) + len(self.delta_alive) + chunks

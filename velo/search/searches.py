@@ -1,0 +1,432 @@
+"""The searches of an index, or of live data at one moment: one call each, its filters, its answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from velo import _native
+from velo.errors import InvalidArgumentError, UnknownColumnError
+from velo.filters.arguments import filters_of
+from velo.hints import hinted
+from velo.options import SearchTuning, k_of_one_search
+from velo.results import Explanation, FilterPlan, SearchResult
+from velo.search.completions import Completions
+from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
+from velo.search.filter_costs import filter_plan_of
+from velo.search.gate import Gate
+from velo.search.lookups import Lookups
+from velo.search.prepared import PreparedOptions
+from velo.search.request import Request, expectation_of
+from velo.search.script import drive, drive_async
+
+__all__ = ["Searches"]
+
+
+class Searches(FurtherSearches, Lookups):
+    """The searches of :class:`velo.Index`, over what its attributes say."""
+
+    _gate: Gate
+    _handle: Any
+    _completions: Completions
+    _prepared: PreparedOptions
+    _single_shapes: tuple[tuple[int, ...], ...]
+
+    def info(self) -> dict[str, Any]:
+        """What is searched, and what it costs."""
+        raise NotImplementedError
+
+    @hinted
+    def search(
+        self,
+        queries: Any,
+        k: int = 10,
+        *,
+        filter: Any = None,  # noqa: A002
+        recall: float | None = None,
+        list_size: int | None = None,
+        exact: bool | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
+        group_by: str | None = None,
+        group_size: int = 1,
+        timeout_s: float | None = None,
+        tuning: SearchTuning | None = None,
+    ) -> SearchResult:
+        """Find the k nearest vectors of each query.
+
+        Parameters
+        ----------
+        queries : array-like of shape (nq, dim) or (dim,)
+            float32, float16, float64, uint8 or int8. A single query of shape (dim,) gives results of
+            shape (k,).
+        k : int
+            Up to 2**24; what is asked beyond 4,096 comes in pages, each of which looks at the codes of all
+            rows. Fewer are found where fewer match: ids are padded with -1 (None), distances with infinity.
+        filter : expression, dict, SQL text, mask or ids, or a list of nq of them, optional
+            Restricts what may be found; see :mod:`velo.filters`. One for all queries, or one (or None) each.
+            (A flat list of str is ids: SQL texts in a list are wrapped in ``velo.filters.from_sql``.)
+        recall : float, optional
+            The share of true neighbors to aim for, above 0 and at most 1. More costs more. The build measured
+            how long a list each recall takes. Where the index cannot reach the recall, its longest list is
+            taken; ``expected`` of the result says what that finds. A recall of 1 is an exact search: every
+            stored vector that passes the filter is read, whatever that costs. The index must store them.
+        list_size : int, optional
+            Candidates kept while searching, instead of a choice by `recall`.
+        exact : bool, optional
+            Take the distances of the answers, and so their order, from the stored vectors. The index must
+            store them (:func:`velo.build`). Mostly that takes one more round of reads, which ``stats``
+            counts. Distances are computed in float64 and rounded to float32 once, so a vector of the index is
+            at 0 from itself in ``l2`` and ``cosine``.
+
+            Without it **a distance is an estimate** from a code. With 10 bits a dimension its relative error
+            is about 3e-4, and 1.5e-3 for one in a hundred. It is more where distances are small beside the
+            vectors' lengths. So some percent of near neighbors change places.
+        return_metadata : list of str or True, optional
+            Columns to return with the hits.
+        group_by : str, optional
+            A column of bools, whole numbers, strings, dates or times: the answer is then the k groups of rows
+            with equal values whose nearest rows are nearest, each with its nearest `group_size` rows. Rows
+            without a value belong to no group. Several searches are made where few would not show k groups.
+        group_size : int
+            Rows of a group.
+        timeout_s : float, optional
+            After so long :class:`SearchTimeoutError` is raised.
+        tuning : SearchTuning, optional
+
+        Returns
+        -------
+        SearchResult
+            ``ids`` and ``distances`` of shape (nq, k): squared L2, negated inner product, 1 - cosine, less is
+            nearer (see `exact`); ``stats`` with one entry a query. With `group_by` a
+            :class:`GroupedResult`, of shape (nq, k, group_size).
+
+        Examples
+        --------
+        >>> ids, distances = index.search(queries, k=10)
+        >>> ids.shape
+        (5, 10)
+        >>> hits = index.search(query, filter={"price": {"$lt": 0.2}}, return_metadata=["price"])
+        >>> hits.metadata.column_names
+        ['price']
+        >>> nearest = index.search(vectors[7], k=1, exact=True)
+        >>> int(nearest.ids[0]), float(nearest.distances[0])
+        (7, 0.0)
+        """
+        moment = self._moment()
+        if moment is not None:
+            found: SearchResult = moment.search(
+                queries,
+                k,
+                filter=filter,
+                recall=recall,
+                list_size=list_size,
+                exact=exact,
+                return_metadata=return_metadata,
+                group_by=group_by,
+                group_size=group_size,
+                timeout_s=timeout_s,
+                tuning=tuning,
+            )
+            return found
+        columns = None if return_metadata is None else self._columns(return_metadata)
+        if group_by is not None:
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
+            script, single = self._group_script(queries, k, filter, group_by, group_size)
+            return self._group_result(drive(script, lambda one: self._run(prepare(one))), single, columns)
+        check_no_group_size(group_size)
+        if type(k) is int and k > k_of_one_search():
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
+            pages, single = self._page_script(queries, k, filter)
+            return self._page_result(drive(pages, lambda one: self._run(prepare(one))), single, columns)
+        if (
+            filter is None
+            and columns is None
+            and type(queries) is np.ndarray
+            and queries.shape in self._single_shapes
+        ):
+            prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
+            view = self._view()
+            rows = None if view is None else view.rows
+            return prepared.search_one(self._handle, self._gate, self._ids, queries, rows)
+        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
+        return self._result(self._run(request), columns)
+
+    async def search_async(
+        self,
+        queries: Any,
+        k: int = 10,
+        *,
+        filter: Any = None,  # noqa: A002
+        recall: float | None = None,
+        list_size: int | None = None,
+        exact: bool | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
+        group_by: str | None = None,
+        group_size: int = 1,
+        timeout_s: float | None = None,
+        tuning: SearchTuning | None = None,
+    ) -> SearchResult:
+        """Find the k nearest vectors of each query without blocking the event loop.
+
+        Any number of calls can run at once, from any number of event loops. Where the library's queue is
+        full, further calls wait for their turn. To cancel the task ends its queries.
+
+        Parameters
+        ----------
+        queries, k, filter, recall, list_size, exact, return_metadata :
+            As for :meth:`search`.
+        group_by, group_size, timeout_s, tuning :
+            As for :meth:`search`.
+
+        Returns
+        -------
+        SearchResult
+            Or a :class:`GroupedResult` with `group_by`.
+
+        Examples
+        --------
+        >>> import asyncio
+        >>> async def nearest():
+        ...     results = await asyncio.gather(*(index.search_async(one, k=3) for one in queries))
+        ...     return [result.ids.shape for result in results]
+        >>> asyncio.run(nearest())
+        [(3,), (3,), (3,), (3,), (3,)]
+        """
+        moment = self._moment()
+        if moment is not None:
+            answer: SearchResult = await moment.search_async(
+                queries,
+                k,
+                filter=filter,
+                recall=recall,
+                list_size=list_size,
+                exact=exact,
+                return_metadata=return_metadata,
+                group_by=group_by,
+                group_size=group_size,
+                timeout_s=timeout_s,
+                tuning=tuning,
+            )
+            return answer
+        columns = self._columns(return_metadata)
+        if group_by is not None:
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
+            script, single = self._group_script(queries, k, filter, group_by, group_size)
+            found = await drive_async(script, lambda one: self._run_async(prepare(one)))
+            return self._group_result(found, single, columns)
+        check_no_group_size(group_size)
+        if type(k) is int and k > k_of_one_search():
+            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
+            pages, single = self._page_script(queries, k, filter)
+            whole = await drive_async(pages, lambda one: self._run_async(prepare(one)))
+            return self._page_result(whole, single, columns)
+        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
+        return self._result(await self._run_async(request), columns)
+
+    def _arguments(self, handle: Any, request: Request) -> Any:
+        """What every native search takes, up to its end."""
+        return (
+            handle,
+            request.query_pointer,
+            request.dtype,
+            request.query_count,
+            request.filter_handles,
+            request.filter_count,
+            request.options,
+            request.out,
+        )
+
+    def _run(self, request: Request, argument: str = "queries") -> Request:
+        """Let the library answer a request."""
+        if request.query_count == 0:
+            with self._gate:
+                return request
+        _native.check(
+            self._gate.call(_native.lib.velo_search, *self._arguments(self._handle, request)), argument
+        )
+        return request
+
+    async def _run_async(self, request: Request) -> Request:
+        """The same without blocking the event loop."""
+        if request.query_count == 0:
+            with self._gate:
+                return request
+        arguments = self._arguments(self._handle, request)
+        status = await self._completions.run(
+            lambda ticket: _native.lib.velo_submit(*(*arguments, ticket)), request
+        )
+        if status != 0:
+            raise request.failure(status)
+        return request
+
+    def explain(
+        self,
+        query: Any,
+        k: int = 10,
+        *,
+        filter: Any = None,  # noqa: A002
+        recall: float | None = None,
+        list_size: int | None = None,
+        exact: bool | None = None,
+        tuning: SearchTuning | None = None,
+    ) -> Explanation:
+        """Run one query and tell how it was answered: plan, hops, reads, bytes, time.
+
+        Parameters
+        ----------
+        query : array-like of shape (dim,)
+        k, filter, recall, list_size, exact, tuning :
+            As for :meth:`search`.
+
+        Returns
+        -------
+        Explanation
+            Print it; its parts are attributes.
+
+        Examples
+        --------
+        >>> explained = index.explain(query, k=10, filter=velo.col("price") < 0.2)
+        >>> explained.matches
+        387
+        >>> print(explained)
+        plan        links_in_memory, ...
+        """
+        moment = self._moment()
+        if moment is not None:
+            told: Explanation = moment.explain(
+                query,
+                k,
+                filter=filter,
+                recall=recall,
+                list_size=list_size,
+                exact=exact,
+                tuning=tuning,
+            )
+            return told
+        started = time.perf_counter()
+        counted = replace(tuning or SearchTuning(), count_used=True)
+        request = self._request(query, k, filter, recall, list_size, None, counted, exact)
+        if request.query_count != 1:
+            raise InvalidArgumentError("explain takes a single query", argument="query")
+        plan = self._filter_plan(request, counted.filter_plan)
+        prepared = time.perf_counter()
+        self._run(request, "query")
+        searched = time.perf_counter()
+        result = self._result(request, None)
+        ended = time.perf_counter()
+        return Explanation(
+            result=result,
+            index=self.info(),
+            matches=self._matches(request),
+            times_us={
+                "filter and arguments": (prepared - started) * 1e6,
+                "search": (searched - prepared) * 1e6,
+                "ids": (ended - searched) * 1e6,
+            },
+            request={"k": k, "list_size": request.expected.list_size, "recall": recall or "none"},
+            filter_plan=plan,
+        )
+
+    def _filter_plan(self, request: Request, asked: str) -> FilterPlan | None:
+        with self._gate:
+            return filter_plan_of(self._handle, request, asked)
+
+    def _matches(self, request: Request) -> int | None:
+        """Rows that pass the first filter; None: there is none."""
+        if not request.filters or request.filters[0] is None:
+            return None
+        return int(request.filters[0].count())
+
+    def _request(
+        self,
+        queries: Any,
+        k: int,
+        filters: Any,
+        recall: float | None,
+        list_size: int | None,
+        timeout_s: float | None,
+        tuning: SearchTuning | None,
+        exact: bool | None,
+        view: Any = None,
+    ) -> Request:
+        self._check_open()
+        prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
+        compiler = self._filters
+        compiled = filters_of(filters, compiler)
+        view = self._view() if view is None else view
+        if view is not None:
+            compiled = view.applied(compiled)
+        handles = _native.ffi.NULL
+        if compiled:
+            null = _native.ffi.NULL
+            handles = _native.ffi.new(
+                "velo_filter *[]", [null if one is None else one.handle for one in compiled]
+            )
+        request = Request(queries, self.dim, prepared.k, prepared.options, compiled, handles)
+        request.store = compiler.store  # of the same metadata as the filters, whatever is set meanwhile
+        request.expected = prepared.expected
+        if request.filter_count > 1 and request.filter_count != request.query_count:
+            raise InvalidArgumentError(
+                f"{request.filter_count} filters were given for {request.query_count} queries",
+                argument="filter",
+            )
+        return request
+
+    def _check_open(self) -> None:
+        """Refuse an index that is closed, or was opened before a fork."""
+        if self._gate.forked or self._gate.closed:
+            with self._gate:  # says which
+                pass
+
+    def _columns(self, return_metadata: Sequence[str] | bool | None) -> list[str] | None:
+        """The columns to return, checked before the search."""
+        if return_metadata is None or return_metadata is False:
+            return None
+        known = [] if self._metadata is None else list(self._metadata.column_names)
+        if return_metadata is True:
+            return known
+        if isinstance(return_metadata, str):
+            return_metadata = [return_metadata]
+        if not isinstance(return_metadata, Sequence):
+            raise InvalidArgumentError(
+                f"return_metadata is True or a list of columns, not {return_metadata!r}",
+                argument="return_metadata",
+            )
+        wanted = list(return_metadata)
+        for name in wanted:
+            if name not in known:
+                raise UnknownColumnError(
+                    f"no column {name!r}; there are: {', '.join(known) or 'none'}", argument="return_metadata"
+                )
+        return wanted
+
+    def _result(self, request: Request, columns: list[str] | None) -> SearchResult:
+        ids = self._ids.of(request.vertices)
+        metadata = None
+        if columns is not None:
+            metadata = self._metadata_of(request, columns)
+        return SearchResult(
+            ids=ids[0] if request.single else ids,
+            distances=request.distances[0] if request.single else request.distances,
+            counts=request.counts,
+            stats=request.stats(),
+            metadata=metadata,
+            expected=expectation_of(request.expected, request.stats()),
+        )
+
+    def _metadata_of(self, request: Request, columns: list[str]) -> pa.Table | list[pa.Table]:
+        """The rows of the real hits: gathered once, then cut at each query's end."""
+        ranks = np.arange(request.k)
+        vertices = request.vertices[ranks < request.counts[:, None]]
+        table = rows_of(request.store, vertices, columns)
+        if request.single:
+            return table
+        ends = np.cumsum(request.counts, dtype=np.int64)
+        return [
+            table.slice(int(end - count), int(count)) for end, count in zip(ends, request.counts, strict=True)
+        ]

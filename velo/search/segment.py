@@ -1,0 +1,260 @@
+"""One ordinary index in the library's hands: a folder that was built, or a part of live data."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from velo import _native
+from velo.errors import CorruptIndexError, NotAnIndexError, VeloError
+from velo.filters.compiler import FilterCompiler
+from velo.folder.ids import Ids
+from velo.folder.manifest import manifest_bytes, read_manifest
+from velo.folder.metadata import open_metadata
+from velo.options import (
+    IO_CODES,
+    PLAN_CODES,
+    OpenTuning,
+    code_of,
+    in_range,
+    memory_bytes,
+)
+from velo.search.compiler import compiler_for
+from velo.search.completions import Completions
+from velo.search.gate import Gate
+from velo.search.prepared import PreparedOptions
+from velo.types import AnyArray, Float32Array, IoName, Memory, PlanName
+
+__all__ = ["OpenOptions", "Segment", "shape_in_manifest"]
+
+#: How often an index is opened again whose metadata another process exchanges meanwhile.
+_OPEN_ATTEMPTS: Final = 4
+#: Workers of a part beside a larger one, where a quarter of the others' is less, and queries of each.
+_SMALL_THREADS: Final = 2
+_SMALL_IN_FLIGHT: Final = 4
+#: Written once and never again (zig/src/index).
+_PAGES_FILE: Final = "pages.bin"
+#: What the least of several parts is given of a budget.
+_SHARE_MIN: Final = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenOptions:
+    """How the parts of an index are opened; see :func:`velo.open`."""
+
+    memory: Memory | None = None
+    threads: int | None = None
+    io: IoName = "auto"
+    plan: PlanName = "auto"
+    tuning: OpenTuning | None = None
+    #: A column that the metadata does not have has no values, instead of being an error.
+    unknown_is_missing: bool = False
+
+    def native(self, is_small: bool = False) -> Any:
+        """A ``velo_open_options`` without a budget.
+
+        Parameters
+        ----------
+        is_small : bool
+            Of a part beside a larger one. Each part has workers of its own, whose memory does not shrink with
+            its rows: a small one gets fewer, with fewer queries each.
+        """
+        struct = _native.new("velo_open_options")
+        struct.io = code_of(IO_CODES, self.io, "io")
+        struct.plan = code_of(PLAN_CODES, self.plan, "plan")
+        struct.threads = 0 if self.threads is None else in_range(self.threads, "threads")
+        (self.tuning or OpenTuning()).fill(struct)
+        if is_small:
+            threads = int(struct.threads) or len(os.sched_getaffinity(0))
+            struct.threads = min(threads, max(_SMALL_THREADS, threads // 4))
+            struct.queries_in_flight = min(
+                int(struct.queries_in_flight) or _SMALL_IN_FLIGHT, _SMALL_IN_FLIGHT
+            )
+        return struct
+
+    def budget(self, folder: Path, of_rows: int | None) -> int:
+        """The bytes of a part, of a folder of ``of_rows`` rows in all; None: it is the whole folder."""
+        rows, dim = shape_in_manifest(folder)
+        if of_rows is None or of_rows <= rows or self.memory is None:
+            return memory_bytes(self.memory, rows, dim)
+        return max(_SHARE_MIN, memory_bytes(self.memory, of_rows, dim) * rows // of_rows)
+
+
+def shape_in_manifest(folder: Path) -> tuple[int, int]:
+    """(n, d) for a budget given as a share; made up where the library will say what is wrong anyway."""
+    try:
+        manifest = read_manifest(folder)
+    except VeloError:
+        return 1 << 20, 1 << 10  # large enough that no share of it is nothing
+    return min(max(1, manifest.row_count), 2**31), min(max(1, manifest.dim), 2**16)
+
+
+class Segment:
+    """An index that is open, with its ids, its metadata and what searches of it share.
+
+    It closes when nothing refers to it any more, or by :meth:`close`.
+
+    Parameters
+    ----------
+    folder : Path
+    how : OpenOptions
+    of_rows : int, optional
+        Rows of all parts that share a budget.
+    name : str
+        Of a part in its folder of live data; a part is locked, so that no writer takes it away.
+
+    Attributes
+    ----------
+    handle : cdata
+    uuid : str
+    n, dim : int
+    ids : Ids
+    metadata : MetadataStore or None
+    filters : FilterCompiler
+    """
+
+    def __init__(self, folder: Path, how: OpenOptions, of_rows: int | None = None, name: str = "") -> None:
+        self.folder = folder
+        self.name = name
+        self._unknown_is_missing = how.unknown_is_missing
+        struct = how.native(of_rows is not None and 2 * shape_in_manifest(folder)[0] < of_rows)
+        with contextlib.ExitStack() as undo:
+            lock = _lock(folder) if name else None
+            if lock is not None:
+                undo.callback(os.close, lock)
+            struct.memory_bytes = how.budget(folder, of_rows)
+            out = _native.ffi.new("velo_index **")
+            _open(folder, struct, out)
+            self.handle = out[0]
+            undo.callback(_native.lib.velo_index_close, self.handle)
+            self.gate = Gate(str(folder))
+            info = self.info()
+            self.uuid = _native.text(info.uuid)
+            self._file = _file_of(folder)
+            self.n, self.dim, self.metric, self.dtype = (
+                int(info.n),
+                int(info.dim),
+                int(info.metric),
+                int(info.dtype),
+            )
+            self.stores_vectors = bool(info.stores_vectors)
+            self.ids = Ids(folder, self.n, read_manifest(folder).first_row)
+            self.completions = Completions(self.handle, self.gate)
+            self.prepared = PreparedOptions(self.handle, self.gate)
+            self._compilers: list[FilterCompiler] = []
+            self.load_metadata()
+            undo.pop_all()
+        self._finalizer = weakref.finalize(
+            self, _close, self.gate, self.handle, self.completions, self._compilers, lock
+        )
+
+    def is_at(self, folder: Path) -> bool:
+        """Whether a folder holds the very files that are open here, whatever its name."""
+        return self._file is not None and self._file == _file_of(folder)
+
+    def load_metadata(self) -> None:
+        """Open the metadata that the folder has now."""
+        self.metadata = open_metadata(self.folder, self.n)
+        missing = self._unknown_is_missing
+        self.filters = compiler_for(self.n, self.metadata, self.ids, missing)
+        #: The same without masks, which go by the rows of a build.
+        self.compiler = compiler_for(self.n, self.metadata, self.ids, missing, with_masks=False)
+        before = list(self._compilers)
+        self._compilers[:] = [self.filters, self.compiler]
+        for one in before:
+            one.close()
+
+    def info(self) -> Any:
+        """A ``velo_index_info``."""
+        info = _native.new("velo_index_info")
+        _native.check(self.gate.call(_native.lib.velo_index_info_get, self.handle, info))
+        return info
+
+    @property
+    def memory_bytes(self) -> int:
+        """What filters by ids and columns take."""
+        return self.compiler.memory_bytes
+
+    def vectors(self, vertices: AnyArray) -> Float32Array:
+        """The stored vectors of some vertices.
+
+        Raises
+        ------
+        UnsupportedError
+            The index was built without them.
+        """
+        wanted = np.ascontiguousarray(vertices, np.uint32)
+        vectors = np.empty((len(wanted), self.dim), np.float32)
+        status = self.gate.call(
+            _native.lib.velo_get_vectors,
+            self.handle,
+            _native.pointer("uint32_t", wanted),
+            len(wanted),
+            _native.pointer("float", vectors, writable=True),
+        )
+        _native.check(status, "ids")
+        return vectors
+
+    def close(self) -> None:
+        """Stop the workers and give memory and files back; twice is once."""
+        self._finalizer()
+
+
+def _file_of(folder: Path) -> tuple[int, int] | None:
+    """Which file the pages are in, on its device."""
+    try:
+        found = os.stat(folder / _PAGES_FILE)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _lock(folder: Path) -> int:
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise NotAnIndexError(f"{folder} cannot be opened: {error.strerror}", argument="path") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:  # a writer takes it away just now
+        os.close(handle)
+        raise NotAnIndexError(f"{folder} is being removed", argument="path") from error
+    return handle
+
+
+def _open(folder: Path, struct: Any, out: Any) -> None:
+    for attempt in range(_OPEN_ATTEMPTS):
+        before = manifest_bytes(folder)
+        try:
+            _native.check(_native.lib.velo_index_open(bytes(folder), struct, out), "path")
+            return
+        except CorruptIndexError:
+            # Another process may just have set other metadata and removed the files that this manifest named.
+            if attempt + 1 == _OPEN_ATTEMPTS or manifest_bytes(folder) == before:
+                raise
+
+
+def _close(
+    gate: Gate, handle: Any, completions: Completions, compilers: list[FilterCompiler], lock: int | None
+) -> None:
+    """Free an index; in a forked child there is nothing to free but the descriptor of the lock."""
+    if gate.forked:
+        if lock is not None:
+            os.close(lock)
+        return
+    if not gate.close():
+        return
+    _native.lib.velo_index_close(handle)
+    with contextlib.ExitStack() as stack:  # all are closed, whichever fails
+        if lock is not None:
+            stack.callback(os.close, lock)
+        stack.callback(completions.close)
+        for one in compilers:
+            stack.callback(one.close)

@@ -1,0 +1,184 @@
+//! velo_live_view: what searches see of live data, and the fold that a view is the beginning of.
+const std = @import("std");
+const base = @import("base");
+const filter_room = @import("filter");
+const live_room = @import("live");
+const common = @import("common.zig");
+const live = @import("live.zig");
+const LiveHandle = live.LiveHandle;
+const Diagnostic = live_room.Diagnostic;
+const fail = common.fail;
+const ok = common.ok;
+
+pub const ViewInfo = extern struct {
+    struct_size: u32 = @sizeOf(ViewInfo),
+    part_count: u32 = 0,
+    layout: u64 = 0,
+    sequence: u64 = 0,
+    record_count: u32 = 0,
+    delta_rows: u32 = 0,
+    delta_dead_rows: u64 = 0,
+};
+
+pub const LiveRecord = extern struct {
+    struct_size: u32 = @sizeOf(LiveRecord),
+    id_kind: i32 = 0,
+    row_count: u64 = 0,
+    numbers: ?[*]const i64 = null,
+    offsets: ?[*]const i64 = null,
+    bytes: ?[*]const u8 = null,
+    bytes_size: u64 = 0,
+    vectors: ?[*]const u8 = null,
+    vectors_size: u64 = 0,
+    metadata: ?[*]const u8 = null,
+    metadata_size: u64 = 0,
+};
+
+export fn velo_live_view_take(handle: ?*LiveHandle, view_out: ?*?*live_room.View) i32 {
+    const self = live.begun(handle) orelse return live.not_begun();
+    const out = view_out orelse return common.null_argument("view_out");
+    if (live.refused(self)) |status| return status;
+    out.* = self.live.take_view() catch return common.out_of_memory();
+    return ok;
+}
+
+export fn velo_live_view_close(view: ?*live_room.View) i32 {
+    if (view) |one| one.release();
+    return ok;
+}
+
+export fn velo_live_view_info_get(view: ?*const live_room.View, info_out: ?*ViewInfo) i32 {
+    const self = view orelse return common.null_argument("view");
+    const out = info_out orelse return common.null_argument("info_out");
+    if (out.struct_size < 8) return common.size_error("info_out", out.struct_size);
+    common.write_versioned(ViewInfo, out, &.{
+        .part_count = @intCast(self.parts.len),
+        .layout = self.layout,
+        .sequence = self.sequence,
+        .record_count = @intCast(self.records.len),
+        .delta_rows = self.rows,
+        .delta_dead_rows = self.dead.count(),
+    });
+    return ok;
+}
+
+fn put_bits(words: []const u64, count: u64, out: [*]u8) void {
+    for (0..@intCast((count + 7) / 8)) |i| out[i] = @truncate(words[i / 8] >> @intCast(8 * (i % 8)));
+}
+
+export fn velo_live_view_rows(view: ?*const live_room.View, part: u32, filter_out: ?*?*filter_room.Filter) i32 {
+    const self = view orelse return common.null_argument("view");
+    const out = filter_out orelse return common.null_argument("filter_out");
+    if (part >= self.parts.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ part, self.parts.len });
+    const one = &self.parts[part];
+    out.* = null;
+    const dead = one.dead orelse return ok;
+    const bytes = common.allocator.alloc(u8, @intCast((one.n + 7) / 8)) catch return common.out_of_memory();
+    defer common.allocator.free(bytes);
+    put_bits(dead.words, one.n, bytes.ptr);
+    for (bytes) |*byte| byte.* = ~byte.*;
+    const rest: u3 = @intCast(one.n % 8);
+    if (rest != 0) bytes[bytes.len - 1] &= (@as(u8, 1) << rest) - 1;
+    out.* = filter_room.Filter.from_mask(common.allocator, bytes, one.n) catch return common.out_of_memory();
+    return ok;
+}
+
+export fn velo_live_view_dead(view: ?*const live_room.View, bits_out: ?[*]u8) i32 {
+    const self = view orelse return common.null_argument("view");
+    const out = bits_out orelse return if (self.rows == 0) ok else common.null_argument("bits_out");
+    put_bits(self.dead.words, self.rows, out);
+    return ok;
+}
+
+export fn velo_live_view_record(view: ?*const live_room.View, record: u32, record_out: ?*LiveRecord) i32 {
+    const self = view orelse return common.null_argument("view");
+    const out = record_out orelse return common.null_argument("record_out");
+    if (out.struct_size < 8) return common.size_error("record_out", out.struct_size);
+    if (record >= self.records.len) return fail(.invalid_argument, .{ .argument = "record" }, "record {d} of {d}", .{ record, self.records.len });
+    const rows = &self.records[record].rows;
+    var told: LiveRecord = .{
+        .id_kind = @intCast(@intFromEnum(rows.kind)),
+        .row_count = rows.count,
+        .vectors = rows.vectors.ptr,
+        .vectors_size = rows.vectors.len,
+        .metadata = rows.metadata.ptr,
+        .metadata_size = rows.metadata.len,
+    };
+    switch (rows.ids) {
+        .numbers => |numbers| told.numbers = numbers.ptr,
+        .strings => |strings| {
+            told.offsets = strings.offsets.ptr;
+            told.bytes = strings.bytes.ptr;
+            told.bytes_size = strings.bytes.len;
+        },
+    }
+    common.write_versioned(LiveRecord, out, &told);
+    return ok;
+}
+
+export fn velo_live_view_scan(view: ?*const live_room.View, queries: ?[*]const f32, query_count: u32, k: u32, masks: ?[*]const ?[*]const u8, mask_count: u32, rows_out: ?[*]i64, distances_out: ?[*]f32, counts_out: ?[*]u32) i32 {
+    const self = view orelse return common.null_argument("view");
+    if (query_count == 0 or k == 0) return ok;
+    const given = queries orelse return common.null_argument("queries");
+    const rows = rows_out orelse return common.null_argument("rows_out");
+    const distances = distances_out orelse return common.null_argument("distances_out");
+    const counts = counts_out orelse return common.null_argument("counts_out");
+    if (mask_count > 1 and mask_count != query_count) return fail(.invalid_argument, .{ .argument = "mask_count" }, "{d} masks for {d} queries", .{ mask_count, query_count });
+    var arena = std.heap.ArenaAllocator.init(common.allocator);
+    defer arena.deinit();
+    const passing = scratch(arena.allocator(), self, masks, mask_count) catch return common.out_of_memory();
+    const total = @as(usize, query_count) * k;
+    const hits = arena.allocator().alloc(live_room.scan.Hit, total) catch return common.out_of_memory();
+    live_room.scan.search(common.allocator, self, given[0 .. @as(usize, query_count) * self.shape.dim], k, passing, hits, counts[0..query_count]) catch return common.out_of_memory();
+    for (0..query_count) |q| for (0..k) |i| {
+        const at = q * k + i;
+        const is_hit = i < counts[q];
+        rows[at] = if (is_hit) hits[at].row else -1;
+        distances[at] = if (is_hit) hits[at].distance else std.math.inf(f32);
+    };
+    return ok;
+}
+
+fn scratch(arena: std.mem.Allocator, view: *const live_room.View, masks: ?[*]const ?[*]const u8, count: u32) ![]?base.BitSet {
+    const sets = try arena.alloc(?base.BitSet, if (masks == null) 0 else count);
+    for (sets, 0..) |*set, i| {
+        set.* = null;
+        const bits = masks.?[i] orelse continue;
+        var made = try base.BitSet.init(arena, view.rows);
+        for (0..view.rows) |row| {
+            if (bits[row / 8] >> @intCast(row % 8) & 1 == 1) made.insert(row);
+        }
+        set.* = made;
+    }
+    return sets;
+}
+
+export fn velo_live_fold(handle: ?*LiveHandle, view: ?*const live_room.View, parts: ?[*]const u32, part_count: u32, with_delta: i32, path: ?[*:0]const u8, uuid: ?[*:0]const u8, ids: ?*const live.IdColumn, done_out: ?*live.LiveDone) i32 {
+    const self = live.begun(handle) orelse return live.not_begun();
+    const from = view orelse return common.null_argument("view");
+    if (live.refused(self)) |status| return status;
+    const given: []const u32 = if (parts) |numbers| numbers[0..part_count] else &.{};
+    for (given, 0..) |part, i| {
+        if (part >= from.parts.len or (i > 0 and part <= given[i - 1])) return fail(.invalid_argument, .{ .argument = "parts" }, "parts ascend below {d}", .{from.parts.len});
+    }
+    var what: live_room.Fold = .{ .view = from, .parts = given, .with_delta = with_delta != 0, .part = null };
+    if (path) |name| {
+        const named = uuid orelse return common.null_argument("uuid");
+        const column = live.ids_of(ids) orelse return live.bad_ids();
+        what.part = .{ .path = std.mem.span(name), .uuid = std.mem.span(named), .ids = column };
+    }
+    var diagnostic: Diagnostic = .{};
+    live.tell(done_out, self.live.fold(what, &diagnostic) catch |err| return live.fail_live(err, &diagnostic));
+    return ok;
+}
+
+test "a view that is none tells nothing" {
+    var info: ViewInfo = .{};
+    try std.testing.expectEqual(1, velo_live_view_info_get(null, &info));
+    try std.testing.expectEqual(1, velo_live_view_take(null, null));
+    try std.testing.expectEqual(0, velo_live_view_close(null));
+    try std.testing.expectEqual(1, velo_live_fold(null, null, null, 0, 0, null, null, null, null));
+    var bits: [2]u8 = undefined;
+    put_bits(&.{0x0281}, 10, &bits);
+    try std.testing.expectEqual([2]u8{ 0x81, 0x02 }, bits);
+}

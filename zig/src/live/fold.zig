@@ -1,0 +1,137 @@
+//! A part takes the place of the parts and rows that it was made of. Whoever makes it takes a view, writes an ordinary index
+//! from what lives in it, and comes back; what was deleted or replaced meanwhile is dead in the new part from its first
+//! moment, and rows that came meanwhile stay in the delta. One root, written as at every checkpoint, does all of it.
+const std = @import("std");
+const base = @import("base");
+const checkpoints = @import("checkpoint.zig");
+const delta_room = @import("delta.zig");
+const diagnostics = @import("diagnostic.zig");
+const find = @import("find.zig");
+const folder = @import("folder.zig");
+const View = @import("view.zig").View;
+const BitSet = base.BitSet;
+const Diagnostic = diagnostics.Diagnostic;
+const Error = diagnostics.Error;
+
+pub const Fold = struct {
+    view: *const View,
+    /// Parts of the view that the new one takes the place of; ascending.
+    parts: []const u32,
+    /// Whether the rows of its delta went into it as well.
+    with_delta: bool,
+    /// Null: nothing lived, and no part is made.
+    part: ?struct {
+        /// A folder, complete and synced but for ids.find.
+        path: []const u8,
+        uuid: []const u8,
+        ids: find.Ids,
+    },
+};
+
+/// The ids are borrowed until the folder closes or another fold takes the part away.
+pub fn commit(live: anytype, what: Fold, diagnostic: *Diagnostic) Error!folder.Done {
+    var finder_bytes: ?[]align(4) u8 = null;
+    errdefer if (finder_bytes) |bytes| live.allocator.free(bytes);
+    if (what.part) |part| {
+        finder_bytes = try find.encode(live.allocator, part.ids);
+        var buffer: [128]u8 = undefined;
+        const name = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ part.path, find.file_name }) catch {
+            diagnostic.say("the name of a part is too long", .{});
+            return error.InvalidArgument;
+        };
+        try diagnostics.write_file(live.store, name, finder_bytes.?, diagnostic);
+        try diagnostics.sync_folder(live.store, part.path, diagnostic);
+    }
+    live.mutex.lock();
+    defer live.mutex.unlock();
+    while (live.syncing) live.changed.wait(&live.mutex); // from here on the lock is kept
+    try live.check_writable(diagnostic);
+    if (!live.is_live) {
+        diagnostic.say("nothing was written to this index: there is nothing to fold", .{});
+        return error.InvalidArgument;
+    }
+    if (what.view.layout != live.layout) {
+        if (finder_bytes) |bytes| live.allocator.free(bytes);
+        finder_bytes = null;
+        return .{ .outcome = .stale, .sequence = live.sequence };
+    }
+    const Parts = @TypeOf(live.parts);
+    const Part = @typeInfo(@TypeOf(live.parts.items)).pointer.child;
+    var parts: Parts = .empty;
+    errdefer parts.deinit(live.allocator);
+    try parts.ensureTotalCapacity(live.allocator, live.parts.items.len + 1);
+
+    // Where the first of its sources stood, so that parts stay in the order of their age.
+    const at = if (what.parts.len > 0) what.parts[0] else live.parts.items.len;
+    for (live.parts.items, 0..) |part, i| {
+        if (std.mem.indexOfScalar(u32, what.parts, @intCast(i)) == null) parts.appendAssumeCapacity(part);
+    }
+    var made: ?*Part = null;
+    if (what.part) |part| {
+        const n = part.ids.len();
+        try live.add_part(part.path, part.uuid, n, null);
+        // It was added to the folder's own list; here it is moved.
+        var one = live.parts.pop().?;
+        errdefer one.deinit(live);
+        one.ids = part.ids;
+        one.finder_owned = finder_bytes;
+        finder_bytes = null;
+        one.finder = find.Finder.parse(one.finder_owned.?, n) catch unreachable; // as we just made it
+        try bury(live, &one, &what, diagnostic);
+        const place = @min(at, parts.items.len);
+        parts.insertAssumeCapacity(place, one);
+        made = &parts.items[place];
+    }
+    errdefer if (made) |one| one.deinit(live);
+    const old_delta = live.delta;
+    const delta = if (what.with_delta) try old_delta.after(@intCast(what.view.records.len)) else old_delta.hold();
+    errdefer delta.release();
+
+    const old_parts = live.parts;
+    live.parts = parts;
+    live.delta = delta;
+    live.layout += 1;
+    checkpoints.make_anew(live, diagnostic) catch |err| {
+        live.parts = old_parts;
+        live.delta = old_delta;
+        live.layout -= 1;
+        return err;
+    };
+    // Rows that waited for their sync were shown by the new root.
+    old_delta.release();
+    var list = old_parts;
+    for (list.items, 0..) |*part, i| {
+        if (std.mem.indexOfScalar(u32, what.parts, @intCast(i)) != null) part.deinit(live);
+    }
+    list.deinit(live.allocator);
+    checkpoints.remove_litter(live, diagnostic) catch {}; // the next sweep does it
+    return .{ .sequence = live.sequence, .durable = true };
+}
+
+/// Rows of the sources that lived in the view and are gone by now are dead in the new part.
+fn bury(live: anytype, part: anytype, what: *const Fold, diagnostic: *Diagnostic) Error!void {
+    for (what.parts) |number| {
+        const source = &live.parts.items[number];
+        const before = what.view.parts[number].dead;
+        for (source.gone.words, 0..) |word, w| {
+            var new = word & ~(if (before) |set| set.words[w] else 0);
+            while (new != 0) : (new &= new - 1)
+                try bury_one(part, source.ids.?, 64 * w + @ctz(new), diagnostic);
+        }
+    }
+    if (!what.with_delta) return;
+    for (0..what.view.rows) |i| {
+        const row: u32 = @intCast(i);
+        if (!live.delta.gone.bits.isSet(row) or what.view.dead.contains(row)) continue;
+        const place = live.delta.place_of(row);
+        try bury_one(part, place.record.rows.ids, place.at, diagnostic);
+    }
+}
+
+fn bury_one(part: anytype, ids: find.Ids, row: usize, diagnostic: *Diagnostic) Error!void {
+    const vertex = part.finder.?.find(part.ids.?, ids, row) orelse {
+        diagnostic.say("a part was made without a row that it should have", .{});
+        return error.InvalidArgument;
+    };
+    part.gone.insert(vertex);
+}

@@ -1,0 +1,129 @@
+//! The payload of a record that brings rows: their ids, vectors as given, metadata as the caller wrote it, the name of the request.
+//!
+//! A header of 48 bytes (kind of ids, flags, four sizes, reserved), then the four, each filled up to eight bytes. All stays
+//! where it is: what is parsed points into the payload.
+const std = @import("std");
+const builtin = @import("builtin");
+const find = @import("find.zig");
+const log_file = @import("log.zig");
+const Ids = find.Ids;
+
+comptime {
+    std.debug.assert(builtin.cpu.arch.endian() == .little); // payloads are used as they lie
+}
+
+const header_bytes = 48;
+const flag_upsert = 1;
+
+/// What ids are. A folder has one kind.
+pub const Kind = enum(u32) {
+    /// Numbers that the index gives, one after the other, none twice.
+    row = 0,
+    numbers = 1,
+    strings = 2,
+};
+
+pub const Rows = struct {
+    count: u32 = 0,
+    kind: Kind,
+    is_upsert: bool = false,
+    ids: Ids,
+    vectors: []const u8,
+    metadata: []const u8 = "",
+    request: []const u8 = "",
+};
+
+fn padded(bytes: usize) usize {
+    return std.mem.alignForward(usize, bytes, 8);
+}
+
+fn ids_bytes(ids: Ids, count: u32) usize {
+    return switch (ids) {
+        .numbers => 8 * @as(usize, count),
+        .strings => |strings| 8 * (@as(usize, count) + 1) + @as(usize, @intCast(strings.offsets[count] - strings.offsets[0])),
+    };
+}
+
+/// A record with room for its header.
+pub fn encode(allocator: std.mem.Allocator, rows: Rows, count: u32) error{OutOfMemory}![]align(8) u8 {
+    const sizes = [4]usize{ ids_bytes(rows.ids, count), rows.vectors.len, rows.metadata.len, rows.request.len };
+    var total: usize = header_bytes;
+    for (sizes) |size| total += padded(size);
+    const bytes = try allocator.alignedAlloc(u8, .@"8", log_file.record_bytes(total));
+    const payload = bytes[log_file.record_header_bytes..];
+    @memset(payload[0..header_bytes], 0);
+    std.mem.writeInt(u32, payload[0..4], @intFromEnum(rows.kind), .little);
+    std.mem.writeInt(u32, payload[4..8], if (rows.is_upsert) flag_upsert else 0, .little);
+    for (sizes, 0..) |size, i| std.mem.writeInt(u64, payload[8 + 8 * i ..][0..8], size, .little);
+    var at: usize = header_bytes;
+    switch (rows.ids) {
+        .numbers => |numbers| @memcpy(payload[at..][0..sizes[0]], std.mem.sliceAsBytes(numbers[0..count])),
+        .strings => |strings| {
+            const first = strings.offsets[0];
+            for (0..count + 1) |i| std.mem.writeInt(i64, payload[at + 8 * i ..][0..8], strings.offsets[i] - first, .little);
+            const heap = 8 * (@as(usize, count) + 1);
+            @memcpy(payload[at + heap .. at + sizes[0]], strings.bytes[@intCast(first)..@intCast(strings.offsets[count])]);
+        },
+    }
+    for ([3][]const u8{ rows.vectors, rows.metadata, rows.request }, 0..) |section, i| {
+        @memset(payload[at + sizes[i] .. at + padded(sizes[i])], 0);
+        at += padded(sizes[i]);
+        @memcpy(payload[at..][0..section.len], section);
+    }
+    @memset(payload[at + sizes[3] .. at + padded(sizes[3])], 0);
+    return bytes;
+}
+
+pub fn parse(payload: []align(8) const u8, count: u32) error{Damaged}!Rows {
+    if (payload.len < header_bytes) return error.Damaged;
+    const kind = std.enums.fromInt(Kind, std.mem.readInt(u32, payload[0..4], .little)) orelse return error.Damaged;
+    var sections: [4][]align(8) const u8 = undefined;
+    var rest: []align(8) const u8 = @alignCast(payload[header_bytes..]);
+    for (&sections, 0..) |*section, i| {
+        const size = std.mem.readInt(u64, payload[8 + 8 * i ..][0..8], .little);
+        if (size > rest.len or padded(@intCast(size)) > rest.len) return error.Damaged;
+        section.* = rest[0..@intCast(size)];
+        rest = @alignCast(rest[padded(@intCast(size))..]);
+    }
+    const words = std.mem.bytesAsSlice(i64, sections[0][0 .. sections[0].len / 8 * 8]);
+    var ids: Ids = undefined;
+    if (kind == .strings) {
+        const entries = @as(usize, count) + 1;
+        if (words.len < entries) return error.Damaged;
+        ids = .{ .strings = .{ .offsets = words[0..entries], .bytes = sections[0][8 * entries ..] } };
+        if (!ids.is_whole()) return error.Damaged;
+    } else {
+        if (sections[0].len != 8 * @as(usize, count)) return error.Damaged;
+        ids = .{ .numbers = words };
+    }
+    return .{
+        .count = count,
+        .kind = kind,
+        .is_upsert = std.mem.readInt(u32, payload[4..8], .little) & flag_upsert != 0,
+        .ids = ids,
+        .vectors = sections[1],
+        .metadata = sections[2],
+        .request = sections[3],
+    };
+}
+
+test "rows come back as they were written; a payload cut short, or of another number of rows, does not" {
+    const allocator = std.testing.allocator;
+    const offsets = [_]i64{ 2, 2, 5, 6 };
+    const both = [_]Ids{ .{ .numbers = &.{ 5, -7, 9 } }, .{ .strings = .{ .offsets = &offsets, .bytes = "..abcd" } } };
+    for (both) |ids| {
+        const given: Rows = .{ .kind = if (ids == .numbers) .numbers else .strings, .is_upsert = true, .ids = ids, .vectors = "vectors of rows", .metadata = "columns", .request = "r" };
+        const bytes = try encode(allocator, given, 3);
+        defer allocator.free(bytes);
+        const payload: []align(8) u8 = @alignCast(bytes[log_file.record_header_bytes..]);
+        const back = try parse(payload, 3);
+        try std.testing.expectEqual(given.kind, back.kind);
+        for (0..3) |row| try std.testing.expect(ids.equal(row, back.ids, row));
+        try std.testing.expectEqualStrings(given.vectors, back.vectors);
+        try std.testing.expectEqualStrings(given.metadata, back.metadata);
+        try std.testing.expectEqualStrings(given.request, back.request);
+        try std.testing.expectError(error.Damaged, parse(payload, 40));
+        var cut: usize = 0;
+        while (cut < payload.len) : (cut += 8) try std.testing.expectError(error.Damaged, parse(payload[0..cut], 3));
+    }
+}

@@ -1,0 +1,257 @@
+//! Rows that come, over a real folder: inserted, replaced, folded into parts, and read again.
+const std = @import("std");
+const FolderStore = @import("store.zig").FolderStore;
+const creating = @import("create.zig");
+const folder = @import("folder.zig");
+const find = @import("find.zig");
+const log_file = @import("log.zig");
+const rows_payload = @import("rows.zig");
+const Fold = @import("fold.zig").Fold;
+const Diagnostic = @import("diagnostic.zig").Diagnostic;
+const Live = folder.Live(FolderStore);
+const allocator = std.testing.allocator;
+
+const World = struct {
+    tmp: std.testing.TmpDir,
+    path: []u8,
+
+    fn init() !World {
+        var tmp = std.testing.tmpDir(.{ .iterate = true });
+        const path = try tmp.dir.realpathAlloc(allocator, ".");
+        var store = try FolderStore.open(path);
+        defer store.deinit();
+        var diagnostic: Diagnostic = .{};
+        try creating.create(allocator, &store, .{ .dim = 1, .metric = .l2, .dtype = .f32 }, &diagnostic);
+        return .{ .tmp = tmp, .path = path };
+    }
+
+    fn deinit(self: *World) void {
+        allocator.free(self.path);
+        self.tmp.cleanup();
+    }
+};
+
+const Opened = struct {
+    store: FolderStore,
+    live: Live,
+    diagnostic: Diagnostic = .{},
+
+    fn open(self: *Opened, world: *const World, options: folder.Options, ids: []const find.Ids) !void {
+        self.diagnostic = .{};
+        self.store = try .open(world.path);
+        errdefer self.store.deinit();
+        self.live = try .open(allocator, &self.store, options, &self.diagnostic);
+        errdefer self.live.deinit();
+        for (ids, 0..) |one, part| try self.live.attach(part, one, &self.diagnostic);
+        try self.live.begin(&self.diagnostic);
+    }
+
+    fn close(self: *Opened) void {
+        self.live.deinit();
+        self.store.deinit();
+    }
+
+    /// Rows of one dimension: the id and the vector are told apart by `offset`.
+    fn put(self: *Opened, ids: []const i64, offset: f32, is_upsert: bool, request: []const u8) !folder.Done {
+        var vectors: [16]f32 = undefined;
+        for (ids, vectors[0..ids.len]) |id, *x| x.* = @as(f32, @floatFromInt(id)) + offset;
+        return self.live.insert(.{
+            .count = @intCast(ids.len),
+            .kind = .numbers,
+            .is_upsert = is_upsert,
+            .ids = .{ .numbers = ids },
+            .vectors = std.mem.sliceAsBytes(vectors[0..ids.len]),
+            .metadata = "m",
+            .request = request,
+        }, &self.diagnostic);
+    }
+
+    /// The ids of the delta's rows that live, and their vectors less the ids.
+    fn expect_delta(self: *Opened, ids: []const i64, offsets: []const f32) !void {
+        const view = try self.live.take_view();
+        defer view.release();
+        var found: usize = 0;
+        var first: u32 = 0;
+        for (view.records) |record| {
+            for (0..record.rows.count) |i| {
+                if (view.dead.contains(first + i)) continue;
+                try std.testing.expect(found < ids.len);
+                const x = std.mem.bytesAsSlice(f32, record.rows.vectors)[i];
+                try std.testing.expectEqual(ids[found], record.rows.ids.numbers[i]);
+                try std.testing.expectEqual(@as(f32, @floatFromInt(ids[found])) + offsets[found], x);
+                found += 1;
+            }
+            first += record.rows.count;
+        }
+        try std.testing.expectEqual(ids.len, found);
+    }
+};
+
+test "rows come, are replaced and go; a reader sees them, and so does who opens it again" {
+    for ([_]folder.Durability{ .sync, .interval, .process }) |durability| {
+        var world = try World.init();
+        defer world.deinit();
+        var writer: Opened = undefined;
+        try writer.open(&world, .{ .writable = true, .durability = durability }, &.{});
+        var reader: Opened = undefined;
+        try reader.open(&world, .{}, &.{});
+        defer reader.close();
+        const some = try writer.put(&.{ 5, 6, 7 }, 0, false, "first");
+        try std.testing.expectEqual(3, some.rows);
+        try std.testing.expectEqual(1, some.sequence);
+        const again = try writer.put(&.{ 5, 6, 7 }, 0.5, false, "first");
+        try std.testing.expectEqual(.repeated, again.outcome);
+        try std.testing.expectEqual(1, again.sequence);
+        const twice = try writer.put(&.{ 9, 6 }, 0, false, "");
+        try std.testing.expectEqual(.duplicate, twice.outcome);
+        try std.testing.expectEqual(1, twice.row);
+        const replaced = try writer.put(&.{ 6, 8 }, 0.25, true, "");
+        try std.testing.expectEqual(1, replaced.replaced);
+        try std.testing.expectEqual(1, (try writer.live.delete(.{ .numbers = &.{ 5, 99 } }, &writer.diagnostic)).rows);
+        _ = try writer.put(&.{5}, 0.75, false, "");
+        try writer.expect_delta(&.{ 7, 6, 8, 5 }, &.{ 0, 0.25, 0.25, 0.75 });
+        try std.testing.expect(try reader.live.refresh(&reader.diagnostic));
+        try reader.expect_delta(&.{ 7, 6, 8, 5 }, &.{ 0, 0.25, 0.25, 0.75 });
+        try writer.live.checkpoint(&writer.diagnostic);
+        try writer.expect_delta(&.{ 7, 6, 8, 5 }, &.{ 0, 0.25, 0.25, 0.75 });
+        _ = try writer.put(&.{7}, 0.125, true, "");
+        try std.testing.expect(try reader.live.refresh(&reader.diagnostic));
+        try reader.expect_delta(&.{ 6, 8, 5, 7 }, &.{ 0.25, 0.25, 0.75, 0.125 });
+        writer.close(); // as a kill would
+        for (0..2) |_| {
+            try writer.open(&world, .{ .writable = true, .durability = durability }, &.{});
+            try writer.expect_delta(&.{ 6, 8, 5, 7 }, &.{ 0.25, 0.25, 0.75, 0.125 });
+            try std.testing.expectEqual(.repeated, (try writer.put(&.{1}, 0, false, "first")).outcome);
+            try std.testing.expectEqual(5, writer.live.sequence);
+            try writer.live.finish(&writer.diagnostic);
+            writer.close();
+        }
+    }
+}
+
+test "a full delta refuses, and keeps what was there as it was" {
+    var world = try World.init();
+    defer world.deinit();
+    var writer: Opened = undefined;
+    try writer.open(&world, .{ .writable = true, .delta_bytes = 1000 }, &.{});
+    defer writer.close();
+    _ = try writer.put(&.{ 1, 2 }, 0, true, "");
+    var outcome: folder.Outcome = .done;
+    var id: i64 = 3;
+    while (outcome == .done) : (id += 1) outcome = (try writer.put(&.{ 1, id }, 0.5, true, "")).outcome;
+    try std.testing.expectEqual(.full, outcome);
+    try std.testing.expect(writer.live.delta.bytes <= 1000);
+    const before = writer.live.sequence;
+    try std.testing.expectEqual(.full, (try writer.put(&.{1}, 0.75, true, "")).outcome);
+    try std.testing.expectEqual(before, writer.live.sequence);
+    try std.testing.expectEqual(1, (try writer.live.delete(.{ .numbers = &.{1} }, &writer.diagnostic)).rows);
+}
+
+test "damage in what was carried over is never a torn end" {
+    var world = try World.init();
+    defer world.deinit();
+    var writer: Opened = undefined;
+    try writer.open(&world, .{ .writable = true }, &.{});
+    _ = try writer.put(&.{ 1, 2 }, 0, true, "");
+    _ = try writer.put(&.{ 2, 3 }, 0, true, "");
+    try writer.live.checkpoint(&writer.diagnostic);
+    var buffer: [64]u8 = undefined;
+    const name = try std.fmt.bufPrint(&buffer, "{s}", .{writer.live.log_name.?});
+    writer.close();
+    const log = try world.tmp.dir.openFile(name, .{ .mode = .read_write });
+    defer log.close();
+    const size = try log.getEndPos();
+    var at: u64 = log_file.header_bytes;
+    while (at + log_file.record_header_bytes < size) : (at += 24) {
+        var byte: [1]u8 = undefined;
+        _ = try log.preadAll(&byte, at);
+        try log.pwriteAll(&.{byte[0] ^ 4}, at);
+        try std.testing.expectError(error.Corrupt, writer.open(&world, .{}, &.{}));
+        try log.pwriteAll(&byte, at);
+    }
+    try writer.open(&world, .{}, &.{});
+    writer.close();
+}
+
+test "a fold makes a part of rows and parts; what changed meanwhile is dead in it, or stays behind" {
+    var world = try World.init();
+    defer world.deinit();
+    var writer: Opened = undefined;
+    try writer.open(&world, .{ .writable = true }, &.{});
+    _ = try writer.put(&.{ 1, 2, 3, 4 }, 0, false, "r");
+    _ = try writer.put(&.{ 4, 5 }, 0.5, true, "");
+    const view = try writer.live.take_view();
+    var name: [32]u8 = undefined;
+    const path = writer.live.next_part(&name);
+    try world.tmp.dir.makeDir(path);
+    const ids = [_]i64{ 5, 1, 3, 2, 4 }; // in the order in which a build may place them
+    // Meanwhile:
+    _ = try writer.live.delete(.{ .numbers = &.{2} }, &writer.diagnostic);
+    _ = try writer.put(&.{ 3, 6 }, 0.25, true, "");
+    const what: Fold = .{ .view = view, .parts = &.{}, .with_delta = true, .part = .{ .path = path, .uuid = "u1", .ids = .{ .numbers = &ids } } };
+    const before = writer.live.sequence;
+    try std.testing.expectEqual(.done, (try writer.live.fold(what, &writer.diagnostic)).outcome);
+    try std.testing.expectEqual(.stale, (try writer.live.fold(what, &writer.diagnostic)).outcome);
+    view.release();
+    try writer.expect_delta(&.{ 3, 6 }, &.{ 0.25, 0.25 });
+    const after = try writer.live.take_view();
+    try std.testing.expectEqual(1, after.parts.len);
+    try std.testing.expectEqual(2, after.parts[0].dead.?.count()); // 2 and 3
+    try std.testing.expect(after.parts[0].dead.?.contains(3) and after.parts[0].dead.?.contains(2));
+    try std.testing.expectEqual(before, writer.live.sequence);
+    try std.testing.expectEqual(.duplicate, (try writer.put(&.{5}, 0, false, "")).outcome);
+    try std.testing.expectEqual(.repeated, (try writer.put(&.{5}, 0, false, "r")).outcome);
+    _ = try writer.put(&.{5}, 0.75, true, "");
+    writer.close();
+    try writer.open(&world, .{ .writable = true }, &.{.{ .numbers = &ids }});
+    try writer.expect_delta(&.{ 3, 6, 5 }, &.{ 0.25, 0.25, 0.75 });
+    after.release();
+
+    // Part and delta into one; of what the view saw one row goes.
+    const all = try writer.live.take_view();
+    defer all.release();
+    try std.testing.expectEqual(3, all.parts[0].dead.?.count());
+    var second_name: [32]u8 = undefined;
+    const second = writer.live.next_part(&second_name);
+    try world.tmp.dir.makeDir(second);
+    const merged = [_]i64{ 6, 4, 3, 1, 5 };
+    _ = try writer.live.delete(.{ .numbers = &.{ 1, 6 } }, &writer.diagnostic);
+    const merge: Fold = .{ .view = all, .parts = &.{0}, .with_delta = true, .part = .{ .path = second, .uuid = "u2", .ids = .{ .numbers = &merged } } };
+    try std.testing.expectEqual(.done, (try writer.live.fold(merge, &writer.diagnostic)).outcome);
+    try writer.expect_delta(&.{}, &.{});
+    try std.testing.expectEqual(1, writer.live.parts.items.len);
+    try std.testing.expectEqual(2, writer.live.parts.items[0].dead_count);
+    try std.testing.expectError(error.FileNotFound, world.tmp.dir.access(path, .{}));
+    // All of it dies, and no part is left.
+    _ = try writer.live.delete(.{ .numbers = &.{ 3, 4, 5 } }, &writer.diagnostic);
+    const nothing = try writer.live.take_view();
+    defer nothing.release();
+    _ = try writer.live.fold(.{ .view = nothing, .parts = &.{0}, .with_delta = true, .part = null }, &writer.diagnostic);
+    writer.close();
+    try writer.open(&world, .{ .writable = true }, &.{});
+    defer writer.close();
+    try std.testing.expectEqual(0, writer.live.parts.items.len);
+    _ = try writer.put(&.{1}, 0, false, "");
+}
+
+test "numbers of rows are never given twice; a call of another kind is refused" {
+    var world = try World.init();
+    defer world.deinit();
+    var writer: Opened = undefined;
+    for (0..3) |turn| {
+        try writer.open(&world, .{ .writable = true }, &.{});
+        defer writer.close();
+        const given: rows_payload.Rows = .{ .count = 2, .kind = .row, .ids = .{ .numbers = &.{} }, .vectors = &@as([8]u8, @splat(0)) };
+        try std.testing.expectEqual(2 * turn, (try writer.live.insert(given, &writer.diagnostic)).row);
+        _ = try writer.live.delete(.{ .numbers = &.{@intCast(2 * turn + 1)} }, &writer.diagnostic);
+        if (turn == 1) try writer.live.checkpoint(&writer.diagnostic);
+        try std.testing.expectError(error.InvalidArgument, writer.put(&.{1}, 0, true, ""));
+        const text: find.Ids = .{ .strings = .{ .offsets = &.{ 0, 1 }, .bytes = "a" } };
+        try std.testing.expectError(error.InvalidArgument, writer.live.delete(text, &writer.diagnostic));
+        const one: rows_payload.Rows = .{ .count = 1, .kind = .row, .is_upsert = true, .ids = .{ .numbers = &.{0} }, .vectors = &@as([4]u8, @splat(0)) };
+        try std.testing.expectEqual(1, (try writer.live.insert(one, &writer.diagnostic)).replaced);
+        var other = one;
+        other.ids = .{ .numbers = &.{77} };
+        try std.testing.expectEqual(.no_row_number, (try writer.live.insert(other, &writer.diagnostic)).outcome);
+    }
+}

@@ -1,0 +1,79 @@
+//! What one search sees: the parts and their dead rows, and the delta up to a row, as they were at one moment. It stays as it
+//! is while others write, and outlives the folder that it was taken of.
+const std = @import("std");
+const base = @import("base");
+const delta_room = @import("delta.zig");
+const scan = @import("scan.zig");
+const BitSet = base.BitSet;
+const Delta = delta_room.Delta;
+const Record = delta_room.Record;
+
+pub const PartView = struct {
+    n: u64,
+    /// Null: none of its rows is dead.
+    dead: ?BitSet,
+};
+
+pub const View = struct {
+    allocator: std.mem.Allocator,
+    /// Of parts and delta: rows have other numbers once a fold has changed it.
+    layout: u64,
+    sequence: u64,
+    parts: []PartView,
+    delta: *Delta,
+    records: []*Record,
+    rows: u32,
+    /// Of the delta.
+    dead: BitSet,
+    shape: scan.Shape,
+
+    /// With the folder's lock held.
+    pub fn take(live: anytype) error{OutOfMemory}!*View {
+        const allocator = live.allocator;
+        const self = try allocator.create(View);
+        errdefer allocator.destroy(self);
+        const parts = try allocator.alloc(PartView, live.parts.items.len);
+        var made: usize = 0;
+        errdefer {
+            for (parts[0..made]) |*part| if (part.dead) |*set| set.deinit(allocator);
+            allocator.free(parts);
+        }
+        for (parts, live.parts.items) |*part, *of| {
+            part.* = .{ .n = of.n, .dead = null };
+            if (of.dead_count > 0) {
+                part.dead = try BitSet.init(allocator, @intCast(of.n));
+                @memcpy(part.dead.?.words, of.dead.words);
+            }
+            made += 1;
+        }
+        const delta: *Delta = live.delta;
+        const records = try allocator.dupe(*Record, delta.records.items[0..delta.shown_records]);
+        errdefer allocator.free(records);
+        var dead = try BitSet.init(allocator, delta.shown_rows);
+        for (0..delta.shown_rows) |row| {
+            if (delta.dead.bits.isSet(row)) dead.insert(row);
+        }
+        self.* = .{
+            .allocator = allocator,
+            .layout = live.layout,
+            .sequence = live.sequence,
+            .parts = parts,
+            .delta = delta.hold(),
+            .records = records,
+            .rows = delta.shown_rows,
+            .dead = dead,
+            .shape = live.shape(),
+        };
+        return self;
+    }
+
+    pub fn release(self: *View) void {
+        const allocator = self.allocator;
+        for (self.parts) |*part| if (part.dead) |*set| set.deinit(allocator);
+        allocator.free(self.parts);
+        allocator.free(self.records);
+        self.dead.deinit(allocator);
+        self.delta.release();
+        allocator.destroy(self);
+    }
+};

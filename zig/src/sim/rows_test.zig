@@ -1,0 +1,500 @@
+//! Rows that come, go and are folded, against a crash at any change, a full disk and syncs that fail: what was acknowledged
+//! as durable is there, all else wholly or not at all, and no id has two rows.
+const std = @import("std");
+const builtin = @import("builtin");
+const base = @import("base");
+const live_room = @import("live");
+const SimulatedStore = @import("store.zig").SimulatedStore;
+const Live = live_room.Live(SimulatedStore);
+const Diagnostic = live_room.Diagnostic;
+
+fn run_count() u64 {
+    const default: u64 = if (builtin.sanitize_thread) 100 else 10_000;
+    const text = std.posix.getenv("VELO_LIVE_RUNS") orelse return default;
+    return std.fmt.parseInt(u64, text, 10) catch default;
+}
+
+const id_count = 24;
+const call_max = 5;
+
+/// The value of each id's row; 0: it has none.
+const State = [id_count]u16;
+
+/// What may be there: for each sequence the states that calls asked for, since of two that failed either may have left its
+/// record.
+const Model = struct {
+    allocator: std.mem.Allocator,
+    states: std.ArrayList(std.ArrayList(State)) = .empty,
+    durable: u64 = 0,
+    sequence: u64 = 0,
+
+    fn init(allocator: std.mem.Allocator) !Model {
+        var self: Model = .{ .allocator = allocator };
+        try self.add(0, @splat(0));
+        return self;
+    }
+
+    fn deinit(self: *Model) void {
+        for (self.states.items) |*one| one.deinit(self.allocator);
+        self.states.deinit(self.allocator);
+    }
+
+    fn add(self: *Model, sequence: u64, state: State) !void {
+        while (self.states.items.len <= sequence) try self.states.append(self.allocator, .empty);
+        try self.states.items[@intCast(sequence)].append(self.allocator, state);
+    }
+
+    fn now(self: *const Model) State {
+        return self.states.items[@intCast(self.sequence)].getLast();
+    }
+
+    fn settle(self: *Model, sequence: u64, state: State) !void {
+        self.sequence = sequence;
+        while (self.states.items.len > sequence + 1) {
+            var last = self.states.pop().?;
+            last.deinit(self.allocator);
+        }
+        self.states.items[@intCast(sequence)].clearRetainingCapacity();
+        try self.add(sequence, state);
+    }
+
+    fn check(self: *const Model, sequence: u64, state: State) !void {
+        if (sequence < self.durable) return error.AcknowledgedLost;
+        if (sequence >= self.states.items.len) return error.NeverWritten;
+        for (self.states.items[@intCast(sequence)].items) |one| if (std.mem.eql(u16, &one, &state)) return;
+        return error.HalfThere;
+    }
+};
+
+const PartRow = extern struct { id: i64, value: u64 };
+
+/// A folder that is open, and what its parts hold, which a caller of the library would have mapped.
+const Opened = struct {
+    live: Live,
+    arena: std.heap.ArenaAllocator,
+    parts: std.StringHashMapUnmanaged([]const PartRow) = .empty,
+    diagnostic: Diagnostic = .{},
+
+    fn open(self: *Opened, allocator: std.mem.Allocator, store: *SimulatedStore, options: live_room.Options) !void {
+        self.* = .{ .live = undefined, .arena = .init(allocator) };
+        errdefer self.arena.deinit();
+        self.live = try Live.open(allocator, store, options, &self.diagnostic);
+        errdefer self.live.deinit();
+        for (self.live.parts.items, 0..) |part, i| {
+            const rows = try self.read_part(store, part.path, part.n);
+            try self.live.attach(i, .{ .numbers = try self.ids_of(rows) }, &self.diagnostic);
+        }
+        try self.live.begin(&self.diagnostic);
+    }
+
+    fn close(self: *Opened) void {
+        self.live.deinit();
+        self.arena.deinit();
+    }
+
+    fn read_part(self: *Opened, store: *SimulatedStore, path: []const u8, n: u64) ![]const PartRow {
+        const allocator = self.arena.allocator();
+        const name = try std.fmt.allocPrint(allocator, "{s}/data", .{path});
+        const file = store.open_file(name, .read_only) catch return error.PartLost;
+        const rows = try allocator.alloc(PartRow, @intCast(n));
+        if (try store.read(file, std.mem.sliceAsBytes(rows), 0) != rows.len * @sizeOf(PartRow)) return error.PartLost;
+        try self.parts.put(allocator, try allocator.dupe(u8, path), rows);
+        return rows;
+    }
+
+    fn ids_of(self: *Opened, rows: []const PartRow) ![]const i64 {
+        const ids = try self.arena.allocator().alloc(i64, rows.len);
+        for (rows, ids) |row, *id| id.* = row.id;
+        return ids;
+    }
+
+    /// What a search over everything would find.
+    fn state(self: *Opened) !State {
+        const view = try self.live.take_view();
+        defer view.release();
+        var found: State = @splat(0);
+        for (view.parts, self.live.parts.items) |part, of| {
+            for (self.parts.get(of.path).?, 0..) |row, vertex| {
+                if (part.dead) |dead| if (dead.contains(vertex)) continue;
+                try put(&found, row.id, @intCast(row.value));
+            }
+        }
+        var first: u32 = 0;
+        for (view.records) |record| {
+            for (record.rows.ids.numbers, std.mem.bytesAsSlice(f32, record.rows.vectors), 0..) |id, x, i| {
+                if (!view.dead.contains(first + i)) try put(&found, id, @intFromFloat(x));
+            }
+            first += record.rows.count;
+        }
+        return found;
+    }
+
+    fn find_places(self: *Opened, view: *const live_room.View, places: *[id_count]?live_room.Row) !void {
+        for (view.parts, self.live.parts.items, 0..) |part, of, number| {
+            for (self.parts.get(of.path).?, 0..) |row, vertex| {
+                if (part.dead) |dead| if (dead.contains(vertex)) continue;
+                places[@intCast(row.id)] = .{ .part = @intCast(number), .vertex = @intCast(vertex) };
+            }
+        }
+        var first: u32 = 0;
+        for (view.records) |record| {
+            for (record.rows.ids.numbers, 0..) |id, i| {
+                const row = first + @as(u32, @intCast(i));
+                if (!view.dead.contains(row)) places[@intCast(id)] = .{ .part = live_room.delta_part, .vertex = row };
+            }
+            first += record.rows.count;
+        }
+    }
+
+    fn put(found: *State, id: i64, value: u16) !void {
+        const slot = &found[@intCast(id)];
+        if (slot.* != 0) return error.TwoRows;
+        slot.* = value;
+    }
+};
+
+const Run = struct {
+    allocator: std.mem.Allocator,
+    store: SimulatedStore,
+    prng: base.Prng,
+    model: Model,
+    next_value: u16 = 1,
+
+    fn check(self: *Run, one: *Opened) !State {
+        const state = try one.state();
+        try self.model.check(one.live.sequence, state);
+        return state;
+    }
+
+    /// One writer's life: from opening to whatever ends it.
+    fn life(self: *Run) !void {
+        var writer: Opened = undefined;
+        writer.open(self.allocator, &self.store, .{
+            .writable = true,
+            .durability = @enumFromInt(self.prng.below(3)),
+            .checkpoint_bytes = 64 + self.prng.below(3000),
+            .delta_bytes = 500 + self.prng.below(6000),
+            .seed = self.prng.next(),
+        }) catch |err| return self.may_fail(err);
+        defer writer.close();
+        const live = &writer.live;
+        // What was found is on the device now, whatever it was before.
+        try self.model.settle(live.sequence, try self.check(&writer));
+        self.model.durable = live.sequence;
+        var reader: ?Opened = null;
+        defer if (reader) |*one| one.close();
+        for (0..self.prng.below(30)) |_| {
+            switch (self.prng.below(22)) {
+                0 => live.checkpoint(&writer.diagnostic) catch |err| try self.may_fail(err),
+                1 => if (live.sync(&writer.diagnostic)) {
+                    self.model.durable = self.model.sequence;
+                } else |err| try self.may_fail(err),
+                2 => {
+                    if (reader) |*one| one.close();
+                    reader = null;
+                    var one: Opened = undefined;
+                    one.open(self.allocator, &self.store, .{}) catch |err| return self.may_fail(err);
+                    reader = one;
+                    // The arena moved with it: nothing points to where it was.
+                    _ = try self.check(&reader.?);
+                },
+                3, 4 => if (reader) |*one| {
+                    if (one.live.refresh(&one.diagnostic)) |_| {
+                        const seen = try self.check(one);
+                        if (!live.poisoned) try std.testing.expectEqual(self.model.now(), seen);
+                    } else |err| {
+                        if (!one.live.moved) return self.may_fail(err);
+                        one.close();
+                        reader = null;
+                    }
+                },
+                5, 6, 7 => try self.fold(&writer),
+                8...11 => try self.delete(&writer),
+                12...14 => try self.insert(&writer, false),
+                15, 16 => try self.update(&writer),
+                else => try self.insert(&writer, true),
+            }
+            if (self.store.crashed) return;
+            if (!live.poisoned) try std.testing.expectEqual(self.model.now(), try writer.state());
+        }
+        if (self.prng.boolean()) {
+            if (live.finish(&writer.diagnostic)) self.model.durable = self.model.sequence else |err| try self.may_fail(err);
+        }
+        if (!self.store.crashed and self.prng.below(3) == 0) self.store.crashed = true; // the power goes
+    }
+
+    fn some_ids(self: *Run, buffer: *[call_max]i64) []const i64 {
+        const count: usize = @intCast(self.prng.below(call_max) + 1);
+        var made: usize = 0;
+        while (made < count) {
+            const id: i64 = @intCast(self.prng.below(id_count));
+            if (std.mem.indexOfScalar(i64, buffer[0..made], id) != null) continue;
+            buffer[made] = id;
+            made += 1;
+        }
+        return buffer[0..count];
+    }
+
+    fn insert(self: *Run, writer: *Opened, is_upsert: bool) !void {
+        var buffer: [call_max]i64 = undefined;
+        const ids = self.some_ids(&buffer);
+        var vectors: [call_max]f32 = undefined;
+        var after = self.model.now();
+        var there: u64 = 0;
+        for (ids, vectors[0..ids.len]) |id, *x| {
+            const slot = &after[@intCast(id)];
+            there += @intFromBool(slot.* != 0);
+            slot.* = self.next_value;
+            x.* = @floatFromInt(self.next_value);
+            self.next_value += 1;
+        }
+        const may_do = is_upsert or there == 0;
+        if (may_do) try self.model.add(self.model.sequence + 1, after);
+        const live = &writer.live;
+        const was_poisoned = live.poisoned;
+        const before = live.sequence;
+        const done = live.insert(.{
+            .count = @intCast(ids.len),
+            .kind = .numbers,
+            .is_upsert = is_upsert,
+            .ids = .{ .numbers = ids },
+            .vectors = std.mem.sliceAsBytes(vectors[0..ids.len]),
+        }, &writer.diagnostic) catch |err| {
+            if (!live.poisoned and !self.store.crashed) try std.testing.expectEqual(before, live.sequence);
+            return self.may_fail(err);
+        };
+        try std.testing.expect(!was_poisoned);
+        if (done.outcome != .done) {
+            try std.testing.expectEqual(before, live.sequence);
+            if (may_do) {
+                try std.testing.expectEqual(.full, done.outcome);
+                _ = self.model.states.items[@intCast(self.model.sequence + 1)].pop();
+            } else try std.testing.expectEqual(.duplicate, done.outcome);
+            return;
+        }
+        try std.testing.expect(may_do);
+        try std.testing.expectEqual(if (is_upsert) there else 0, done.replaced);
+        try self.acknowledged(live, done);
+    }
+
+    /// Rows are read and written anew, by who may come late: then nothing is done.
+    fn update(self: *Run, writer: *Opened) !void {
+        const live = &writer.live;
+        const view = try live.take_view();
+        defer view.release();
+        const before = self.model.now();
+        const layout = view.layout;
+        var places: [id_count]?live_room.Row = @splat(null);
+        try writer.find_places(view, &places);
+        var buffer: [call_max]i64 = undefined;
+        var ids: [call_max]i64 = undefined;
+        var rows: [call_max]live_room.Row = undefined;
+        var count: usize = 0;
+        for (self.some_ids(&buffer)) |id| if (places[@intCast(id)]) |row| {
+            ids[count] = id;
+            rows[count] = row;
+            count += 1;
+        };
+        if (count == 0) return;
+        if (self.prng.below(3) == 0) {
+            if (self.prng.boolean()) try self.delete(writer) else try self.insert(writer, true);
+            if (self.store.crashed) return;
+        }
+        var after = self.model.now();
+        var is_late = false;
+        var vectors: [call_max]f32 = undefined;
+        for (ids[0..count], vectors[0..count]) |id, *x| {
+            const slot = &after[@intCast(id)];
+            is_late = is_late or slot.* != before[@intCast(id)]; // no value is written twice
+            slot.* = self.next_value;
+            x.* = @floatFromInt(self.next_value);
+            self.next_value += 1;
+        }
+        if (!is_late) try self.model.add(self.model.sequence + 1, after);
+        const sequence = live.sequence;
+        const done = live.update(.{
+            .count = @intCast(count),
+            .kind = .numbers,
+            .is_upsert = true,
+            .ids = .{ .numbers = ids[0..count] },
+            .vectors = std.mem.sliceAsBytes(vectors[0..count]),
+        }, .{ .layout = layout, .rows = rows[0..count] }, &writer.diagnostic) catch |err| {
+            if (!live.poisoned and !self.store.crashed) try std.testing.expectEqual(sequence, live.sequence);
+            return self.may_fail(err);
+        };
+        if (is_late or done.outcome == .full) {
+            try std.testing.expectEqual(sequence, live.sequence);
+            if (is_late) return std.testing.expectEqual(.stale, done.outcome);
+            _ = self.model.states.items[@intCast(self.model.sequence + 1)].pop();
+            return;
+        }
+        try std.testing.expectEqual(.done, done.outcome);
+        try std.testing.expectEqual(count, done.replaced);
+        try self.acknowledged(live, done);
+    }
+
+    fn delete(self: *Run, writer: *Opened) !void {
+        var buffer: [call_max]i64 = undefined;
+        const ids = self.some_ids(&buffer);
+        var after = self.model.now();
+        var there: u64 = 0;
+        for (ids) |id| {
+            there += @intFromBool(after[@intCast(id)] != 0);
+            after[@intCast(id)] = 0;
+        }
+        if (there > 0) try self.model.add(self.model.sequence + 1, after);
+        const live = &writer.live;
+        const before = live.sequence;
+        const done = live.delete(.{ .numbers = ids }, &writer.diagnostic) catch |err| {
+            if (!live.poisoned and !self.store.crashed) try std.testing.expectEqual(before, live.sequence);
+            return self.may_fail(err);
+        };
+        try std.testing.expectEqual(there, done.rows);
+        if (there == 0) return;
+        try self.acknowledged(live, done);
+    }
+
+    fn acknowledged(self: *Run, live: *Live, done: live_room.Done) !void {
+        self.model.sequence += 1;
+        try std.testing.expectEqual(self.model.sequence, done.sequence);
+        if (live.options.durability == .sync) try std.testing.expect(done.durable);
+        if (done.durable) self.model.durable = @max(self.model.durable, done.sequence);
+    }
+
+    /// A part is made of some parts and the delta, while other calls go on.
+    fn fold(self: *Run, writer: *Opened) !void {
+        const live = &writer.live;
+        const allocator = writer.arena.allocator();
+        const view = try live.take_view();
+        defer view.release();
+        var chosen: [64]u32 = undefined;
+        var count: usize = 0;
+        for (0..@min(chosen.len, view.parts.len)) |i| if (self.prng.boolean()) {
+            chosen[count] = @intCast(i);
+            count += 1;
+        };
+        const with_delta = count == 0 or self.prng.boolean();
+        var rows: std.ArrayList(PartRow) = .empty;
+        for (chosen[0..count]) |i| {
+            for (writer.parts.get(live.parts.items[i].path).?, 0..) |row, vertex| {
+                if (view.parts[i].dead) |dead| if (dead.contains(vertex)) continue;
+                try rows.append(allocator, row);
+            }
+        }
+        if (with_delta) {
+            var first: u32 = 0;
+            for (view.records) |record| {
+                for (record.rows.ids.numbers, std.mem.bytesAsSlice(f32, record.rows.vectors), 0..) |id, x, i| {
+                    if (!view.dead.contains(first + i)) try rows.append(allocator, .{ .id = id, .value = @intFromFloat(x) });
+                }
+                first += record.rows.count;
+            }
+        }
+        self.prng.shuffle(PartRow, rows.items);
+        for (0..self.prng.below(3)) |_| {
+            if (self.prng.boolean()) try self.delete(writer) else try self.insert(writer, true);
+            if (self.store.crashed) return;
+        }
+        var buffer: [32]u8 = undefined;
+        const path = try allocator.dupe(u8, live.next_part(&buffer));
+        if (rows.items.len > 0) self.write_part(path, rows.items) catch |err| return self.may_fail(err);
+        const what: live_room.Fold = .{
+            .view = view,
+            .parts = chosen[0..count],
+            .with_delta = with_delta,
+            .part = if (rows.items.len == 0) null else .{ .path = path, .uuid = path, .ids = .{ .numbers = try writer.ids_of(rows.items) } },
+        };
+        const done = live.fold(what, &writer.diagnostic) catch |err| return self.may_fail(err);
+        try std.testing.expectEqual(.done, done.outcome);
+        try writer.parts.put(allocator, path, rows.items);
+        self.model.durable = self.model.sequence; // a root holds all that was written
+    }
+
+    fn write_part(self: *Run, path: []const u8, rows: []const PartRow) !void {
+        var buffer: [64]u8 = undefined;
+        try self.store.make_folder(path);
+        const file = try self.store.create(try std.fmt.bufPrint(&buffer, "{s}/data", .{path}));
+        defer self.store.close(file);
+        try self.store.write(file, std.mem.sliceAsBytes(rows), 0);
+        try self.store.sync(file);
+        try self.store.sync_folder(path);
+    }
+
+    /// A failure is all right where the world is what fails.
+    fn may_fail(self: *Run, err: anyerror) !void {
+        const faulty = self.store.crashed or self.store.faults.full > 0 or self.store.faults.sync > 0;
+        if (faulty) switch (err) {
+            error.Io, error.NoSpace, error.NoSpaceLeft, error.InputOutput, error.Crashed => return,
+            else => {},
+        };
+        return err;
+    }
+
+    fn all(self: *Run, crash_at: u64) !void {
+        var diagnostic: Diagnostic = .{};
+        try live_room.create(self.allocator, &self.store, .{ .dim = 1, .metric = .l2, .dtype = .f32, .seed = self.prng.next() }, &diagnostic);
+        if (self.prng.below(3) == 0) self.store.faults.full = @intCast(4 + self.prng.below(40));
+        if (self.prng.below(3) == 0) self.store.faults.sync = @intCast(4 + self.prng.below(40));
+        self.store.crash_at = self.store.changes + crash_at;
+        for (0..6) |_| {
+            try self.life();
+            if (self.store.crashed) {
+                try self.store.restart();
+                self.store.crash_at = self.store.changes + self.prng.below(250);
+            } else self.store.kill();
+        }
+        // In the end the world is well again, and all that was acknowledged is there.
+        self.store.faults = .{};
+        self.store.crash_at = std.math.maxInt(u64);
+        for (0..2) |_| {
+            self.store.kill();
+            var writer: Opened = undefined;
+            try writer.open(self.allocator, &self.store, .{ .writable = true, .seed = 1 });
+            defer writer.close();
+            try self.model.settle(writer.live.sequence, try self.check(&writer));
+            self.model.durable = writer.live.sequence;
+            try self.insert(&writer, true);
+            try self.fold(&writer);
+            try std.testing.expectEqual(self.model.now(), try writer.state());
+        }
+    }
+};
+
+/// Finds leaks as the testing allocator does, but takes no stack trace at each of millions of allocations.
+const Allocator = std.heap.DebugAllocator(.{ .stack_trace_frames = 0 });
+
+fn run(seed: u64, crash_at: ?u64) !void {
+    var leaks: Allocator = .init;
+    try run_with(leaks.allocator(), seed, crash_at);
+    if (leaks.deinit() != .ok) {
+        std.debug.print("seed {d}: leak\n", .{seed});
+        return error.Leak;
+    }
+}
+
+fn run_with(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) !void {
+    var prng = base.Prng.init(seed);
+    var one: Run = .{
+        .allocator = allocator,
+        .store = .init(std.heap.c_allocator, prng.next()),
+        .prng = prng,
+        .model = try .init(allocator),
+    };
+    defer one.store.deinit();
+    defer one.model.deinit();
+    const at = crash_at orelse one.prng.below(300);
+    one.all(at) catch |err| {
+        std.debug.print("seed {d}, crash at change {d}: {t}\n", .{ seed, at, err });
+        return err;
+    };
+}
+
+test "thousands of worlds in which rows come, go and are folded" {
+    for (0..run_count()) |seed| try run(seed, null);
+}
+
+test "a crash at every change of some of these worlds" {
+    for (0..if (builtin.sanitize_thread) 1 else 10) |seed| {
+        for (0..300) |at| try run(2_000_000 + seed, at);
+    }
+}
