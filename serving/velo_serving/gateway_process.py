@@ -43,6 +43,8 @@ class WorkerMessage(msgspec.Struct):
     gateway_limits: GatewayLimits
     ready_shards: int | None
     drain_s: float
+    slow_s: float | None
+    log_json: bool
 
 
 class Question(msgspec.Struct):
@@ -137,6 +139,8 @@ def main() -> None:
         on_ready=parent.say,
         ready_shards=message.ready_shards,
         drain_s=message.drain_s,
+        slow_s=message.slow_s,
+        log_json=message.log_json,
         # SIGUSR1 is the parent's word for an interrupt: end at once, without a drain.
         signals=(signal.SIGTERM, signal.SIGUSR1),
     )

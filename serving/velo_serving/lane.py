@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -226,6 +226,16 @@ class Lane:
             sent.future.cancel()
             self._observer.call_ended(self.name, self._clock.now() - sent.at, "canceled")
             self._pump()
+
+    async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Look something up; it waits for nobody, and says nothing about how the shard is.
+
+        Raises
+        ------
+        SearchTimeoutError
+        VeloError
+        """
+        return await self._in_time(self.channel.look_up(what, arguments, timeout_s), timeout_s)
 
     def failure(self) -> Failure:
         """What a request is told while the shard is down."""

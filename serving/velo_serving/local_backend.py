@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,10 @@ class LocalChannel:
     async def trial(self, timeout_s: float) -> bool:
         """Let the shard show that searches still end."""
         return await self._shard.trial(timeout_s)
+
+    async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Look something up in the shard's rows."""
+        return await self._shard.look_up(what, arguments)
 
     def watch(self, lost: Callable[[str], None]) -> None:
         """There is no connection to lose."""

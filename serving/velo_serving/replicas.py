@@ -11,11 +11,12 @@ that a shard whose replicas are all slow is not asked twice for everything.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
+from velo.errors import VeloError
 from velo_serving.clock import Clock, Timer
 from velo_serving.lane import Gather, Lane
 from velo_serving.limits import RouterLimits
@@ -115,6 +116,20 @@ class Replicas:
             gather.reply(self._place, self.lanes[0].failure())
         elif self._hedge_s is not None and len(self.lanes) > 1:
             asked.timer = self._clock.call_at(asked.began + self._hedge_s, lambda: self._hedge(gather))
+
+    async def look_up(
+        self, what: str, arguments: Mapping[str, Any], timeout_s: float
+    ) -> dict[str, Any] | Failure:
+        """Look something up at a replica, and at the next one where that fails."""
+        failure = self.lanes[0].failure()
+        for lane in [lane for lane in self.lanes if lane.up]:
+            try:
+                return await lane.look_up(what, arguments, timeout_s)
+            except VeloError as error:
+                failure = Failure.of(error)
+                if failure.fault == "caller":
+                    break
+        return failure
 
     def withdraw(self, gather: Gather) -> None:
         """Nobody waits for this request any more."""

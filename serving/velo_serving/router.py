@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from velo.errors import InvalidArgumentError, VeloError
 from velo_serving.clock import Clock, LoopClock
@@ -194,6 +195,53 @@ class Router:
             raise
         finally:
             self._observer.request_ended(outcome, len(request.queries), hits)
+
+    async def look_up(
+        self,
+        what: str,
+        arguments: Mapping[str, Any],
+        timeout_s: float | None = None,
+        *,
+        only: int | None = None,
+    ) -> list[tuple[str, dict[str, Any] | Failure]]:
+        """Look something up in the rows of all shards, or of one.
+
+        Parameters
+        ----------
+        what : str
+        arguments : mapping
+        timeout_s : float, optional
+        only : int, optional
+            Place of the only shard that is asked.
+
+        Returns
+        -------
+        list of (str, dict or Failure)
+            Of each shard, by name.
+
+        Raises
+        ------
+        QueueFullError, ShuttingDownError
+        VeloError
+            What is wrong with the arguments.
+        """
+        if self._closed:
+            raise ShuttingDownError("the server is closing")
+        if self._queries_admitted >= self.limits.queue_queries_max:
+            raise QueueFullError(f"{self._queries_admitted} queries wait already")
+        limit_s = self.limits.timeout_default_s if timeout_s is None else timeout_s
+        shards = self._shards if only is None else [self._shards[only]]
+        self._queries_admitted += 1
+        try:
+            replies = await asyncio.gather(
+                *(shard.look_up(what, arguments, min(limit_s, self.limits.timeout_max_s)) for shard in shards)
+            )
+        finally:
+            self._queries_admitted -= 1
+        for reply in replies:
+            if isinstance(reply, Failure) and reply.fault == "caller":
+                raise reply.to_error()
+        return [(shard.name, reply) for shard, reply in zip(shards, replies, strict=True)]
 
     async def _fill(self, request: SearchRequest, answer: Answer, started: float) -> Answer:
         """Ask all shards for the rows of groups that one of them may not have shown."""

@@ -24,6 +24,7 @@ try:
 
     from velo_serving.gateway import GatewayLimits, create_app
     from velo_serving.gateway.connections import bounded_protocol
+    from velo_serving.gateway.logs import log_as_json
 except ImportError as error:
     raise MissingDependencyError(
         "the server's packages are not installed; pip install 'veloann[serving]'"
@@ -58,6 +59,8 @@ def serve_local(
     drain_s: float = 0.0,
     workers: int = 1,
     replicas: int = 1,
+    slow_s: float | None = None,
+    log_json: bool = False,
 ) -> None:
     """Serve indexes or sharded collections from this machine until interrupted.
 
@@ -85,6 +88,10 @@ def serve_local(
         Limits are those of each gateway. Metrics are those of all together.
     replicas : int
         Processes of each shard; more than one implies `processes`. Each takes as much memory.
+    slow_s : float, optional
+        As in ``create_app``.
+    log_json : bool
+        Whether the log on stderr is lines of JSON.
 
     Raises
     ------
@@ -100,6 +107,8 @@ def serve_local(
         "on_ready": on_ready,
         "ready_shards": ready_shards,
         "drain_s": drain_s,
+        "slow_s": slow_s,
+        "log_json": log_json,
     }
     with bind(host, port) as listener:
         if workers > 1:
@@ -151,6 +160,8 @@ def serve_ray(
     drain_s: float = 0.0,
     workers: int = 1,
     replicas: int = 1,
+    slow_s: float | None = None,
+    log_json: bool = False,
 ) -> None:
     """Start a Ray actor for each shard, serve them until interrupted, stop them.
 
@@ -168,7 +179,7 @@ def serve_ray(
         Called with a line of text as Ray and the shards start; default: print it on stderr.
     host, port, memory, threads, io, plan, limits, gateway_limits, on_ready, ready_shards, drain_s
         As in ``serve_local``.
-    workers, replicas
+    workers, replicas, slow_s, log_json
         As in ``serve_local``.
     """
     _check_workers(workers)
@@ -189,6 +200,8 @@ def serve_ray(
                     "on_ready": on_ready,
                     "ready_shards": ready_shards,
                     "drain_s": drain_s,
+                    "slow_s": slow_s,
+                    "log_json": log_json,
                 }
                 if workers > 1:
                     _run_workers(cluster, listener, workers, limits=limits, **common)
@@ -240,6 +253,8 @@ def run(
     on_ready: Callable[[str], None] | None = None,
     ready_shards: int | None = None,
     drain_s: float = 0.0,
+    slow_s: float | None = None,
+    log_json: bool = False,
     signals: Sequence[int] = (signal.SIGINT, signal.SIGTERM),
 ) -> None:
     """Serve a backend at a bound socket until SIGINT or SIGTERM; requests under way are answered first.
@@ -253,15 +268,20 @@ def run(
     ready_shards : int, optional
     drain_s : float
         As in ``serve_local``. A second signal ends the wait.
+    slow_s, log_json
+        As in ``serve_local``.
     signals : sequence of int
         Those that end it; only SIGTERM drains.
     """
-    app = create_app(backend, limits=gateway_limits, ready_shards=ready_shards)
+    app = create_app(backend, limits=gateway_limits, ready_shards=ready_shards, slow_s=slow_s)
     _announce(app, _url_of(listener), on_ready or _say)
     logging.getLogger("velo_serving").setLevel(logging.INFO)
+    if log_json:
+        log_as_json()
     config = uvicorn.Config(
         app,
         log_level="warning",
+        log_config=None if log_json else uvicorn.config.LOGGING_CONFIG,
         access_log=False,
         limit_concurrency=CONNECTIONS_MAX,
         backlog=BACKLOG,

@@ -40,6 +40,8 @@ def run_workers(
     gateway_limits: GatewayLimits | None = None,
     ready_shards: int | None = None,
     drain_s: float = 0.0,
+    slow_s: float | None = None,
+    log_json: bool = False,
     on_ready: Callable[[], None],
 ) -> None:
     """Serve with several gateways until SIGINT or SIGTERM; one that dies is started again.
@@ -53,7 +55,7 @@ def run_workers(
     count : int
     limits, gateway_limits
         Of each gateway.
-    ready_shards, drain_s
+    ready_shards, drain_s, slow_s, log_json
         As in ``serve_local``.
     on_ready : callable
         Called once all gateways answer.
@@ -78,6 +80,8 @@ def run_workers(
                 gateway_limits=gateway_limits or GatewayLimits(),
                 ready_shards=ready_shards,
                 drain_s=drain_s,
+                slow_s=slow_s,
+                log_json=log_json,
             )
             gateway = Child(
                 f"gateway {number}",

@@ -162,6 +162,7 @@ class CommandedChannel:
         self.requests: list[SearchRequest] = []
         self.timeouts: list[float] = []
         self.canceled = 0
+        self.looked_up: list[str] = []
         self.probes = 0
         self.trials = 0
         self.resets = 0
@@ -191,6 +192,10 @@ class CommandedChannel:
     async def trial(self, timeout_s: float) -> bool:
         self.trials += 1
         return await self.end_a_search() is not False
+
+    async def look_up(self, what: str, arguments: Any, timeout_s: float) -> dict[str, Any]:
+        self.looked_up.append(what)
+        return {"count": self.number}
 
     def watch(self, lost: Callable[[str], None]) -> None:
         self.lost = lost

@@ -209,7 +209,7 @@ def test_a_killed_actor_makes_answers_partial_until_ray_has_restarted_it(
     whole = local_answer(sharded_path, SearchRequest(queries, 10, list_size=LIST_SIZE)).hits.ids
 
     async def run() -> None:
-        async with gateway(cluster) as client:
+        async with gateway(cluster, PATIENT) as client:
             assert (await client.search_async(queries, k=10, list_size=LIST_SIZE)).shards_answered == SHARDS
             ray.kill(cluster.actors[2], no_restart=False)
             seen: list[Any] = []

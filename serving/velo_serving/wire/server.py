@@ -235,7 +235,7 @@ class _Peer(asyncio.Protocol):
         elif call.method == "trial":
             head = encode(await self._server.shard.trial(frame.timeout_us / 1e6))
         else:
-            raise ProtocolError(f"a shard has no method {call.method!r}")
+            head = encode(await self._server.shard.look_up(call.method, call.arguments))
         self._send([frame_start(frames.REPLY, frame.request, len(head)), head])
 
     def _fail(self, request: int, error: Exception) -> None:
