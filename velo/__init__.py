@@ -26,6 +26,7 @@ from velo.index import verify_folder as verify
 from velo.options import OpenTuning, SearchTuning
 from velo.planning.budgets import plans
 from velo.planning.proposal import Proposal, TunedCandidate
+from velo.planning.sizes import SizePlan, size_plan
 from velo.planning.tune import tune
 from velo.results import Expectation, Explanation, GroupedResult, RangeResult, SearchResult, Written
 
@@ -43,6 +44,7 @@ __all__ = [
     "SearchResult",
     "SearchTuning",
     "ShardedIndex",
+    "SizePlan",
     "TunedCandidate",
     "VeloError",
     "Written",
@@ -54,6 +56,7 @@ __all__ = [
     "mask",
     "open",
     "plans",
+    "size_plan",
     "tune",
     "verify",
 ]

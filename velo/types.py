@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 __all__ = [
     "AnyArray",
+    "DtypeName",
     "DurabilityName",
     "Float32Array",
     "Float64Array",
@@ -34,6 +35,7 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 PathLike: TypeAlias = str | os.PathLike[str]
 
 MetricName: TypeAlias = Literal["l2", "ip", "cosine"]
+DtypeName: TypeAlias = Literal["f32", "f16", "u8", "i8"]
 IoName: TypeAlias = Literal["auto", "uring", "threads"]
 PlanName: TypeAlias = Literal["auto", "links_in_memory", "links_on_disk"]
 #: What a filter means by a column that the metadata does not have.

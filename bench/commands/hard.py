@@ -38,6 +38,9 @@ PEER_LISTS = (40, 200, 1000)
 PEERS = ("hnswlib", "numpy")
 #: Queries that are asked one at a time: enough to see that they are answered.
 SINGLE = 10
+#: Sets whose queries come from elsewhere than their rows: users and items, patches of other pictures.
+#: There an index is also built with half of the queries, and asked the other half.
+OTHER_QUERIES = ("items", "patches")
 #: Queries asked before the clock starts. There is no cache to fill, so they are repeats.
 WARM_UP = 50
 
@@ -98,6 +101,9 @@ def velo_jobs(dataset: Dataset) -> list[runs.Job]:
         high: list[dict[str, Any]] = [{"recall": recall} for recall in (0.95, *hard_rows.HIGH)]
         points = [point | fixed | {"exact": True} for point in high + lists]
         jobs.append(runs.Job("velo", "velo exact", build | {"store_vectors": True}, points))
+    if dataset.name in OTHER_QUERIES:
+        points = [{"recall": recall} | fixed for recall in ASKED]
+        jobs.append(runs.Job("velo", hard_rows.QUERIES_KNOWN, build, points))
     return jobs
 
 
@@ -139,6 +145,8 @@ def drop_older(job: runs.Job, dataset: Dataset, work: Path) -> None:
 def measured(run: Run, dataset: Dataset, job: runs.Job) -> list[Row]:
     """Scored rows of one job; one row that says why, where it failed."""
     folder = run.work / "runs" / f"hard-{dataset.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if job.label == hard_rows.QUERIES_KNOWN:
+        job, dataset = with_known_queries(job, dataset, run.work)
     if job.system == "velo":
         drop_older(job, dataset, run.work)
     count = len(dataset.queries)
@@ -161,6 +169,16 @@ def measured(run: Run, dataset: Dataset, job: runs.Job) -> list[Row]:
         print(f"hard: {failed}", file=sys.stderr, flush=True)
         return [failure(dataset, job, str(failed).splitlines()[-1])]
     return [asked_of(row) | {"metric": dataset.metric, "dtype": str(dataset.base.dtype)} for row in rows]
+
+
+def with_known_queries(job: runs.Job, dataset: Dataset, work: Path) -> tuple[runs.Job, Dataset]:
+    """The build is told half of the queries; what is left to ask is the other half."""
+    half = len(dataset.queries) // 2
+    file = work / "queries" / f"{dataset.name}-first-{half}.npy"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.save(file, dataset.queries[:half])
+    asked = replace(dataset, queries=dataset.queries[half:], truth_ids=dataset.truth_ids[half:])
+    return replace(job, build=job.build | {"queries": str(file)}), asked
 
 
 def asked_of(row: Row) -> Row:

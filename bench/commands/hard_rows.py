@@ -14,6 +14,9 @@ Row = dict[str, Any]
 #: Recalls asked of stored vectors alone; a recall of 1 reads all of them.
 HIGH = (0.999, 1.0)
 
+#: The label of an index that was built with a sample of queries.
+QUERIES_KNOWN = "velo, queries known"
+
 
 def load_rows(file: Path) -> list[Row]:
     """Rows that earlier runs kept; none where there is no file."""

@@ -74,7 +74,13 @@ def write(out: Path, name: str, before: str) -> Path:
         plots.asked_and_got(got, out / f"{name}.png", title="recall@10 asked and got, a line a set")
         text += [f"![recall asked and got]({name}.png)", ""]
     if set_names(states):
-        text += asked_table(states) + curve_table(states) + list_table(states) + peer_table(states)
+        text += (
+            asked_table(states)
+            + curve_table(states)
+            + known_table(states)
+            + list_table(states)
+            + peer_table(states)
+        )
     if any(state.filters for state in states):
         text += filter_tables(states)
     text += notes(states)
@@ -199,6 +205,37 @@ def curve_table(states: Sequence[State]) -> list[str]:
         return [NONE if row is None else f"{row[RECALL]:.3f}" for row in found]
 
     return ["## Got, by what was asked", "", *by_state(states, [f"{one:g}" for one in asked], cells), ""]
+
+
+def known_table(states: Sequence[State]) -> list[str]:
+    """What a sample of queries does for an index, on the sets whose queries are unlike rows."""
+    rows = []
+    for state in states:
+        for name in set_names(states):
+            known = [row for row in state.curve(name, hard_rows.QUERIES_KNOWN) if row["asked"].get("recall")]
+            for row in sorted(known, key=lambda one: float(one["asked"]["recall"])):
+                asked = row["asked"]["recall"]
+                plain = state.row(name, VELO, recall=asked)
+                cells = [f"{asked:g}"]
+                for one in (plain, row):
+                    cells += [
+                        NONE if one is None else f"{one[RECALL]:.3f}",
+                        number(one, "list_size", 0),
+                        number(one, "reads", 1),
+                    ]
+                rows.append([state.head(name), *cells])
+    if not rows:
+        return []
+    head = ["set", "asked", "rows: recall", "list", "reads", "queries: recall", "list", "reads"]
+    return [
+        "## A sample of queries",
+        "",
+        "Queries of these sets come from elsewhere than their rows. *Rows*: the build measured with rows, as "
+        "above. *Queries*: it was told half of the queries, `queries=`, and asked the other half.",
+        "",
+        *tables.table(head, rows),
+        "",
+    ]
 
 
 def asked_recalls(states: Sequence[State]) -> list[float]:

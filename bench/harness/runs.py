@@ -23,6 +23,8 @@ from velo.options import BuildOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNTERS = ("reads", "rounds", "bytes_read", "shared_reads", "cache_hits", "estimates", "expanded")
+#: Options of a build that are files; rows name them without their folder.
+FILES = ("metadata", "queries")
 RUN_TIMEOUT_S = 4 * 3600
 DEFAULT_BITS = "4+6"
 
@@ -247,7 +249,7 @@ def score(
         "n": dataset.n,
         "dim": dataset.dim,
         "threads": request["threads"],
-        "build": {key: Path(str(value)).name if key == "metadata" else value for key, value in build.items()},
+        "build": {key: Path(str(value)).name if key in FILES else value for key, value in build.items()},
         **line["point"],
         "query_count": count,
         f"recall_at_{datasets.K}": float(datasets.recall(dataset, ids).mean()),

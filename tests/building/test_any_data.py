@@ -115,6 +115,17 @@ def test_few_rows_and_equal_rows(tmp_path: Path, n: int, metric: velo.types.Metr
                 )
 
 
+def test_vectors_that_a_build_stores_by_itself_take_the_place_of_an_index(tmp_path: Path) -> None:
+    """The folder beside the one to replace is locked by the build that fills it."""
+    random = np.random.default_rng(3)
+    tight = np.repeat(random.normal(size=(250, DIM)), 10, axis=0)
+    rows = (tight + random.normal(size=tight.shape) * 1e-3).astype(np.float32)
+    velo.build(tmp_path / "i", _normal(N, 0), threads=2).close()
+    with velo.build(tmp_path / "i", rows, memory_bits=1, record_bits=1, overwrite=True, threads=2) as index:
+        assert index.n == len(rows)
+        assert np.array_equal(index.get_vectors([7]), rows[[7]])
+
+
 def test_nothing_is_expected_of_queries_that_nobody_measured(tmp_path: Path) -> None:
     rows, queries = _normal(N, 0), _normal(QUERIES, 1)
     far = queries * np.float32(1000)

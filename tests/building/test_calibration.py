@@ -11,6 +11,7 @@ import pytest
 
 import velo
 from velo import errors
+from velo.building import calibration
 from velo.building.build import build_shard
 from velo.building.calibration import excluding, sample_size
 from velo.building.held_out import draw_rows, exact_neighbors
@@ -222,6 +223,31 @@ def test_shards_are_calibrated_each(tmp_path: Path) -> None:
         assert min(best) > 0.95
         with velo.open(tmp_path / "c" / shard) as index:
             assert index.verify() > 0
+
+
+def test_a_part_of_the_sample_is_compared_where_it_misses_as_much() -> None:
+    """At a point where nearly all is found, one missing neighbor would tell that a part is twice as hard."""
+    random = np.random.default_rng(5)
+    part = np.arange(0, 600, 4)
+    difficulty = random.uniform(0, 1, 600)
+
+    def seen(missing: float, rows: np.ndarray) -> calibration._Seen:
+        found = 1 - np.clip(missing * 2 * difficulty, 0, 1)[rows]
+        point = calibration.Point(10, float(found.mean()), 0.01, 1, 1, 1, 1, 1)
+        return calibration._Seen(point, found, rows)
+
+    whole = [seen(missing, np.arange(600)) for missing in (0.4, 0.2, 0.02)]
+    # Of the whole sample's last few misses all lie outside the part but one.
+    almost = np.ones(600)
+    almost[part[:1]] = 0
+    almost[part[:9] + 1] = 0
+    whole.append(
+        calibration._Seen(
+            calibration.Point(68, float(almost.mean()), 0, 1, 1, 1, 1, 1), almost, np.arange(600)
+        )
+    )
+    corrected = calibration._corrected(seen(0.3, part), whole).point.recall
+    assert corrected == pytest.approx(seen(0.3, np.arange(600)).point.recall, abs=0.01)
 
 
 def test_cancelling_a_calibration_leaves_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from velo import _native
 from velo.building.calibration import calibrate as calibrate_index
 from velo.building.progress import progress_of
+from velo.building.queries import query_sample
 from velo.building.tables import check_order, parts_of
 from velo.errors import (
     CancelledError,
@@ -76,6 +77,7 @@ def build(
     ids: Any = None,
     ids_column: str | None = None,
     metadata: Any = None,
+    queries: Any = None,
     memory: Memory | None = None,
     build_memory: Memory | None = None,
     overwrite: bool = False,
@@ -106,6 +108,10 @@ def build(
     metadata : pyarrow.Table, frame, dict of columns, path of a Parquet file, or True, optional
         One row for each vector. Filters and ``return_metadata`` see it. True takes all other columns of the
         vectors' table. A :class:`LeftOutWarning` names what the index leaves out of that table.
+    queries : array-like of shape (m, d), or path, optional
+        Queries as users ask them, 60 or more, for `calibrate`. Without them rows stand for queries. That is
+        right where queries come from where the rows come from. Where they do not (users and items, questions
+        and texts), ``recall=`` then means more or less than it says, at the cost of reads or of recall.
     metric : {"l2", "ip", "cosine"}
         How vectors are compared: by squared length, negated inner product, or 1 - cosine.
     memory : int, float or str, optional
@@ -146,9 +152,9 @@ def build(
         where few rows fill a page. Without a choice, a build that measures (`calibrate`) keeps them where
         codes alone do not reach a recall of 0.99.
     calibrate : bool
-        Measure, on rows that are held out, how far a search must go for each recall. Then ``recall=`` of a
-        search means what it says. Without it, and below 1,000 rows, a fixed table stands in. It reads the
-        vectors once more.
+        Measure, on rows that are held out or on `queries`, how far a search must go for each recall. Then
+        ``recall=`` of a search means what it says. Without it, and below 1,000 rows, a fixed table stands in.
+        It reads the vectors once more.
     overwrite : bool
         Replace an index at `path` once the new one is complete.
     resume : bool
@@ -185,12 +191,14 @@ def build(
         vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata
     )
     memory_bytes(memory, *source.shape)  # refused now rather than after the build
+    sample = query_sample(queries, source.shape[1], chosen)
     build_shard(
         path,
         source,
         chosen,
         ids=ids,
         metadata=metadata,
+        queries=sample,
         build_memory=build_memory,
         overwrite=overwrite,
         resume=resume,
@@ -220,6 +228,7 @@ def build_shard(
     *,
     ids: Any = None,
     metadata: Any = None,
+    queries: AnyArray | None = None,
     build_memory: Memory | None = None,
     overwrite: bool = False,
     resume: bool = True,
@@ -237,6 +246,8 @@ def build_shard(
     options : BuildOptions
     ids, metadata :
         Of those rows alone; without ids the rows' numbers in the whole source are used.
+    queries : ndarray of shape (m, dim), optional
+        As :func:`velo.building.queries.query_sample` gives them.
     build_memory, overwrite, resume :
         As for :func:`build`.
     watch : callable, optional
@@ -279,6 +290,8 @@ def build_shard(
                     page_links=bool(options.page_links),
                     vectors=options.store_vectors,
                     watch=lambda done: _tell(watch, "calibrate", done, stop - start),
+                    queries=queries,
+                    lock_held=folder != target,
                 )
         except KeyboardInterrupt:
             work.keep()

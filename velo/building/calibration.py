@@ -1,9 +1,10 @@
 """What list a recall takes: measured by a build at its end, on rows held out for it; kept in the manifest.
 
-A sample of rows are the queries. Their exact neighbors among all other rows come from one pass over the
-input (:mod:`velo.building.held_out`); then the finished index is searched for them with growing lists, each
-query's own vertex taken as absent. That is done for several numbers of links in memory and for links on disk,
-since an open index may run any of these plans, and, with the most links, for k other than 10.
+A sample of rows are the queries, or queries that the caller has seen. Their exact neighbors among all other
+rows come from one pass over the input (:mod:`velo.building.held_out`). Then the finished index is searched
+for them with growing lists, each query's own vertex taken as absent. That is done for several numbers of
+links in memory and for links on disk, since an open index may run any of these plans, and, with the most
+links, for k other than 10.
 
 Rows are about as hard to find as queries to come: on the project's data sets recall differs by 0.002 from
 lists of 48 on, by 0.01 at the shortest ones. The library takes a margin for that
@@ -24,7 +25,8 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo.building.held_out import HeldOut, draw_distinct, exact_neighbors
+from velo.building.held_out import NO_ROW, HeldOut, draw_distinct, exact_neighbors
+from velo.building.queries import SAMPLE_MAX, SAMPLE_MIN
 from velo.building.vectors import store_vectors
 from velo.errors import BudgetTooSmallError, RecallWarning, UnsupportedError
 from velo.folder.manifest import read_manifest
@@ -48,10 +50,12 @@ _K_OTHERS: Final = (1, 100)
 #: Links in memory that are measured, besides all that were built.
 _LINKS: Final = (16, 8)
 
+#: As the library spells it where nothing is taken as absent.
+_NO_VERTEX: Final = np.iinfo(np.uint32).max
+
 _CODES_FILE: Final = "codes.bin"
 
 _ROWS_MIN: Final = 1000
-_SAMPLE_MAX: Final = 600
 
 _LISTS: Final = (10, 16, 26, 42, 68, 110, 180, 290, 470, 760, 1230, 2000)
 _LISTS_ON_DISK_MAX: Final = 760
@@ -75,7 +79,7 @@ _GAIN_MIN: Final = 0.0008
 
 def sample_size(row_count: int) -> int:
     """How many rows are held out; 0 where there are too few to learn from."""
-    return 0 if row_count < _ROWS_MIN else min(_SAMPLE_MAX, max(60, row_count // 30))
+    return 0 if row_count < _ROWS_MIN else min(SAMPLE_MAX, max(SAMPLE_MIN, row_count // 30))
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def excluding(
     queries : ndarray of shape (m, dim)
     k, list_size : int
     vertices : ndarray of shape (m,), uint32
-        The vertex of each query.
+        The vertex of each query; the greatest number for none.
     scan : bool
         Look at the codes of all rows, and read all that may be among the nearest.
     exact : bool
@@ -170,6 +174,8 @@ def calibrate(
     page_links: bool = True,
     vectors: bool | None = None,
     watch: Callable[[int], None] | None = None,
+    queries: AnyArray | None = None,
+    lock_held: bool = False,
 ) -> None:
     """Measure the table behind ``recall`` for a finished index and put it into its manifest.
 
@@ -194,6 +200,10 @@ def calibrate(
         Then, as where they are stored already, searches are exact when they are measured.
     watch : callable, optional
         Called with a number of rows, rising to n; what it raises ends the measurement.
+    queries : ndarray of shape (m, dim), optional
+        Measured with in the place of rows, as :func:`velo.building.queries.query_sample` gives them.
+    lock_held : bool
+        The caller holds the lock of the folder.
 
     Warns
     -----
@@ -203,10 +213,15 @@ def calibrate(
     n = len(order)
     tell = watch or (lambda _done: None)
     tell(0)
-    rows = draw_distinct(source, sample_size(n), seed, start, stop)
+    if queries is None:
+        rows = draw_distinct(source, sample_size(n), seed, start, stop)
+    else:
+        rows = np.full(len(queries) if n >= _ROWS_MIN else 0, NO_ROW, np.int64)
     k_most = min(max(_K_OTHERS), n // 10)
     if len(rows) and k_most >= K_MEASURED:
-        held = exact_neighbors(source, rows, k_most, metric, start, stop, lambda done: tell(done // 2))
+        held = exact_neighbors(
+            source, rows, k_most, metric, start, stop, lambda done: tell(done // 2), queries
+        )
         if len(held.rows) >= max(1, len(rows) // 2):
             table = _Table(held, order, seed, threads, memory_bytes, page_links)
             other_k = [k for k in _K_OTHERS if k <= k_most]
@@ -218,7 +233,7 @@ def calibrate(
                     else:
                         if VECTORS_FILE not in read_manifest(folder).files:
                             _LOG.info("%s; so the vectors are stored, too", _too_little(table.reached))
-                            store_vectors(folder, source, order, start, start + n)
+                            store_vectors(folder, source, order, start, start + n, lock_held=lock_held)
                         table.exact = True
                         curves = table.curves(
                             folder, other_k, lambda share: tell(3 * n // 4 + int(n // 4 * share))
@@ -265,10 +280,12 @@ class _Table:
         self.exact = False
         #: The highest recall that was seen for `K_MEASURED` neighbors.
         self.reached = 0.0
+        own = held.rows[held.rows != NO_ROW]
         chosen = np.zeros(len(order), bool)
-        chosen[held.rows] = True
+        chosen[own] = True
         vertices = np.flatnonzero(chosen[order])
-        self._vertices = vertices[np.argsort(order[vertices])].astype(np.uint32)
+        self._vertices = np.full(len(held.rows), _NO_VERTEX, np.uint32)
+        self._vertices[held.rows != NO_ROW] = vertices[np.argsort(order[vertices])]
         self._all = np.arange(len(held.rows))
         # For what resembles what the whole sample has told.
         self._part = self._all[:: max(1, min(4, len(self._all) // 100))]
@@ -351,14 +368,13 @@ class _Table:
             one = self._search(index, k, list_size, self._all if whole else self._part)
             if not whole:
                 known = [other for other in like or seen if len(other.rows) == len(self._all)]
-                known = [other for other in known if other.point.list_size <= list_size]
                 if known:
-                    one = _corrected(one, known[-1])
+                    one = _corrected(one, known)
             seen.append(one)
-            recalls = [other.point.recall for other in seen[-3:]]
-            if recalls[-1] >= _RECALL_ENOUGH or (
-                len(seen) > 3 and 0.5 < recalls[0] > recalls[-1] - _GAIN_MIN
-            ):
+            recalls = [other.point.recall for other in seen]
+            # Of two points one may be lower by chance.
+            gain = max(recalls[-2:]) - max(recalls[:-2], default=0.0)
+            if recalls[-1] >= _RECALL_ENOUGH or (len(seen) > 3 and recalls[-3] > 0.5 and gain < _GAIN_MIN):
                 break
         return seen
 
@@ -382,14 +398,21 @@ class _Table:
         return _Seen(point, found, rows)
 
 
-def _corrected(seen: _Seen, known: _Seen) -> _Seen:
-    """A point seen on a part of the sample, by how much harder or easier that part was at a `known` point.
+def _corrected(seen: _Seen, whole: Sequence[_Seen]) -> _Seen:
+    """A point seen on a part of the sample, by how much harder or easier that part is than the whole sample.
 
-    The same queries are hard there and here, so what is missing is scaled by what the whole sample misses
-    at the known point for each that the part misses.
+    That is known where the whole sample was seen; of these points the one where the part misses most nearly
+    as much is asked, for there the same queries are hard. What is missing is scaled by what the whole sample
+    misses there for each that the part misses.
     """
-    part = known.found[np.searchsorted(known.rows, seen.rows)]
-    if (1 - part).sum() < 1.0:  # too little is missing to compare
+    missing = (1 - seen.found).sum()
+
+    def missing_of(known: _Seen) -> float:
+        return float((1 - _part_of(known, seen)).sum())
+
+    known = min(whole, key=lambda one: abs(missing_of(one) - missing))
+    part = _part_of(known, seen)
+    if missing_of(known) < 1.0:  # too little is missing to compare
         return seen
     scale = float(np.clip((1 - known.found).mean() / (1 - part).mean(), 0.5, 2.0))
     alike = 0.0
@@ -403,3 +426,8 @@ def _corrected(seen: _Seen, known: _Seen) -> _Seen:
         deviation=float(np.sqrt(own + shared)) * scale,
     )
     return _Seen(point, seen.found, seen.rows)
+
+
+def _part_of(known: _Seen, seen: _Seen) -> AnyArray:
+    """What the queries of `seen` found at a point that the whole sample has."""
+    return known.found[np.searchsorted(known.rows, seen.rows)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from velo.building.build import Watch, build_shard, overall
 from velo.building.progress import progress_of
+from velo.building.queries import query_sample
 from velo.building.tables import check_order, parts_of
 from velo.errors import IndexExistsError, InvalidArgumentError, VeloError
 from velo.folder.ids import given_ids
@@ -61,6 +62,7 @@ def build_collection(
     ids: Any = None,
     ids_column: str | None = None,
     metadata: Any = None,
+    queries: Any = None,
     build_memory: Memory | None = None,
     overwrite: bool = False,
     progress: ProgressCallback | bool | None = None,
@@ -75,7 +77,7 @@ def build_collection(
     ----------
     path : path
         The folder to make. Its shards are ``shard-00000`` and so on.
-    vectors, column, ids, ids_column, metadata, overwrite, progress :
+    vectors, column, ids, ids_column, metadata, queries, overwrite, progress :
         As for :func:`velo.build`.
     shards : int
         How many; at most as many as rows.
@@ -119,6 +121,7 @@ def build_collection(
         shards=shards,
         ids=ids,
         metadata=metadata,
+        queries=queries,
         build_memory=build_memory,
         overwrite=overwrite,
         watch_of=watch_of,
@@ -133,6 +136,7 @@ def build_shards(
     shards: int,
     ids: Any = None,
     metadata: Any = None,
+    queries: Any = None,
     build_memory: Memory | None = None,
     overwrite: bool = False,
     watch_of: Callable[[int, int, int], Watch | None] = lambda _number, _start, _stop: None,
@@ -144,6 +148,7 @@ def build_shards(
     shards = in_range(shards, "shards")
     if shards > max(total, 1):
         raise InvalidArgumentError(f"{shards} shards cannot hold {total} vectors", argument="shards")
+    sample = query_sample(queries, dim, options)
     column = None if ids is None else given_ids(ids, total)
     table = None if metadata is None else given_metadata(metadata, total).table()
     target = folder_path(path)
@@ -158,6 +163,7 @@ def build_shards(
                     options,
                     ids=None if column is None else column[start:stop],
                     metadata=None if table is None else table.slice(start, stop - start),
+                    queries=sample,
                     build_memory=build_memory,
                     watch=watch_of(number, start, stop),
                     start=start,

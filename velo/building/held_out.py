@@ -1,4 +1,4 @@
-"""Rows of an index as queries, and their exact neighbors among the other rows, to measure against."""
+"""Queries to measure with, rows of the index or a sample that the caller has, and their exact neighbors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy as np
 from velo.formats.source import ArraySource, RawSource, Source, chunk_rows
 from velo.types import AnyArray, Float64Array, Int64Array
 
-__all__ = ["HeldOut", "draw_distinct", "draw_rows", "exact_neighbors", "rows_of"]
+__all__ = ["NO_ROW", "HeldOut", "draw_distinct", "draw_rows", "exact_neighbors", "rows_of"]
+
+#: In the place of a query's row: it is none.
+NO_ROW = -1
 
 #: Elements of the matrix of distances computed at once; what is sorted of them takes some 80 bytes each.
 _BLOCK_ELEMENTS = 1 << 17
@@ -38,14 +41,14 @@ _ROWS_A_SEEK = 64
 
 
 class HeldOut(NamedTuple):
-    """Rows taken as queries, and what an exact search among all other rows finds.
+    """Queries, and what an exact search among all rows but a query's own finds.
 
     Attributes
     ----------
     rows : ndarray of shape (m,), int64
-        Within the range of rows that was searched, ascending.
+        The row that a query is, within the range of rows that was searched, ascending; `NO_ROW` for none.
     queries : ndarray of shape (m, d)
-        Those rows, in the type of the input.
+        In the type of the input.
     neighbors : ndarray of shape (m, at most k + 28), int64
         Rows by ascending distance, -1 where there are no more.
     distances : ndarray of the same shape, float64
@@ -152,6 +155,7 @@ def exact_neighbors(
     start: int = 0,
     stop: int | None = None,
     watch: Callable[[int], None] | None = None,
+    queries: AnyArray | None = None,
 ) -> HeldOut:
     """The k nearest other rows of each of some rows, in one pass over the vectors and in bounded memory.
 
@@ -166,14 +170,16 @@ def exact_neighbors(
         The range of rows that take part.
     watch : callable, optional
         Called with the number of rows done.
+    queries : ndarray of shape (m, d), optional
+        Which are no rows, so `rows` is `NO_ROW` m times. Without them the rows are the queries.
 
     Returns
     -------
     HeldOut
-        Without the rows whose k-th neighbor has far too many equals: nobody can tell what to find.
+        Without the queries whose k-th neighbor has far too many equals: nobody can tell what to find.
     """
     stop = source.shape[0] if stop is None else stop
-    queries = rows_of(source, rows, start, stop)
+    queries = rows_of(source, rows, start, stop) if queries is None else queries
     # Far from the origin |x|^2 - 2 q x would drown what lies between neighbors: it is taken around queries.
     middle = np.median(queries.astype(np.float64), axis=0) if metric == "l2" and len(queries) else None
     wide = _prepared(queries, metric, middle)

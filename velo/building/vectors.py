@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,8 @@ def store_vectors(
     start: int,
     stop: int,
     tell: Callable[[int], bool | None] | None = None,
+    *,
+    lock_held: bool = False,
 ) -> None:
     """Write the vectors of a finished index into its folder, as its build would have with ``store_vectors``.
 
@@ -43,6 +46,8 @@ def store_vectors(
         The rows of `source` that are in the index.
     tell : callable, optional
         Called with the rows stored now and then; returning False cancels.
+    lock_held : bool
+        The caller holds the lock of the folder: it fills one beside an index that it will replace.
 
     Raises
     ------
@@ -54,7 +59,7 @@ def store_vectors(
     """
     dtype = native_dtype(source.dtype)
     rows = np.ascontiguousarray(order, np.uint32)
-    with locked(folder):
+    with contextlib.nullcontext() if lock_held else locked(folder):
         out = _native.ffi.new("velo_vectors **")
         _native.check(
             _native.lib.velo_vectors_open(

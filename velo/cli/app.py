@@ -70,6 +70,10 @@ def build(
         bool,
         typer.Option("--keep-columns", help="Other columns of that file are the metadata."),
     ] = False,
+    queries: Annotated[
+        Path | None,
+        typer.Option(help="A file of queries as users ask them, to calibrate with in the place of rows."),
+    ] = None,
     shards: Annotated[
         int | None, typer.Option(help="Make a collection of so many shards instead of one index.")
     ] = None,
@@ -100,6 +104,7 @@ def build(
         column=column,
         ids_column=ids_column,
         keep_columns=keep_columns,
+        queries=queries,
         shards=shards,
         build_memory=build_memory,
         overwrite=overwrite,
@@ -256,6 +261,42 @@ def tune(
         threads=threads,
         seed=seed,
         scratch=scratch,
+        as_json=as_json,
+    )
+
+
+@app.command()
+@reported
+def size(
+    rows: Annotated[str, typer.Option(help="Vectors of all shards: 20000, 500M, 1.2B.", metavar="COUNT")],
+    dim: Annotated[int, typer.Option(help="Dimensions.")],
+    memory: Annotated[
+        str | None,
+        typer.Option(help='Budget of searches, of all shards: "64GB", "15%", or bytes.', metavar="BUDGET"),
+    ] = None,
+    shards: Annotated[int, typer.Option(help="Indexes that the rows are divided into.")] = 1,
+    store_vectors: Annotated[
+        bool, typer.Option("--store-vectors", help="The vectors themselves are kept as well.")
+    ] = False,
+    dtype: Annotated[str, typer.Option(help="Of the vectors: f32, f16, u8 or i8.")] = "f32",
+    memory_bits: Annotated[int | None, typer.Option(help="Bits a dimension in memory.")] = None,
+    record_bits: Annotated[int | None, typer.Option(help="Bits a dimension on disk.")] = None,
+    degree: Annotated[int | None, typer.Option(help="Links of a vertex.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan an index before there are vectors: memory, disk, building, what a query may take."""
+    from velo.cli.size import run
+
+    run(
+        rows,
+        dim,
+        memory=memory,
+        shards=shards,
+        store_vectors=store_vectors,
+        dtype=dtype,
+        memory_bits=memory_bits,
+        record_bits=record_bits,
+        degree=degree,
         as_json=as_json,
     )
 

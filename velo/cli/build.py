@@ -13,6 +13,7 @@ from typing import Any
 
 from velo.building.build import Watch, build_shard
 from velo.building.collection import build_shards
+from velo.building.queries import query_sample
 from velo.building.tables import parts_of
 from velo.cli.output import console, emit_json, facts, size_text, watching
 from velo.errors import InvalidArgumentError, LeftOutWarning
@@ -30,6 +31,7 @@ def run(
     column: str | None,
     ids_column: str | None,
     keep_columns: bool,
+    queries: Path | None,
     shards: int | None,
     build_memory: str | None,
     overwrite: bool,
@@ -57,6 +59,7 @@ def run(
                 chosen,
                 ids=ids,
                 metadata=table,
+                queries=query_sample(queries, source.shape[1], chosen),
                 build_memory=build_memory,
                 overwrite=overwrite,
                 resume=resume,
@@ -78,6 +81,7 @@ def run(
                 shards=shards,
                 ids=ids,
                 metadata=table,
+                queries=queries,
                 build_memory=build_memory,
                 overwrite=overwrite,
                 watch_of=watch_of,

@@ -13,6 +13,7 @@ import velo
 from bench.peers.protocol import System, run
 from bench.peers.velo import ablations
 from velo.building.build import build_shard
+from velo.building.queries import query_sample
 from velo.formats.files import as_source
 from velo.options import BuildOptions
 
@@ -51,8 +52,16 @@ class Velo(System):
         if labels := options.pop("metadata", None):
             options["metadata"] = pq.read_table(labels).slice(0, len(base))
         metadata, budget = options.pop("metadata", None), options.pop("build_memory", None)
+        queries = options.pop("queries", None)
         build_options = BuildOptions(threads=self.threads, **options)
-        build_shard(self.path, as_source(base), build_options, metadata=metadata, build_memory=budget)
+        build_shard(
+            self.path,
+            as_source(base),
+            build_options,
+            metadata=metadata,
+            queries=query_sample(queries, base.shape[1], build_options),
+            build_memory=budget,
+        )
 
     def open(self) -> None:
         """The settings of the first point say how; see `set_point`."""

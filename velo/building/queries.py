@@ -1,0 +1,76 @@
+"""A sample of queries that a build may measure with in the place of rows."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import numpy as np
+
+from velo.building.held_out import draw_rows, rows_of
+from velo.errors import DimensionMismatchError, InvalidArgumentError, NotFiniteError
+from velo.formats.files import open_vectors
+from velo.options import BuildOptions
+from velo.search.request import native_queries
+from velo.types import AnyArray
+
+__all__ = ["SAMPLE_MAX", "SAMPLE_MIN", "query_sample"]
+
+#: Fewer queries tell too little of how many are answered well.
+SAMPLE_MIN: Final = 60
+
+#: More cost time and tell hardly more.
+SAMPLE_MAX: Final = 600
+
+
+def query_sample(queries: Any, dim: int, options: BuildOptions) -> AnyArray | None:
+    """Check the queries that a build takes, and draw as many as it will look at.
+
+    Parameters
+    ----------
+    queries : array-like of shape (m, dim), or path, optional
+    dim : int
+    options : BuildOptions
+        Of the build; its seed draws.
+
+    Returns
+    -------
+    ndarray of shape (at most 600, dim), or None
+        In a type that searches take.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Fewer than 60, or the build shall not measure.
+    DimensionMismatchError, DtypeError, NotFiniteError
+        Naming the query.
+    """
+    if queries is None:
+        return None
+    if not options.calibrate:
+        raise InvalidArgumentError(
+            "queries are what a build measures with; calibrate=False measures nothing", argument="queries"
+        )
+    if isinstance(queries, str | os.PathLike):
+        source = open_vectors(queries)
+        count = source.shape[0]
+        if source.shape[1] != dim:
+            raise DimensionMismatchError(
+                f"queries have {source.shape[1]} dimensions, the vectors {dim}", argument="queries"
+            )
+        rows = draw_rows(count, SAMPLE_MAX, options.seed)
+        drawn, _ = native_queries(rows_of(source, rows, 0, count), dim)
+    else:
+        native, _ = native_queries(queries, dim)
+        count = len(native)
+        rows = draw_rows(count, SAMPLE_MAX, options.seed)
+        drawn = native[rows]
+    if count < SAMPLE_MIN:
+        raise InvalidArgumentError(
+            f"{count} queries tell too little: a build measures with {SAMPLE_MIN} or more", argument="queries"
+        )
+    bad = np.flatnonzero(~np.isfinite(drawn).all(axis=1))
+    if len(bad):
+        row = int(rows[bad[0]])
+        raise NotFiniteError(f"query {row} holds infinity or NaN", argument="queries", row=row)
+    return drawn

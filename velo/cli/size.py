@@ -1,0 +1,59 @@
+"""``velo size``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from velo.cli.output import console, emit_json, facts, size_text
+from velo.errors import InvalidArgumentError
+from velo.planning.sizes import MEASURED_ROWS_MAX, SizePlan, size_plan
+
+__all__ = ["run"]
+
+_TIMES: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
+
+
+def run(rows: str, dim: int, *, memory: str | None, as_json: bool, **options: Any) -> None:
+    """Print what an index of such a shape takes."""
+    plan = size_plan(_count(rows), dim, memory=memory, **options)
+    if as_json:
+        emit_json(plan.to_dict())
+        return
+    console().print(facts(_lines(plan)))
+
+
+def _count(text: str) -> int:
+    """``500M`` as a number."""
+    match = re.fullmatch(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbg]?)", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise InvalidArgumentError(f"{text!r} is no number of vectors: 20000, 500M, 1.2B", argument="rows")
+    return round(float(match[1].replace(",", "").replace("_", "")) * _TIMES[match[2].lower()])
+
+
+def _lines(plan: SizePlan) -> dict[str, str]:
+    shards = f", {plan.shards} shards of {-(-plan.rows // plan.shards):,}" if plan.shards > 1 else ""
+    links = f"{plan.links} links a vector" if plan.links else "links on disk"
+    reads = "a read is 4 KiB; SIFT descriptors, ten neighbors at recall 0.95"
+    if not plan.measured:
+        reads += f"; measured to {MEASURED_ROWS_MAX:,} vectors a shard, beyond that drawn on"
+    of_shard = " (one shard)" if plan.shards > 1 else ""
+    building = plan.build_memory_bytes
+    return {
+        "vectors": f"{plan.rows:,} x {plan.dim}{shards}",
+        "codes": f"{plan.memory_bits} bits a dimension in memory + {plan.record_bits} on disk; {links}",
+        "memory": _parts(plan.memory_bytes, plan)
+        + f" = {plan.memory_bytes['total'] / plan.float32_bytes:.1%} of the float32 vectors",
+        "disk": _parts(plan.disk_bytes, plan),
+        "build memory": f"{size_text(building['in_one_piece'])} in one piece, "
+        f"{size_text(building['least'])} in partitions{of_shard}",
+        "build time": f"{plan.build_core_s / 3600:,.1f} core hours in all",
+        "a query": f"about {plan.reads:.0f} reads in {plan.rounds:.1f} rounds and "
+        f"{plan.query_core_us:,.0f} us of a core{', of each shard' if plan.shards > 1 else ''} ({reads})",
+    }
+
+
+def _parts(sizes: dict[str, int], plan: SizePlan) -> str:
+    parts = ", ".join(f"{name} {size_text(size)}" for name, size in sizes.items() if size and name != "total")
+    each = f"; {size_text(sizes['total'] // plan.shards)} a shard" if plan.shards > 1 else ""
+    return f"{size_text(sizes['total'])} ({parts}{each})"

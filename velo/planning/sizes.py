@@ -1,0 +1,269 @@
+"""What an index will take, before there is one: memory, disk and work by its shape alone.
+
+Sizes follow from the format. Reads and processor time are those of SIFT descriptors (128 dimensions, ten
+neighbors at recall 0.95), measured at 100,000, a million and ten million vectors; beyond, they are drawn on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from velo.errors import BudgetTooSmallError, InvalidArgumentError
+from velo.options import BuildOptions, in_range, memory_bytes, whole_number
+from velo.options.bits import LINKS_STEPS, links_fit
+from velo.types import DtypeName, Memory
+
+__all__ = ["MEASURED_ROWS_MAX", "SizePlan", "size_plan"]
+
+#: Vectors a shard beyond which nothing was measured.
+MEASURED_ROWS_MAX: Final = 10_000_000
+
+#: Rows a shard can have (docs/FORMAT.md).
+_SHARD_ROWS_MAX: Final = 2**31 - 1
+_ROWS_MAX: Final = 10**13
+_PAGE_BYTES: Final = 4096
+_PAGE_HEAD_BYTES: Final = 24
+_VECTOR_PAGE_HEAD_BYTES: Final = 16
+_PAGE_BYTES_MAX: Final = 65_536
+_RECORDS_MAX: Final = 512
+_ELEMENT_BYTES: Final = {"f32": 4, "f16": 2, "u8": 1, "i8": 1}
+
+#: Reads a query of a million descriptors, by bits in memory; with links on disk by the last.
+_READS: Final = {6: 7.1, 5: 7.4, 4: 8.0, 3: 10.2}
+_READS_LINKS_ON_DISK: Final = 19.9
+_ROUNDS: Final = {6: 1.1, 5: 1.2, 4: 1.3, 3: 1.5}
+_ROUNDS_LINKS_ON_DISK: Final = 8.0
+#: By how much more reads and processor a query takes for ten times the vectors, and a vector's building:
+#: from 100,000 to a million, then from a million on.
+_READS_GROWTH: Final = (1.19, 1.41)
+_QUERY_GROWTH: Final = (1.99, 2.9)
+_BUILD_GROWTH: Final = (1.27, 1.27)
+_QUERY_US: Final = 115.0
+_BUILD_US: Final = 285.0
+#: Of the work of building a vector, the part that grows with its dimensions.
+_BUILD_SHARE_OF_DIM: Final = 0.32
+
+#: Building in one piece, and in the most partitions, in bytes a vector.
+_BUILD_LISTS_BYTES: Final = 4.9
+_BUILD_BYTES_LEAST: Final = 20
+
+
+@dataclass(frozen=True)
+class SizePlan:
+    """What a collection takes: of all shards together, unless a name says otherwise.
+
+    Attributes
+    ----------
+    rows, dim, shards : int
+    memory_bits, record_bits : int
+        Bits a dimension of the code in memory, and of its rest on disk.
+    links : int
+        Links a vertex in memory; 0 where they are on disk.
+    memory_bytes, disk_bytes : dict of str to int
+        By part; ``total`` is their sum.
+    float32_bytes : int
+        What the vectors take as float32, of which budgets are shares.
+    build_memory_bytes : dict of str to int
+        Of one shard: ``in_one_piece``, and ``least`` in partitions.
+    build_core_s : float
+        Processor time of all builds.
+    reads, rounds, query_core_us : float
+        A query of one shard of descriptors like SIFT's, ten neighbors at recall 0.95.
+    measured : bool
+        Whether shards of this size were measured; beyond, reads and times are drawn on.
+    """
+
+    rows: int
+    dim: int
+    shards: int
+    memory_bits: int
+    record_bits: int
+    links: int
+    memory_bytes: dict[str, int]
+    disk_bytes: dict[str, int]
+    float32_bytes: int
+    build_memory_bytes: dict[str, int]
+    build_core_s: float
+    reads: float
+    rounds: float
+    query_core_us: float
+    measured: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+
+def size_plan(
+    rows: int,
+    dim: int,
+    *,
+    memory: Memory | None = None,
+    shards: int = 1,
+    dtype: DtypeName = "f32",
+    store_vectors: bool = False,
+    memory_bits: int | None = None,
+    record_bits: int | None = None,
+    degree: int | None = None,
+) -> SizePlan:
+    """Plan an index by its shape: memory, disk, building, and what a query may take.
+
+    Parameters
+    ----------
+    rows, dim : int
+        Vectors of all shards, and their dimensions.
+    memory : int, float or str, optional
+        What searches will have, of all shards together. It chooses the bits that are left open.
+    shards : int
+    dtype : {"f32", "f16", "u8", "i8"}
+        Of the vectors, where they are stored.
+    store_vectors : bool
+    memory_bits, record_bits, degree : int, optional
+        As for :func:`velo.build`.
+
+    Returns
+    -------
+    SizePlan
+
+    Raises
+    ------
+    BudgetTooSmallError
+        `memory` does not hold the shortest codes; it says what does.
+    InvalidArgumentError
+
+    Examples
+    --------
+    >>> plan = velo.size_plan(500_000_000, 768, memory="128GiB", shards=10)
+    >>> plan.memory_bits, plan.links > 0
+    (2, True)
+    """
+    rows = whole_number(rows, "rows", 1, _ROWS_MAX)
+    dim = in_range(dim, "dim")
+    shards = in_range(shards, "shards")
+    own = -(-rows // shards)
+    if own > _SHARD_ROWS_MAX:
+        raise InvalidArgumentError(
+            f"a shard holds up to {_SHARD_ROWS_MAX:,} vectors: {-(-rows // _SHARD_ROWS_MAX)} shards or more",
+            argument="shards",
+        )
+    if dtype not in _ELEMENT_BYTES:
+        raise InvalidArgumentError(f"dtype is one of {', '.join(_ELEMENT_BYTES)}", argument="dtype")
+    budget = memory_bytes(memory, rows, dim)
+    chosen: dict[str, Any] = {"memory_bits": memory_bits, "record_bits": record_bits}
+    if degree is not None:
+        chosen["degree"] = degree
+    try:
+        options = BuildOptions(search_memory=budget // shards if budget else None, **chosen).for_vectors(
+            own, dim
+        )
+    except BudgetTooSmallError as error:
+        needed = None if error.needed_bytes is None else error.needed_bytes * shards
+        raise BudgetTooSmallError(
+            f"memory is {budget:,} bytes; codes and page directory of {rows:,} vectors take {needed:,}",
+            argument="memory",
+            needed_bytes=needed,
+        ) from None
+    assert options.memory_bits is not None
+    assert options.record_bits is not None
+    assert options.links_kept is not None
+    links = _links(budget // shards, own, dim, options.memory_bits, options.links_kept)
+    link_bytes = _link_bytes(own)
+    code = _dim_code(dim) * options.memory_bits / 8 + 5 + _centers_bytes(own, dim)
+    record, page = _record_bytes(own, dim, options)
+    memory_parts = {
+        "codes": rows * code,
+        "links": rows * (links * link_bytes + 1.7) if links else 0.0,
+        "page directory": rows * 12 * page / _PAGE_BYTES if record else 0.0,
+    }
+    disk_parts = {
+        "codes": rows * code,
+        "pages": rows * page,
+        "links": rows * (options.links_kept * (link_bytes + 3 / 8) + 1.5),
+        "ids": rows * 8.0,
+        "vectors": rows * _vector_bytes(dim * _ELEMENT_BYTES[dtype]) if store_vectors else 0.0,
+    }
+    one_piece = own * (_dim_code(dim) + 12 + options.degree * _BUILD_LISTS_BYTES)
+    on_disk = links == 0
+    bits = min(max(options.memory_bits, min(_READS)), max(_READS))
+    return SizePlan(
+        rows=rows,
+        dim=dim,
+        shards=shards,
+        memory_bits=options.memory_bits,
+        record_bits=options.record_bits,
+        links=links,
+        memory_bytes=_summed(memory_parts),
+        disk_bytes=_summed(disk_parts),
+        float32_bytes=rows * dim * 4,
+        build_memory_bytes={"in_one_piece": round(one_piece), "least": own * _BUILD_BYTES_LEAST},
+        build_core_s=rows
+        * _BUILD_US
+        * 1e-6
+        * _grown(own, _BUILD_GROWTH)
+        * (1 + _BUILD_SHARE_OF_DIM * (dim / 128 - 1)),
+        reads=(_READS_LINKS_ON_DISK if on_disk else _READS[bits]) * _grown(own, _READS_GROWTH),
+        rounds=_ROUNDS_LINKS_ON_DISK if on_disk else _ROUNDS[bits],
+        query_core_us=_QUERY_US * _grown(own, _QUERY_GROWTH),
+        measured=own <= MEASURED_ROWS_MAX,
+    )
+
+
+def _summed(parts: dict[str, float]) -> dict[str, int]:
+    whole = {name: round(value) for name, value in parts.items()}
+    return whole | {"total": sum(whole.values())}
+
+
+def _grown(rows: int, growth: tuple[float, float]) -> float:
+    """By how much something differs from what it is at a million vectors."""
+    tens = math.log10(max(rows, 1) / 1e6)
+    return float(growth[0 if tens < 0 else 1] ** np.clip(tens, -2, 4))
+
+
+def _dim_code(dim: int) -> int:
+    return -(-dim // 16) * 16
+
+
+def _centers_bytes(rows: int, dim: int) -> float:
+    return min(256, max(1, rows // 256)) * _dim_code(dim) * 4 / rows
+
+
+def _link_bytes(rows: int) -> float:
+    """Of a link in memory: a gap between ids in placement order."""
+    return 0.63 * 1.1 * math.log2(max(2, rows)) / 8
+
+
+def _links(budget_bytes: int, rows: int, dim: int, memory_bits: int, most: int) -> int:
+    """Links a vertex that have room; all where there is no budget, 0 where too few have."""
+    if not budget_bytes:
+        return most
+    for links in (most, *(step for step in LINKS_STEPS if step < most)):
+        if links_fit(budget_bytes, rows, dim, memory_bits, links):
+            return links
+    return 0
+
+
+def _record_bytes(rows: int, dim: int, options: BuildOptions) -> tuple[float, float]:
+    """Of a vector in `pages.bin`: its record, and with what its page leaves empty."""
+    assert options.record_bits is not None
+    record = _dim_code(dim) * options.record_bits / 8 + 7.0
+    if options.page_links:
+        record += 2 + options.degree * _link_bytes(rows)
+    page = _PAGE_BYTES
+    while page < _PAGE_BYTES_MAX and page - _PAGE_HEAD_BYTES < record:
+        page *= 2
+    held = min(_RECORDS_MAX, max(1, int((page - _PAGE_HEAD_BYTES) / record)))
+    return record, page / held
+
+
+def _vector_bytes(row_bytes: int) -> float:
+    """Of a row in `vectors.bin`, with what its page leaves empty."""
+    page = _PAGE_BYTES
+    while True:
+        held = (page - _VECTOR_PAGE_HEAD_BYTES) // row_bytes
+        if page == _PAGE_BYTES_MAX or held * row_bytes * 10 >= 7 * page:
+            return page / max(1, held)
+        page *= 2
