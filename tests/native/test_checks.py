@@ -35,9 +35,9 @@ def test_only_what_was_measured_is_freed_of_checks() -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if "@setRuntimeSafety" not in line:
                 continue
-            assert re.search(
-                r"^\s*@setRuntimeSafety\(false\); // measured \(decisions/0007\)", line
-            ), f"{path}:{number} frees a scope and does not name the measurement"
+            assert re.search(r"^\s*@setRuntimeSafety\(false\); // measured \(decisions/0007\)", line), (
+                f"{path}:{number} frees a scope and does not name the measurement"
+            )
             found[str(path.relative_to(SOURCE))] += 1
     assert dict(found) == FREED
 
