@@ -21,7 +21,7 @@ pub fn level() []const u8 {
 pub fn current() Level {
     const value = cached.load(.monotonic);
     if (value != unknown) {
-        @setRuntimeSafety(false); // measured (decisions/0007)
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         return @enumFromInt(value);
     }
     const chosen = lowered(detect(), std.posix.getenv("VELO_CPU_LEVEL"));

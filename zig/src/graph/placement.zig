@@ -1,5 +1,6 @@
 //! Which vertices share a page, and in which order pages follow each other. The order becomes the ids.
 const std = @import("std");
+const builtin = @import("builtin");
 const assert = std.debug.assert;
 const base = @import("base");
 
@@ -409,7 +410,7 @@ fn Filler(comptime Distances: type) type {
 /// Of vertices equally far, a full list keeps those it met first: were it to prefer any by id, every walk among many
 /// copies of one vector would end at the same few, long placed.
 inline fn takes(list: *const CandidateList, distance: f32) bool {
-    @setRuntimeSafety(false); // measured (decisions/0007)
+    @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
     return list.len < list.items.len or distance < list.items[list.len - 1].distance();
 }
 

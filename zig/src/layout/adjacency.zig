@@ -12,6 +12,7 @@
 //! classes are written with a canonical prefix code of at most `code_length_max` bits, trained on the graph itself and
 //! stored as its lengths. Bits run from the least significant bit of the first byte upwards.
 const std = @import("std");
+const builtin = @import("builtin");
 const assert = std.debug.assert;
 
 pub const class_count = 33; // values below 2^32; ids below 2^31, so that a signed difference of two fits
@@ -177,7 +178,7 @@ pub const Codec = struct {
     /// `over_read_bytes` more. Ids come ascending and below `n`; anything else is error.BadList.
     pub fn decode(self: *const Codec, vertex: u32, bytes: [*]const u8, length: u32, n: u32, out: []u32) DecodeError![]u32 {
         // Every bound that bytes could break is compared here or in `Reader.value`.
-        @setRuntimeSafety(false); // measured (decisions/0007)
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         if (length == 0) return error.BadList;
         const count: u32 = bytes[0];
         if (count > out.len) return error.TooManyNeighbors;
@@ -236,7 +237,7 @@ pub const Reader = struct {
     end: u32,
 
     pub inline fn value(self: *Reader, code: *const PrefixCode) error{BadList}!u32 {
-        @setRuntimeSafety(false); // measured (decisions/0007)
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         // One load serves the code (10 bits at most) and the raw bits (31 at most): 41 + 7 of alignment < 64.
         if (self.position >= self.end) return error.BadList;
         const word = std.mem.readInt(u64, self.bytes[self.position / 8 ..][0..8], .little) >> @intCast(self.position % 8);

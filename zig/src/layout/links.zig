@@ -12,6 +12,7 @@
 //!   tiers     `tier_bytes` a vertex: 3 bits a link, in the order of its list: the tier of the place that the link
 //!             took when the list was pruned. An open that keeps fewer links keeps the lower tiers.
 const std = @import("std");
+const builtin = @import("builtin");
 const adjacency = @import("adjacency.zig");
 const assert = std.debug.assert;
 
@@ -91,7 +92,7 @@ pub const Links = struct {
 
     pub inline fn list(self: *const Links, vertex: u32) List {
         assert(vertex < self.n);
-        @setRuntimeSafety(false); // measured (decisions/0007)
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         const group = vertex / group_size;
         const place = vertex % group_size;
         const V = @Vector(group_size, u8);
@@ -115,7 +116,7 @@ pub const Links = struct {
 
     /// Asks for what `list` will touch.
     pub inline fn prefetch(self: *const Links, vertex: u32) void {
-        @setRuntimeSafety(false); // measured (decisions/0007)
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         const group = vertex / group_size;
         @prefetch(&self.groups[group], .{});
         @prefetch(&self.lengths[group * group_size], .{});

@@ -1,5 +1,6 @@
 //! One query against codes: quantised once, then estimated in integers. Symbols are those of docs/rabitq.md.
 const std = @import("std");
+const builtin = @import("builtin");
 const assert = std.debug.assert;
 const base = @import("base");
 const dispatch = @import("dispatch.zig");
@@ -140,7 +141,7 @@ pub const Query = struct {
         const params = self.params;
         var done: u32 = 0;
         while (done < count) {
-            @setRuntimeSafety(false); // measured (decisions/0007)
+            @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
             const part = @min(chunk, count - done);
             const first = first_vertex + done;
             var dots: Dots = undefined;
@@ -187,7 +188,7 @@ pub const Query = struct {
     };
 
     inline fn distance2(self: *const Query, codes: *const Codes, id: u32, dots: *const Dots, j: usize, factors: RecordFactors) f32 {
-        @setRuntimeSafety(false); // measured (decisions/0007)
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         // ⟨u,q⟩ in units of fine_step: exact in i64, rounded once.
         var inner = @as(i64, dots.upper_hi[j]) * 256 + dots.upper_lo[j];
         if (self.params.record_bits > 0)

@@ -1,5 +1,6 @@
 //! The codes that an open index keeps in memory.
 const std = @import("std");
+const builtin = @import("builtin");
 const assert = std.debug.assert;
 const base = @import("base");
 const CodeParams = @import("encode.zig").CodeParams;
@@ -44,7 +45,7 @@ pub const RecordFactors = struct {
     }
 
     pub inline fn f_full(ratio: u16, f_upper: f32, record_bits: u8) f32 {
-        @setRuntimeSafety(false); // measured (decisions/0007)
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         const grid: f32 = @bitCast((127 - @as(u32, record_bits)) << 23); // 2^−record_bits
         return f_upper * (@as(f32, @floatFromInt(ratio)) * (ratio_max / std.math.maxInt(u16) * grid));
     }
@@ -97,7 +98,7 @@ pub const Codes = struct {
 
     pub fn f_upper_of(self: *const Codes, id: u32) f32 {
         assert(id < self.n);
-        @setRuntimeSafety(false); // measured (decisions/0007)
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         return PositiveFloat.decode(@intCast(self.factors[id] >> 16));
     }
 
@@ -108,7 +109,7 @@ pub const Codes = struct {
         const n, const bytes, const factors, const center_ids = .{ self.n, self.bytes.ptr, self.factors.ptr, self.center_ids.ptr };
         for (ids) |id| {
             assert(id < n);
-            @setRuntimeSafety(false); // measured (decisions/0007)
+            @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
             const start = bytes + len * id;
             @prefetch(factors + id, .{ .locality = 3 });
             @prefetch(center_ids + id, .{ .locality = 3 });

@@ -1,5 +1,6 @@
 //! The record cache as a query sees it: what it answers without a read, and what stays in it of a page that was read.
 const std = @import("std");
+const builtin = @import("builtin");
 const layout = @import("layout");
 const quant = @import("quant");
 const cache_room = @import("cache");
@@ -71,7 +72,7 @@ pub fn keep(search: *Search, cache: *cache_room.Cache, view: *const layout.page.
     colors[0] = false; // the color of those that lie alone
     const lower_bytes = search.shared.reader.pages_header.lower_bytes;
     for (full, 0..) |_, i| {
-        @setRuntimeSafety(false); // measured (decisions/0007): 8 KiB would be filled for every record
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007): 8 KiB would be filled for every record
         const stays = switch (ablations.of(search.shared).cache_unit) {
             .record => wanted[i],
             .color_set => wanted[i] or colors[view.colors[i]],

@@ -8,6 +8,7 @@
 //!
 //! Who is chosen, who of those met is estimated and where they go is the policy's: `Plain` here, `Gated` in filtered.zig.
 const std = @import("std");
+const builtin = @import("builtin");
 const layout = @import("layout");
 const state = @import("search_state.zig");
 const Search = state.Search;
@@ -39,7 +40,7 @@ pub const Plain = struct {
 
     /// The vertex at `fresh[at]` with its distance; true if it may be followed.
     pub inline fn offer(_: *Plain, search: *Search, at: u32, distance: f32) bool {
-        @setRuntimeSafety(false); // measured (decisions/0007)
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         return search.list.insert(search.fresh[at], distance);
     }
 
@@ -76,7 +77,7 @@ pub fn run(search: *Search, policy: anytype) state.PageError!void {
         search.query.estimate(codes, search.fresh[head..][0..count], search.distances[0..count]);
         search.cost.estimates += count;
         for (search.distances[0..count], head..) |distance, at| {
-            @setRuntimeSafety(false); // measured (decisions/0007)
+            @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
             if (policy.offer(search, @intCast(at), distance)) links.prefetch(search.fresh[at]);
         }
         head += count;

@@ -17,6 +17,7 @@
 //!           scored with its full code and enters the results; what was never met enters the list, too.
 //! The first round is the burst of the design, the later ones are its finish: all choose by the same bound.
 const std = @import("std");
+const builtin = @import("builtin");
 const base = @import("base");
 const layout = @import("layout");
 const quant = @import("quant");
@@ -248,7 +249,7 @@ pub const Search = struct {
                 const count: u32 = @min(fresh_max, end - at);
                 self.query.estimate(&shared.entry_codes, shared.entry_places[at..][0..count], self.distances[0..count]);
                 for (self.distances[0..count], shared.entries[at..][0..count]) |distance, vertex| {
-                    @setRuntimeSafety(false); // measured (decisions/0007)
+                    @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
                     if (best_count == keep and distance >= best[keep - 1].distance) continue;
                     if (best_count < keep) best_count += 1;
                     var place = best_count - 1;
@@ -274,7 +275,7 @@ pub const Search = struct {
         const shared = self.shared;
         var count: u32 = 0;
         for (shared.center_norms2, self.query.terms[0..shared.center_norms2.len], 0..) |norm2, term, center| {
-            @setRuntimeSafety(false); // measured (decisions/0007)
+            @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
             const distance = norm2 + term;
             if (count == out.len and distance >= out[count - 1].distance) continue;
             if (count < out.len) count += 1;
