@@ -68,7 +68,7 @@ def compile_library(root: Path, step: str, prefix: Path, cache: Path, arch: str)
     command = [
         sys.executable,
         *("-m", "ziglang", "build", step),
-        *("--release=fast", f"-Dtarget={arch}-linux-gnu.{GLIBC}"),
+        *("--release=safe", f"-Dtarget={arch}-linux-gnu.{GLIBC}"),
         *("--prefix", str(prefix), "--cache-dir", str(cache)),
     ]
     if liburing := os.environ.get("VELO_LIBURING"):

@@ -711,6 +711,9 @@ class Index(Searches, LiveVerbs):
                 "bytes_max": int(info.delta_bytes_max),
             },
             "pressure": min(1.0, int(info.delta_bytes) / max(1, int(info.delta_bytes_max))),
+            "fold_failure": None
+            if self._folds is None or self._folds.failure is None
+            else str(self._folds.failure),
             "log_bytes": int(info.log_bytes),
             "log_durable_bytes": int(info.log_synced_bytes),
         }

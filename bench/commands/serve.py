@@ -20,7 +20,7 @@ import velo
 from bench.harness.machine import describe
 from bench.harness.tables import machine_line, table
 from velo.formats import open_vectors
-from velo_serving.processes import open_process_backend
+from velo_serving.processes import backend_of, open_processes
 from velo_serving.shard import Shard, ShardSpec
 from velo_serving.types import SearchRequest
 from velo_serving.wire.channel import SocketChannel, at
@@ -317,9 +317,12 @@ def events(collection: Path, queries: np.ndarray) -> list[dict[str, Any]]:
         ("a shard is killed", signal.SIGKILL),
         ("a shard is stopped", signal.SIGSTOP),
     ):
-        backend = open_process_backend(collection, threads=1)
+        shards = open_processes(collection, threads=1)
+        backend, victim = backend_of(shards), shards.processes[shards.records[0].name][1]
 
-        async def scene(number: Any = number, backend: Any = backend) -> list[tuple[float, int]]:
+        async def scene(
+            number: Any = number, backend: Any = backend, victim: Any = victim
+        ) -> list[tuple[float, int]]:
             await backend.start()
             router = backend.collection().router
             timeline: list[tuple[float, int]] = []
@@ -332,12 +335,12 @@ def events(collection: Path, queries: np.ndarray) -> list[dict[str, Any]]:
             tasks = []
             for place in range(400):
                 if place == 150 and number is not None:
-                    os.kill(backend.collection().processes[1].pid, number)
+                    os.kill(victim.pid, number)
                 tasks.append(asyncio.ensure_future(one(place)))
                 await asyncio.sleep(0.01)
             await asyncio.gather(*tasks)
             if number == signal.SIGSTOP:
-                os.kill(backend.collection().processes[1].pid, signal.SIGCONT)
+                os.kill(victim.pid, signal.SIGCONT)
             await backend.close()
             return timeline
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from velo_serving.backend import Backend, ServedCollection
+    from velo_serving.backend import Backend, Generation, ServedCollection
     from velo_serving.client import Client
+    from velo_serving.cluster import Cluster
     from velo_serving.collection import Collection, Pin, read_collection
     from velo_serving.gateway import GatewayLimits, create_app
     from velo_serving.local_backend import open_local_backend
-    from velo_serving.ray_actors import Cluster
     from velo_serving.router import Router, RouterLimits
     from velo_serving.serve import serve_local, serve_ray
     from velo_serving.vector_search import VectorSearch
@@ -24,6 +24,7 @@ __all__ = [
     "Cluster",
     "Collection",
     "GatewayLimits",
+    "Generation",
     "Pin",
     "Router",
     "RouterLimits",
@@ -39,13 +40,14 @@ __all__ = [
 _HOMES = {
     "Backend": "backend",
     "Client": "client",
-    "Cluster": "ray_actors",
+    "Cluster": "cluster",
     "Collection": "collection",
     "GatewayLimits": "gateway.limits",
+    "Generation": "served",
     "Pin": "collection",
     "Router": "router",
     "RouterLimits": "router",
-    "ServedCollection": "backend",
+    "ServedCollection": "served",
     "VectorSearch": "vector_search",
     "create_app": "gateway.app",
     "open_local_backend": "local_backend",

@@ -1,39 +1,15 @@
-"""What the gateway serves: collections by name, each behind its router, wherever the shards live."""
+"""What the gateway serves: collections by name, wherever their shards live."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from velo.errors import InvalidArgumentError
 from velo_serving.errors import UnknownCollectionError
-from velo_serving.router import Router
+from velo_serving.served import Generation, ServedCollection
 
-__all__ = ["Backend", "ServedCollection"]
-
-
-@dataclass(frozen=True, slots=True)
-class ServedCollection:
-    """A collection that is being served.
-
-    Attributes
-    ----------
-    name : str
-    n, dim : int
-    metric : str
-    router : Router
-    processes : tuple
-        The shards' ``ShardProcess``, where there are any.
-    """
-
-    name: str
-    n: int
-    dim: int
-    metric: str
-    router: Router
-    processes: tuple[Any, ...] = ()
+__all__ = ["Backend", "Generation", "ServedCollection"]
 
 
 class Backend:
@@ -124,12 +100,12 @@ class Backend:
 
     async def start(self) -> None:
         """Ask all shards how they are, once now and then regularly."""
-        await asyncio.gather(*(served.router.start() for served in self.collections))
+        await asyncio.gather(*(served.start() for served in self.collections))
         self._started = True
 
     async def close(self) -> None:
         """Refuse what comes, give up what is under way, release the shards."""
         self._started = False
-        await asyncio.gather(*(served.router.close() for served in self.collections))
+        await asyncio.gather(*(served.close() for served in self.collections))
         if self._on_close is not None:
             await self._on_close()

@@ -21,6 +21,7 @@ from velo.errors import DimensionMismatchError, InvalidArgumentError, MissingDep
 from velo.results import RangeResult, SearchResult, Served
 from velo_serving import errors as serving_errors
 from velo_serving.answers import groups_result, nearest_result, ranges_result
+from velo_serving.client_lookups import ClientLookups
 from velo_serving.errors import QueueFullError, RemoteError, ServingError
 
 try:
@@ -49,7 +50,7 @@ class ConnectionFailedError(ServingError, ConnectionError):
     """The gateway cannot be reached, or the connection broke."""
 
 
-class Client:
+class Client(ClientLookups):
     """A connection to a gateway; threads may share it, and so may the tasks of one event loop.
 
     Parameters
@@ -189,6 +190,19 @@ class Client:
         call = _Call.of(queries, None, self._body_format, {"radius": float(radius), **options})
         return call.ranges(await self._send_async("POST", self._path, call))
 
+    def _look_up(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        if self._collection is None:
+            raise InvalidArgumentError(f"{what} needs the name of a collection", argument="collection")
+        try:
+            body = json.dumps(fields, allow_nan=False).encode()
+        except ValueError as error:
+            raise velo_errors.NotFiniteError(f"an option is not finite: {error}") from None
+        headers = {"Content-Type": _TYPES["json"], "Accept": _TYPES["json"]}
+        call = _Call(body, headers, {}, False, 0, None)
+        answer = self._send("POST", f"{self._info_path}/{what}", call).json()
+        assert isinstance(answer, dict)
+        return answer
+
     def info(self) -> dict[str, Any]:
         """Ask what the gateway says of the collection, or of all where the client names none.
 
@@ -196,10 +210,24 @@ class Client:
         -------
         dict
         """
-        path = "/v1/collections" if self._collection is None else f"/v1/collections/{self._collection}"
-        answer = self._send("GET", path).json()
+        answer = self._send("GET", self._info_path).json()
         assert isinstance(answer, dict)
         return answer
+
+    async def info_async(self) -> dict[str, Any]:
+        """Ask what the gateway says of the collection without blocking the event loop.
+
+        Returns
+        -------
+        dict
+        """
+        answer = (await self._send_async("GET", self._info_path)).json()
+        assert isinstance(answer, dict)
+        return answer
+
+    @property
+    def _info_path(self) -> str:
+        return "/v1/collections" if self._collection is None else f"/v1/collections/{self._collection}"
 
     def ready(self) -> bool:
         """Ask whether the gateway can answer searches now.

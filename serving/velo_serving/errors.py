@@ -14,6 +14,7 @@ from velo.errors import (
 
 __all__ = [
     "BodyTooLargeError",
+    "ChildEndedError",
     "ClusterExistsError",
     "CollectionFormatError",
     "DeadlineExceededError",
@@ -63,6 +64,10 @@ class FrameTooLargeError(ProtocolError):
 
 class WrongTokenError(ProtocolError):
     """A connection was opened without the secret that the shard asks for."""
+
+
+class ChildEndedError(ShardUnavailableError):
+    """A process of the server ended as it started."""
 
 
 class NoShardAnsweredError(ServingError):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -133,24 +133,27 @@ class Lane:
 
     Parameters
     ----------
-    place : int
-        Of the shard among the others.
     channel : ShardChannel
     limits : RouterLimits
     clock : Clock
     observer : Observer
+    deliver : callable
+        Called with this lane, a request and its reply.
     identity : ShardIdentity, optional
         What the shard must be; default: what it is when it first comes up.
+    heard : callable, optional
+        Called with what the shard says of itself, once it is known to be the right one.
     """
 
     def __init__(
         self,
-        place: int,
         channel: ShardChannel,
         limits: RouterLimits,
         clock: Clock,
         observer: Observer,
+        deliver: Callable[[Lane, Gather, ShardReply], None],
         identity: ShardIdentity | None = None,
+        heard: Callable[[ShardHealth], None] | None = None,
     ) -> None:
         self.channel = channel
         self.health: ShardHealth | None = None
@@ -158,7 +161,8 @@ class Lane:
         self.reason = "not asked yet"
         self.queries_in_flight = 0
         self.queries_waiting = 0
-        self._place = place
+        self._deliver = deliver
+        self._heard = heard
         self._limits = limits
         self._clock = clock
         self._observer = observer
@@ -204,7 +208,7 @@ class Lane:
     def offer(self, gather: Gather) -> None:
         """Send a request, let it wait, or fail it at once."""
         if not self.up:
-            gather.reply(self._place, self._down_failure())
+            self._deliver(self, gather, self.failure())
             return
         self._waiting[gather] = None
         self.queries_waiting += len(gather.request.queries)
@@ -223,7 +227,18 @@ class Lane:
             self._observer.call_ended(self.name, self._clock.now() - sent.at, "canceled")
             self._pump()
 
-    def _down_failure(self) -> Failure:
+    async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Look something up; it waits for nobody, and says nothing about how the shard is.
+
+        Raises
+        ------
+        SearchTimeoutError
+        VeloError
+        """
+        return await self._in_time(self.channel.look_up(what, arguments, timeout_s), timeout_s)
+
+    def failure(self) -> Failure:
+        """What a request is told while the shard is down."""
         return Failure("ShardUnavailableError", f"shard {self.name} is down: {self.reason}")
 
     def _pump(self) -> None:
@@ -267,7 +282,7 @@ class Lane:
         self._rate.reply(sent.at, now, sent.queries)
         self._sign_at = self._ended_at = now
         self._observer.call_ended(self.name, now - sent.at, outcome)
-        gather.reply(self._place, reply)
+        self._deliver(self, gather, reply)
         self._pump()
 
     # ---- is it hung? ----
@@ -387,13 +402,13 @@ class Lane:
         waiting, self._waiting = self._waiting, {}
         in_flight, self._in_flight = self._in_flight, {}
         self.queries_waiting = self.queries_in_flight = 0
-        failure = self._down_failure()
+        failure = self.failure()
         for gather, sent in in_flight.items():
             sent.future.cancel()
             self._observer.call_ended(self.name, now - sent.at, outcome)
-            gather.reply(self._place, failure)
+            self._deliver(self, gather, failure)
         for gather in waiting:
-            gather.reply(self._place, failure)
+            self._deliver(self, gather, failure)
 
     def _probe_in(self, seconds: float) -> None:
         if self._closed:
@@ -416,6 +431,8 @@ class Lane:
                 raise ShardUnavailableError(f"{health.failure.kind}: {health.failure.message}")
             self._check_identity(health)
             self.health = health
+            if self._heard is not None:
+                self._heard(health)
             # One that hung must answer as fast as it will have to; a fresh one may be slow once.
             was_down = self._falls > 0 and not self.up
             patience_s = 2 * self._limits.trial_s if was_down else self._limits.probe_timeout_s

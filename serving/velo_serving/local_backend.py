@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from velo.errors import DimensionMismatchError
-from velo_serving.backend import Backend, ServedCollection
+from velo_serving.backend import Backend, Generation, ServedCollection
 from velo_serving.collection import Collection, read_collection
 from velo_serving.hits import with_rows
 from velo_serving.router import Router, RouterLimits
 from velo_serving.shard import IndexOpener, Shard, open_velo_index
 from velo_serving.types import Hits, SearchRequest, ShardHealth, ShardReply
 
-__all__ = ["LocalChannel", "open_local_backend", "open_shards"]
+__all__ = [
+    "LocalChannel",
+    "check_shard",
+    "open_local_backend",
+    "open_shards",
+    "share_of_cores",
+    "split_memory",
+]
 
 
 class LocalChannel:
@@ -45,6 +53,10 @@ class LocalChannel:
         """Let the shard show that searches still end."""
         return await self._shard.trial(timeout_s)
 
+    async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Look something up in the shard's rows."""
+        return await self._shard.look_up(what, arguments)
+
     def watch(self, lost: Callable[[str], None]) -> None:
         """There is no connection to lose."""
 
@@ -67,13 +79,15 @@ def open_shards(
     memory : int, float or str, optional
         Of the whole collection: bytes are divided among the shards by their rows, a share is a share of each.
     **options
-        ``threads``, ``io``, ``plan``, as in ``velo.open``.
+        ``threads``, ``io``, ``plan``, as in ``velo.open``; without ``threads`` the shards share the cores.
 
     Raises
     ------
     VeloError
         A shard cannot be opened; those that were are closed again.
     """
+    if options.get("threads") is None:
+        options["threads"] = share_of_cores(len(collection.shards))
     shards: list[Shard] = []
     try:
         for entry, budget in zip(collection.shards, split_memory(collection, memory), strict=True):
@@ -85,6 +99,11 @@ def open_shards(
             shard.close()
         raise
     return shards
+
+
+def share_of_cores(shards: int) -> int:
+    """Threads of each of some shards on this machine that nobody gave a number: they share its cores."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, shards))
 
 
 def split_memory(collection: Collection, memory: Any) -> list[Any]:
@@ -126,7 +145,8 @@ def open_local_backend(
         Of each collection.
     opener : callable, optional
     **options
-        ``memory``, ``threads``, ``io``, ``plan``, as in ``velo.open``, for each collection.
+        ``memory``, ``threads``, ``io``, ``plan``, as in ``velo.open``, for each collection; all shards share
+        the cores where ``threads`` is not given.
 
     Returns
     -------
@@ -139,16 +159,25 @@ def open_local_backend(
     async def close() -> None:
         await asyncio.gather(*(asyncio.to_thread(shard.close) for shard in shards))
 
+    collections = [read_collection(path) for path in folders]
+    if options.get("threads") is None:
+        options["threads"] = share_of_cores(sum(len(one.shards) for one in collections))
     try:
-        for path in folders:
-            collection = read_collection(path)
+        for collection in collections:
             own = open_shards(collection, opener=opener, **options)
             shards += own
             router = Router(collection.name, [LocalChannel(shard) for shard in own], limits=limits)
             healths = [shard.health() for shard in own]
             served.append(
                 ServedCollection(
-                    collection.name, sum(one.n for one in healths), healths[0].dim, healths[0].metric, router
+                    collection.name,
+                    Generation(
+                        sum(one.n for one in healths),
+                        healths[0].dim,
+                        healths[0].metric,
+                        router,
+                        collection.version,
+                    ),
                 )
             )
         return Backend(served, on_close=close)

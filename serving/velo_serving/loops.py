@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 __all__ = ["LoopThread", "new_event_loop"]
@@ -63,6 +64,10 @@ class LoopThread:
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run there, wait here; to cancel the wait is to cancel the work."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._started()))
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run there and wait for nothing."""
+        return asyncio.run_coroutine_threadsafe(work, self._started())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run there and block until it is done."""

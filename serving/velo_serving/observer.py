@@ -18,6 +18,9 @@ class Observer(Protocol):
     def call_ended(self, shard: str, seconds: float, outcome: str) -> None:
         """Its call ended: "ok", "error", "canceled", "unavailable" or "hung"."""
 
+    def hedge_sent(self, shard: str) -> None:
+        """A request went to a second replica of a shard, because the first took long."""
+
     def shard_changed(self, shard: str, up: bool, reason: str) -> None:
         """A shard went down or came up."""
 
@@ -32,6 +35,9 @@ class SilentObserver:
         """Do nothing."""
 
     def call_ended(self, shard: str, seconds: float, outcome: str) -> None:
+        """Do nothing."""
+
+    def hedge_sent(self, shard: str) -> None:
         """Do nothing."""
 
     def shard_changed(self, shard: str, up: bool, reason: str) -> None:

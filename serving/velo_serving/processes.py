@@ -7,36 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
-import os
 import secrets
-import subprocess
-import sys
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import msgspec
 
-from velo_serving.backend import Backend, ServedCollection
+from velo.errors import InvalidArgumentError
+from velo_serving.backend import Backend
+from velo_serving.child import Child
 from velo_serving.collection import Collection, read_collection
-from velo_serving.errors import ShardUnavailableError
-from velo_serving.local_backend import check_shard, split_memory
-from velo_serving.router import Router, RouterLimits
+from velo_serving.local_backend import check_shard, share_of_cores, split_memory
+from velo_serving.records import CollectionRecord, Place, record_of
+from velo_serving.router import RouterLimits
+from velo_serving.served import served_collection
 from velo_serving.shard import ShardSpec
 from velo_serving.types import ShardHealth
-from velo_serving.wire.channel import SocketChannel, at
 from velo_serving.wire.endpoint import Endpoint, abstract_path, this_host
 
-__all__ = ["ShardProcess", "open_process_backend"]
-
-#: Pauses before a process that died is started again: the first, and the most.
-RESTART_S = 0.05
-RESTART_MAX_S = 5.0
-
-#: How long a process may take to end before it is killed.
-END_S = 5.0
+__all__ = ["ShardProcess", "ShardProcesses", "backend_of", "open_process_backend", "open_processes"]
 
 
 class ShardProcess:
@@ -47,59 +39,43 @@ class ShardProcess:
     spec : ShardSpec
     version : str
         Of the collection.
+    replica : int
+        Which of the shard's processes this is.
 
     Attributes
     ----------
     endpoint : Endpoint
         Where it listens.
-    starts : int
-        How often it was started.
     """
 
-    def __init__(self, spec: ShardSpec, *, version: str = "") -> None:
+    def __init__(self, spec: ShardSpec, *, version: str = "", replica: int = 0) -> None:
         self.spec = spec
+        self.replica = replica
         self.endpoint = Endpoint(secrets.token_urlsafe(32), this_host(), abstract_path(spec.name))
-        self.starts = 0
-        self._version = version
-        self._closing = threading.Event()
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        self._watch = threading.Thread(target=self._keep_alive, name=f"velo-watch-{spec.name}", daemon=True)
+        message = {
+            "spec": dataclasses.asdict(self.spec),
+            "token": self.endpoint.token,
+            "version": version,
+            "path": self.endpoint.path,
+        }
+        self._child = Child(f"shard {spec.name}", "velo_serving.shard_process", message)
 
     @property
     def pid(self) -> int:
         """Of the process as it is now."""
-        with self._lock:
-            return 0 if self._process is None else self._process.pid
+        return self._child.pid
+
+    @property
+    def starts(self) -> int:
+        """How often it was started."""
+        return self._child.starts
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
-        where = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "velo_serving.shard_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=where,
-        )
-        with self._lock:
-            self._process = process
-            self.starts += 1
-        assert process.stdin is not None
-        message = {
-            "spec": dataclasses.asdict(self.spec),
-            "token": self.endpoint.token,
-            "version": self._version,
-            "path": self.endpoint.path,
-        }
-        try:
-            process.stdin.write(json.dumps(message) + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died at once, which the next to look will see
+        self._child.launch()
 
     def wait_until_open(self) -> ShardHealth:
-        """Wait for the process to have opened its shard, and from then on keep it alive.
+        """Wait for the process to have opened its shard.
 
         Returns
         -------
@@ -111,120 +87,130 @@ class ShardProcess:
         VeloError
             Why the shard cannot be opened.
         """
-        assert self._process is not None
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise ShardUnavailableError(
-                f"the process of shard {self.spec.name} ended with {self._process.wait()} as it started"
-            )
-        health = msgspec.json.decode(line, type=ShardHealth)
+        health = msgspec.json.decode(self._child.first_line(), type=ShardHealth)
         if health.failure is not None:
             raise health.failure.to_error()
-        self._watch.start()
         return health
-
-    def _keep_alive(self) -> None:
-        pause_s = RESTART_S
-        while True:
-            process = self._process
-            assert process is not None
-            process.wait()
-            self._let_go(process)
-            if self._closing.wait(pause_s):
-                return
-            pause_s = min(2 * pause_s, RESTART_MAX_S)
-            self.launch()
-            assert self._process is not None
-            assert self._process.stdout is not None
-            if self._process.stdout.readline():
-                pause_s = RESTART_S
-
-    @staticmethod
-    def _let_go(process: subprocess.Popen[str]) -> None:
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
 
     def close(self) -> None:
         """End the process for good; twice is once."""
-        self._closing.set()
-        process = self._process
-        if process is None:
-            return
-        if process.stdin is not None:
-            process.stdin.close()  # its sign to end
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if self._watch.is_alive():
-            self._watch.join()
-        else:
-            self._let_go(process)
+        self._child.close()
 
 
-def open_process_backend(
-    paths: str | Path | Sequence[str | Path], *, limits: RouterLimits | None = None, **options: Any
-) -> Backend:
+class ShardProcesses:
+    """The shards of some collections, each in a process of its own.
+
+    Attributes
+    ----------
+    records : tuple of CollectionRecord
+    processes : dict of str to tuple of ShardProcess
+        By the names of collections.
+    """
+
+    def __init__(
+        self, records: Sequence[CollectionRecord], processes: Mapping[str, Sequence[ShardProcess]]
+    ) -> None:
+        self.records = tuple(records)
+        self.processes = {name: tuple(each) for name, each in processes.items()}
+
+    async def record(self, collection: str, generation: int) -> CollectionRecord:
+        """Describe a collection; what processes serve stays as it is."""
+        return next(one for one in self.records if (one.name, one.generation) == (collection, generation))
+
+    async def locate(self, place: Place) -> Endpoint:
+        """Say where a shard listens."""
+        processes = self.processes[place.collection]
+        names = [(one.spec.name, one.replica) for one in processes]
+        return processes[names.index((place.shard, place.replica))].endpoint
+
+    def close(self) -> None:
+        """End all processes; twice is once."""
+        everyone = [one for each in self.processes.values() for one in each]
+        with ThreadPoolExecutor(len(everyone)) as pool:
+            list(pool.map(ShardProcess.close, everyone))
+
+    def __enter__(self) -> ShardProcesses:
+        """Return these processes."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End them."""
+        self.close()
+
+
+def open_processes(
+    paths: str | Path | Sequence[str | Path], *, replicas: int = 1, **options: Any
+) -> ShardProcesses:
     """Open indexes or sharded collections, each shard in a process of its own.
 
     Parameters
     ----------
     paths : path or sequence of paths
         Each becomes a collection, named after its folder.
-    limits : RouterLimits, optional
-        Of each collection.
+    replicas : int
+        Processes of each shard. Each takes as much memory.
     **options
-        ``memory``, ``threads``, ``io``, ``plan``, as in ``velo.open``, for each collection.
+        ``memory``, ``threads``, ``io``, ``plan``, as in ``velo.open``, for each collection; all shards share
+        the cores where ``threads`` is not given.
     """
+    if replicas < 1:
+        raise InvalidArgumentError(f"there is at least one replica, not {replicas}", argument="replicas")
     folders = [paths] if isinstance(paths, str | Path) else list(paths)
     memory = options.pop("memory", None)
     collections = [read_collection(path) for path in folders]
-    started: list[list[ShardProcess]] = []
-    try:
-        for collection in collections:
-            budgets = split_memory(collection, memory)
-            started.append(
-                [
-                    ShardProcess(entry.spec(memory=budget, **options), version=collection.version)
-                    for entry, budget in zip(collection.shards, budgets, strict=True)
-                ]
-            )
-        everyone = [one for processes in started for one in processes]
-        for one in everyone:
-            one.launch()  # all at once: the slowest sets the time
-        served = [
-            _served(collection, processes, limits)
-            for collection, processes in zip(collections, started, strict=True)
+    if options.get("threads") is None:
+        options["threads"] = share_of_cores(replicas * sum(len(one.shards) for one in collections))
+    started = {
+        collection.name: [
+            ShardProcess(entry.spec(memory=budget, **options), version=collection.version, replica=replica)
+            for entry, budget in zip(collection.shards, split_memory(collection, memory), strict=True)
+            for replica in range(replicas)
         ]
-    except BaseException:
-        for processes in started:
+        for collection in collections
+    }
+    if len(started) < len(collections):
+        raise InvalidArgumentError("two collections have the same name", argument="paths")
+    opened = ShardProcesses((), started)
+    try:
+        for processes in started.values():
             for one in processes:
-                one.close()
+                one.launch()  # all at once: the slowest sets the time
+        return ShardProcesses([_record(one, started[one.name], replicas) for one in collections], started)
+    except BaseException:
+        opened.close()
         raise
 
+
+def _record(collection: Collection, processes: Sequence[ShardProcess], replicas: int) -> CollectionRecord:
+    healths = [(one.spec.name, one.wait_until_open()) for one in processes]
+    for name, health in healths:
+        check_shard(collection, health, name)
+    return record_of(collection.name, healths[::replicas], replicas=replicas, version=collection.version)
+
+
+def open_process_backend(
+    paths: str | Path | Sequence[str | Path], *, limits: RouterLimits | None = None, **options: Any
+) -> Backend:
+    """Serve indexes or sharded collections from processes, with the gateway here.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+    limits : RouterLimits, optional
+        Of each collection.
+    **options
+        As in ``open_processes``.
+    """
+    return backend_of(open_processes(paths, **options), limits=limits)
+
+
+def backend_of(shards: ShardProcesses, *, limits: RouterLimits | None = None) -> Backend:
+    """Make a backend over processes; closing it ends them."""
+
     async def close() -> None:
-        await asyncio.gather(*(asyncio.to_thread(one.close) for one in everyone))
+        await asyncio.to_thread(shards.close)
 
+    served = [served_collection(record, shards, limits=limits) for record in shards.records]
     return Backend(served, on_close=close)
-
-
-def _served(
-    collection: Collection, processes: Sequence[ShardProcess], limits: RouterLimits | None
-) -> ServedCollection:
-    healths = [one.wait_until_open() for one in processes]
-    for health, one in zip(healths, processes, strict=True):
-        check_shard(collection, health, one.spec.name)
-    channels = [SocketChannel(one.spec.name, at(one.endpoint)) for one in processes]
-    identities = [health.identity for health in healths]
-    first = healths[0]
-    return ServedCollection(
-        collection.name,
-        sum(health.n for health in healths),
-        first.dim,
-        first.metric,
-        Router(collection.name, channels, limits=limits, identities=identities),
-        tuple(processes),
-    )

@@ -1,21 +1,22 @@
-"""Shards as Ray actors, and the cluster that starts and stops them. The only file that imports Ray.
+"""Shards as Ray actors: how they start, where, and how they are found. The only file that imports Ray.
 
 Ray places processes, restarts them and says where they listen. Queries go over connections of our own
 (``wire``): what a shard does is in ``shard.py``; who waits for whom and what happens when an actor dies is in
-``router.py``.
+``router.py``; how gateways go over to what is published is in ``served.py``.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
-import secrets
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Any, cast
 
 # Before Ray is imported: it reads these once. Nothing here reports to anyone; and to ask an actor that died
@@ -23,10 +24,7 @@ from typing import Any, cast
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_timeout_ms_task_wait_for_death_info", "50")
 
-import numpy as np
-import numpy.typing as npt
-
-from velo.errors import DimensionMismatchError, InvalidArgumentError, MissingDependencyError
+from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
 
 try:
     import ray
@@ -34,449 +32,412 @@ try:
 except ImportError as error:
     raise MissingDependencyError("Ray is not installed; pip install 'veloann[serving]'") from error
 
-from velo.results import RangeResult, SearchResult
-from velo_serving.answers import result_of
-from velo_serving.backend import Backend, ServedCollection
-from velo_serving.collection import Collection, Pin, read_collection
+from velo_serving.collection import Collection, Pin
 from velo_serving.errors import (
     ClusterExistsError,
     PlacementError,
     ShardUnavailableError,
-    ShuttingDownError,
     UnknownCollectionError,
 )
-from velo_serving.local_backend import check_shard, split_memory
-from velo_serving.router import Router, RouterLimits
-from velo_serving.router_thread import JOB_LIMITS, RouterThread
+from velo_serving.local_backend import check_shard, share_of_cores, split_memory
+from velo_serving.records import CollectionRecord, Place, record_of
 from velo_serving.shard import Shard, ShardSpec
-from velo_serving.types import FilterForm, SearchRequest, ShardHealth
-from velo_serving.wire.channel import SocketChannel
+from velo_serving.types import ShardHealth
 from velo_serving.wire.endpoint import Endpoint, abstract_path
 from velo_serving.wire.server import ShardHost, ShardServer
 
-__all__ = ["Cluster", "ShardActor"]
+__all__ = [
+    "About",
+    "ActorOptions",
+    "ShardActor",
+    "answers_of",
+    "await_shards",
+    "exists_error",
+    "first_healths",
+    "first_line",
+    "first_word",
+    "get_actor",
+    "handles_of",
+    "kill",
+    "newest",
+    "places_of",
+    "ray",
+    "ray_exceptions",
+    "ray_session",
+    "record_in",
+    "start_actors",
+    "start_local_ray",
+]
 
 NAMESPACE = "velo"
 
 #: Calls of Ray's that an actor takes at once: they ask how and where it is, never for a search.
-CALLS_AT_ONCE = 8
+CALLS_AT_ONCE = 64
 
 #: A shard takes this much of a node's resource; the resource says where, not how many.
 PIN_SHARE = 0.001
 
+#: How long an actor waits to hear on which nodes the others are.
+NEIGHBORS_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ActorOptions:
+    """How the shards of a collection run; what is published later runs in the same way.
+
+    Attributes
+    ----------
+    replicas, pin, memory, threads, io, plan, num_cpus, detached
+        As in ``Cluster.start``.
+    """
+
+    replicas: int = 1
+    pin: str | Mapping[str, str] | None = None
+    memory: int | float | str | None = None
+    threads: int | None = None
+    io: str = "auto"
+    plan: str = "auto"
+    num_cpus: float = 0
+    detached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What all actors of a generation know."""
+
+    collection: Collection
+    options: ActorOptions
+    generation: int
+    token: str
+
+    def places(self) -> list[Place]:
+        name = self.collection.name
+        return [
+            Place(name, self.generation, entry.name, replica)
+            for entry in self.collection.shards
+            for replica in range(self.options.replicas)
+        ]
+
+    def label(self, place: Place) -> str:
+        return place.shard if self.options.replicas == 1 else f"{place.shard}/{place.replica}"
+
 
 class ShardActor:
-    """A ``Shard`` as an actor: a shell that says where the shard listens, and how it is."""
+    """A ``Shard`` as an actor: a shell that says where the shard listens, and how it is.
 
-    def __init__(self, spec: ShardSpec, collection: Collection, token: str) -> None:
-        self._collection = collection
-        self._shard = Shard(spec)
-        self._shard.health()  # opens the index; where that fails, the cluster hears why from health()
-        self._host = ShardHost(ShardServer(self._shard, token=token, version=collection.version))
-        util: Any = ray.util
-        self._endpoint = self._host.start(path=abstract_path(spec.name), host=util.get_node_ip_address())
+    It opens its index when it is first asked, not when it is made: by then all actors have their nodes, and
+    those of one node share its cores.
+    """
+
+    def __init__(self, about: About, place: Place, spec: ShardSpec) -> None:
+        self._about = about
+        self._place = place
+        self._spec = spec
+        self._opening = asyncio.Lock()
+        self._shard: Shard | None = None
+        self._server: ShardServer | None = None
+        self._endpoint: Endpoint | None = None
+        self._host: ShardHost | None = None
+
+    async def node(self) -> str:
+        """Which node this is."""
+        return _node_id()
 
     async def endpoint(self) -> Endpoint:
         """Where the shard listens."""
+        await self._opened()
+        assert self._endpoint is not None
         return self._endpoint
 
     async def health(self) -> ShardHealth:
         """Say how the shard is."""
-        return dataclasses.replace(self._shard.health(), version=self._collection.version)
+        shard = await self._opened()
+        health = await asyncio.to_thread(shard.health)
+        return dataclasses.replace(health, version=self._about.collection.version)
 
-    async def collection(self) -> Collection:
-        """What the shard is a part of."""
-        return self._collection
+    async def word(self) -> tuple[About, int]:
+        """What the shard is a part of, and the generation that comes after it, or zero."""
+        return self._about, 0 if self._server is None else self._server.successor
+
+    async def succeed(self, generation: int) -> None:
+        """Send whoever asks to another generation."""
+        await self._opened()
+        assert self._server is not None
+        self._server.successor = generation
+
+    async def peers(self) -> int:
+        """How many gateways are connected."""
+        return 0 if self._server is None else len(self._server.peers)
 
     async def close(self) -> None:
         """Release the index."""
-        self._host.close()
-        self._shard.close()
+        if self._host is not None:
+            self._host.close()
+        if self._shard is not None:
+            self._shard.close()
+
+    async def _opened(self) -> Shard:
+        async with self._opening:
+            if self._shard is None:
+                self._shard = await asyncio.to_thread(self._open)
+            return self._shard
+
+    def _open(self) -> Shard:
+        spec = self._spec
+        if spec.threads is None:
+            spec = dataclasses.replace(spec, threads=share_of_cores(self._count_here()))
+        shard = Shard(spec)
+        shard.health()  # opens the index; where that fails, the cluster hears why from health()
+        about = self._about
+        self._server = ShardServer(shard, token=about.token, version=about.collection.version)
+        self._host = ShardHost(self._server)
+        util: Any = ray.util
+        self._endpoint = self._host.start(path=abstract_path(spec.name), host=util.get_node_ip_address())
+        return shard
+
+    def _count_here(self) -> int:
+        """How many shards of this collection run on this node; those that do not say may be here, too."""
+        others = [place for place in self._about.places() if place != self._place]
+        asked = []
+        for place in others:
+            try:
+                asked.append(get_actor(place).node.remote())
+            except ValueError:
+                continue
+        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=NEIGHBORS_S) if asked else ([], [])
+        elsewhere = 0
+        for one in ready:
+            try:
+                elsewhere += ray.get(one) != _node_id()
+            except ray_exceptions.RayError:
+                continue
+        return 1 + len(others) - elsewhere
 
 
-def _remote_class() -> Any:
-    """Return the actor class, restarted whenever it dies."""
-    make: Any = ray.remote
-    return make(max_restarts=-1, max_task_retries=0, max_concurrency=CALLS_AT_ONCE)(ShardActor)
+def _node_id() -> str:
+    return str(ray.get_runtime_context().get_node_id())
 
 
-def _channel(name: str, actor: Any) -> SocketChannel:
-    """The way to a shard: Ray is asked where it is when there is no connection, and for nothing else."""
+def actor_name(place: Place) -> str:
+    return f"velo-{place.collection}-{place.generation}-shard-{place.shard}-replica-{place.replica}"
 
-    async def locate() -> Endpoint:
+
+def get_actor(place: Place) -> Any:
+    """Find an actor by its name; ValueError where there is none."""
+    return ray.get_actor(actor_name(place), namespace=NAMESPACE)
+
+
+def places_of(collection: str) -> list[Place]:
+    """All actors of a collection that run, of whatever generation."""
+    pattern = re.compile(rf"velo-{re.escape(collection)}-(\d+)-shard-(\d+)-replica-(\d+)")
+    util: Any = ray.util
+    places = []
+    for named in util.list_named_actors(all_namespaces=True):
+        match = pattern.fullmatch(named["name"]) if named["namespace"] == NAMESPACE else None
+        if match is not None:
+            places.append(Place(collection, int(match[1]), match[2], int(match[3])))
+    return sorted(places, key=lambda place: (place.generation, int(place.shard), place.replica))
+
+
+def first_word(places: Sequence[Place], timeout_s: float) -> tuple[About, int]:
+    """What the first of some actors that answers says; a successor, if any of them knows one."""
+    words: list[tuple[About, int]] = []
+    failure = ""
+    for place in places:
         try:
-            return cast("Endpoint", await actor.endpoint.remote())
-        except ray_exceptions.RayError as error:
-            raise ShardUnavailableError(f"shard {name} cannot be reached: {_first_line(error)}") from None
+            words.append(ray.get(get_actor(place).word.remote(), timeout=timeout_s))
+        except (ValueError, ray_exceptions.RayError) as error:
+            failure = first_line(error)
+    if not words:
+        name = places[0].collection if places else ""
+        raise ShardUnavailableError(f"no shard of {name!r} answers: {failure}")
+    return max(words, key=lambda word: word[1])
 
-    return SocketChannel(name, locate)
 
-
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-class Cluster:
-    """The actors of one collection; ``start`` makes it, ``stop`` or ``with`` ends it.
-
-    Attributes
-    ----------
-    collection : Collection
-    """
-
-    def __init__(
-        self,
-        collection: Collection,
-        actors: Sequence[Any],
-        healths: Sequence[ShardHealth],
-        *,
-        owner: bool = True,
-    ) -> None:
-        self.collection = collection
-        self._actors = list(actors)
-        self._healths = tuple(healths)
-        self._owner = owner
-        self._caller: RouterThread | None = None
-
-    @classmethod
-    def start(
-        cls,
-        collection: str | Path | Collection,
-        *,
-        name: str | None = None,
-        pin: str | Mapping[str, str] | None = None,
-        memory: int | float | str | None = None,
-        threads: int | None = None,
-        io: str = "auto",
-        plan: str = "auto",
-        num_cpus: float = 0,
-        detached: bool = False,
-        start_timeout_s: float = 120.0,
-        progress: Callable[[str], None] | None = None,
-    ) -> Cluster:
-        """Start one actor a shard and wait until each has opened its index.
-
-        Parameters
-        ----------
-        collection : path or Collection
-            A sharded build or a single index.
-        name : str, optional
-            Name of the collection; its actors are ``velo-NAME-shard-0`` and so on, in namespace ``velo``.
-        pin : str or mapping, optional
-            Where shards run: ``"resource:NAME"`` or ``"label:KEY=VALUE"``, in which ``{shard}`` stands for
-            the shard's name; or one such text for each shard's name. It goes before what ``collection.json``
-            says. Without any pin Ray may choose any node: right only where all nodes see the same folders.
-        memory, threads, io, plan
-            As in ``velo.open``; ``memory`` is for the whole collection and divided by rows.
-        num_cpus : float
-            What Ray reserves a shard. Nothing unless told otherwise: a shard stands where its disk is, and
-            Ray's counting of processors should not keep it from there.
-        detached : bool
-            Whether the actors outlive this process.
-        start_timeout_s : float
-            Time for all shards to open.
-        progress : callable, optional
-            Called with a line of text as shards come up.
-
-        Raises
-        ------
-        ShardNotHereError
-            A shard's folder does not exist on the node where it was started.
-        PlacementError
-            No node matches a pin, or not in time.
-        ClusterExistsError
-            Actors of that name run already.
-
-        Returns
-        -------
-        Cluster
-        """
-        described = (
-            collection if isinstance(collection, Collection) else read_collection(collection, name=name)
-        )
-        if not ray.is_initialized():
-            _start_local_ray()
-        budgets = split_memory(described, memory)
-        remote_class = _remote_class()
-        token = secrets.token_urlsafe(32)
-        actors: list[Any] = []
-        try:
-            for entry, budget in zip(described.shards, budgets, strict=True):
-                spec = entry.spec(memory=budget, threads=threads, io=io, plan=plan)
-                place = _pin_of(pin, entry.name) or entry.pin
-                options = _placement(place) | {
-                    "name": _actor_name(described.name, entry.name),
-                    "namespace": NAMESPACE,
-                    "lifetime": "detached" if detached else None,
-                    "num_cpus": num_cpus,
-                }
-                try:
-                    actors.append(remote_class.options(**options).remote(spec, described, token))
-                except ValueError as error:
-                    if "already" not in str(error):
-                        raise InvalidArgumentError(_first_line(error)) from None
-                    raise ClusterExistsError(
-                        f"actor {options['name']} runs already; stop that cluster or give another name",
-                        argument="name",
-                    ) from None
-            healths = _await_shards(described, actors, start_timeout_s, progress)
-        except BaseException:
-            _kill(actors)
-            raise
-        return cls(described, actors, healths)
-
-    @classmethod
-    def connect(cls, name: str, *, timeout_s: float = 30.0) -> Cluster:
-        """Find the running actors of a collection, which another process started; ``stop`` leaves them alone.
-
-        Parameters
-        ----------
-        name : str
-            Of the collection.
-        timeout_s : float
-            Time for all shards to say how they are.
-
-        Returns
-        -------
-        Cluster
-
-        Raises
-        ------
-        UnknownCollectionError
-            No actors of that name run.
-        """
-        try:
-            first = ray.get_actor(_actor_name(name, "0"), namespace=NAMESPACE)
-            described = cast("Collection", ray.get(first.collection.remote(), timeout=timeout_s))
-            actors = [
-                ray.get_actor(_actor_name(name, entry.name), namespace=NAMESPACE)
-                for entry in described.shards
-            ]
-        except ValueError:
-            raise UnknownCollectionError(f"no actors of a collection {name!r} run here") from None
-        except ray_exceptions.RayError as error:
-            raise ShardUnavailableError(
-                f"shard 0 of {name!r} does not answer: {_first_line(error)}"
-            ) from None
-        return cls(described, actors, _await_shards(described, actors, timeout_s), owner=False)
-
-    @property
-    def actors(self) -> tuple[Any, ...]:
-        """Handles of the actors, in the order of the shards."""
-        return tuple(self._actors)
-
-    def backend(self, *, limits: RouterLimits | None = None) -> Backend:
-        """Make a backend over these actors, for ``create_app``; closing it leaves the actors running.
-
-        Parameters
-        ----------
-        limits : RouterLimits, optional
-            Of the router; the default suits actors.
-
-        Returns
-        -------
-        Backend
-        """
-        collection = self.collection
-        first = self._healths[0]
-        served = ServedCollection(
-            collection.name,
-            sum(health.n for health in self._healths),
-            first.dim,
-            first.metric,
-            self._router(limits),
-        )
-        return Backend([served])
-
-    def _router(self, limits: RouterLimits | None = None) -> Router:
-        channels = [
-            _channel(entry.name, actor)
-            for entry, actor in zip(self.collection.shards, self._actors, strict=True)
-        ]
-        identities = [health.identity for health in self._healths]
-        return Router(self.collection.name, channels, limits=limits, identities=identities)
-
-    def search(
-        self,
-        queries: npt.ArrayLike,
-        k: int = 10,
-        *,
-        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
-        recall: float | None = None,
-        list_size: int | None = None,
-        return_metadata: Sequence[str] | None = None,
-        group_by: str | None = None,
-        group_size: int = 1,
-        timeout_s: float = 60.0,
-    ) -> SearchResult:
-        """Search all shards from a job, without a gateway.
-
-        Parameters
-        ----------
-        queries : array of shape (query_count, dim)
-        k, filter, recall, list_size, return_metadata, group_by, group_size
-            As in ``velo.Index.search``.
-        timeout_s : float
-            Shards that have not answered by then are missing from the answer.
-
-        Returns
-        -------
-        SearchResult
-            As of ``velo.Index.search``; ``shards_answered``, ``partial`` and ``failures`` tell of the shards.
-        """
-        request = _request(
-            queries,
-            k,
-            filters=None if filter is None else (filter,),
-            recall=recall,
-            list_size=list_size,
-            return_metadata=None if return_metadata is None else tuple(return_metadata),
-            timeout_s=timeout_s,
-            group_by=group_by,
-            group_size=group_size,
-        )
-        found = self._ask(request, timeout_s)
-        assert isinstance(found, SearchResult)
-        return found
-
-    def range_search(
-        self,
-        queries: npt.ArrayLike,
-        radius: float,
-        *,
-        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.range_search
-        limit: int = 10_000,
-        recall: float | None = None,
-        list_size: int | None = None,
-        return_metadata: Sequence[str] | None = None,
-        timeout_s: float = 60.0,
-    ) -> RangeResult:
-        """Find all within a distance of each query in all shards; ``limited`` says where there are more.
-
-        Parameters
-        ----------
-        queries : array of shape (query_count, dim)
-        radius, filter, limit, recall, list_size, return_metadata
-            As in ``velo.Index.range_search``; the limit is for all shards together.
-        timeout_s : float
-            Shards that have not answered by then are missing from the answer.
-
-        Returns
-        -------
-        Answer
-        """
-        request = _request(
-            queries,
-            limit,
-            filters=None if filter is None else (filter,),
-            recall=recall,
-            list_size=list_size,
-            return_metadata=None if return_metadata is None else tuple(return_metadata),
-            timeout_s=timeout_s,
-            radius=float(radius),
-        )
-        found = self._ask(request, timeout_s)
-        assert isinstance(found, RangeResult)
-        return found
-
-    def _ask(self, request: SearchRequest, timeout_s: float) -> SearchResult | RangeResult:
-        if not self._actors:
-            raise ShuttingDownError(f"the cluster of {self.collection.name!r} was stopped")
-        if self._caller is None:
-            self._caller = RouterThread(lambda: self._router(JOB_LIMITS))
-        started = time.perf_counter()
-        answer = self._caller.search(request, timeout_s)
-        return result_of(answer, request, (time.perf_counter() - started) * 1000)
-
-    def stop(self) -> None:
-        """End the actors for good, unless another process started them; twice is once."""
-        caller, self._caller = self._caller, None
-        if caller is not None:
-            caller.close()
-        actors, self._actors = self._actors, []
-        if self._owner:
-            _kill(actors)
-
-    def __enter__(self) -> Cluster:
-        """Return this cluster."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop it."""
-        self.stop()
+def newest(name: str, timeout_s: float) -> About:
+    """What is served under a name: the oldest generation that runs says which one comes after it."""
+    there = places_of(name)
+    if not there:
+        raise UnknownCollectionError(f"no actors of a collection {name!r} run here")
+    number = min(place.generation for place in there)
+    while True:
+        about, successor = first_word([one for one in there if one.generation == number], timeout_s)
+        if not any(one.generation == successor for one in there):
+            return about
+        number = successor
 
 
-def _actor_name(collection: str, shard: str) -> str:
-    return f"velo-{collection}-shard-{shard}"
+def record_in(about: About, healths: Mapping[Place, ShardHealth]) -> CollectionRecord:
+    """Describe a generation by what at least one replica of each shard says."""
+    first = {place.shard: health for place, health in reversed(list(healths.items()))}
+    return record_of(
+        about.collection.name,
+        [(entry.name, first[entry.name]) for entry in about.collection.shards],
+        replicas=about.options.replicas,
+        version=about.collection.version,
+        generation=about.generation,
+    )
 
 
-def _request(queries: npt.ArrayLike, k: int, **options: Any) -> SearchRequest:
-    matrix = np.ascontiguousarray(queries, dtype=np.float32)
-    if matrix.ndim != 2:
-        raise DimensionMismatchError(f"queries of shape {matrix.shape} are no matrix", argument="queries")
-    if k < 1:
-        raise InvalidArgumentError(f"k must be at least 1, not {k}", argument="k")
-    return SearchRequest(matrix, k, **options)
+def start_actors(
+    about: About, timeout_s: float, progress: Callable[[str], None] | None
+) -> tuple[dict[Place, Any], dict[Place, ShardHealth]]:
+    """Start all actors of a generation, or none."""
+    make: Any = ray.remote
+    remote_class = make(max_restarts=-1, max_task_retries=0, max_concurrency=CALLS_AT_ONCE)(ShardActor)
+    options = about.options
+    shards = {entry.name: entry for entry in about.collection.shards}
+    budgets = dict(zip(shards, split_memory(about.collection, options.memory), strict=True))
+    actors: dict[Place, Any] = {}
+    try:
+        for place in about.places():
+            entry = shards[place.shard]
+            spec = entry.spec(
+                memory=budgets[place.shard], threads=options.threads, io=options.io, plan=options.plan
+            )
+            where = _placement(_pin_of(options.pin, place) or entry.pin, options.replicas)
+            arguments = where | {
+                "name": actor_name(place),
+                "namespace": NAMESPACE,
+                "lifetime": "detached" if options.detached else None,
+                "num_cpus": options.num_cpus,
+            }
+            try:
+                actors[place] = remote_class.options(**arguments).remote(about, place, spec)
+            except ValueError as error:
+                if "already" not in str(error):
+                    raise InvalidArgumentError(first_line(error)) from None
+                raise exists_error(place) from None
+        return actors, await_shards(about, actors, timeout_s, progress)
+    except BaseException:
+        kill(list(actors.values()))
+        raise
 
 
-def _pin_of(pin: str | Mapping[str, str] | None, shard: str) -> Pin | None:
-    text = pin.get(shard) if isinstance(pin, Mapping) else pin
-    return None if text is None else Pin.parse(text, shard)
+def exists_error(place: Place) -> ClusterExistsError:
+    return ClusterExistsError(
+        f"actor {actor_name(place)} runs already; stop that cluster or give another name", argument="name"
+    )
 
 
-def _placement(pin: Pin | None) -> dict[str, Any]:
+def _pin_of(pin: str | Mapping[str, str] | None, place: Place) -> Pin | None:
+    text = pin.get(place.shard) if isinstance(pin, Mapping) else pin
+    return None if text is None else Pin.parse(text.replace("{replica}", str(place.replica)), place.shard)
+
+
+def _placement(pin: Pin | None, replicas: int) -> dict[str, Any]:
+    # Replicas on one node die together.
+    spread: dict[str, Any] = {} if replicas == 1 else {"scheduling_strategy": "SPREAD"}
     if pin is None:
-        return {}
+        return spread
     if pin.label is not None:
         return {"label_selector": {pin.label[0]: pin.label[1]}}
-    return {"resources": {pin.resource: PIN_SHARE}}
+    return spread | {"resources": {pin.resource: PIN_SHARE}}
 
 
-def _await_shards(
-    collection: Collection,
-    actors: Sequence[Any],
+def await_shards(
+    about: About,
+    actors: Mapping[Place, Any],
     timeout_s: float,
     progress: Callable[[str], None] | None = None,
-) -> list[ShardHealth]:
+) -> dict[Place, ShardHealth]:
     """Wait for all at once: the slowest shard sets the time, not their sum."""
-    replies = [actor.health.remote() for actor in actors]
+    replies = {place: actor.health.remote() for place, actor in actors.items()}
+    waiting = list(replies.values())
     deadline = time.monotonic() + timeout_s
     ready: list[Any] = []
-    while len(ready) < len(replies) and time.monotonic() < deadline:
+    while len(ready) < len(waiting) and time.monotonic() < deadline:
         if progress is not None:
-            progress(f"{len(ready)} of {len(replies)} shards are up")
+            progress(f"{len(ready)} of {len(waiting)} shards are up")
         wanted = len(ready) + 1
-        ready, _ = ray.wait(replies, num_returns=wanted, timeout=max(0.0, deadline - time.monotonic()))
-    late = [entry.name for entry, one in zip(collection.shards, replies, strict=True) if one not in ready]
+        ready, _ = ray.wait(waiting, num_returns=wanted, timeout=max(0.0, deadline - time.monotonic()))
+    late = [about.label(place) for place, one in replies.items() if one not in ready]
     if late:
         raise PlacementError(
-            f"shards {', '.join(late)} of {collection.name!r} did not start within {timeout_s:g} s: "
+            f"shards {', '.join(late)} of {about.collection.name!r} did not start within {timeout_s:g} s: "
             "is there a node with the resource or label that they are pinned to, and with enough processors?",
             argument="pin",
         )
-    healths: list[ShardHealth] = []
-    for entry, one in zip(collection.shards, replies, strict=True):
+    healths: dict[Place, ShardHealth] = {}
+    for place, one in replies.items():
+        label = about.label(place)
         try:
             health = cast("ShardHealth", ray.get(one))
         except ray_exceptions.RayError as error:
-            raise ShardUnavailableError(f"shard {entry.name} did not start: {_first_line(error)}") from None
+            raise ShardUnavailableError(f"shard {label} did not start: {first_line(error)}") from None
         if health.failure is not None:
             raise health.failure.to_error()
-        check_shard(collection, health, entry.name)
-        healths.append(health)
+        check_shard(about.collection, health, label)
+        healths[place] = health
     return healths
 
 
-def _kill(actors: Sequence[Any]) -> None:
+def first_healths(about: About, timeout_s: float) -> dict[Place, ShardHealth]:
+    """What one replica of each shard says of itself, the first that answers; another may be restarting."""
+    asked = {}
+    for place in about.places():
+        with contextlib.suppress(ValueError):
+            asked[get_actor(place).health.remote()] = place
+    missing = {entry.name for entry in about.collection.shards}
+    healths: dict[Place, ShardHealth] = {}
+    waiting, failure = list(asked), "it does not run"
+    deadline = time.monotonic() + timeout_s
+    while missing and waiting and time.monotonic() < deadline:
+        ready, waiting = ray.wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
+        for one in ready:
+            try:
+                health = cast("ShardHealth", ray.get(one))
+                if health.failure is not None:
+                    raise health.failure.to_error()
+            except (VeloError, ray_exceptions.RayError) as error:
+                failure = first_line(error)
+                continue
+            healths[asked[one]] = health
+            missing.discard(asked[one].shard)
+    if missing:
+        raise ShardUnavailableError(
+            f"shard {', '.join(sorted(missing))} of {about.collection.name!r} does not answer: {failure}"
+        )
+    return healths
+
+
+def handles_of(places: Sequence[Place]) -> list[Any]:
+    """Handles of those actors that still run."""
+    handles = []
+    for place in places:
+        try:
+            handles.append(get_actor(place))
+        except ValueError:
+            continue
+    return handles
+
+
+def answers_of(replies: Sequence[Any], timeout_s: float) -> list[Any]:
+    """What actors answered in time; one that died says nothing."""
+    if not replies:
+        return []
+    ready, _ = ray.wait(list(replies), num_returns=len(replies), timeout=timeout_s)
+    answers = []
+    for one in ready:
+        try:
+            answers.append(ray.get(one))
+        except ray_exceptions.RayError:
+            continue
+    return answers
+
+
+def kill(actors: Sequence[Any]) -> None:
     if not ray.is_initialized():
         return
     for actor in actors:
         ray.kill(actor, no_restart=True)
 
 
-def _start_local_ray() -> None:
+def start_local_ray() -> None:
     """Start a Ray of this machine's own: on the loopback address, without a dashboard."""
     ray.init(
         include_dashboard=False,
@@ -500,13 +461,13 @@ def ray_session(address: str | None = None) -> Iterator[None]:
         return
     try:
         if address is None:
-            _start_local_ray()
+            start_local_ray()
         else:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # of many kinds, some of them plain: a user wants the line that says why
         what = "Ray does not start here" if address is None else f"there is no Ray at {address!r}"
         hint = "; velo serve --processes does without Ray" if address is None else ""
-        raise PlacementError(f"{what}: {_first_line(error)}{hint}", argument="address") from None
+        raise PlacementError(f"{what}: {first_line(error)}{hint}", argument="address") from None
     try:
         yield
     finally:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from velo.errors import InvalidArgumentError, VeloError
 from velo_serving.clock import Clock, LoopClock
@@ -24,6 +25,7 @@ from velo_serving.lane import Gather, Lane, ShardState
 from velo_serving.limits import RouterLimits
 from velo_serving.merge import merge
 from velo_serving.observer import Observer, SilentObserver
+from velo_serving.replicas import Replicas
 from velo_serving.types import (
     Answer,
     Failure,
@@ -31,6 +33,7 @@ from velo_serving.types import (
     SearchRequest,
     ShardChannel,
     ShardFailure,
+    ShardHealth,
     ShardIdentity,
     ShardReply,
 )
@@ -48,8 +51,8 @@ class Router:
     ----------
     name : str
         Name of the collection.
-    channels : sequence of ShardChannel
-        One a shard.
+    channels : sequence of ShardChannel, or of sequences of them
+        One a shard, or one a replica of each shard.
     limits : RouterLimits, optional
     clock : Clock, optional
     observer : Observer, optional
@@ -60,7 +63,7 @@ class Router:
     def __init__(
         self,
         name: str,
-        channels: Sequence[ShardChannel],
+        channels: Sequence[ShardChannel | Sequence[ShardChannel]],
         *,
         limits: RouterLimits | None = None,
         clock: Clock | None = None,
@@ -73,17 +76,38 @@ class Router:
         self.limits = limits or RouterLimits()
         self._clock: Clock = clock or LoopClock()
         self._observer: Observer = observer or SilentObserver()
-        self._channels = tuple(channels)
+        self._channels = tuple(tuple(one) if isinstance(one, Sequence) else (one,) for one in channels)
         self._identities = tuple(identities) if identities is not None else (None,) * len(self._channels)
-        self._lanes = self._make_lanes()
+        #: Called with the number of the generation that a shard says comes after its own.
+        self.on_successor: Callable[[int], None] | None = None
+        #: Requests that will search here, or do: it is not closed before they have ended.
+        self.holders = 0
+        self._shards = self._make_shards()
         self._queries_admitted = 0
         self._closed = False
 
-    def _make_lanes(self) -> list[Lane]:
+    def _make_shards(self) -> list[Replicas]:
         return [
-            Lane(place, channel, self.limits, self._clock, self._observer, identity)
-            for place, (channel, identity) in enumerate(zip(self._channels, self._identities, strict=True))
+            Replicas(
+                place,
+                channels[0].name.partition("/")[0],
+                channels,
+                self.limits,
+                self._clock,
+                self._observer,
+                identity,
+                self._heard,
+            )
+            for place, (channels, identity) in enumerate(zip(self._channels, self._identities, strict=True))
         ]
+
+    def _heard(self, health: ShardHealth) -> None:
+        if health.successor and self.on_successor is not None:
+            self.on_successor(health.successor)
+
+    @property
+    def _lanes(self) -> list[Lane]:
+        return [lane for shard in self._shards for lane in shard.lanes]
 
     def observe(self, observer: Observer) -> None:
         """Report to another observer; before ``start``.
@@ -93,7 +117,7 @@ class Router:
         observer : Observer
         """
         self._observer = observer
-        self._lanes = self._make_lanes()
+        self._shards = self._make_shards()
 
     @property
     def queries_admitted(self) -> int:
@@ -103,15 +127,15 @@ class Router:
     @property
     def shards_up(self) -> int:
         """How many shards can be asked now."""
-        return sum(lane.up for lane in self._lanes)
+        return sum(shard.up for shard in self._shards)
 
     @property
     def shards_total(self) -> int:
         """How many shards the collection has."""
-        return len(self._lanes)
+        return len(self._shards)
 
     def shards(self) -> list[ShardState]:
-        """Tell how every shard is.
+        """Tell how every shard is, or every replica of each.
 
         Returns
         -------
@@ -172,6 +196,53 @@ class Router:
         finally:
             self._observer.request_ended(outcome, len(request.queries), hits)
 
+    async def look_up(
+        self,
+        what: str,
+        arguments: Mapping[str, Any],
+        timeout_s: float | None = None,
+        *,
+        only: int | None = None,
+    ) -> list[tuple[str, dict[str, Any] | Failure]]:
+        """Look something up in the rows of all shards, or of one.
+
+        Parameters
+        ----------
+        what : str
+        arguments : mapping
+        timeout_s : float, optional
+        only : int, optional
+            Place of the only shard that is asked.
+
+        Returns
+        -------
+        list of (str, dict or Failure)
+            Of each shard, by name.
+
+        Raises
+        ------
+        QueueFullError, ShuttingDownError
+        VeloError
+            What is wrong with the arguments.
+        """
+        if self._closed:
+            raise ShuttingDownError("the server is closing")
+        if self._queries_admitted >= self.limits.queue_queries_max:
+            raise QueueFullError(f"{self._queries_admitted} queries wait already")
+        limit_s = self.limits.timeout_default_s if timeout_s is None else timeout_s
+        shards = self._shards if only is None else [self._shards[only]]
+        self._queries_admitted += 1
+        try:
+            replies = await asyncio.gather(
+                *(shard.look_up(what, arguments, min(limit_s, self.limits.timeout_max_s)) for shard in shards)
+            )
+        finally:
+            self._queries_admitted -= 1
+        for reply in replies:
+            if isinstance(reply, Failure) and reply.fault == "caller":
+                raise reply.to_error()
+        return [(shard.name, reply) for shard, reply in zip(shards, replies, strict=True)]
+
     async def _fill(self, request: SearchRequest, answer: Answer, started: float) -> Answer:
         """Ask all shards for the rows of groups that one of them may not have shown."""
         limit_s = self.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
@@ -194,30 +265,30 @@ class Router:
         if self._queries_admitted + count > limits.queue_queries_max:
             raise QueueFullError(
                 f"{self._queries_admitted} queries wait already, the limit is {limits.queue_queries_max}",
-                retry_after_s=max((lane.wait_s for lane in self._lanes), default=1.0) or 1.0,
+                retry_after_s=max((shard.wait_s for shard in self._shards), default=1.0) or 1.0,
             )
         limit_s = limits.timeout_default_s if request.timeout_s is None else request.timeout_s
         timeout_s = min(limit_s, limits.timeout_max_s)
         self._refuse_what_would_be_late(timeout_s)
         deadline = self._clock.now() + timeout_s
-        gather = Gather(request, len(self._lanes), deadline)
+        gather = Gather(request, len(self._shards), deadline)
         timer = self._clock.call_at(deadline, gather.expire)
         self._queries_admitted += count
         try:
-            for lane in self._lanes:
-                lane.offer(gather)
+            for shard in self._shards:
+                shard.offer(gather)
             await gather.done
         finally:
             timer.cancel()
             self._queries_admitted -= count
             gather.done.cancel()  # when the caller went away: later replies find nobody
-            for lane in self._lanes:
-                lane.withdraw(gather)
+            for shard in self._shards:
+                shard.withdraw(gather)
         return await self._answer(gather)
 
     def _refuse_what_would_be_late(self, timeout_s: float) -> None:
         """Refuse now, while it costs nothing, what would wait for most of its time."""
-        wait_s = max(lane.wait_s for lane in self._lanes)
+        wait_s = max(shard.wait_s for shard in self._shards)
         allowed_s = min(self.limits.queue_wait_max_s, timeout_s / 2)
         if wait_s > allowed_s:
             raise QueueFullError(
@@ -228,8 +299,8 @@ class Router:
     async def _answer(self, gather: Gather) -> Answer:
         late = Failure("DeadlineExceededError", "no reply before the deadline", "deadline")
         replies = [
-            (lane.name, late if reply is None else reply)
-            for lane, reply in zip(self._lanes, gather.replies, strict=True)
+            (shard.name, late if reply is None else reply)
+            for shard, reply in zip(self._shards, gather.replies, strict=True)
         ]
         width = sum(reply.distances.shape[1] for _, reply in replies if isinstance(reply, Hits))
         if len(gather.request.queries) * width > MERGE_INLINE_MAX:

@@ -11,6 +11,7 @@ from typing import Final
 from velo_serving.hits import concat_hits
 from velo_serving.loops import LoopThread
 from velo_serving.router import Router, RouterLimits
+from velo_serving.served import ServedCollection
 from velo_serving.types import Answer, SearchRequest
 
 __all__ = ["JOB_LIMITS", "RouterThread"]
@@ -37,18 +38,18 @@ class RouterThread:
     Parameters
     ----------
     make : callable
-        Makes the router, in the loop that will run it.
+        Makes what is searched, in the loop that will run it.
     """
 
-    def __init__(self, make: Callable[[], Router]) -> None:
+    def __init__(self, make: Callable[[], ServedCollection]) -> None:
         self._thread = LoopThread("velo-router")
-        self._router = self._thread.call(self._start(make))
+        self._served = self._thread.call(self._start(make))
 
     @staticmethod
-    async def _start(make: Callable[[], Router]) -> Router:
-        router = make()
-        await router.start()
-        return router
+    async def _start(make: Callable[[], ServedCollection]) -> ServedCollection:
+        served = make()
+        await served.start()
+        return served
 
     def search(self, request: SearchRequest, timeout_s: float) -> Answer:
         """Search and wait; requests of any size.
@@ -62,6 +63,11 @@ class RouterThread:
         return self._thread.call(self._search(request, timeout_s))
 
     async def _search(self, request: SearchRequest, timeout_s: float) -> Answer:
+        with self._served.hold() as now:
+            return await self._search_in(now.router, request, timeout_s)
+
+    @staticmethod
+    async def _search_in(router: Router, request: SearchRequest, timeout_s: float) -> Answer:
         deadline = time.monotonic() + timeout_s
         slots = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
@@ -76,7 +82,7 @@ class RouterThread:
                     filters=filters,
                     timeout_s=max(deadline - time.monotonic(), 0.001),
                 )
-                return await self._router.search(part)
+                return await router.search(part)
 
         starts = range(0, max(1, len(request.queries)), _QUERIES_A_REQUEST)
         answers = await asyncio.gather(*(ask(start) for start in starts))
@@ -87,5 +93,5 @@ class RouterThread:
 
     def close(self) -> None:
         """Give up what is under way and end the thread."""
-        self._thread.call(self._router.close())
+        self._thread.call(self._served.close())
         self._thread.close()

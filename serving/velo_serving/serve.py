@@ -24,6 +24,7 @@ try:
 
     from velo_serving.gateway import GatewayLimits, create_app
     from velo_serving.gateway.connections import bounded_protocol
+    from velo_serving.gateway.logs import log_as_json
 except ImportError as error:
     raise MissingDependencyError(
         "the server's packages are not installed; pip install 'veloann[serving]'"
@@ -31,7 +32,7 @@ except ImportError as error:
 
 from velo_serving.backend import Backend
 from velo_serving.local_backend import open_local_backend
-from velo_serving.processes import open_process_backend
+from velo_serving.processes import backend_of, open_processes
 from velo_serving.router import RouterLimits
 
 __all__ = ["bind", "run", "serve_local", "serve_ray"]
@@ -56,6 +57,10 @@ def serve_local(
     processes: bool = False,
     ready_shards: int | None = None,
     drain_s: float = 0.0,
+    workers: int = 1,
+    replicas: int = 1,
+    slow_s: float | None = None,
+    log_json: bool = False,
 ) -> None:
     """Serve indexes or sharded collections from this machine until interrupted.
 
@@ -78,6 +83,15 @@ def serve_local(
         As in ``create_app``.
     drain_s : float
         After SIGTERM requests are still taken for so long while ``/readyz`` sends new ones elsewhere.
+    workers : int
+        Gateways on this port, each a process of its own; with more than one, shards have processes, too.
+        Limits are those of each gateway. Metrics are those of all together.
+    replicas : int
+        Processes of each shard; more than one implies `processes`. Each takes as much memory.
+    slow_s : float, optional
+        As in ``create_app``.
+    log_json : bool
+        Whether the log on stderr is lines of JSON.
 
     Raises
     ------
@@ -86,18 +100,44 @@ def serve_local(
     VeloError
         The index cannot be opened.
     """
+    _check_workers(workers)
+    options: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
+    common: dict[str, Any] = {
+        "gateway_limits": gateway_limits,
+        "on_ready": on_ready,
+        "ready_shards": ready_shards,
+        "drain_s": drain_s,
+        "slow_s": slow_s,
+        "log_json": log_json,
+    }
     with bind(host, port) as listener:
-        options: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
-        open_backend = open_process_backend if processes else open_local_backend
-        backend = open_backend(path, limits=limits, **options)
-        run(
-            backend,
-            listener,
-            gateway_limits=gateway_limits,
-            on_ready=on_ready,
-            ready_shards=ready_shards,
-            drain_s=drain_s,
-        )
+        if workers > 1:
+            with open_processes(path, replicas=replicas, **options) as shards:
+                _run_workers(shards, listener, workers, limits=limits, **common)
+        elif processes or replicas > 1:
+            opened = open_processes(path, replicas=replicas, **options)
+            run(backend_of(opened, limits=limits), listener, **common)
+        else:
+            run(open_local_backend(path, limits=limits, **options), listener, **common)
+
+
+def _check_workers(workers: int) -> None:
+    if workers < 1:
+        raise InvalidArgumentError(f"there is at least one worker, not {workers}", argument="workers")
+
+
+def _run_workers(
+    directory: Any,
+    listener: socket.socket,
+    count: int,
+    *,
+    on_ready: Callable[[str], None] | None,
+    **options: Any,
+) -> None:
+    from velo_serving.workers import run_workers
+
+    say = on_ready or _say
+    run_workers(directory, listener, count, on_ready=lambda: say(_url_of(listener)), **options)
 
 
 def serve_ray(
@@ -118,6 +158,10 @@ def serve_ray(
     on_progress: Callable[[str], None] | None = None,
     ready_shards: int | None = None,
     drain_s: float = 0.0,
+    workers: int = 1,
+    replicas: int = 1,
+    slow_s: float | None = None,
+    log_json: bool = False,
 ) -> None:
     """Start a Ray actor for each shard, serve them until interrupted, stop them.
 
@@ -135,8 +179,12 @@ def serve_ray(
         Called with a line of text as Ray and the shards start; default: print it on stderr.
     host, port, memory, threads, io, plan, limits, gateway_limits, on_ready, ready_shards, drain_s
         As in ``serve_local``.
+    workers, replicas, slow_s, log_json
+        As in ``serve_local``.
     """
-    from velo_serving.ray_actors import Cluster, ray_session
+    _check_workers(workers)
+    from velo_serving.cluster import Cluster
+    from velo_serving.ray_actors import ray_session
 
     tell = on_progress or _tell
     with bind(host, port) as listener:
@@ -144,15 +192,21 @@ def serve_ray(
         with ray_session(address):
             options: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
             tell("starting an actor for each shard")
-            with Cluster.start(path, name=name, pin=pin, progress=tell, **options) as cluster:
-                run(
-                    cluster.backend(limits=limits),
-                    listener,
-                    gateway_limits=gateway_limits,
-                    on_ready=on_ready,
-                    ready_shards=ready_shards,
-                    drain_s=drain_s,
-                )
+            with Cluster.start(
+                path, name=name, replicas=replicas, pin=pin, progress=tell, **options
+            ) as cluster:
+                common: dict[str, Any] = {
+                    "gateway_limits": gateway_limits,
+                    "on_ready": on_ready,
+                    "ready_shards": ready_shards,
+                    "drain_s": drain_s,
+                    "slow_s": slow_s,
+                    "log_json": log_json,
+                }
+                if workers > 1:
+                    _run_workers(cluster, listener, workers, limits=limits, **common)
+                else:
+                    run(cluster.backend(limits=limits), listener, **common)
 
 
 def _tell(line: str) -> None:
@@ -199,6 +253,9 @@ def run(
     on_ready: Callable[[str], None] | None = None,
     ready_shards: int | None = None,
     drain_s: float = 0.0,
+    slow_s: float | None = None,
+    log_json: bool = False,
+    signals: Sequence[int] = (signal.SIGINT, signal.SIGTERM),
 ) -> None:
     """Serve a backend at a bound socket until SIGINT or SIGTERM; requests under way are answered first.
 
@@ -211,15 +268,20 @@ def run(
     ready_shards : int, optional
     drain_s : float
         As in ``serve_local``. A second signal ends the wait.
+    slow_s, log_json
+        As in ``serve_local``.
+    signals : sequence of int
+        Those that end it; only SIGTERM drains.
     """
-    app = create_app(backend, limits=gateway_limits, ready_shards=ready_shards)
-    host, port = listener.getsockname()[:2]
-    host_text = f"[{host}]" if ":" in host else host
-    _announce(app, f"http://{host_text}:{port}", on_ready or _say)
+    app = create_app(backend, limits=gateway_limits, ready_shards=ready_shards, slow_s=slow_s)
+    _announce(app, _url_of(listener), on_ready or _say)
     logging.getLogger("velo_serving").setLevel(logging.INFO)
+    if log_json:
+        log_as_json()
     config = uvicorn.Config(
         app,
         log_level="warning",
+        log_config=None if log_json else uvicorn.config.LOGGING_CONFIG,
         access_log=False,
         limit_concurrency=CONNECTIONS_MAX,
         backlog=BACKLOG,
@@ -227,14 +289,22 @@ def run(
         lifespan="on",
         http=bounded_protocol(gateway_limits or GatewayLimits()),
     )
-    _Server(config, backend, drain_s).run(sockets=[listener])
+    _Server(config, backend, drain_s, signals).run(sockets=[listener])
+
+
+def _url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class _Server(uvicorn.Server):
     """Ends on a signal without raising it again, so that what comes after serving is done too."""
 
-    def __init__(self, config: uvicorn.Config, backend: Backend, drain_s: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, backend: Backend, drain_s: float, signals: Sequence[int]
+    ) -> None:
         super().__init__(config)
+        self._signals = signals
         self._backend = backend
         self._drain_s = drain_s
 
@@ -251,13 +321,11 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle SIGINT and SIGTERM while serving."""
+        """Handle what ends it while serving."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {
-            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        before = {number: signal.signal(number, self.handle_exit) for number in self._signals}
         try:
             yield
         finally:

@@ -191,6 +191,23 @@ class Shard:
             return await self._aside.run(self._reply(index, request, timeout_s, PART_HEAVY_QUERIES))
         return await self._reply(index, request, timeout_s, PART_QUERIES)
 
+    async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Look something up in the rows; as ``lookups.look_up``.
+
+        Raises
+        ------
+        ShardUnavailableError
+            The shard has no open index.
+        VeloError
+            What is wrong with the arguments.
+        """
+        index = self._index
+        if index is None:
+            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        from velo_serving.lookups import look_up
+
+        return await asyncio.to_thread(look_up, index, what, arguments)
+
     async def trial(self, timeout_s: float) -> bool:
         """Show that searches still end: one of our own, or any other.
 
@@ -412,6 +429,7 @@ def _health_of(index: SearchIndex, node: str) -> ShardHealth:
         device=str(device.get("name", "")) if isinstance(device, Mapping) else str(device),
         details={
             "plan": info.get("plan", ""),
+            "threads": int(info.get("threads", 0)),
             "ids": info.get("ids", ""),
             "columns": list(info.get("columns", ())),
         },

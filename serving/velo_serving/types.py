@@ -48,6 +48,7 @@ CALLER_ERRORS = (
     velo_errors.EmptyError,
     velo_errors.FilterError,
     velo_errors.NotFiniteError,
+    velo_errors.UnknownIdError,
     velo_errors.UnsupportedError,
 )
 
@@ -64,6 +65,8 @@ class SearchRequest:
         Of length 1 (the same for all queries) or query_count (each may be None).
     recall, list_size, return_metadata, group_by, group_size
         As in ``velo.Index.search``.
+    ids : tuple of int or str, optional
+        Rows of which the vectors are the queries; whoever routes the request puts them into `queries`.
     radius : float, optional
         All within this distance, at most k of each query, as in ``velo.Index.range_search``.
     timeout_s : float, optional
@@ -83,6 +86,7 @@ class SearchRequest:
     group_by: str | None = None
     group_size: int = 1
     radius: float | None = None
+    ids: tuple[int | str, ...] | None = None
     #: Kept by the codec: every shard is sent the same bytes.
     encoded: Any = field(default=None, init=False, repr=False)
 
@@ -220,6 +224,8 @@ class Answer:
     failures: tuple[ShardFailure, ...] = ()
     #: (query, value) of the groups of which some shard may have rows that it did not show.
     thin_groups: tuple[tuple[int, Any], ...] = ()
+    #: Of the collection.
+    version: str = ""
 
     @property
     def partial(self) -> bool:
@@ -264,6 +270,8 @@ class ShardHealth:
     pid: int = 0
     memory_bytes: int = 0
     device: str = ""
+    #: The generation of its collection that comes after this one, where there is one; else zero.
+    successor: int = 0
     failure: Failure | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -330,6 +338,9 @@ class ShardChannel(Protocol):
 
     async def trial(self, timeout_s: float) -> bool:
         """Let the shard show that searches still end there; as ``Shard.trial``."""
+
+    async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Look something up in the shard's rows; as ``lookups.look_up``."""
 
     def watch(self, lost: Callable[[str], None]) -> None:
         """Call back, with the reason, when the connection is lost."""

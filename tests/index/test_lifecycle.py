@@ -236,6 +236,26 @@ def test_dropped_indexes_are_closed(sample: Any, sample_path: Path) -> None:
     assert workers() <= before[1] + 1
 
 
+def test_an_open_index_that_nobody_asks_holds_its_arrays_and_little_else(
+    sample_path: Path, run_python: Any
+) -> None:
+    """What searches may need at most is address space; were it filled, opening would take 60 MiB more."""
+    program = """
+        import sys
+        from pathlib import Path
+        import velo
+        def resident():
+            return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+        velo.open(sys.argv[1], threads=1).close()
+        before = resident()
+        with velo.open(sys.argv[1], threads=2) as index:
+            print(resident() - before)
+        """
+    done = run_python(program, sample_path)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 16 << 20
+
+
 def test_memory_stays_below_the_budget(sample_path: Path, run_python: Any) -> None:
     """Resident growth of an open index at work: its budget and 64 MiB at most."""
     program = """

@@ -368,6 +368,40 @@ def test_dead_rows_give_back_their_room(tmp_path: Path) -> None:
         assert index.search(vectors[0], 1).ids.tolist() == [1_000]
 
 
+def test_a_fold_that_fails_fails_no_write_that_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that was written must not look as if it was not; who needs the room, or asks, is told."""
+    from velo.live import folds
+
+    def fail(path: Path, *_: Any, **__: Any) -> None:
+        raise errors.NoSpaceError("the device is full", file=str(path))
+
+    with velo.create(tmp_path / "i", dim=16, memory=3_000_000) as index:
+        rows = np.random.default_rng(6).normal(size=(20_000, 16)).astype(np.float32)
+        written = 0
+
+        def write() -> None:
+            nonlocal written
+            while True:
+                index.insert(rows[written : written + 100])
+                written += 100
+
+        with monkeypatch.context() as patch:
+            patch.setattr(folds, "_builder", fail)
+            with pytest.raises(errors.NoSpaceError):
+                write()
+            live = index.info()["live"]
+            assert live["pressure"] > 0.9, "the write that failed was the one that had no room"
+            assert len(index) == written
+            with pytest.raises(errors.NoSpaceError):
+                index.flush()
+        index.flush()
+        assert index.info()["live"]["fold_failure"] is None
+        assert index.insert(rows[written : written + 100]).rows == 100
+        assert len(index) == written + 100
+
+
 def test_a_fold_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from velo.live import folds
 

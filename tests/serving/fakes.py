@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from velo.errors import FilterError, UnknownColumnError
-from velo_serving.backend import Backend, ServedCollection
+from velo_serving.backend import Backend, Generation, ServedCollection
 from velo_serving.router import Router, RouterLimits
 from velo_serving.types import Hits, SearchRequest, ShardHealth, ShardReply
 
@@ -155,12 +155,14 @@ class CommandedChannel:
     Trials are counted, and end when ``end_a_search`` does.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, name: str = "") -> None:
         self.number = number
+        self._name = name or str(number)
         self.uuid = f"uuid-{number}"
         self.requests: list[SearchRequest] = []
         self.timeouts: list[float] = []
         self.canceled = 0
+        self.looked_up: list[str] = []
         self.probes = 0
         self.trials = 0
         self.resets = 0
@@ -171,7 +173,7 @@ class CommandedChannel:
 
     @property
     def name(self) -> str:
-        return str(self.number)
+        return self._name
 
     def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
         self.requests.append(request)
@@ -190,6 +192,10 @@ class CommandedChannel:
     async def trial(self, timeout_s: float) -> bool:
         self.trials += 1
         return await self.end_a_search() is not False
+
+    async def look_up(self, what: str, arguments: Any, timeout_s: float) -> dict[str, Any]:
+        self.looked_up.append(what)
+        return {"count": self.number}
 
     def watch(self, lost: Callable[[str], None]) -> None:
         self.lost = lost
@@ -228,4 +234,4 @@ def request(queries: int = 1, k: int = 3, **options: Any) -> SearchRequest:
 def backend_of(channels: Sequence[Any], *, limits: RouterLimits | None = None, dim: int = 4) -> Backend:
     """A backend of one collection "things" over channels."""
     router = Router("things", channels, limits=limits)
-    return Backend([ServedCollection("things", 100 * len(channels), dim, "l2", router)])
+    return Backend([ServedCollection("things", Generation(100 * len(channels), dim, "l2", router))])

@@ -6,20 +6,21 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import velo
 from tests.serving.conftest import LIST_SIZE, SHARDS, local_answer
 from tests.serving.fakes import ExactIndex
 from velo.errors import CorruptIndexError
 from velo_serving.backend import ServedCollection
 from velo_serving.errors import DeadlineExceededError, QueueFullError, ShardNotHereError
 from velo_serving.local_backend import LocalChannel
-from velo_serving.processes import open_process_backend
+from velo_serving.processes import ShardProcess, backend_of, open_process_backend, open_processes
 from velo_serving.router import Router, RouterLimits
 from velo_serving.shard import Shard, ShardSpec
 from velo_serving.types import Answer, SearchRequest
@@ -33,21 +34,26 @@ STEP_S = 0.02
 PATIENT = RouterLimits(quiet_s=1.0, trial_s=10.0)
 
 
+Scene = Callable[[ServedCollection, Sequence[ShardProcess]], Awaitable[None]]
+
+
 def with_processes(
-    path: Path, scene: Callable[[ServedCollection], Awaitable[None]], limits: RouterLimits | None = None
+    path: Path, scene: Scene, limits: RouterLimits | None = None, *, replicas: int = 1, shards: int = SHARDS
 ) -> None:
     async def run() -> None:
-        backend = open_process_backend(path, threads=1, limits=limits)
-        pids = [one.pid for one in backend.collection().processes]
+        opened = open_processes(path, replicas=replicas, threads=1)
+        processes = opened.processes["sample"]
+        backend = backend_of(opened, limits=limits)
+        pids = [one.pid for one in processes]
         await backend.start()
         try:
-            await until(lambda: backend.collection().router.shards_up == SHARDS)
-            await scene(backend.collection())
+            await until(lambda: backend.collection().router.shards_up == shards)
+            await scene(backend.collection(), processes)
         finally:
-            for one in backend.collection().processes:
+            for one in processes:
                 os.kill(one.pid, signal.SIGCONT)
             await backend.close()
-        pids += [one.pid for one in backend.collection().processes]
+        pids += [one.pid for one in processes]
         for pid in pids:
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
@@ -104,7 +110,7 @@ def test_processes_answer_what_one_process_answers(sharded_path: Path, sharded_q
     )
     expected = local_answer(sharded_path, request).hits
 
-    async def scene(served: ServedCollection) -> None:
+    async def scene(served: ServedCollection, processes: Sequence[ShardProcess]) -> None:
         found = (await served.router.search(request)).hits
         assert np.array_equal(found.ids, expected.ids)
         assert np.array_equal(found.distances, expected.distances)
@@ -116,11 +122,11 @@ def test_processes_answer_what_one_process_answers(sharded_path: Path, sharded_q
 def test_a_shard_that_is_killed_delays_nobody_and_comes_back(
     sharded_path: Path, sharded_queries: np.ndarray
 ) -> None:
-    async def scene(served: ServedCollection) -> None:
+    async def scene(served: ServedCollection, processes: Sequence[ShardProcess]) -> None:
         watched = Watched(served.router, sharded_queries)
         asking = asyncio.create_task(watched.ask(100))
         await asyncio.sleep(0.5)
-        victim = served.processes[2]
+        victim = processes[2]
         before = victim.pid
         os.kill(before, signal.SIGKILL)
         await asking
@@ -139,8 +145,8 @@ def test_a_shard_that_is_killed_delays_nobody_and_comes_back(
 def test_a_shard_that_is_stopped_delays_those_in_flight_alone(
     sharded_path: Path, sharded_queries: np.ndarray
 ) -> None:
-    async def scene(served: ServedCollection) -> None:
-        pid = served.processes[1].pid
+    async def scene(served: ServedCollection, processes: Sequence[ShardProcess]) -> None:
+        pid = processes[1].pid
         await Watched(served.router, sharded_queries).ask(40)  # so that its rate is known
         os.kill(pid, signal.SIGSTOP)
         watched = Watched(served.router, sharded_queries)
@@ -154,9 +160,35 @@ def test_a_shard_that_is_stopped_delays_those_in_flight_alone(
         assert state.state == "down"
         os.kill(pid, signal.SIGCONT)
         await until(lambda: served.router.shards_up == SHARDS)
-        assert served.processes[1].pid == pid
+        assert processes[1].pid == pid
 
     with_processes(sharded_path, scene)
+
+
+def test_a_replica_answers_for_one_that_is_killed_or_stopped(tmp_path: Path) -> None:
+    """Two shards of two replicas: whatever happens to one process, every answer is whole."""
+    vectors = np.random.default_rng(5).standard_normal((400, 16)).astype(np.float32)
+    path = velo.build_collection(tmp_path / "sample.velo", vectors, shards=2, threads=1)
+
+    async def scene(served: ServedCollection, processes: Sequence[ShardProcess]) -> None:
+        await until(lambda: all(one.state == "up" for one in served.router.shards()))
+        for number, victim in ((signal.SIGKILL, processes[1]), (signal.SIGSTOP, processes[2])):
+            watched = Watched(served.router, vectors)
+            asking = asyncio.create_task(watched.ask(60))
+            await asyncio.sleep(0.3)
+            os.kill(victim.pid, number)
+            await asking
+            assert watched.shards == {2}
+            assert not any(answer.partial for _, answer in watched.told)
+            # Half of the requests go to the other replica anyway.
+            in_flight = round(PATIENCE_S / STEP_S)
+            assert len(watched.late) <= in_flight / 2 + 3, watched.late
+            if number == signal.SIGSTOP:
+                os.kill(victim.pid, signal.SIGCONT)
+            await until(lambda: all(one.state == "up" for one in served.router.shards()))
+        assert [one.starts for one in processes] == [1, 2, 1, 1]
+
+    with_processes(path, scene, replicas=2, shards=2)
 
 
 def test_twice_the_load_is_refused_early_and_nothing_is_late(tmp_path: Path) -> None:

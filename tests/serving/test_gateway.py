@@ -18,7 +18,7 @@ import pytest
 from tests.serving.fakes import CommandedChannel, ExactIndex, backend_of, settle
 from velo.errors import CorruptIndexError
 from velo.options import limit_of
-from velo_serving.backend import Backend, ServedCollection
+from velo_serving.backend import Backend, Generation, ServedCollection
 from velo_serving.errors import ShardUnavailableError
 from velo_serving.gateway import GatewayLimits, create_app
 from velo_serving.gateway.bodies import parse_search
@@ -45,7 +45,7 @@ def exact_backend(folder: Path, names: tuple[str, ...] = ("things",)) -> Backend
             shard = Shard(ShardSpec(str(number), str(folder)), lambda spec, part=part: part)
             shard.open()
             channels.append(LocalChannel(shard))
-        served.append(ServedCollection(name, len(VECTORS), 4, "l2", Router(name, channels)))
+        served.append(ServedCollection(name, Generation(len(VECTORS), 4, "l2", Router(name, channels))))
     return Backend(served)
 
 

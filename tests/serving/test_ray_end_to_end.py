@@ -19,9 +19,10 @@ import pytest
 
 import velo
 from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer
-from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError
+from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError, VeloError
 from velo_serving import Client, create_app
 from velo_serving.answers import result_of
+from velo_serving.cluster import Cluster
 from velo_serving.errors import (
     ClusterExistsError,
     PlacementError,
@@ -29,7 +30,8 @@ from velo_serving.errors import (
     ShuttingDownError,
     UnknownCollectionError,
 )
-from velo_serving.ray_actors import Cluster, ray
+from velo_serving.ray_actors import places_of, ray
+from velo_serving.router import RouterLimits
 from velo_serving.types import SearchRequest
 
 pytestmark = [
@@ -39,6 +41,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+#: For what must be complete however busy the machine is.
+PATIENT = RouterLimits(quiet_s=1.0, trial_s=10.0)
 
 #: By when a killed actor has been restarted and answers again, on a busy machine.
 RECOVERY_S = 60.0
@@ -69,12 +74,17 @@ def cluster(local_ray: None, sharded_path: Path) -> Iterator[Cluster]:
 
 
 @asynccontextmanager
-async def gateway(cluster: Cluster) -> AsyncIterator[Client]:
+async def gateway(cluster: Cluster, limits: RouterLimits | None = None) -> AsyncIterator[Client]:
     """A client of a gateway over the cluster, in this event loop."""
-    app = create_app(cluster.backend())
+    app = create_app(cluster.backend(limits=limits))
     async with (
         app.router.lifespan_context(app),
-        Client("http://velo", async_transport=httpx.ASGITransport(app), retries=0) as client,
+        Client(
+            "http://velo",
+            collection=cluster.collection.name,
+            async_transport=httpx.ASGITransport(app),
+            retries=0,
+        ) as client,
     ):
         yield client
 
@@ -199,7 +209,7 @@ def test_a_killed_actor_makes_answers_partial_until_ray_has_restarted_it(
     whole = local_answer(sharded_path, SearchRequest(queries, 10, list_size=LIST_SIZE)).hits.ids
 
     async def run() -> None:
-        async with gateway(cluster) as client:
+        async with gateway(cluster, PATIENT) as client:
             assert (await client.search_async(queries, k=10, list_size=LIST_SIZE)).shards_answered == SHARDS
             ray.kill(cluster.actors[2], no_restart=False)
             seen: list[Any] = []
@@ -241,7 +251,7 @@ def test_a_shard_that_is_not_on_its_node_is_a_typed_error(
     shutil.copytree(sharded_path / "shard-00001", copy / "shard-00001")
     with Cluster.start(copy, pin={"0": "label:disks=here"}, threads=1) as cluster:
         assert cluster.search(np.zeros((1, 128)), k=1).shards_answered == SHARDS
-        with pytest.raises(ClusterExistsError, match="velo-moved-shard-0"):
+        with pytest.raises(ClusterExistsError, match="velo-moved-1-shard-0"):
             Cluster.start(copy, threads=1)
 
 
@@ -251,6 +261,71 @@ def test_a_pin_that_no_node_has_is_a_typed_error(local_ray: None, sharded_path: 
         Cluster.start(sharded_path, name="pinned", pin=pin, start_timeout_s=1.0)
     with pytest.raises(InvalidArgumentError, match="a pin reads"):
         Cluster.start(sharded_path, name="pinned", pin="node:abc")
+
+
+def editions(folder: Path) -> tuple[Path, Path]:
+    """Two builds of the same name: of the second all ids are above a thousand, and it has fewer shards."""
+    vectors = np.random.default_rng(3).standard_normal((300, 128)).astype(np.float32)
+    first = velo.build_collection(folder / "books.velo", vectors, shards=2, threads=1)
+    second = velo.build(folder / "second", vectors, ids=np.arange(1000, 1300), threads=1)
+    second.close()
+    return first, folder / "second"
+
+
+def test_a_version_is_published_under_load_and_every_answer_has_one(
+    local_ray: None, tmp_path: Path, sharded_queries: np.ndarray
+) -> None:
+    first, second = editions(tmp_path)
+
+    async def run(owner: Cluster) -> None:
+        elsewhere = Cluster.connect("books")
+        over = asyncio.Event()
+        seen: list[set[str]] = []
+
+        async def load(client: Client) -> None:
+            while not over.is_set():
+                for body in ("json", "npy"):
+                    answer = await client.search_async(sharded_queries[:8], k=10)
+                    assert not answer.partial, (body, answer.failures)
+                    seen.append({"new" if one >= 1000 else "old" for row in answer.ids for one in row})
+                await asyncio.sleep(0.01)
+
+        async with gateway(owner, PATIENT) as one, gateway(elsewhere, PATIENT) as other:
+            loads = [asyncio.create_task(load(client)) for client in (one, other)]
+            await asyncio.sleep(0.3)
+            # Not the one that started it: a job of somebody else's.
+            await asyncio.to_thread(elsewhere.publish, second, "2026-11")
+            await asyncio.sleep(0.2)
+            over.set()
+            await asyncio.gather(*loads)
+            assert all(len(versions) == 1 for versions in seen), "an answer of two versions"
+            assert {"old"} in seen
+            assert seen[-1] == {"new"}
+            assert (await one.info_async())["version"] == "2026-11"
+            # The former actors are gone, and both gateways have left them before.
+            assert {place.generation for place in places_of("books")} == {2}
+            assert elsewhere.collection.version == "2026-11"
+            with pytest.raises(InvalidArgumentError, match="served already"):
+                elsewhere.publish(second, "2026-11")
+            shutil.copytree(second, tmp_path / "broken")
+            (tmp_path / "broken" / "pages.bin").unlink()
+            with pytest.raises(VeloError):
+                elsewhere.publish(tmp_path / "broken", "2026-12")
+            assert {place.generation for place in places_of("books")} == {2}
+            assert (await one.search_async(sharded_queries[0], k=1)).ids[0] >= 1000
+            # A replica dies: the other one answers, and no answer is partial.
+            victim = (await one.info_async())["shards"][0]
+            os.kill(victim["pid"], signal.SIGKILL)
+            for _ in range(40):
+                assert not (await one.search_async(sharded_queries[0], k=1)).partial
+                await asyncio.sleep(0.01)
+        assert Cluster.connect("books").collection.version == "2026-11"
+
+    with Cluster.start(first, replicas=2) as owner:
+        assert owner.search(sharded_queries, k=1).ids.max() < 1000
+        asyncio.run(run(owner))
+        assert owner.search(sharded_queries, k=1).ids.min() >= 1000, "a job follows, too"
+    assert places_of("books") == [], "what others published ends with its owner"
 
 
 def test_velo_serve_with_ray_survives_a_kill(sharded_path: Path, sharded_queries: np.ndarray) -> None:

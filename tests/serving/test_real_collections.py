@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import os
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,32 @@ def test_a_shard_of_another_collection_is_refused(named: Path, vectors: np.ndarr
     velo.build(copy / "shard-00001", vectors[:, :8], threads=1).close()
     with pytest.raises(DimensionMismatchError, match="shard 1 holds 8 dimensions"):
         open_shards(read_collection(copy), threads=1)
+
+
+def test_shards_of_one_machine_share_its_cores(named: Path, vectors: np.ndarray, tmp_path: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    velo.build(tmp_path / "single.velo", vectors[:50], threads=1).close()
+    for path, options, threads in (
+        (named, {}, max(1, cores // 3)),
+        (named, {"threads": 2}, 2),
+        (tmp_path / "single.velo", {}, cores),
+    ):
+        shards = open_shards(read_collection(path), **options)
+        assert {shard.health().details["threads"] for shard in shards} == {threads}
+        for shard in shards:
+            shard.close()
+
+    async def run() -> None:
+        app = create_app(open_local_backend([named, tmp_path / "single.velo"]))
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(base_url="http://velo", transport=transport) as client,
+        ):
+            told = (await client.get("/v1/collections/single")).json()["shards"]
+            assert [one["threads"] for one in told] == [max(1, cores // 4)]
+
+    asyncio.run(run())
 
 
 def test_one_damaged_shard_makes_answers_partial(named: Path, vectors: np.ndarray, tmp_path: Path) -> None:

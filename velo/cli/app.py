@@ -517,6 +517,16 @@ def serve(
     drain_s: Annotated[
         float, typer.Option(min=0, help="Seconds to go on answering after SIGTERM, while /readyz says no.")
     ] = 0.0,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Gateway processes on this port; more than one implies --processes.")
+    ] = 1,
+    replicas: Annotated[
+        int, typer.Option(min=1, help="Processes or actors of each shard; another one answers when one dies.")
+    ] = 1,
+    slow_ms: Annotated[
+        float | None, typer.Option(min=0, help="Write requests to the log that take as long.")
+    ] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as lines of JSON.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Serve indexes or sharded collections over HTTP until interrupted."""
@@ -536,6 +546,10 @@ def serve(
         processes=processes,
         ready_shards=ready_shards,
         drain_s=drain_s,
+        workers=workers,
+        replicas=replicas,
+        slow_s=None if slow_ms is None else slow_ms / 1000,
+        log_json=log_json,
         as_json=as_json,
     )
 

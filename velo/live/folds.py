@@ -93,12 +93,14 @@ class Folds:
         """Make a part of the delta."""
         self.join()
         with self._fold_lock:
+            self._failure = None  # now it is seen whether it fails again
             self._fold_delta()
 
     def optimize(self) -> None:
         """Make one part of everything."""
         self.join()
         with self._fold_lock:
+            self._failure = None
             self._fold_all()
 
     @contextlib.contextmanager
@@ -120,13 +122,21 @@ class Folds:
 
     # ---- in the background
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What the last fold in the background failed of, until somebody was told."""
+        return self._failure
+
     def begin(self, *, everything: bool = False) -> None:
         """Fold in the background, unless that is under way; what failed before is raised now."""
         with self._state:
-            failure, self._failure = self._failure, None
-            if failure is not None:
-                raise failure
-            if self._thread is not None:
+            self._raise_failure()
+        self.suggest(everything=everything)
+
+    def suggest(self, *, everything: bool = False) -> None:
+        """Fold in the background, unless that is under way or has failed: who asks needs no room yet."""
+        with self._state:
+            if self._thread is not None or self._failure is not None:
                 return
             self._thread = threading.Thread(
                 target=self._work, args=(everything,), name="velo-fold", daemon=True
@@ -157,10 +167,13 @@ class Folds:
         self.begin()
         with self._state:
             ended = self._state.wait_for(lambda: self._thread is None, timeout_s)
-            failure, self._failure = self._failure, None
+            self._raise_failure()
+        return ended
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        return ended
 
     def join(self) -> None:
         """Wait for what is under way in the background."""

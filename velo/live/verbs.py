@@ -185,7 +185,7 @@ class LiveVerbs:
         info = live.info()
         pressure = _pressure(live)
         if pressure >= _FLUSH_AT:
-            folds.begin()
+            folds.suggest()
         if int(info.layout) == self._shown_layout:
             self.n = int(info.rows) + int(info.delta_rows)  # a view for each write would look at all new rows
         else:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -15,13 +15,16 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.requests import ClientDisconnect
 
 from velo.errors import SearchTimeoutError
-from velo_serving.backend import Backend, ServedCollection
-from velo_serving.errors import BodyTooLargeError, QueueFullError
+from velo_serving import lookups
+from velo_serving.backend import Backend, Generation, ServedCollection
+from velo_serving.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
 from velo_serving.gateway import bodies
 from velo_serving.gateway.docs_page import render_docs
 from velo_serving.gateway.errors import BodyTimeoutError, install
 from velo_serving.gateway.limits import GatewayLimits
+from velo_serving.gateway.logs import Logged, note
 from velo_serving.gateway.metrics import CONTENT_TYPE, Measured, Metrics
+from velo_serving.gateway.rows import ROUTES, Lookup, LookupRoute, json_body
 from velo_serving.gateway.schemas import (
     CollectionAnswer,
     CollectionList,
@@ -97,7 +100,11 @@ _SEARCH: Mapping[str, Any] = {
 
 
 def create_app(
-    backend: Backend, *, limits: GatewayLimits | None = None, ready_shards: int | None = None
+    backend: Backend,
+    *,
+    limits: GatewayLimits | None = None,
+    ready_shards: int | None = None,
+    slow_s: float | None = None,
 ) -> FastAPI:
     """Make the gateway over a backend.
 
@@ -109,6 +116,8 @@ def create_app(
     ready_shards : int, optional
         Shards of every collection that must be up for ``/readyz`` to say so; default: one. A collection with
         fewer shards needs all of its own.
+    slow_s : float, optional
+        A request that takes as long is written to the log ``velo_serving.requests``; none are without it.
 
     Returns
     -------
@@ -121,9 +130,11 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await backend.start()
+        gauges = asyncio.create_task(metrics.keep())
         try:
             yield
         finally:
+            gauges.cancel()
             await backend.close()
 
     app = FastAPI(
@@ -135,6 +146,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.add_middleware(Measured, metrics=metrics)
+    app.add_middleware(Logged, slow_s=slow_s)
     install(app)
 
     @app.post("/v1/search", summary="Search the only collection", **_SEARCH)
@@ -144,6 +156,23 @@ def create_app(
     @app.post("/v1/collections/{name}/search", summary="Search one of several collections", **_SEARCH)
     async def search_collection(request: Request, name: str) -> Response:
         return await gate.search(request, backend, name)
+
+    for what in ROUTES:
+
+        def answering(what: LookupRoute = what) -> Any:
+            async def answer(request: Request, name: str) -> Response:
+                return await gate.look_up(request, backend.collection(name), what.lookup)
+
+            return answer
+
+        app.post(
+            f"/v1/collections/{{name}}/{what.path}",
+            summary=what.summary,
+            response_model=what.answer,
+            responses={status: told for status, told in _ERRORS.items() if status != 406},
+            openapi_extra=json_body(what.body),
+            name=what.path,
+        )(answering())
 
     @app.get("/v1/collections", response_model=CollectionList, summary="List the collections")
     async def collections() -> CollectionList:
@@ -217,44 +246,92 @@ class _Gate:
 
     async def search(self, request: Request, backend: Backend, name: str | None) -> Response:
         started = time.perf_counter()
-        limits = self._limits
         served = backend.collection(name)
         media_type = bodies.media_type_of(request.headers.get("content-type"))
         bodies.check_encoding(request.headers.get("content-encoding"))
-        try:
-            body = await asyncio.wait_for(self._read(request), limits.body_read_s)
-        except (asyncio.TimeoutError, TimeoutError):
-            raise BodyTimeoutError(f"the body did not arrive within {limits.body_read_s:g} s") from None
-        except ClientDisconnect:
+        body = await self._body(request)
+        if body is None:
             return Response(status_code=400)  # nobody reads it
         arrived = time.perf_counter()
-        # Only now: a client that sends slowly holds nobody's place.
-        if self._requests >= limits.requests_max:
+        with self._admitted(), served.hold() as now:
+            return await self._answer(request, now, media_type, body, started, arrived)
+
+    async def look_up(self, request: Request, served: ServedCollection, lookup: Lookup) -> Response:
+        """Answer what needs no search: its body is JSON, and so is its answer."""
+        media_type = bodies.media_type_of(request.headers.get("content-type"))
+        bodies.check_encoding(request.headers.get("content-encoding"))
+        if media_type != bodies.JSON:
+            raise UnsupportedMediaTypeError(f"this path reads {bodies.JSON}, not {media_type}")
+        body = await self._body(request)
+        if body is None:
+            return Response(status_code=400)  # nobody reads it
+        with self._admitted(), served.hold() as now:
+            content = await lookup(body, now, self._limits)
+        return Response(content, media_type=bodies.JSON)
+
+    async def _body(self, request: Request) -> bytes | None:
+        """The body, or None where the client is gone."""
+        try:
+            return await asyncio.wait_for(self._read(request), self._limits.body_read_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise BodyTimeoutError(f"the body did not arrive within {self._limits.body_read_s:g} s") from None
+        except ClientDisconnect:
+            return None
+
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        """A place for a request; taken once its body is there, so that a slow sender holds nobody's."""
+        if self._requests >= self._limits.requests_max:
             raise QueueFullError(
-                f"{self._requests} requests are under way, the limit is {limits.requests_max}"
+                f"{self._requests} requests are under way, the limit is {self._limits.requests_max}"
             )
         self._requests += 1
         try:
-            pairs = request.query_params.multi_items()
-            parsed = await self._apart(
-                bodies.is_long_to_parse(media_type, body, pairs, limits),
-                lambda: bodies.parse_search(media_type, body, pairs, dim=served.dim, limits=limits),
-            )
-            parsed = _less_time(parsed, time.perf_counter() - arrived)
-            answer_type, encode = bodies.choose_encoder(
-                request.headers.get("accept"),
-                with_metadata=parsed.return_metadata is not None,
-                with_groups=parsed.group_by is not None,
-            )
-            answer = await _unless_gone(request, served.router.search(parsed))
-            if answer is None:
-                return Response(status_code=400)  # nobody reads it
-            took_ms = (time.perf_counter() - started) * 1000
-            big = answer.hits.ids.size > ENCODE_INLINE_MAX or answer.hits.metadata is not None
-            content, headers = await self._apart(big, lambda: encode(answer, took_ms))
-            return Response(content, media_type=answer_type, headers=headers)
+            yield
         finally:
             self._requests -= 1
+
+    async def _answer(
+        self,
+        request: Request,
+        now: Generation,
+        media_type: str,
+        body: bytes,
+        started: float,
+        arrived: float,
+    ) -> Response:
+        limits = self._limits
+        pairs = request.query_params.multi_items()
+        parsed = await self._apart(
+            bodies.is_long_to_parse(media_type, body, pairs, limits),
+            lambda: bodies.parse_search(media_type, body, pairs, dim=now.dim, limits=limits),
+        )
+        parsed = _less_time(parsed, time.perf_counter() - arrived)
+        answer_type, encode = bodies.choose_encoder(
+            request.headers.get("accept"),
+            with_metadata=parsed.return_metadata is not None,
+            with_groups=parsed.group_by is not None,
+        )
+        note(
+            version=now.version,
+            queries=len(parsed.queries),
+            k=parsed.k,
+            filters=0 if parsed.filters is None else len(parsed.filters),
+            recall=parsed.recall,
+            list_size=parsed.list_size,
+        )
+        answer = await _unless_gone(request, _search(now, parsed))
+        if answer is None:
+            return Response(status_code=400)  # nobody reads it
+        note(
+            reads=answer.hits.reads,
+            shards_answered=answer.shards_answered,
+            shards_total=answer.shards_total,
+        )
+        took_ms = (time.perf_counter() - started) * 1000
+        big = answer.hits.ids.size > ENCODE_INLINE_MAX or answer.hits.metadata is not None
+        content, headers = await self._apart(big, lambda: encode(answer, took_ms))
+        return Response(content, media_type=answer_type, headers=headers)
 
     @staticmethod
     async def _apart(apart: bool, work: Any) -> Any:
@@ -309,6 +386,13 @@ async def _unless_gone(request: Request, searching: Coroutine[Any, Any, Answer])
                 one.cancel()
 
 
+async def _search(now: Generation, parsed: SearchRequest) -> Answer:
+    if parsed.ids is not None:
+        queries = await lookups.vectors(now.router, parsed.ids, now.dim, timeout_s=parsed.timeout_s)
+        parsed = replace(parsed, queries=queries, ids=None)
+    return replace(await now.router.search(parsed), version=now.version)
+
+
 def _less_time(parsed: SearchRequest, spent_s: float) -> SearchRequest:
     """The request with what parsing took off its deadline."""
     if parsed.timeout_s is None:
@@ -321,9 +405,10 @@ def _less_time(parsed: SearchRequest, spent_s: float) -> SearchRequest:
 def _summary(served: ServedCollection) -> CollectionSummary:
     return CollectionSummary(
         name=served.name,
-        n=served.n,
-        dim=served.dim,
-        metric=served.metric,
+        version=served.now.version,
+        n=served.now.n,
+        dim=served.now.dim,
+        metric=served.now.metric,
         shards_up=served.router.shards_up,
         shards_total=served.router.shards_total,
     )
@@ -347,6 +432,7 @@ def _describe(served: ServedCollection) -> CollectionAnswer:
                 pid=health.pid if health is not None else 0,
                 memory_bytes=health.memory_bytes if health is not None else 0,
                 device=health.device if health is not None else "",
+                threads=int(health.details.get("threads", 0)) if health is not None else 0,
                 waiting_requests=state.waiting_requests,
                 calls_in_flight=state.calls_in_flight,
             )

@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,11 @@ def _of_json(body: bytes, pairs: list[tuple[str, str]], dim: int, limits: Gatewa
         _check_sql((parsed.filter,), "filter", limits)
         check_filter(parsed.filter, "filter")
         filters = (parsed.filter,)
+    if parsed.ids is not None:
+        if not parsed.ids:
+            raise EmptyError("there is no id in the request", argument="ids")
+        queries = np.zeros((len(parsed.ids), dim), np.float32)
+        return replace(_request(queries, filters, parsed, dim, limits), ids=tuple(parsed.ids))
     rows = parsed.vectors
     name = "vectors"
     if rows is None:
@@ -435,6 +441,8 @@ def _status(answer: Answer, took_ms: float) -> dict[str, Any]:
             "cache_hits": answer.hits.cache_hits,
         },
     }
+    if answer.version:
+        status["version"] = answer.version
     if answer.hits.limited is not None:
         status["limited"] = answer.hits.limited.tolist()
     if answer.failures:

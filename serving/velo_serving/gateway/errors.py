@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from velo import errors as velo_errors
 from velo.errors import VeloError
 from velo_serving import errors as serving_errors
+from velo_serving.gateway.logs import request_id
 
 __all__ = ["BodyTimeoutError", "RequestError", "error_response", "filter_place", "install", "status_of"]
 
@@ -57,6 +58,7 @@ class BodyTimeoutError(serving_errors.ServingError):
 #: The first line that matches decides, so that the special stands before the general.
 STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (serving_errors.UnknownCollectionError, 404),
+    (velo_errors.UnknownIdError, 404),
     (serving_errors.NotAcceptableError, 406),
     (BodyTimeoutError, 408),
     (serving_errors.BodyTooLargeError, 413),
@@ -126,6 +128,14 @@ def error_response(error: BaseException) -> Response:
             body["position"] = dict(error.place)
         if error.details:
             body["details"] = [dict(detail) for detail in error.details]
+    return _response(body, status, headers)
+
+
+def _response(body: dict[str, Any], status: int, headers: Mapping[str, str] | None = None) -> Response:
+    one = request_id.get()
+    if one:
+        body["request_id"] = one
+        headers = {**(headers or {}), "X-Request-Id": one}
     return JSONResponse({"error": body}, status_code=status, headers=headers)
 
 
@@ -141,11 +151,7 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "HttpError")
         message = f"{request.method} {request.url.path}: {error.detail}"
-        return JSONResponse(
-            {"error": {"type": kind, "message": message}},
-            status_code=error.status_code,
-            headers=error.headers,
-        )
+        return _response({"type": kind, "message": message}, error.status_code, error.headers)
 
     app.add_exception_handler(VeloError, ours)
     app.add_exception_handler(HTTPException, routing)

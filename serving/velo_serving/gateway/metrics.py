@@ -1,13 +1,20 @@
-"""Prometheus metrics of one gateway; a registry of its own, so that several apps can live in one process."""
+"""Prometheus metrics of a gateway; a registry of its own, so that several apps can live in one process.
+
+Several gateways of one port write into files of one folder, in prometheus_client's multiprocess mode, and
+whichever is asked adds them up.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,6 +27,10 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+#: How old another gateway's gauges may be.
+GAUGES_S = 1.0
 
 
 class Metrics:
@@ -86,16 +97,39 @@ class Metrics:
             buckets=QUERIES,
             registry=registry,
         )
+        self.hedges = Counter(
+            "velo_hedges",
+            "Requests that went to a second replica because the first took long.",
+            ["collection", "shard"],
+            registry=registry,
+        )
         self.shard_falls = Counter(
             "velo_shard_falls", "Times a shard went down.", ["collection", "shard"], registry=registry
         )
-        registry.register(_Gauges(backend))
+        self._folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        self._shared: _SharedGauges | None = None
+        if self._folder is None:
+            registry.register(_Gauges(backend))
+        else:
+            self._shared = _SharedGauges(backend, registry)
         for served in backend.collections:
-            served.router.observe(_RouterObserver(self, served.name))
+            served.observe(_RouterObserver(self, served.name))
 
     def render(self) -> bytes:
-        """Return everything in Prometheus' text format."""
-        return generate_latest(self._registry)
+        """Return everything in Prometheus' text format, of all gateways of this port."""
+        if self._shared is None:
+            return generate_latest(self._registry)
+        self._shared.write()
+        registry = CollectorRegistry()
+        collector: Any = MultiProcessCollector
+        collector(registry, self._folder)
+        return generate_latest(registry)
+
+    async def keep(self) -> None:
+        """Write gauges now and then, for when another gateway is asked."""
+        while self._shared is not None:
+            self._shared.write()
+            await asyncio.sleep(GAUGES_S)
 
 
 class _RouterObserver:
@@ -109,6 +143,9 @@ class _RouterObserver:
     def call_ended(self, shard: str, seconds: float, outcome: str) -> None:
         self._metrics.shard_calls.labels(self._collection, shard, outcome).inc()
         self._metrics.shard_seconds.labels(self._collection, shard).observe(seconds)
+
+    def hedge_sent(self, shard: str) -> None:
+        self._metrics.hedges.labels(self._collection, shard).inc()
 
     def shard_changed(self, shard: str, up: bool, reason: str) -> None:
         if not up:
@@ -125,39 +162,84 @@ class _RouterObserver:
             metrics.cache_hits.labels(collection).inc(hits.cache_hits)
 
 
+class _Gauge(NamedTuple):
+    """What is read off the routers when somebody asks."""
+
+    name: str
+    documentation: str
+    labels: tuple[str, ...]
+    #: How several gateways' values become one.
+    mode: Literal["livesum", "livemin", "livemax"]
+
+
+_ADMITTED = _Gauge(
+    "velo_queries_admitted", "Queries taken in and not answered yet.", ("collection",), "livesum"
+)
+_VECTORS = _Gauge("velo_vectors", "Vectors in the collection.", ("collection",), "livemax")
+_UP = _Gauge("velo_shard_up", "1 if the shard can be asked.", ("collection", "shard"), "livemin")
+_WAITING = _Gauge(
+    "velo_shard_waiting_requests", "Requests waiting before a shard.", ("collection", "shard"), "livesum"
+)
+_IN_FLIGHT = _Gauge(
+    "velo_shard_calls_in_flight", "Calls a shard works on.", ("collection", "shard"), "livesum"
+)
+_MEMORY = _Gauge(
+    "velo_shard_memory_bytes", "Memory of the shard's index.", ("collection", "shard"), "livemax"
+)
+_GATEWAYS = _Gauge("velo_gateways", "Gateways that answer on this port.", (), "livesum")
+
+_GAUGES = (_GATEWAYS, _ADMITTED, _VECTORS, _UP, _WAITING, _IN_FLIGHT, _MEMORY)
+
+
+def _now(backend: Backend) -> Iterator[tuple[_Gauge, tuple[str, ...], float]]:
+    """Every gauge's values at this moment."""
+    yield _GATEWAYS, (), 1
+    for served in backend.collections:
+        yield _ADMITTED, (served.name,), served.router.queries_admitted
+        yield _VECTORS, (served.name,), served.now.n
+        for shard in served.router.shards():
+            labels = (served.name, shard.name)
+            yield _UP, labels, shard.state == "up"
+            yield _WAITING, labels, shard.waiting_requests
+            yield _IN_FLIGHT, labels, shard.calls_in_flight
+            yield _MEMORY, labels, shard.health.memory_bytes if shard.health is not None else 0
+
+
 class _Gauges(Collector):
-    """What is read off the routers at the moment somebody asks."""
+    """The gauges of the only gateway of a port."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     def collect(self) -> Iterator[Metric]:
-        waiting = GaugeMetricFamily(
-            "velo_queries_admitted", "Queries taken in and not answered yet.", labels=["collection"]
-        )
-        up = GaugeMetricFamily(
-            "velo_shard_up", "1 if the shard can be asked.", labels=["collection", "shard"]
-        )
-        lane = GaugeMetricFamily(
-            "velo_shard_waiting_requests", "Requests waiting before a shard.", labels=["collection", "shard"]
-        )
-        calls = GaugeMetricFamily(
-            "velo_shard_calls_in_flight", "Calls a shard works on.", labels=["collection", "shard"]
-        )
-        memory = GaugeMetricFamily(
-            "velo_shard_memory_bytes", "Memory of the shard's index.", labels=["collection", "shard"]
-        )
-        vectors = GaugeMetricFamily("velo_vectors", "Vectors in the collection.", labels=["collection"])
-        for served in self._backend.collections:
-            waiting.add_metric([served.name], served.router.queries_admitted)
-            vectors.add_metric([served.name], served.n)
-            for shard in served.router.shards():
-                labels = [served.name, shard.name]
-                up.add_metric(labels, 1.0 if shard.state == "up" else 0.0)
-                lane.add_metric(labels, shard.waiting_requests)
-                calls.add_metric(labels, shard.calls_in_flight)
-                memory.add_metric(labels, shard.health.memory_bytes if shard.health is not None else 0)
-        yield from (waiting, up, lane, calls, memory, vectors)
+        families = {
+            gauge: GaugeMetricFamily(gauge.name, gauge.documentation, labels=gauge.labels)
+            for gauge in _GAUGES
+        }
+        for gauge, labels, value in _now(self._backend):
+            families[gauge].add_metric(labels, value)
+        yield from families.values()
+
+
+class _SharedGauges:
+    """The gauges of one gateway among several, written where whoever is asked reads all of them."""
+
+    def __init__(self, backend: Backend, registry: CollectorRegistry) -> None:
+        self._backend = backend
+        self._gauges = {
+            gauge: Gauge(
+                gauge.name,
+                gauge.documentation,
+                gauge.labels,
+                registry=registry,
+                multiprocess_mode=gauge.mode,
+            )
+            for gauge in _GAUGES
+        }
+
+    def write(self) -> None:
+        for gauge, labels, value in _now(self._backend):
+            (self._gauges[gauge].labels(*labels) if labels else self._gauges[gauge]).set(value)
 
 
 class Measured:

@@ -74,6 +74,10 @@ class SearchBody(BaseModel):
     vectors: Annotated[
         list[list[float]] | None, Field(description="Several queries, all of the same length.")
     ] = None
+    ids: Annotated[
+        list[int] | list[str] | None,
+        Field(description="Instead of vectors: rows whose stored vectors are the queries."),
+    ] = None
     k: NeighborCount = 10
     filter: Annotated[
         FilterJson | None, Field(description="Restricts every query: a dict of conditions, or SQL text.")
@@ -100,11 +104,12 @@ class SearchBody(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> SearchBody:
-        if (self.vector is None) == (self.vectors is None):
-            raise ValueError("give one of 'vector' and 'vectors'")
+        if sum(one is not None for one in (self.vector, self.vectors, self.ids)) != 1:
+            raise ValueError("give one of 'vector', 'vectors' and 'ids'")
         if self.filter is not None and self.filters is not None:
             raise ValueError("give one of 'filter' and 'filters'")
-        count = 1 if self.vectors is None else len(self.vectors)
+        several = self.ids if self.vectors is None else self.vectors
+        count = 1 if several is None else len(several)
         if self.filters is not None and len(self.filters) != count:
             raise ValueError(f"'filters' has {len(self.filters)} entries for {count} vectors")
         _check_kinds(self)
@@ -343,6 +348,7 @@ class SearchAnswer(BaseModel):
     shards_answered: int
     shards_total: int
     partial: bool
+    version: Annotated[str | None, Field(description="Of the collection, where it has one.")] = None
     failures: Annotated[
         list[ShardFailureAnswer], Field(description="Why shards are missing, if any are.")
     ] = []
@@ -358,6 +364,7 @@ class ErrorDetail(BaseModel):
     message: str
     argument: str | None = None
     position: dict[str, Any] | int | None = None
+    request_id: Annotated[str, Field(description="As in the header X-Request-Id and in the log.")] = ""
 
 
 class ErrorAnswer(BaseModel):
@@ -377,6 +384,7 @@ class ShardAnswer(BaseModel):
     pid: int
     memory_bytes: int
     device: str
+    threads: Annotated[int, Field(description="Threads that search.")]
     waiting_requests: int
     calls_in_flight: int
 
@@ -385,6 +393,7 @@ class CollectionSummary(BaseModel):
     """A collection in the list."""
 
     name: str
+    version: str
     n: int
     dim: int
     metric: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 from velo.errors import VeloError
@@ -101,12 +101,16 @@ class SocketChannel:
         """Let the shard show that searches still end."""
         return decode(await self._call("trial", timeout_s), bool)
 
-    async def _call(self, method: str, timeout_s: float) -> bytes:
+    async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Look something up in the shard's rows."""
+        return decode(await self._call(what, timeout_s, arguments), dict)
+
+    async def _call(self, method: str, timeout_s: float, arguments: Mapping[str, Any] | None = None) -> bytes:
         link = self._link
         if link is None:
             raise ShardUnavailableError(f"shard {self._name} is not connected")
         future: asyncio.Future[bytes | Failure] = asyncio.get_running_loop().create_future()
-        link.ask(frames.CALL, encode(Call(method)), b"", timeout_s, future)
+        link.ask(frames.CALL, encode(Call(method, dict(arguments or {}))), b"", timeout_s, future)
         reply = await future
         if isinstance(reply, Failure):
             raise reply.to_error()

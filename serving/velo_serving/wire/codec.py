@@ -26,6 +26,8 @@ __all__ = [
     "encode",
     "encode_hits",
     "encode_search",
+    "stream_of",
+    "table_of",
 ]
 
 T = TypeVar("T")
@@ -78,7 +80,7 @@ class _Hits(msgspec.Struct, array_like=True):
 
 
 _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Hello, Call, Failure, _Search, _Hits, bool)
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Hello, Call, Failure, _Search, _Hits, bool, dict)
 }
 
 
@@ -240,10 +242,10 @@ def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
     sizes, group_bytes, table_bytes = None, b"", b""
     if hits.groups is not None:
         sizes = [[size for _, size in row] for row in hits.groups]
-        group_bytes = _stream_of(_values_table([value for row in hits.groups for value, _ in row]))
+        group_bytes = stream_of(_values_table([value for row in hits.groups for value, _ in row]))
         pieces.append(group_bytes)
     if hits.tables is not None:
-        table_bytes = _stream_of(pa.concat_tables(hits.tables))
+        table_bytes = stream_of(pa.concat_tables(hits.tables))
         pieces.append(table_bytes)
     head = encode(
         _Hits(
@@ -276,7 +278,8 @@ def _bytes_of(array: Any, dtype: str) -> bytes:
     return raw
 
 
-def _stream_of(table: pa.Table) -> bytes:
+def stream_of(table: pa.Table) -> bytes:
+    """A table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -337,7 +340,13 @@ def _ids_of(names: Sequence[Sequence[str]], counts: Any, width: int) -> Any:
     return ids
 
 
-def _table_of(stream: bytes) -> pa.Table:
+def table_of(stream: bytes) -> pa.Table:
+    """Read an Arrow stream.
+
+    Raises
+    ------
+    ProtocolError
+    """
     try:
         with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
             table = reader.read_all()
@@ -348,7 +357,7 @@ def _table_of(stream: bytes) -> pa.Table:
 
 
 def _rows_of(stream: bytes, counts: Sequence[int]) -> list[list[MetadataRow]]:
-    flat: list[MetadataRow] = list(_table_of(stream).to_pylist())
+    flat: list[MetadataRow] = list(table_of(stream).to_pylist())
     if len(flat) != sum(counts):
         raise ProtocolError(f"{len(flat)} rows of metadata do not go with {sum(counts)} hits")
     rows, start = [], 0
@@ -361,7 +370,7 @@ def _rows_of(stream: bytes, counts: Sequence[int]) -> list[list[MetadataRow]]:
 def _groups_of(
     stream: bytes, sizes: Sequence[Sequence[int]], counts: Sequence[int]
 ) -> list[list[tuple[Any, int]]]:
-    table = _table_of(stream)
+    table = table_of(stream)
     if table.column_names != ["value"]:
         raise ProtocolError("the groups have no values")
     column: Any = table.column("value")

@@ -71,6 +71,8 @@ class ShardServer:
         self.token = token
         self.version = version
         self.limits = limits or ServerLimits()
+        #: Told to all askers: the generation of the collection that they should go to, or zero.
+        self.successor = 0
         self.peers: set[_Peer] = set()
         self._servers: list[asyncio.Server] = []
         self._path: str | None = None
@@ -104,7 +106,7 @@ class ShardServer:
     async def health(self) -> ShardHealth:
         """What the shard says of itself; in a thread, because it may have to open its index."""
         health = await asyncio.to_thread(self.shard.health)
-        return dataclasses.replace(health, version=self.version)
+        return dataclasses.replace(health, version=self.version, successor=self.successor)
 
     async def close(self) -> None:
         """Stop listening and end all connections."""
@@ -233,7 +235,7 @@ class _Peer(asyncio.Protocol):
         elif call.method == "trial":
             head = encode(await self._server.shard.trial(frame.timeout_us / 1e6))
         else:
-            raise ProtocolError(f"a shard has no method {call.method!r}")
+            head = encode(await self._server.shard.look_up(call.method, call.arguments))
         self._send([frame_start(frames.REPLY, frame.request, len(head)), head])
 
     def _fail(self, request: int, error: Exception) -> None:

@@ -3,6 +3,8 @@
 pub const memory = @import("memory.zig");
 pub const AlignedBytes = memory.AlignedBytes;
 pub const allocator = memory.allocator;
+pub const alloc_untouched = memory.alloc_untouched;
+pub const free_untouched = memory.free_untouched;
 pub const give_back = memory.give_back;
 
 pub const Prng = @import("prng.zig").Prng;

@@ -20,7 +20,10 @@ pub fn level() []const u8 {
 /// Threads that race here compute the same answer.
 pub fn current() Level {
     const value = cached.load(.monotonic);
-    if (value != unknown) return @enumFromInt(value);
+    if (value != unknown) {
+        @setRuntimeSafety(false); // measured (decisions/0007)
+        return @enumFromInt(value);
+    }
     const chosen = lowered(detect(), std.posix.getenv("VELO_CPU_LEVEL"));
     cached.store(@intFromEnum(chosen), .monotonic);
     return chosen;

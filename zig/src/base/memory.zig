@@ -93,6 +93,21 @@ fn free_either(_: *anyopaque, memory: []u8, alignment: std.mem.Alignment, addres
     allocator_for(memory.len).rawFree(memory, alignment, address);
 }
 
+/// Memory that costs address space only until it is touched, for arrays made for the most that may come. `Allocator.alloc`
+/// fills what it hands out wherever checks are on, and filled memory is resident. Debug fills here too, so that tests see
+/// what is read before it is written. Either way `Allocator.free` would do, but it fills once more.
+pub fn alloc_untouched(from: std.mem.Allocator, comptime T: type, n: usize) error{OutOfMemory}![]T {
+    if (builtin.mode == .Debug or n == 0) return from.alloc(T, n);
+    const size = std.math.mul(usize, @sizeOf(T), n) catch return error.OutOfMemory;
+    const bytes = from.rawAlloc(size, .of(T), @returnAddress()) orelse return error.OutOfMemory;
+    return @as([*]T, @ptrCast(@alignCast(bytes)))[0..n];
+}
+
+pub fn free_untouched(from: std.mem.Allocator, memory: anytype) void {
+    if (builtin.mode == .Debug or memory.len == 0) return from.free(memory);
+    from.rawFree(std.mem.sliceAsBytes(memory), .fromByteUnits(@typeInfo(@TypeOf(memory)).pointer.alignment), @returnAddress());
+}
+
 /// Gives the system what the C allocator keeps of freed memory: an open index, or a caller's arrays, may have left much.
 pub fn give_back() void {
     if (comptime builtin.target.isGnuLibC()) _ = malloc_trim(0);
@@ -152,4 +167,19 @@ test "memory of any size is written, grown, shrunk and freed, and large memory i
         const result = linux.syscall3(.mincore, std.mem.alignBackward(usize, @intFromPtr(start), page_size), page_size, @intFromPtr(&resident));
         try std.testing.expectEqual(linux.E.NOMEM, linux.E.init(result));
     }
+}
+
+test "memory that nobody touches is not resident, wherever the allocators do not fill for tests" {
+    const len = 4 << 20;
+    const memory_of = try alloc_untouched(allocator, u64, len / 8);
+    defer free_untouched(allocator, memory_of);
+    memory_of[memory_of.len - 1] = 7;
+    var resident: [len / page_size]u8 = undefined;
+    try std.testing.expectEqual(0, linux.syscall3(.mincore, @intFromPtr(memory_of.ptr), len, @intFromPtr(&resident)));
+    var pages: usize = 0;
+    for (resident) |state| pages += state & 1;
+    const touched: usize = if (builtin.mode == .Debug) resident.len else 1;
+    try std.testing.expectEqual(touched, pages);
+    try std.testing.expectError(error.OutOfMemory, alloc_untouched(allocator, u64, std.math.maxInt(usize)));
+    free_untouched(allocator, try alloc_untouched(allocator, u64, 0));
 }

@@ -94,11 +94,11 @@ pub const Cache = struct {
         assert(options.slot_bytes > 0);
         const stride = std.mem.alignForward(u32, options.slot_bytes, slot_alignment);
         const count = slots_in(options, stride);
-        const mapping = try allocator.alloc(Atomic(u32), if (count == 0) 0 else options.vertex_count);
-        errdefer allocator.free(mapping);
+        const mapping = try base.alloc_untouched(allocator, Atomic(u32), if (count == 0) 0 else options.vertex_count);
+        errdefer base.free_untouched(allocator, mapping);
         for (mapping) |*entry| entry.* = .init(absent);
-        const slots = try allocator.alloc(Slot, count);
-        errdefer allocator.free(slots);
+        const slots = try base.alloc_untouched(allocator, Slot, count);
+        errdefer base.free_untouched(allocator, slots);
         var records: base.AlignedBytes = .empty;
         if (count > 0) records = try .alloc(@as(usize, count) * stride + padding_bytes, .{ .huge_pages = true });
         for (slots, 0..) |*slot, i| slot.* = .{
@@ -126,8 +126,8 @@ pub const Cache = struct {
             assert(@as(Word, @bitCast(slot.word.load(.acquire))).pin_count == 0);
         };
         cache.records.free();
-        cache.allocator.free(cache.slots);
-        cache.allocator.free(cache.mapping);
+        base.free_untouched(cache.allocator, cache.slots);
+        base.free_untouched(cache.allocator, cache.mapping);
         cache.* = undefined;
     }
 

@@ -3,6 +3,7 @@
 //! bisection puts pages that share many edges into the same half, then the same quarter, and so on, and leaves what is
 //! on a page alone.
 const std = @import("std");
+const base = @import("base");
 
 const types = @import("types.zig");
 const Graph = types.Graph;
@@ -74,32 +75,32 @@ const Job = struct {
     gains: []Gain,
 
     fn init(allocator: std.mem.Allocator, pages: usize) error{OutOfMemory}!Job {
-        const sequence = try allocator.alloc(u32, pages);
-        errdefer allocator.free(sequence);
-        const position = try allocator.alloc(u32, pages);
-        errdefer allocator.free(position);
-        const links = try allocator.alloc(Link, pages * links_max);
-        errdefer allocator.free(links);
-        const link_counts = try allocator.alloc(u8, pages);
-        errdefer allocator.free(link_counts);
+        const sequence = try base.alloc_untouched(allocator, u32, pages);
+        errdefer base.free_untouched(allocator, sequence);
+        const position = try base.alloc_untouched(allocator, u32, pages);
+        errdefer base.free_untouched(allocator, position);
+        const links = try base.alloc_untouched(allocator, Link, pages * links_max);
+        errdefer base.free_untouched(allocator, links);
+        const link_counts = try base.alloc_untouched(allocator, u8, pages);
+        errdefer base.free_untouched(allocator, link_counts);
         for (sequence, position, 0..) |*page, *place, i| {
             page.* = @intCast(i);
             place.* = @intCast(i);
         }
-        return .{ .sequence = sequence, .position = position, .links = links, .link_counts = link_counts, .gains = try allocator.alloc(Gain, pages) };
+        return .{ .sequence = sequence, .position = position, .links = links, .link_counts = link_counts, .gains = try base.alloc_untouched(allocator, Gain, pages) };
     }
 
     fn deinit(self: *Job, allocator: std.mem.Allocator) void {
-        allocator.free(self.sequence);
-        allocator.free(self.position);
-        allocator.free(self.links);
-        allocator.free(self.link_counts);
-        allocator.free(self.gains);
+        base.free_untouched(allocator, self.sequence);
+        base.free_untouched(allocator, self.position);
+        base.free_untouched(allocator, self.links);
+        base.free_untouched(allocator, self.link_counts);
+        base.free_untouched(allocator, self.gains);
     }
 
     fn count_links(self: *Job, allocator: std.mem.Allocator, graph: *const Graph, placement: *const Placement, cancel: ?*const std.atomic.Value(bool)) error{ Canceled, OutOfMemory }!void {
-        const page_of = try allocator.alloc(u32, graph.n);
-        defer allocator.free(page_of);
+        const page_of = try base.alloc_untouched(allocator, u32, graph.n);
+        defer base.free_untouched(allocator, page_of);
         for (0..self.sequence.len) |index| {
             const page = placement.page(index);
             for (placement.order[page.from..page.to]) |vertex| page_of[vertex] = @intCast(index);
@@ -159,9 +160,9 @@ const Job = struct {
     }
 
     fn apply(self: *const Job, allocator: std.mem.Allocator, placement: *Placement) error{OutOfMemory}!void {
-        const order = try allocator.alloc(u32, placement.order.len);
-        errdefer allocator.free(order);
-        const page_first = try allocator.alloc(u32, placement.page_first.len);
+        const order = try base.alloc_untouched(allocator, u32, placement.order.len);
+        errdefer base.free_untouched(allocator, order);
+        const page_first = try base.alloc_untouched(allocator, u32, placement.page_first.len);
         var at: u32 = 0;
         for (self.sequence, page_first) |index, *first| {
             const page = placement.page(index);

@@ -56,8 +56,8 @@ pub fn affinity_threshold(comptime Distances: type, allocator: std.mem.Allocator
 /// The color of every record, by new id. On a page, the first record without a color takes every other one within
 /// `threshold` of it into a set of its own color, 1, 2, … 255, 1, …; a record alone has color 0.
 pub fn color(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, placement: *const Placement, threshold: f32) error{OutOfMemory}![]u8 {
-    const colors = try allocator.alloc(u8, placement.order.len);
-    errdefer allocator.free(colors);
+    const colors = try base.alloc_untouched(allocator, u8, placement.order.len);
+    errdefer base.free_untouched(allocator, colors);
     @memset(colors, 0);
     var out: [256]f32 = undefined;
     for (0..placement.page_first.len) |index| {

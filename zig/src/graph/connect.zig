@@ -16,8 +16,8 @@ pub fn connect(comptime Distances: type, allocator: std.mem.Allocator, distances
     if (graph.n == 0) return;
     var reached = try base.BitSet.init(allocator, graph.n);
     defer reached.deinit(allocator);
-    const stack = try allocator.alloc(u32, graph.n);
-    defer allocator.free(stack);
+    const stack = try base.alloc_untouched(allocator, u32, graph.n);
+    defer base.free_untouched(allocator, stack);
     try spread(graph, &reached, stack, graph.entry, graph.degree_max, cancel);
     if (reached.count() == graph.n) return;
 
@@ -39,8 +39,8 @@ pub fn reachable_count(allocator: std.mem.Allocator, graph: *const Graph, links:
     if (graph.n == 0) return 0;
     var reached = try base.BitSet.init(allocator, graph.n);
     defer reached.deinit(allocator);
-    const stack = try allocator.alloc(u32, graph.n);
-    defer allocator.free(stack);
+    const stack = try base.alloc_untouched(allocator, u32, graph.n);
+    defer base.free_untouched(allocator, stack);
     spread(graph, &reached, stack, graph.entry, links, null) catch unreachable; // only a cancel fails
     return @intCast(reached.count());
 }

@@ -20,8 +20,8 @@ pub const Placement = struct {
     page_first: []u32,
 
     pub fn deinit(self: *Placement, allocator: std.mem.Allocator) void {
-        allocator.free(self.order);
-        allocator.free(self.page_first);
+        base.free_untouched(allocator, self.order);
+        base.free_untouched(allocator, self.page_first);
         self.* = undefined;
     }
 
@@ -33,7 +33,7 @@ pub const Placement = struct {
 
     /// `inverse[old id] = new id`.
     pub fn inverse(self: *const Placement, allocator: std.mem.Allocator) error{OutOfMemory}![]u32 {
-        const new_ids = try allocator.alloc(u32, self.order.len);
+        const new_ids = try base.alloc_untouched(allocator, u32, self.order.len);
         for (self.order, 0..) |old, new| new_ids[old] = @intCast(new);
         return new_ids;
     }
@@ -103,15 +103,15 @@ fn Job(comptime Distances: type) type {
         stop_requested: std.atomic.Value(bool) = .init(false),
 
         fn init(allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions, threads: u32) error{OutOfMemory}!Self {
-            const placed = try allocator.alloc(std.atomic.Value(bool), graph.n);
-            errdefer allocator.free(placed);
+            const placed = try base.alloc_untouched(allocator, std.atomic.Value(bool), graph.n);
+            errdefer base.free_untouched(allocator, placed);
             @memset(placed, .init(false));
-            const radii = try allocator.alloc(f32, graph.n);
-            errdefer allocator.free(radii);
-            const next = try allocator.alloc(u32, graph.n);
-            errdefer allocator.free(next);
-            const begins = try allocator.alloc(bool, graph.n);
-            errdefer allocator.free(begins);
+            const radii = try base.alloc_untouched(allocator, f32, graph.n);
+            errdefer base.free_untouched(allocator, radii);
+            const next = try base.alloc_untouched(allocator, u32, graph.n);
+            errdefer base.free_untouched(allocator, next);
+            const begins = try base.alloc_untouched(allocator, bool, graph.n);
+            errdefer base.free_untouched(allocator, begins);
             @memset(begins, false);
             const fillers = try allocator.alloc(Filler(Distances), threads);
             errdefer allocator.free(fillers);
@@ -124,10 +124,10 @@ fn Job(comptime Distances: type) type {
         fn deinit(self: *Self, allocator: std.mem.Allocator) void {
             for (self.fillers) |*filler| filler.deinit(allocator);
             allocator.free(self.fillers);
-            allocator.free(self.begins);
-            allocator.free(self.next);
-            allocator.free(self.radii);
-            allocator.free(self.placed);
+            base.free_untouched(allocator, self.begins);
+            base.free_untouched(allocator, self.next);
+            base.free_untouched(allocator, self.radii);
+            base.free_untouched(allocator, self.placed);
         }
 
         pub fn stop(self: *Self) void {
@@ -167,9 +167,9 @@ fn Job(comptime Distances: type) type {
         fn result(self: *Self, allocator: std.mem.Allocator) error{OutOfMemory}!Placement {
             var pages: usize = 0;
             for (self.begins) |begin| pages += @intFromBool(begin);
-            const order = try allocator.alloc(u32, self.graph.n);
-            errdefer allocator.free(order);
-            const page_first = try allocator.alloc(u32, pages);
+            const order = try base.alloc_untouched(allocator, u32, self.graph.n);
+            errdefer base.free_untouched(allocator, order);
+            const page_first = try base.alloc_untouched(allocator, u32, pages);
             var new: u32 = 0;
             var page: u32 = 0;
             for (self.fillers) |*filler| {
@@ -409,6 +409,7 @@ fn Filler(comptime Distances: type) type {
 /// Of vertices equally far, a full list keeps those it met first: were it to prefer any by id, every walk among many
 /// copies of one vector would end at the same few, long placed.
 inline fn takes(list: *const CandidateList, distance: f32) bool {
+    @setRuntimeSafety(false); // measured (decisions/0007)
     return list.len < list.items.len or distance < list.items[list.len - 1].distance();
 }
 
@@ -417,7 +418,7 @@ pub fn remap(allocator: std.mem.Allocator, graph: *Graph, placement: *const Plac
     assert(placement.order.len == graph.n);
     if (graph.n == 0) return;
     const new_ids = try placement.inverse(allocator);
-    defer allocator.free(new_ids);
+    defer base.free_untouched(allocator, new_ids);
     const held = try allocator.alloc(u32, graph.degree_max);
     defer allocator.free(held);
     var moved = try base.BitSet.init(allocator, graph.n);

@@ -2,6 +2,7 @@
 //! last ones are made of what was left over. Here two vertices of different pages change places wherever both pages
 //! together become more alike by it, until little is gained. Pages keep their number of members.
 const std = @import("std");
+const base = @import("base");
 const assert = std.debug.assert;
 
 const types = @import("types.zig");
@@ -62,12 +63,12 @@ fn Job(comptime Distances: type) type {
         fn init(allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions, radii: []const f32, placement: *Placement, threads: u32) error{OutOfMemory}!Self {
             const pages = placement.page_first.len;
             var members_max: usize = 0;
-            const page_of = try allocator.alloc(std.atomic.Value(u32), graph.n);
-            errdefer allocator.free(page_of);
-            const own = try allocator.alloc(f32, graph.n);
-            errdefer allocator.free(own);
-            const bytes = try allocator.alloc(u32, pages);
-            errdefer allocator.free(bytes);
+            const page_of = try base.alloc_untouched(allocator, std.atomic.Value(u32), graph.n);
+            errdefer base.free_untouched(allocator, page_of);
+            const own = try base.alloc_untouched(allocator, f32, graph.n);
+            errdefer base.free_untouched(allocator, own);
+            const bytes = try base.alloc_untouched(allocator, u32, pages);
+            errdefer base.free_untouched(allocator, bytes);
             for (bytes, 0..) |*sum, index| {
                 const page = placement.page(index);
                 members_max = @max(members_max, page.to - page.from);
@@ -88,9 +89,9 @@ fn Job(comptime Distances: type) type {
         fn deinit(self: *Self, allocator: std.mem.Allocator) void {
             for (self.exchangers) |*exchanger| exchanger.deinit(allocator);
             allocator.free(self.exchangers);
-            allocator.free(self.bytes);
-            allocator.free(self.own);
-            allocator.free(self.page_of);
+            base.free_untouched(allocator, self.bytes);
+            base.free_untouched(allocator, self.own);
+            base.free_untouched(allocator, self.page_of);
         }
 
         pub fn stop(self: *Self) void {

@@ -13,6 +13,7 @@ pub const Candidate = packed struct(u64) {
     const sign: u32 = 1 << 31;
 
     pub inline fn init(compared: f32, vertex: u32) Candidate {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         const bits: u32 = @bitCast(compared + 0.0); // -0 becomes 0
         return .{ .expanded = false, .id = @intCast(vertex), .distance_bits = if (bits & sign == 0) bits | sign else ~bits };
     }
@@ -36,11 +37,13 @@ pub const CandidateList = struct {
     len: u32 = 0,
 
     pub inline fn accepts(self: *const CandidateList, distance: f32) bool {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         return self.len < self.items.len or distance <= self.items[self.len - 1].distance();
     }
 
     /// Position at which the candidate now stands; null if it was there already or is farther than all of a full list.
     pub fn insert(self: *CandidateList, candidate: Candidate) ?u32 {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         const wanted = candidate.key();
         var low: u32 = 0;
         var high: u32 = self.len;
@@ -89,6 +92,7 @@ pub const VisitedSet = struct {
         var len = self.len;
         var count: usize = 0;
         for (ids) |id| {
+            @setRuntimeSafety(false); // measured (decisions/0007)
             var slot = (id *% 0x9E37_79B1) >> shift;
             const missing = while (true) : (slot = (slot + 1) & mask) {
                 const found = slots[slot];

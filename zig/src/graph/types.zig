@@ -1,5 +1,6 @@
 //! What the graph room hands out and takes in.
 const std = @import("std");
+const base = @import("base");
 
 pub const Error = error{ Canceled, OutOfMemory, ThreadFailed };
 
@@ -64,8 +65,8 @@ pub const Graph = struct {
     entry: u32,
 
     pub fn deinit(self: *Graph, allocator: std.mem.Allocator) void {
-        allocator.free(self.neighbors);
-        allocator.free(self.degrees);
+        base.free_untouched(allocator, self.neighbors);
+        base.free_untouched(allocator, self.degrees);
         self.* = undefined;
     }
 

@@ -77,13 +77,13 @@ pub fn build_kept(comptime Distances: type, allocator: std.mem.Allocator, distan
     var graph = Graph{
         .n = n,
         .degree_max = options.degree,
-        .neighbors = try allocator.alloc(u32, @as(usize, n) * options.degree),
+        .neighbors = try base.alloc_untouched(allocator, u32, @as(usize, n) * options.degree),
         .degrees = &.{},
         .entry = 0,
     };
-    errdefer allocator.free(graph.neighbors);
-    graph.degrees = try allocator.alloc(u16, n);
-    errdefer allocator.free(graph.degrees);
+    errdefer base.free_untouched(allocator, graph.neighbors);
+    graph.degrees = try base.alloc_untouched(allocator, u16, n);
+    errdefer base.free_untouched(allocator, graph.degrees);
     @memset(graph.degrees, 0);
     if (n == 0) return graph;
 
@@ -160,14 +160,14 @@ fn Builder(comptime Distances: type) type {
         };
 
         fn init(allocator: std.mem.Allocator, distances: *const Distances, graph: *Graph, options: BuildOptions, threads: u32) error{OutOfMemory}!Self {
-            const locks = try allocator.alloc(workers.SpinLock, graph.n);
-            errdefer allocator.free(locks);
+            const locks = try base.alloc_untouched(allocator, workers.SpinLock, graph.n);
+            errdefer base.free_untouched(allocator, locks);
             @memset(locks, .{});
-            const radii = try allocator.alloc(f32, graph.n);
-            errdefer allocator.free(radii);
+            const radii = try base.alloc_untouched(allocator, f32, graph.n);
+            errdefer base.free_untouched(allocator, radii);
             @memset(radii, std.math.inf(f32));
-            const order = try allocator.alloc(u32, graph.n);
-            errdefer allocator.free(order);
+            const order = try base.alloc_untouched(allocator, u32, graph.n);
+            errdefer base.free_untouched(allocator, order);
             const tools = try allocator.alloc(Tools, threads);
             errdefer allocator.free(tools);
             var made: usize = 0;
@@ -179,9 +179,9 @@ fn Builder(comptime Distances: type) type {
         fn deinit(self: *Self, allocator: std.mem.Allocator) void {
             for (self.tools) |*tool| tool.deinit(allocator);
             allocator.free(self.tools);
-            allocator.free(self.order);
-            allocator.free(self.radii);
-            allocator.free(self.locks);
+            base.free_untouched(allocator, self.order);
+            base.free_untouched(allocator, self.radii);
+            base.free_untouched(allocator, self.locks);
         }
 
         pub fn stop(self: *Self) void {

@@ -117,8 +117,8 @@ pub const Builder = struct {
         @memset(mean, 0);
         var rotation = try quant.Rotation.init(allocator, options.dim, options.seed);
         errdefer rotation.deinit(allocator);
-        const sample = try allocator.alloc(f32, @as(usize, quant.Centers.sample_for(options.n, params.dim)) * params.dim);
-        errdefer allocator.free(sample);
+        const sample = try base.alloc_untouched(allocator, f32, @as(usize, quant.Centers.sample_for(options.n, params.dim)) * params.dim);
+        errdefer base.free_untouched(allocator, sample);
         const encoders = try allocator.alloc(EncodeThread, @max(1, options.threads));
         errdefer allocator.free(encoders);
         var made: usize = 0;
@@ -176,7 +176,7 @@ pub const Builder = struct {
         allocator.free(self.encoders);
         if (self.order) |order| allocator.free(order);
         if (self.written) |*written| written.deinit(allocator);
-        allocator.free(self.sample);
+        base.free_untouched(allocator, self.sample);
         if (self.centers) |*centers| centers.deinit(allocator);
         self.rotation.deinit(allocator);
         allocator.free(self.mean);
@@ -243,7 +243,7 @@ pub const Builder = struct {
         if (self.options.metric == .l2) self.remote_norm2 = try robust.remote_norm2(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         try robust.pull_in(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         self.centers = try quant.Centers.train(self.allocator, dim, self.sample[0 .. self.sampled * dim], quant.Centers.count_for(self.options.n));
-        self.allocator.free(self.sample);
+        base.free_untouched(self.allocator, self.sample);
         self.sample = &.{};
     }
 
@@ -591,8 +591,8 @@ pub const Builder = struct {
     /// A page is filled by what its records are thought to take. Lists are only known after placement, so the first
     /// sizes come from experience, and a second placement knows better.
     fn place(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, diagnostic: *Diagnostic) Error!graph.Placement {
-        const sizes = try self.allocator.alloc(u16, built.n);
-        defer self.allocator.free(sizes);
+        const sizes = try base.alloc_untouched(self.allocator, u16, built.n);
+        defer base.free_untouched(self.allocator, sizes);
         for (sizes, built.degrees) |*size, degree| size.* = self.size_guess(degree);
         if (!self.options.page_links) {
             self.control.enter(.place, built.n);

@@ -31,9 +31,9 @@ pub const Clusters = struct {
 
     pub fn deinit(self: *Clusters, allocator: std.mem.Allocator) void {
         allocator.free(self.hubs);
-        allocator.free(self.parents);
-        allocator.free(self.homes);
-        allocator.free(self.guests);
+        base.free_untouched(allocator, self.parents);
+        base.free_untouched(allocator, self.homes);
+        base.free_untouched(allocator, self.guests);
         self.* = undefined;
     }
 };
@@ -48,8 +48,8 @@ pub fn assign(allocator: std.mem.Allocator, points: *const work.PointsFile, n: u
     var job = try Job.init(allocator, points.dim, sample_size, plan.partitions);
     defer job.deinit();
 
-    const rows = try allocator.alloc(u32, sample_size);
-    defer allocator.free(rows);
+    const rows = try base.alloc_untouched(allocator, u32, sample_size);
+    defer base.free_untouched(allocator, rows);
     var prng = base.Prng.init(seed).split(0x7061_7274);
     for (rows, 0..) |*row, i| {
         const from = @as(u64, n) * i / sample_size;
@@ -65,7 +65,7 @@ pub fn assign(allocator: std.mem.Allocator, points: *const work.PointsFile, n: u
     }
 
     const parents = try job.tree(entry, branches);
-    errdefer allocator.free(parents);
+    errdefer base.free_untouched(allocator, parents);
 
     const hubs = try allocator.alloc(u32, plan.partitions);
     errdefer allocator.free(hubs);
@@ -73,10 +73,10 @@ pub fn assign(allocator: std.mem.Allocator, points: *const work.PointsFile, n: u
     const hub_distances = try allocator.alloc(f32, plan.partitions);
     defer allocator.free(hub_distances);
     @memset(hub_distances, std.math.inf(f32));
-    const homes = try allocator.alloc(u16, n);
-    errdefer allocator.free(homes);
-    const guests = try allocator.alloc(u16, n);
-    errdefer allocator.free(guests);
+    const homes = try base.alloc_untouched(allocator, u16, n);
+    errdefer base.free_untouched(allocator, homes);
+    const guests = try base.alloc_untouched(allocator, u16, n);
+    errdefer base.free_untouched(allocator, guests);
     @memset(job.loads, 0);
     var first: u32 = 0;
     while (first < n) {
@@ -120,18 +120,18 @@ const Job = struct {
         errdefer codes.deinit();
         var encoder = try quant.Encoder.init(allocator, quant.BuildCodes.params_of(dim));
         errdefer encoder.deinit(allocator);
-        const center_ids = try allocator.alloc(u32, count);
-        errdefer allocator.free(center_ids);
+        const center_ids = try base.alloc_untouched(allocator, u32, count);
+        errdefer base.free_untouched(allocator, center_ids);
         for (center_ids, 0..) |*id, i| id.* = @intCast(sample_size + i);
-        const distances = try allocator.alloc(f32, count);
-        errdefer allocator.free(distances);
-        const prices = try allocator.alloc(f32, count);
-        errdefer allocator.free(prices);
+        const distances = try base.alloc_untouched(allocator, f32, count);
+        errdefer base.free_untouched(allocator, distances);
+        const prices = try base.alloc_untouched(allocator, f32, count);
+        errdefer base.free_untouched(allocator, prices);
         @memset(prices, 0);
-        const loads = try allocator.alloc(u32, count);
-        errdefer allocator.free(loads);
-        const home_counts = try allocator.alloc(u32, count);
-        errdefer allocator.free(home_counts);
+        const loads = try base.alloc_untouched(allocator, u32, count);
+        errdefer base.free_untouched(allocator, loads);
+        const home_counts = try base.alloc_untouched(allocator, u32, count);
+        errdefer base.free_untouched(allocator, home_counts);
         const sums = try allocator.alloc(f32, @as(usize, count) * dim);
         errdefer allocator.free(sums);
         return .{
@@ -153,11 +153,11 @@ const Job = struct {
         const allocator = self.allocator;
         self.codes.deinit();
         self.encoder.deinit(allocator);
-        allocator.free(self.center_ids);
-        allocator.free(self.distances);
-        allocator.free(self.prices);
-        allocator.free(self.loads);
-        allocator.free(self.home_counts);
+        base.free_untouched(allocator, self.center_ids);
+        base.free_untouched(allocator, self.distances);
+        base.free_untouched(allocator, self.prices);
+        base.free_untouched(allocator, self.loads);
+        base.free_untouched(allocator, self.home_counts);
         allocator.free(self.sums);
         allocator.free(self.scratch);
     }
@@ -211,12 +211,12 @@ const Job = struct {
     fn tree(self: *Job, entry: u32, branches: u32) error{OutOfMemory}![]u16 {
         const allocator = self.allocator;
         const count = self.center_ids.len;
-        const parents = try allocator.alloc(u16, count);
-        errdefer allocator.free(parents);
-        const gaps = try allocator.alloc(f32, count);
-        defer allocator.free(gaps);
-        const kids = try allocator.alloc(u32, count);
-        defer allocator.free(kids);
+        const parents = try base.alloc_untouched(allocator, u16, count);
+        errdefer base.free_untouched(allocator, parents);
+        const gaps = try base.alloc_untouched(allocator, f32, count);
+        defer base.free_untouched(allocator, gaps);
+        const kids = try base.alloc_untouched(allocator, u32, count);
+        defer base.free_untouched(allocator, kids);
         @memset(kids, 0);
         var kids_of_entry: u32 = 0;
         const taken = -std.math.inf(f32);

@@ -183,10 +183,10 @@ pub const Partitions = struct {
     fn merge(self: *Partitions, parts: *const work.GrowingFile, offsets: []const u64) Error!void {
         const degree = self.builder.options.degree;
         const each = @max(degree + 1, merge_bytes / @sizeOf(u32) / self.count);
-        const memory = try self.allocator.alloc(u32, @as(usize, each) * self.count);
-        defer self.allocator.free(memory);
-        const cursors = try self.allocator.alloc(Cursor, self.count);
-        defer self.allocator.free(cursors);
+        const memory = try base.alloc_untouched(self.allocator, u32, @as(usize, each) * self.count);
+        defer base.free_untouched(self.allocator, memory);
+        const cursors = try base.alloc_untouched(self.allocator, Cursor, self.count);
+        defer base.free_untouched(self.allocator, cursors);
         for (cursors, 0..) |*cursor, i| cursor.* = .{ .at = offsets[i], .end = offsets[i + 1], .buffer = memory[i * each ..][0..each] };
         const tree = try self.hub_tree();
         defer self.allocator.free(tree);
@@ -259,8 +259,8 @@ pub const Partitions = struct {
     fn connect(self: *Partitions) Error!void {
         var reached = try base.BitSet.init(self.allocator, self.n);
         defer reached.deinit(self.allocator);
-        const stack = try self.allocator.alloc(u32, self.n);
-        defer self.allocator.free(stack);
+        const stack = try base.alloc_untouched(self.allocator, u32, self.n);
+        defer base.free_untouched(self.allocator, stack);
         try self.spread(&reached, stack, self.clusters.entry);
         for (0..self.n) |v| {
             const row: u32 = @intCast(v);
@@ -353,7 +353,7 @@ pub const Partitions = struct {
             allocator.free(self.rows);
             self.codes.deinit();
             self.graph.deinit(allocator);
-            allocator.free(self.sizes);
+            base.free_untouched(allocator, self.sizes);
         }
     };
 
@@ -372,14 +372,14 @@ pub const Partitions = struct {
         var local: graph.Graph = .{
             .n = @intCast(rows.len),
             .degree_max = degree,
-            .neighbors = try allocator.alloc(u32, rows.len * degree),
+            .neighbors = try base.alloc_untouched(allocator, u32, rows.len * degree),
             .degrees = &.{},
             .entry = 0,
         };
         errdefer local.deinit(allocator);
-        local.degrees = try allocator.alloc(u16, rows.len);
-        const own_sizes = try allocator.alloc(u16, rows.len);
-        errdefer allocator.free(own_sizes);
+        local.degrees = try base.alloc_untouched(allocator, u16, rows.len);
+        const own_sizes = try base.alloc_untouched(allocator, u16, rows.len);
+        errdefer base.free_untouched(allocator, own_sizes);
         const homes = self.clusters.homes;
         for (rows, local.degrees, own_sizes, 0..) |row, *local_degree, *size, member| {
             const list = try self.lists.read(row, self.diagnostic);
@@ -398,19 +398,19 @@ pub const Partitions = struct {
     /// All partitions' pages one after another, as `Builder.place` makes those of one graph.
     pub fn place(self: *Partitions, page_size: u32) Error!resume_room.Placed {
         const allocator = self.allocator;
-        const ranks = try allocator.alloc(u32, self.n);
-        defer allocator.free(ranks);
+        const ranks = try base.alloc_untouched(allocator, u32, self.n);
+        defer base.free_untouched(allocator, ranks);
         {
-            const counts = try allocator.alloc(u32, self.count);
-            defer allocator.free(counts);
+            const counts = try base.alloc_untouched(allocator, u32, self.count);
+            defer base.free_untouched(allocator, counts);
             @memset(counts, 0);
             for (self.clusters.homes, ranks) |home, *rank| {
                 rank.* = counts[home];
                 counts[home] += 1;
             }
         }
-        const sizes = try allocator.alloc(u16, self.n);
-        defer allocator.free(sizes);
+        const sizes = try base.alloc_untouched(allocator, u16, self.n);
+        defer base.free_untouched(allocator, sizes);
         var threshold: f32 = 0;
         {
             var draft = try self.place_with(page_size, ranks, null, &threshold);
@@ -432,8 +432,8 @@ pub const Partitions = struct {
         errdefer order.deinit(allocator);
         var page_first: std.ArrayList(u32) = .empty;
         errdefer page_first.deinit(allocator);
-        const colors = try allocator.alloc(u8, if (draft) 0 else self.n);
-        errdefer allocator.free(colors);
+        const colors = try base.alloc_untouched(allocator, u8, if (draft) 0 else self.n);
+        errdefer base.free_untouched(allocator, colors);
         var affinity: f64 = 0;
         for (0..self.count) |partition| {
             var loaded = try self.load_homes(partition, ranks, sizes) orelse continue;

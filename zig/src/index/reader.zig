@@ -110,7 +110,7 @@ pub const Reader = struct {
             header.memory_bits < 1 or header.memory_bits > 8 or header.record_bits > 8 or
             header.metric != @intFromEnum(metric) or header.entry_vertex >= header.n or
             header.center_count < 1 or header.center_count > base.limits.centers_max or
-            header.file_bytes() != codes_file.bytes or !header.finite()) return bad_file(diagnostic, file_codes);
+            header.file_bytes() != codes_file.bytes or !header.measures_valid()) return bad_file(diagnostic, file_codes);
         const mean = try allocator.alloc(f32, header.dim_in);
         errdefer allocator.free(mean);
         @memcpy(mean, std.mem.bytesAsSlice(f32, codes_memory.bytes[@sizeOf(layout.headers.Codes)..][0 .. header.dim_in * 4]));

@@ -127,13 +127,13 @@ pub const GraphKeeper = struct {
         var built: graph.Graph = .{
             .n = n,
             .degree_max = degree,
-            .neighbors = try self.allocator.alloc(u32, @as(usize, n) * degree),
+            .neighbors = try base.alloc_untouched(self.allocator, u32, @as(usize, n) * degree),
             .degrees = &.{},
             .entry = 0,
         };
         var kept = false;
         defer if (!kept) built.deinit(self.allocator);
-        built.degrees = try self.allocator.alloc(u16, n);
+        built.degrees = try base.alloc_untouched(self.allocator, u16, n);
         if (!file.read(std.mem.asBytes(&built.entry)) or built.entry >= n) return null;
         for (0..n) |vertex| _ = read_row(&file, &built, @intCast(vertex)) orelse return null;
         kept = true;
@@ -194,7 +194,7 @@ pub const Placed = struct {
 
     pub fn deinit(self: *Placed, allocator: std.mem.Allocator) void {
         self.placement.deinit(allocator);
-        allocator.free(self.colors);
+        base.free_untouched(allocator, self.colors);
     }
 };
 
@@ -211,13 +211,13 @@ pub fn load_placed(allocator: std.mem.Allocator, dir: std.fs.Dir, identity: u64,
     var file = try sealed.Reader.open(allocator, dir, placement_name, identity) orelse return null;
     defer file.deinit();
     if (file.count != n or file.form > n) return null;
-    const order = try allocator.alloc(u32, n);
+    const order = try base.alloc_untouched(allocator, u32, n);
     var kept = false;
-    defer if (!kept) allocator.free(order);
+    defer if (!kept) base.free_untouched(allocator, order);
     const page_first = try allocator.alloc(u32, @intCast(file.form));
     defer if (!kept) allocator.free(page_first);
-    const colors = try allocator.alloc(u8, n);
-    defer if (!kept) allocator.free(colors);
+    const colors = try base.alloc_untouched(allocator, u8, n);
+    defer if (!kept) base.free_untouched(allocator, colors);
     if (!file.read(std.mem.sliceAsBytes(order)) or !file.read(std.mem.sliceAsBytes(page_first)) or !file.read(colors)) return null;
     kept = true;
     return .{ .placement = .{ .order = order, .page_first = page_first }, .colors = colors };

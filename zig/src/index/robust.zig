@@ -1,5 +1,6 @@
 //! Where data lie, whatever a few far rows do: a mean and a sample for centers that no single row can move.
 const std = @import("std");
+const base = @import("base");
 const assert = std.debug.assert;
 const quant = @import("quant");
 
@@ -20,8 +21,8 @@ pub fn mean(allocator: std.mem.Allocator, sample: []const f32, stride: usize, ou
         for (column[0..guess], 0..) |*value, row| value.* = sample[row * count / guess * stride + i];
         middle.* = median(column[0..guess]);
     }
-    const distances = try allocator.alloc(f32, count);
-    defer allocator.free(distances);
+    const distances = try base.alloc_untouched(allocator, f32, count);
+    defer base.free_untouched(allocator, distances);
     for (distances, 0..) |*distance, row| {
         var sum: f64 = 0;
         for (sample[row * stride ..][0..out.len], out) |value, middle| sum += (@as(f64, value) - middle) * (@as(f64, value) - middle);
@@ -29,8 +30,8 @@ pub fn mean(allocator: std.mem.Allocator, sample: []const f32, stride: usize, ou
     }
     @memcpy(column[0..count], distances);
     const limit = far * far * median(column[0..count]);
-    const sums = try allocator.alloc(f64, out.len);
-    defer allocator.free(sums);
+    const sums = try base.alloc_untouched(allocator, f64, out.len);
+    defer base.free_untouched(allocator, sums);
     @memset(sums, 0);
     var near: f64 = 0;
     for (distances, 0..) |distance, row| if (distance <= limit) {
@@ -43,8 +44,8 @@ pub fn mean(allocator: std.mem.Allocator, sample: []const f32, stride: usize, ou
 /// The square of a length that hardly any row has, of rows around their mean: longer ones lie outside.
 pub fn remote_norm2(allocator: std.mem.Allocator, sample: []const f32, dim: usize) error{OutOfMemory}!f32 {
     const count = sample.len / dim;
-    const lengths2 = try allocator.alloc(f32, count);
-    defer allocator.free(lengths2);
+    const lengths2 = try base.alloc_untouched(allocator, f32, count);
+    defer base.free_untouched(allocator, lengths2);
     for (lengths2, 0..) |*length2, row| length2.* = quant.kernels().sum_squares(sample.ptr + row * dim, @intCast(dim));
     std.mem.sortUnstable(f32, lengths2, {}, std.sort.asc(f32));
     const longest = lengths2[count - 1 - count / 1000];
@@ -57,8 +58,8 @@ const outside = 1.5;
 /// Pulls rows that are far from the origin in to where they no longer draw centers away from all others.
 pub fn pull_in(allocator: std.mem.Allocator, sample: []f32, dim: usize) error{OutOfMemory}!void {
     const count = sample.len / dim;
-    const lengths2 = try allocator.alloc(f32, 2 * count);
-    defer allocator.free(lengths2);
+    const lengths2 = try base.alloc_untouched(allocator, f32, 2 * count);
+    defer base.free_untouched(allocator, lengths2);
     for (lengths2[0..count], 0..) |*length2, row| length2.* = quant.kernels().sum_squares(sample.ptr + row * dim, @intCast(dim));
     @memcpy(lengths2[count..], lengths2[0..count]);
     const limit2 = far * far * median(lengths2[count..]);

@@ -116,8 +116,8 @@ fn trim_to(
     defer allocator.free(parts);
     var started: usize = 0;
     defer for (parts[0..started]) |*part| part.deinit();
-    const lengths = try allocator.alloc(u8, @as(usize, groups) * layout.links.group_size);
-    defer allocator.free(lengths);
+    const lengths = try base.alloc_untouched(allocator, u8, @as(usize, groups) * layout.links.group_size);
+    defer base.free_untouched(allocator, lengths);
     @memset(lengths, 0);
     for (parts, 0..) |*part, i| {
         part.* = .{

@@ -289,11 +289,11 @@ fn write_links(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
     const codec = try train(adjacency.Codec, .{}, lists, input.links_kept);
     const group_size = layout.links.group_size;
     const groups = layout.links.group_count(n);
-    const lengths = try allocator.alloc(u8, @as(usize, groups) * group_size);
-    defer allocator.free(lengths);
+    const lengths = try base.alloc_untouched(allocator, u8, @as(usize, groups) * group_size);
+    defer base.free_untouched(allocator, lengths);
     @memset(lengths, 0);
-    const begins = try allocator.alloc(u64, groups + 1);
-    defer allocator.free(begins);
+    const begins = try base.alloc_untouched(allocator, u64, groups + 1);
+    defer base.free_untouched(allocator, begins);
     var heap_bytes: u64 = 0;
     var buffer: [adjacency.neighbors_max]u32 = undefined;
     // Two turns, first for the lengths: the heap is never in memory as a whole.
@@ -357,10 +357,10 @@ fn write_codes(input: Input, entry_vertex: u32, written: *Written, diagnostic: *
     try file.write(zeros[0..@intCast(header.codes_offset() - header.centers_offset() - header.centers_bytes())]);
     const row_buffer = try allocator.alloc(u8, input.work_codes.row_bytes);
     defer allocator.free(row_buffer);
-    const factors = try allocator.alloc(u32, input.placement.order.len);
-    defer allocator.free(factors);
-    const center_ids = try allocator.alloc(u8, input.placement.order.len);
-    defer allocator.free(center_ids);
+    const factors = try base.alloc_untouched(allocator, u32, input.placement.order.len);
+    defer base.free_untouched(allocator, factors);
+    const center_ids = try base.alloc_untouched(allocator, u8, input.placement.order.len);
+    defer base.free_untouched(allocator, center_ids);
     for (input.placement.order, factors, center_ids, 0..) |old, *pair, *center, vertex| {
         if (vertex % 4096 == 0) try input.control.check();
         const row = try input.work_codes.read(old, row_buffer, diagnostic);

@@ -176,6 +176,8 @@ pub const Codec = struct {
     /// Decodes a list of vertex `vertex` that lies in `bytes[0..length]` into `out`; `bytes` must be readable for
     /// `over_read_bytes` more. Ids come ascending and below `n`; anything else is error.BadList.
     pub fn decode(self: *const Codec, vertex: u32, bytes: [*]const u8, length: u32, n: u32, out: []u32) DecodeError![]u32 {
+        // Every bound that bytes could break is compared here or in `Reader.value`.
+        @setRuntimeSafety(false); // measured (decisions/0007)
         if (length == 0) return error.BadList;
         const count: u32 = bytes[0];
         if (count > out.len) return error.TooManyNeighbors;
@@ -234,6 +236,7 @@ pub const Reader = struct {
     end: u32,
 
     pub inline fn value(self: *Reader, code: *const PrefixCode) error{BadList}!u32 {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         // One load serves the code (10 bits at most) and the raw bits (31 at most): 41 + 7 of alignment < 64.
         if (self.position >= self.end) return error.BadList;
         const word = std.mem.readInt(u64, self.bytes[self.position / 8 ..][0..8], .little) >> @intCast(self.position % 8);

@@ -33,10 +33,12 @@ pub const Codes = extern struct {
     /// Kernels may look that far past the last entry.
     pub const padding_bytes = 64;
 
-    /// Whether all numbers are ones; a NaN in them would be one in every distance.
-    pub fn finite(self: *const Codes) bool {
+    /// Whether lengths and angles can be such: a NaN in them would be one in every distance.
+    pub fn measures_valid(self: *const Codes) bool {
         inline for (@typeInfo(Codes).@"struct".fields) |field| {
-            if (field.type == f32 and !std.math.isFinite(@field(self, field.name))) return false;
+            if (field.type != f32) continue;
+            const value = @field(self, field.name);
+            if (!std.math.isFinite(value) or value < 0) return false;
         }
         return true;
     }
@@ -110,4 +112,31 @@ comptime {
     std.debug.assert(@sizeOf(Codes) == 128);
     std.debug.assert(@sizeOf(Links) == 128);
     std.debug.assert(@sizeOf(Pages) == 960);
+}
+
+test "lengths and angles that no rows have are refused" {
+    const right: Codes = .{
+        .format_version = 1,
+        .entry_vertex = 0,
+        .n = 1,
+        .dim_in = 16,
+        .dim_code = 16,
+        .metric = 0,
+        .memory_bits = 4,
+        .record_bits = 4,
+        .center_count = 1,
+        .rotation_seed = 0,
+        .tan_upper = 0.1,
+        .tan_full = 0,
+        .norm2_per_f2 = 1,
+        .remote_norm2 = std.math.floatMax(f32),
+    };
+    try std.testing.expect(right.measures_valid());
+    inline for (.{ "tan_upper", "tan_full", "norm2_per_f2", "remote_norm2" }) |name| {
+        for ([_]f32{ -0.1, -std.math.floatMax(f32), std.math.nan(f32), std.math.inf(f32) }) |wrong| {
+            var header = right;
+            @field(header, name) = wrong;
+            try std.testing.expect(!header.measures_valid());
+        }
+    }
 }

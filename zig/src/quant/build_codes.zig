@@ -74,7 +74,8 @@ pub const BuildCodes = struct {
     };
 
     pub fn prepare(self: *const BuildCodes, from: u32, plane: *Plane) void {
-        assert(plane.v.len == std.mem.alignForward(usize, self.dim, 64));
+        assert(from < self.n and plane.v.len == std.mem.alignForward(usize, self.dim, 64));
+        @setRuntimeSafety(false); // measured (decisions/0007)
         for (self.codes[@as(usize, from) * self.dim ..][0..self.dim], plane.v[0..self.dim]) |u, *v| v.* = @bitCast(u ^ 0x80);
         const factors = self.factors[from];
         const dim: i32 = @intCast(self.dim);
@@ -93,6 +94,7 @@ pub const BuildCodes = struct {
     }
 
     pub fn distances(self: *const BuildCodes, from: u32, ids: []const u32, out: []f32) void {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         var v: [std.mem.alignForward(usize, base.limits.dim_code_max, 64)]i8 align(64) = undefined;
         const width = std.mem.alignForward(usize, self.dim, 64);
         @memset(v[self.dim..width], 0);

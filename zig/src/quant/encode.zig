@@ -50,7 +50,7 @@ pub const CodeParams = struct {
     }
 
     fn center(bits: u8) f32 {
-        return std.math.ldexp(@as(f32, 0.5), bits) - 0.5;
+        return 0.5 * @as(f32, @floatFromInt((@as(u32, 1) << @intCast(bits)) - 1));
     }
 };
 

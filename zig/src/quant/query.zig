@@ -28,6 +28,8 @@ pub const Query = struct {
     /// Σ coarse, Σ (256·hi + lo)
     coarse_sum: i32 = 0,
     fine_sum: i32 = 0,
+    /// What a code's own center takes from an estimate by the coarse query.
+    coarse_bias: f32 = 0,
     /// |q|²
     norm2: f32 = 0,
     /// What an estimate takes from the query and each center alone: |q|² − 2·⟨q,c⟩; for products −2·⟨q,c⟩.
@@ -84,6 +86,7 @@ pub const Query = struct {
             self.coarse_step = 0;
             self.fine_step = 0;
             self.coarse_sum = 0;
+            self.coarse_bias = 0;
             self.fine_sum = 0;
             self.coarse_error2 = 0;
             return;
@@ -93,6 +96,7 @@ pub const Query = struct {
         self.coarse_step = largest / coarse_max;
         self.fine_step = largest / fine_max;
         self.coarse_sum = sums.coarse;
+        self.coarse_bias = 2 * self.coarse_step * self.params.center_upper() * @as(f32, @floatFromInt(self.coarse_sum));
         self.fine_sum = sums.fine;
         self.coarse_error2 = sums.coarse_error2 * self.coarse_step * self.coarse_step / self.norm2;
     }
@@ -105,12 +109,11 @@ pub const Query = struct {
     pub fn estimate(self: *const Query, codes: *const Codes, ids: []const u32, out: []f32) void {
         assert(ids.len == out.len);
         assert(std.meta.eql(self.params, codes.params));
-        const scale = 2 * self.coarse_step;
         const terms = abi.EstimateTerms{
             .centers = codes.center_ids.ptr,
             .query_terms = &self.terms,
-            .scale = scale,
-            .bias = scale * self.params.center_upper() * @as(f32, @floatFromInt(self.coarse_sum)),
+            .scale = 2 * self.coarse_step,
+            .bias = self.coarse_bias,
         };
         self.kernels.estimate_gather(
             self.coarse.ptr,
@@ -131,11 +134,13 @@ pub const Query = struct {
     pub fn estimate_page(self: *const Query, codes: *const Codes, first_vertex: u32, count: u32, lower: [*]const u8, offsets: []align(1) const f32, ratios: []align(1) const u16, out: []f32) void {
         assert(out.len >= count);
         assert(first_vertex + count <= codes.n);
+        assert(offsets.len >= count and ratios.len >= count);
         assert(std.meta.eql(self.params, codes.params));
         const k = self.kernels;
         const params = self.params;
         var done: u32 = 0;
         while (done < count) {
+            @setRuntimeSafety(false); // measured (decisions/0007)
             const part = @min(chunk, count - done);
             const first = first_vertex + done;
             var dots: Dots = undefined;
@@ -182,6 +187,7 @@ pub const Query = struct {
     };
 
     inline fn distance2(self: *const Query, codes: *const Codes, id: u32, dots: *const Dots, j: usize, factors: RecordFactors) f32 {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         // ⟨u,q⟩ in units of fine_step: exact in i64, rounded once.
         var inner = @as(i64, dots.upper_hi[j]) * 256 + dots.upper_lo[j];
         if (self.params.record_bits > 0)

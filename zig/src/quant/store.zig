@@ -44,6 +44,7 @@ pub const RecordFactors = struct {
     }
 
     pub inline fn f_full(ratio: u16, f_upper: f32, record_bits: u8) f32 {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         const grid: f32 = @bitCast((127 - @as(u32, record_bits)) << 23); // 2^−record_bits
         return f_upper * (@as(f32, @floatFromInt(ratio)) * (ratio_max / std.math.maxInt(u16) * grid));
     }
@@ -95,18 +96,26 @@ pub const Codes = struct {
     }
 
     pub fn f_upper_of(self: *const Codes, id: u32) f32 {
+        assert(id < self.n);
+        @setRuntimeSafety(false); // measured (decisions/0007)
         return PositiveFloat.decode(@intCast(self.factors[id] >> 16));
     }
 
-    /// Starts the loads of a vertex that will be estimated soon.
-    pub inline fn prefetch(self: *const Codes, id: u32) void {
-        const start = self.code(id);
+    /// Starts the loads of vertices that will be estimated soon.
+    pub inline fn prefetch(self: *const Codes, ids: []const u32) void {
         const len = self.params.upper_bytes();
-        @prefetch(&self.factors[id], .{ .locality = 3 });
-        @prefetch(&self.center_ids[id], .{ .locality = 3 });
-        var offset: usize = 0;
-        while (offset + 64 < len) : (offset += 64) @prefetch(start + offset, .{ .locality = 3 });
-        @prefetch(start + len - 1, .{ .locality = 3 });
+        // Copies: after a prefetch the compiler would load them anew.
+        const n, const bytes, const factors, const center_ids = .{ self.n, self.bytes.ptr, self.factors.ptr, self.center_ids.ptr };
+        for (ids) |id| {
+            assert(id < n);
+            @setRuntimeSafety(false); // measured (decisions/0007)
+            const start = bytes + len * id;
+            @prefetch(factors + id, .{ .locality = 3 });
+            @prefetch(center_ids + id, .{ .locality = 3 });
+            var offset: usize = 0;
+            while (offset + 64 < len) : (offset += 64) @prefetch(start + offset, .{ .locality = 3 });
+            @prefetch(start + len - 1, .{ .locality = 3 });
+        }
     }
 };
 

@@ -71,6 +71,7 @@ pub fn keep(search: *Search, cache: *cache_room.Cache, view: *const layout.page.
     colors[0] = false; // the color of those that lie alone
     const lower_bytes = search.shared.reader.pages_header.lower_bytes;
     for (full, 0..) |_, i| {
+        @setRuntimeSafety(false); // measured (decisions/0007): 8 KiB would be filled for every record
         const stays = switch (ablations.of(search.shared).cache_unit) {
             .record => wanted[i],
             .color_set => wanted[i] or colors[view.colors[i]],

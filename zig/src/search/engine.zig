@@ -171,8 +171,8 @@ pub fn Engine(comptime Device: type) type {
                     2 * depth;
                 const vector_buffers: u32 = if (options.vectors_file == null) 0 else 2 * depth;
                 const buffer_count = page_buffers + vector_buffers;
-                const reads = try allocator.alloc(io.Read, buffer_count);
-                errdefer allocator.free(reads);
+                const reads = try base.alloc_untouched(allocator, io.Read, buffer_count);
+                errdefer base.free_untouched(allocator, reads);
                 var pages = try Pool.init(allocator, 0, reads[0..page_buffers], 0, reader.pages_header.page_size, slot_count);
                 errdefer pages.deinit(allocator);
                 const vector_page_size = if (vector_buffers == 0) 0 else reader.vectors.?.geometry.page_size;
@@ -187,19 +187,19 @@ pub fn Engine(comptime Device: type) type {
                     .simulated_faults = options.simulated_faults,
                 });
                 errdefer device.deinit();
-                const users = try allocator.alloc(u32, buffer_count);
-                errdefer allocator.free(users);
+                const users = try base.alloc_untouched(allocator, u32, buffer_count);
+                errdefer base.free_untouched(allocator, users);
                 @memset(users, 0);
                 var in_flight = try InFlight.init(allocator, buffer_count, slot_count);
                 errdefer in_flight.deinit(allocator);
-                const done = try allocator.alloc(*io.Read, buffer_count);
-                errdefer allocator.free(done);
+                const done = try base.alloc_untouched(allocator, *io.Read, buffer_count);
+                errdefer base.free_untouched(allocator, done);
                 var idle = try Stack.init(allocator, slot_count);
                 errdefer idle.deinit(allocator);
                 var ready = try Stack.init(allocator, slot_count);
                 errdefer ready.deinit(allocator);
-                const slots = try allocator.alloc(Slot, slot_count);
-                errdefer allocator.free(slots);
+                const slots = try base.alloc_untouched(allocator, Slot, slot_count);
+                errdefer base.free_untouched(allocator, slots);
                 var made: usize = 0;
                 errdefer for (slots[0..made]) |*slot| slot.search.deinit(allocator);
                 for (slots, 0..) |*slot, i| {
@@ -227,14 +227,14 @@ pub fn Engine(comptime Device: type) type {
                 for (&self.pools) |*pool| assert(pool.free.len == pool.buffer_count);
                 self.device.deinit();
                 for (self.slots) |*slot| slot.search.deinit(allocator);
-                allocator.free(self.slots);
+                base.free_untouched(allocator, self.slots);
                 self.idle.deinit(allocator);
                 self.ready.deinit(allocator);
-                allocator.free(self.done);
+                base.free_untouched(allocator, self.done);
                 self.in_flight.deinit(allocator);
-                allocator.free(self.users);
+                base.free_untouched(allocator, self.users);
                 for (&self.pools) |*pool| pool.deinit(allocator);
-                allocator.free(self.reads);
+                base.free_untouched(allocator, self.reads);
             }
 
             fn run(self: *Worker) void {

@@ -74,7 +74,7 @@ pub const Case = struct {
             .n = @floatFromInt(shared.reader.n()),
             .share = filter.estimate(),
             .k = @floatFromInt(parameters.k),
-            .list_size = @floatFromInt(parameters.list_size),
+            .list_size = @floatFromInt(parameters_file.list_size_filtered(parameters)),
             .entry_bytes = @floatFromInt(shared.reader.codes.params.entry_bytes()),
             .entries = @floatFromInt(@min(shared.entries.len, shared_file.entries_looked)),
             .links = if (shared.plan == .links_in_memory) @floatFromInt(shared.reader.links_kept) else 0,

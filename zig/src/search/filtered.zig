@@ -116,6 +116,7 @@ pub fn begin(search: *Search) void {
         .scan => return scan(search),
         .gate => {
             gate.reset(&.of(search.shared, filter, &search.parameters));
+            search.list.reset(parameters_file.list_size_filtered(&search.parameters));
             gate.adapt(search.list.limit, search.parameters.k);
             search.gated = true;
         },

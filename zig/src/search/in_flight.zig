@@ -1,6 +1,7 @@
 //! The pages that a worker's reads are bringing, and which of its queries wait for each: one read serves them all.
 //! Nothing here can run out: a page has a buffer for as long as it is on its way, and a buffer a bit for every slot.
 const std = @import("std");
+const base = @import("base");
 const assert = std.debug.assert;
 
 pub const InFlight = struct {
@@ -20,17 +21,17 @@ pub const InFlight = struct {
 
     pub fn init(allocator: std.mem.Allocator, buffer_count: u32, slot_count: u32) error{OutOfMemory}!InFlight {
         const words = std.math.divCeil(u32, slot_count, 64) catch unreachable;
-        const table = try allocator.alloc(Entry, std.math.ceilPowerOfTwoAssert(usize, 2 * @as(usize, buffer_count)));
-        errdefer allocator.free(table);
+        const table = try base.alloc_untouched(allocator, Entry, std.math.ceilPowerOfTwoAssert(usize, 2 * @as(usize, buffer_count)));
+        errdefer base.free_untouched(allocator, table);
         @memset(table, .{ .page = empty, .buffer = 0 });
-        const waiting = try allocator.alloc(u64, @as(usize, buffer_count) * words);
+        const waiting = try base.alloc_untouched(allocator, u64, @as(usize, buffer_count) * words);
         @memset(waiting, 0);
         return .{ .table = table, .waiting = waiting, .words = words };
     }
 
     pub fn deinit(self: *InFlight, allocator: std.mem.Allocator) void {
-        allocator.free(self.table);
-        allocator.free(self.waiting);
+        base.free_untouched(allocator, self.table);
+        base.free_untouched(allocator, self.waiting);
     }
 
     pub fn memory_bytes(self: *const InFlight) u64 {

@@ -1,6 +1,7 @@
 //! What a query keeps of the vertices it has met: the candidate list, the frontier of vertices that only lead
 //! somewhere, and the set of all it has met. All of fixed size, allocated when the index is opened.
 const std = @import("std");
+const base = @import("base");
 const assert = std.debug.assert;
 
 /// Ids have 31 bits; the highest marks a candidate whose links were followed.
@@ -27,11 +28,11 @@ pub const List = struct {
     cursor: u32 = 0,
 
     pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!List {
-        return .{ .items = try allocator.alloc(Candidate, capacity) };
+        return .{ .items = try base.alloc_untouched(allocator, Candidate, capacity) };
     }
 
     pub fn deinit(self: *List, allocator: std.mem.Allocator) void {
-        allocator.free(self.items);
+        base.free_untouched(allocator, self.items);
     }
 
     pub fn reset(self: *List, limit: u32) void {
@@ -43,11 +44,13 @@ pub const List = struct {
 
     /// A distance must be below this to enter.
     pub inline fn bound(self: *const List) f32 {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         return if (self.len < self.limit) std.math.inf(f32) else self.items[self.len - 1].distance;
     }
 
     /// The vertex must not be in the list. False when it is too far.
     pub inline fn insert(self: *List, vertex: u32, distance: f32) bool {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         if (!(distance < self.bound())) return false;
         const place = self.place_of(distance);
         if (self.len < self.limit) self.len += 1;
@@ -59,6 +62,7 @@ pub const List = struct {
 
     /// Moves items[from..to] up by one place, several at a time from the top.
     inline fn move_up(items: []Candidate, from: u32, to: u32) void {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         const Several = @Vector(8, u64);
         const words: [*]align(4) u64 = @ptrCast(items.ptr);
         var at = to;
@@ -72,6 +76,7 @@ pub const List = struct {
 
     /// Behind all that are as near. Halves without a branch: where a newcomer belongs cannot be predicted.
     inline fn place_of(self: *const List, distance: f32) u32 {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         if (self.len == 0) return 0;
         var first: u32 = 0;
         var rest = self.len;
@@ -111,11 +116,11 @@ pub const Frontier = struct {
     len: u32 = 0,
 
     pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!Frontier {
-        return .{ .items = try allocator.alloc(Candidate, capacity) };
+        return .{ .items = try base.alloc_untouched(allocator, Candidate, capacity) };
     }
 
     pub fn deinit(self: *Frontier, allocator: std.mem.Allocator) void {
-        allocator.free(self.items);
+        base.free_untouched(allocator, self.items);
     }
 
     pub fn push(self: *Frontier, vertex: u32, distance: f32) void {
@@ -166,13 +171,13 @@ pub const Visited = struct {
 
     pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!Visited {
         assert(std.math.isPowerOfTwo(capacity));
-        const first = try allocator.alloc(u32, capacity);
-        errdefer allocator.free(first);
-        return .{ .halves = .{ first, try allocator.alloc(u32, capacity) } };
+        const first = try base.alloc_untouched(allocator, u32, capacity);
+        errdefer base.free_untouched(allocator, first);
+        return .{ .halves = .{ first, try base.alloc_untouched(allocator, u32, capacity) } };
     }
 
     pub fn deinit(self: *Visited, allocator: std.mem.Allocator) void {
-        for (self.halves) |half| allocator.free(half);
+        for (self.halves) |half| base.free_untouched(allocator, half);
     }
 
     pub fn reset(self: *Visited, expected: u32) void {
@@ -220,6 +225,7 @@ pub const Visited = struct {
     pub inline fn insert_new(self: *Visited, vertices: []const u32, new: []u32) u32 {
         assert(new.len >= vertices.len);
         if (!self.reserve(@intCast(vertices.len))) return 0;
+        @setRuntimeSafety(false); // measured (decisions/0007)
         const table = self.halves[self.current].ptr;
         const mask = self.mask;
         var count: u32 = 0;
@@ -268,11 +274,11 @@ pub const Results = struct {
     len: u32 = 0,
 
     pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!Results {
-        return .{ .items = try allocator.alloc(Candidate, capacity) };
+        return .{ .items = try base.alloc_untouched(allocator, Candidate, capacity) };
     }
 
     pub fn deinit(self: *Results, allocator: std.mem.Allocator) void {
-        allocator.free(self.items);
+        base.free_untouched(allocator, self.items);
     }
 
     pub fn reset(self: *Results, k: u32, spare: u32) void {
@@ -289,6 +295,7 @@ pub const Results = struct {
 
     /// What lies beyond is not held.
     pub inline fn reach(self: *const Results) f32 {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         return if (self.len < self.limit) std.math.inf(f32) else self.items[self.len - 1].distance;
     }
 
@@ -303,6 +310,7 @@ pub const Results = struct {
 
     /// The vertex must not be among the results. True when it entered.
     pub inline fn insert(self: *Results, vertex: u32, distance: f32) bool {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         if (self.len == self.limit) {
             const last = self.items[self.len - 1];
             if (distance > last.distance or (distance == last.distance and vertex > last.tagged)) return false;

@@ -39,6 +39,7 @@ pub const Plain = struct {
 
     /// The vertex at `fresh[at]` with its distance; true if it may be followed.
     pub inline fn offer(_: *Plain, search: *Search, at: u32, distance: f32) bool {
+        @setRuntimeSafety(false); // measured (decisions/0007)
         return search.list.insert(search.fresh[at], distance);
     }
 
@@ -69,11 +70,13 @@ pub fn run(search: *Search, policy: anytype) state.PageError!void {
         }
         if (head == tail) return;
         const ask_until = @min(tail, head + ahead);
-        while (asked < ask_until) : (asked += 1) codes.prefetch(search.fresh[asked]);
+        codes.prefetch(search.fresh[asked..@max(asked, ask_until)]);
+        asked = @max(asked, ask_until);
         const count = @min(estimated_together, tail - head);
         search.query.estimate(codes, search.fresh[head..][0..count], search.distances[0..count]);
         search.cost.estimates += count;
         for (search.distances[0..count], head..) |distance, at| {
+            @setRuntimeSafety(false); // measured (decisions/0007)
             if (policy.offer(search, @intCast(at), distance)) links.prefetch(search.fresh[at]);
         }
         head += count;

@@ -32,6 +32,8 @@ pub const Parameters = struct {
     sigma_by_plan: bool = true,
     /// The recall that was asked for, 0 where the caller named a list.
     recall: f32 = 0,
+    /// With a filter: how many times as long the list is (calibration.zig).
+    stretch: f32 = 1,
     /// Without a filter: the codes of all rows are looked at, since the graph does not reach the recall.
     scan: bool = false,
     burst_max: u32 = burst_max,
@@ -71,6 +73,7 @@ pub fn resolve(asked: Asked, calibration: Calibration) Parameters {
         .k = asked.k,
         .list_size = list_size,
         .recall = if (by_recall) asked.recall else 0,
+        .stretch = if (by_recall) calibration.stretch(asked.k, asked.recall) else 1,
         .scan = asked.filter_plan == .scan or (by_recall and !every and calibration.prefers_scan(asked.k, asked.recall)),
         .sigma = if (asked.sigma > 0) asked.sigma else sigma_of(list_size),
         .sigma_on_disk = if (asked.sigma > 0) asked.sigma else sigma_on_disk_of(list_size),
@@ -117,6 +120,12 @@ pub const scan_list_size = 512;
 /// coordinates a list of 11 that found 0.961 for rows found 0.904 for queries.
 fn list_size_least(k: u32, recall: f32) u32 {
     return if (recall < 0.9) k else @min(k + 14, list_size_max);
+}
+
+/// The list of a search with a filter.
+pub fn list_size_filtered(parameters: *const Parameters) u32 {
+    const wanted = @ceil(parameters.stretch * @as(f32, @floatFromInt(parameters.list_size)));
+    return @intFromFloat(std.math.clamp(wanted, 1, list_size_max));
 }
 
 pub const list_size_default = 100;

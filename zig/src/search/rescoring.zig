@@ -6,6 +6,7 @@
 //! at once, as far as a round may. What was scored knows its distance, so the bounds of later rounds are tighter. In the
 //! end k results stand with their distances, and every other that was held has been excluded.
 const std = @import("std");
+const base = @import("base");
 const index = @import("index");
 const exact = @import("exact.zig");
 const parameters_file = @import("parameters.zig");
@@ -52,14 +53,14 @@ pub const Rescoring = struct {
 
     pub fn init(allocator: std.mem.Allocator, reader: *const index.Reader) error{OutOfMemory}!Rescoring {
         const room: usize = if (reader.vectors == null) 0 else held_max;
-        const held = try allocator.alloc(Held, room);
-        errdefer allocator.free(held);
-        return .{ .held = held, .uppers = try allocator.alloc(f64, room) };
+        const held = try base.alloc_untouched(allocator, Held, room);
+        errdefer base.free_untouched(allocator, held);
+        return .{ .held = held, .uppers = try base.alloc_untouched(allocator, f64, room) };
     }
 
     pub fn deinit(self: *Rescoring, allocator: std.mem.Allocator) void {
-        allocator.free(self.held);
-        allocator.free(self.uppers);
+        base.free_untouched(allocator, self.held);
+        base.free_untouched(allocator, self.uppers);
     }
 
     pub fn reset(self: *Rescoring) void {

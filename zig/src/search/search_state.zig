@@ -148,9 +148,9 @@ pub const Search = struct {
         errdefer gate.deinit(allocator);
         var rescoring = try Rescoring.init(allocator, reader);
         errdefer rescoring.deinit(allocator);
-        const brought = try allocator.alloc(lists.Candidate, brought_max);
-        errdefer allocator.free(brought);
-        const held = try allocator.alloc(Held, if (shared.plan == .links_on_disk) held_max else 0);
+        const brought = try base.alloc_untouched(allocator, lists.Candidate, brought_max);
+        errdefer base.free_untouched(allocator, brought);
+        const held = try base.alloc_untouched(allocator, Held, if (shared.plan == .links_on_disk) held_max else 0);
         return .{
             .shared = shared,
             .query = query,
@@ -181,8 +181,8 @@ pub const Search = struct {
         self.from_cache.deinit(allocator);
         self.gate.deinit(allocator);
         self.rescoring.deinit(allocator);
-        allocator.free(self.brought);
-        allocator.free(self.held);
+        base.free_untouched(allocator, self.brought);
+        base.free_untouched(allocator, self.held);
     }
 
     /// Takes a query of `dim` elements; what follows is `step`.
@@ -248,6 +248,7 @@ pub const Search = struct {
                 const count: u32 = @min(fresh_max, end - at);
                 self.query.estimate(&shared.entry_codes, shared.entry_places[at..][0..count], self.distances[0..count]);
                 for (self.distances[0..count], shared.entries[at..][0..count]) |distance, vertex| {
+                    @setRuntimeSafety(false); // measured (decisions/0007)
                     if (best_count == keep and distance >= best[keep - 1].distance) continue;
                     if (best_count < keep) best_count += 1;
                     var place = best_count - 1;
@@ -273,6 +274,7 @@ pub const Search = struct {
         const shared = self.shared;
         var count: u32 = 0;
         for (shared.center_norms2, self.query.terms[0..shared.center_norms2.len], 0..) |norm2, term, center| {
+            @setRuntimeSafety(false); // measured (decisions/0007)
             const distance = norm2 + term;
             if (count == out.len and distance >= out[count - 1].distance) continue;
             if (count < out.len) count += 1;
@@ -297,14 +299,9 @@ pub const Search = struct {
     /// Estimates and offers those of `ids` that were not met before.
     pub fn follow(self: *Search, ids: []const u32) void {
         const codes = &self.shared.reader.codes;
-        var count: u32 = 0;
-        for (ids) |id| {
-            if (!self.visited.insert(id)) continue;
-            codes.prefetch(id);
-            self.fresh[count] = id;
-            count += 1;
-        }
+        const count = self.visited.insert_new(ids, &self.fresh);
         if (count == 0) return;
+        codes.prefetch(self.fresh[0..count]);
         self.query.estimate(codes, self.fresh[0..count], self.distances[0..count]);
         self.cost.estimates += count;
         for (self.fresh[0..count], self.distances[0..count]) |id, distance| self.offer(id, distance);
@@ -367,7 +364,7 @@ pub const Search = struct {
 
     pub fn take_brought(self: *Search) void {
         const brought = self.brought[0..self.brought_count];
-        std.mem.sortUnstable(lists.Candidate, brought, {}, struct {
+        if (brought.len > 1) std.mem.sortUnstable(lists.Candidate, brought, {}, struct {
             fn less(_: void, a: lists.Candidate, b: lists.Candidate) bool {
                 return a.tagged < b.tagged;
             }
@@ -407,13 +404,13 @@ pub const Search = struct {
         self.awaited -= 1;
         const reader = self.shared.reader;
         const count = view.record_count;
-        var full: [layout.page.records_max]f32 = undefined;
-        self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.offsets, view.ratios, full[0..count]);
+        const full = self.distances[0..count];
+        self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.offsets, view.ratios, full);
         self.cost.records_scored += count;
         const reach = self.list.bound();
         // A record may come from the cache and with its page, or with a page that is read again.
         const bring_twice = self.shared.cache != null or self.shared.plan == .links_on_disk;
-        for (full[0..count], 0..) |distance, i| {
+        for (full, 0..) |distance, i| {
             const vertex = view.first_vertex + @as(u32, @intCast(i));
             const near = distance <= self.results.reach();
             if (!near and !(distance < reach)) continue;
@@ -425,7 +422,7 @@ pub const Search = struct {
             }
             if (!self.scanned and distance < reach) self.bring(vertex, distance);
         }
-        if (self.shared.cache) |cache| try cached.keep(self, cache, view, full[0..count]);
+        if (self.shared.cache) |cache| try cached.keep(self, cache, view, full);
         if (self.shared.plan == .links_in_memory or self.scanned) return .free;
         return self.hold(.{ .page = page_index, .buffer = buffer, .view = view.* });
     }
@@ -488,13 +485,13 @@ pub const PageSet = struct {
     const empty = std.math.maxInt(u32);
 
     pub fn init(allocator: std.mem.Allocator) error{OutOfMemory}!PageSet {
-        const table = try allocator.alloc(u32, capacity);
+        const table = try base.alloc_untouched(allocator, u32, capacity);
         @memset(table, empty);
         return .{ .table = table };
     }
 
     pub fn deinit(self: *PageSet, allocator: std.mem.Allocator) void {
-        allocator.free(self.table);
+        base.free_untouched(allocator, self.table);
     }
 
     pub fn reset(self: *PageSet) void {

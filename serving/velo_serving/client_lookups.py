@@ -1,0 +1,117 @@
+"""The client's questions that need no search: counts, rows, explanations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from velo_serving.types import FilterForm
+
+__all__ = ["ClientLookups"]
+
+
+class ClientLookups(ABC):
+    """What a ``Client`` can ask of rows."""
+
+    @abstractmethod
+    def _look_up(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask a path below the collection."""
+
+    def count(self, filter: FilterForm | None = None) -> int:  # noqa: A002 - as in velo.Index.count
+        """Count the rows that pass a filter, or all.
+
+        Parameters
+        ----------
+        filter : dict or str, optional
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        NoShardAnsweredError
+            A shard is away: a count without it would be of nothing in particular.
+        """
+        answer = self._look_up("count", {"filter": filter, "allow_partial": False})
+        return int(answer["count"])
+
+    def get(
+        self, ids: Sequence[int] | Sequence[str], *, columns: Sequence[str] | bool = True
+    ) -> list[dict[str, Any] | None]:
+        """Bring the rows of some ids, None where there is none.
+
+        Parameters
+        ----------
+        ids : sequence of int or str
+        columns : sequence of str, or bool
+            All of them with True.
+
+        Returns
+        -------
+        list of dict
+            ``id`` and the columns, in the order of `ids`.
+        """
+        asked = columns if isinstance(columns, bool) else list(columns)
+        answer = self._look_up("get", {"ids": list(ids), "columns": asked, "allow_partial": False})
+        rows: list[dict[str, Any] | None] = answer["rows"]
+        return rows
+
+    def rows(
+        self,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.rows
+        *,
+        columns: Sequence[str] | bool = True,
+        page_rows: int = 100,
+    ) -> Iterator[dict[str, Any]]:
+        """Bring all rows that pass a filter, page by page as they are asked for.
+
+        Parameters
+        ----------
+        filter : dict or str, optional
+        columns : sequence of str, or bool
+        page_rows : int
+            Rows that one request brings.
+
+        Yields
+        ------
+        dict
+            ``id`` and the columns.
+        """
+        asked: dict[str, Any] = {
+            "filter": filter,
+            "columns": columns if isinstance(columns, bool) else list(columns),
+            "limit": page_rows,
+        }
+        page: str | None = None
+        while True:
+            answer = self._look_up("rows", asked | {"page": page})
+            yield from answer["rows"]
+            page = answer["next"]
+            if page is None:
+                return
+
+    def explain(self, query: npt.ArrayLike, k: int = 10, **options: Any) -> list[dict[str, Any]]:
+        """Run one query and tell how each shard answered it.
+
+        Parameters
+        ----------
+        query : array of shape (dim,)
+        k : int
+        **options
+            ``filter``, ``recall``, ``list_size``.
+
+        Returns
+        -------
+        list of dict
+            Of each shard, what ``velo.Index.explain`` tells.
+        """
+        vector = np.asarray(query, np.float32).tolist()
+        shards: list[dict[str, Any]] = self._look_up("explain", {"vector": vector, "k": k, **options})[
+            "shards"
+        ]
+        return shards

@@ -1,0 +1,120 @@
+"""What the gateway writes about requests: JSON, one line each, with the id by which everybody knows them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import sys
+import time
+from contextvars import ContextVar
+from typing import Any, Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["JsonLines", "Logged", "log_as_json", "note", "request_id"]
+
+#: Of the request that is being answered, "" where there is none.
+request_id: ContextVar[str] = ContextVar("velo_request_id", default="")
+
+#: What is known of the request by those who answer it; the line of a slow one says it.
+_notes: ContextVar[dict[str, Any] | None] = ContextVar("velo_notes", default=None)
+
+#: Ids of others are taken over where they are harmless in a header and a line.
+_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+_TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+
+log = logging.getLogger("velo_serving.requests")
+
+
+def note(**facts: Any) -> None:
+    """Say something about the request that is being answered, for its line in the log."""
+    notes = _notes.get()
+    if notes is not None:
+        notes.update(facts)
+
+
+class Logged:
+    """Middleware: gives each request an id, answers with it, and writes down those that took long.
+
+    Parameters
+    ----------
+    app : ASGIApp
+    slow_s : float or None
+        Requests that take as long get a line, with what was asked and what it cost; None: none do.
+    """
+
+    def __init__(self, app: ASGIApp, slow_s: float | None) -> None:
+        self._app = app
+        self._slow_s = slow_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        trace = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
+        given = headers.get("x-request-id", "")
+        one = given if _ID.fullmatch(given) else trace[1] if trace is not None else secrets.token_hex(16)
+        facts: dict[str, Any] = {}
+        # Never taken back: a request has a context of its own, and a mistake of ours is answered further out.
+        request_id.set(one)
+        _notes.set(facts)
+        started = time.perf_counter()
+        status = 500
+
+        async def marking(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = one
+            await send(message)
+
+        try:
+            await self._app(scope, receive, marking)
+        finally:
+            took_s = time.perf_counter() - started
+            if self._slow_s is not None and took_s >= self._slow_s:
+                extra: dict[str, Any] = {
+                    "method": scope["method"],
+                    "path": scope["path"],
+                    "status": status,
+                    "took_ms": round(took_s * 1000, 3),
+                    **facts,
+                }
+                if trace is not None:
+                    extra |= {"trace_id": trace[1], "parent_id": trace[2]}
+                log.warning("slow request", extra={"velo": extra})
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record."""
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if request_id.get():
+            line["request_id"] = request_id.get()
+        line |= getattr(record, "velo", {})
+        if record.exc_info is not None and record.exc_info[0] is not None:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_as_json() -> None:
+    """Write what velo's server and uvicorn have to say to stderr, as JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name in ("velo_serving", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.propagate = False

@@ -1,0 +1,188 @@
+"""A collection under its name: what it serves now, and how it goes over to what is published next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from velo_serving.errors import NoShardAnsweredError
+from velo_serving.observer import Observer
+from velo_serving.records import CollectionRecord, Directory, Place, ShardRecord
+from velo_serving.router import Router, RouterLimits
+from velo_serving.wire.channel import SocketChannel
+from velo_serving.wire.endpoint import Endpoint
+
+__all__ = ["Generation", "ServedCollection", "served_collection"]
+
+log = logging.getLogger("velo_serving")
+
+#: By when the shards of what is published must answer here.
+MOVE_S: Final = 30.0
+
+#: How often we look whether shards are up, or requests have ended.
+LOOK_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a name serves at one moment; a request is parsed, searched and answered by one of them.
+
+    Attributes
+    ----------
+    n, dim : int
+    metric : str
+    router : Router
+    version : str
+    number : int
+    """
+
+    n: int
+    dim: int
+    metric: str
+    router: Router
+    version: str = ""
+    number: int = 1
+
+
+class ServedCollection:
+    """A collection that is being served.
+
+    Parameters
+    ----------
+    name : str
+    now : Generation
+    succeed : callable, optional
+        Makes the generation of a number.
+
+    Attributes
+    ----------
+    name : str
+    now : Generation
+        It may be another one at any time; who searches holds it.
+    """
+
+    def __init__(
+        self, name: str, now: Generation, *, succeed: Callable[[int], Awaitable[Generation]] | None = None
+    ) -> None:
+        self.name = name
+        self.now = now
+        self._succeed = succeed
+        self._observer: Observer | None = None
+        self._move: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    @property
+    def router(self) -> Router:
+        """Of the generation that is served now."""
+        return self.now.router
+
+    @contextmanager
+    def hold(self) -> Iterator[Generation]:
+        """Keep what is served now for a request, whatever is published meanwhile."""
+        now = self.now
+        now.router.holders += 1
+        try:
+            yield now
+        finally:
+            now.router.holders -= 1
+
+    def observe(self, observer: Observer) -> None:
+        """Report to another observer; before ``start``."""
+        self._observer = observer
+        self.router.observe(observer)
+
+    async def start(self) -> None:
+        """Ask all shards how they are, and from then on follow what is published."""
+        self.router.on_successor = self._heard
+        await self.router.start()
+
+    async def close(self) -> None:
+        """Refuse what comes and give up what is under way."""
+        tasks = [*self._leaving, *([] if self._move is None else [self._move])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.router.close()
+
+    def _heard(self, number: int) -> None:
+        if self._succeed is not None and self._move is None and number != self.now.number:
+            self._move = asyncio.get_running_loop().create_task(self._move_to(number, self._succeed))
+
+    async def _move_to(self, number: int, succeed: Callable[[int], Awaitable[Generation]]) -> None:
+        """Serve another generation once all of its shards answer; what is under way stays where it is."""
+        try:
+            after = await succeed(number)
+            if self._observer is not None:
+                after.router.observe(self._observer)
+            try:
+                await self._until_up(after.router)
+            except BaseException:
+                await after.router.close()
+                raise
+        except Exception as error:
+            log.warning("%s stays at version %r: %s", self.name, self.now.version, error)
+            return  # whoever speaks of the successor again begins anew
+        finally:
+            self._move = None
+        before, self.now = self.now, after
+        after.router.on_successor = self._heard
+        log.info("%s serves version %r", self.name, after.version)
+        leaving = asyncio.get_running_loop().create_task(self._leave(before.router))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    async def _until_up(self, router: Router) -> None:
+        await router.start()
+        deadline = time.monotonic() + MOVE_S
+        while router.shards_up < router.shards_total:
+            if time.monotonic() > deadline:
+                raise NoShardAnsweredError(f"only {router.shards_up} shards of what was published answer")
+            await asyncio.sleep(LOOK_S)
+
+    @staticmethod
+    async def _leave(router: Router) -> None:
+        """Let go of a generation once nobody searches there."""
+        try:
+            while router.holders:
+                await asyncio.sleep(LOOK_S)
+        finally:
+            await router.close()
+
+
+def served_collection(
+    record: CollectionRecord, directory: Directory, *, limits: RouterLimits | None = None
+) -> ServedCollection:
+    """Serve shards that run elsewhere, and follow what is published.
+
+    Parameters
+    ----------
+    record : CollectionRecord
+    directory : Directory
+    limits : RouterLimits, optional
+    """
+
+    def channel(shard: ShardRecord, replica: int, record: CollectionRecord) -> SocketChannel:
+        place = Place(record.name, record.generation, shard.name, replica)
+
+        async def where() -> Endpoint:
+            return await directory.locate(place)
+
+        return SocketChannel(shard.name if shard.replicas == 1 else f"{shard.name}/{replica}", where)
+
+    def generation(record: CollectionRecord) -> Generation:
+        channels = [
+            [channel(shard, replica, record) for replica in range(shard.replicas)] for shard in record.shards
+        ]
+        identities = [shard.identity for shard in record.shards]
+        router = Router(record.name, channels, limits=limits, identities=identities)
+        return Generation(record.n, record.dim, record.metric, router, record.version, record.generation)
+
+    async def succeed(number: int) -> Generation:
+        return generation(await directory.record(record.name, number))
+
+    return ServedCollection(record.name, generation(record), succeed=succeed)

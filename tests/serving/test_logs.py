@@ -1,0 +1,117 @@
+"""What the log says of a request, and by which id everybody knows it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.serving.fakes import CommandedChannel, backend_of
+from velo_serving import create_app
+from velo_serving.gateway.logs import JsonLines
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """What velo's server writes, as it writes it with ``--log-json``."""
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("velo_serving")
+    logger.addHandler(handler)
+    yield written
+    logger.removeHandler(handler)
+
+
+def ask(
+    channels: list[CommandedChannel], *calls: dict[str, Any], slow_s: float | None
+) -> list[httpx.Response]:
+    async def run() -> list[httpx.Response]:
+        app = create_app(backend_of(channels), slow_s=slow_s)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(base_url="http://velo", transport=transport) as client,
+        ):
+            return [await client.post("/v1/search", **call) for call in calls]
+
+    return asyncio.run(run())
+
+
+def test_a_slow_request_says_what_it_was_and_what_it_cost(lines: io.StringIO) -> None:
+    body = {"vector": [0.0] * 4, "k": 3, "filter": {"parity": 1}}
+    headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
+    slow, quick = CommandedChannel(0), CommandedChannel(0)
+
+    async def later(asked: Any) -> Any:
+        await asyncio.sleep(0.08)
+        return await slow.at_once(asked)
+
+    slow.answer = later
+    (response,) = ask([slow], {"json": body, "headers": headers}, slow_s=0.05)
+    assert response.headers["x-request-id"] == TRACE
+    (line,) = (json.loads(line) for line in lines.getvalue().splitlines())
+    assert line["message"] == "slow request"
+    assert line["took_ms"] >= 80
+    assert {name: line[name] for name in ("path", "status", "queries", "k", "filters", "reads")} == {
+        "path": "/v1/search",
+        "status": 200,
+        "queries": 1,
+        "k": 3,
+        "filters": 1,
+        "reads": 1,
+    }
+    assert (line["request_id"], line["trace_id"], line["parent_id"]) == (TRACE, TRACE, "b7ad6b7169203331")
+    ask([quick], {"json": body}, slow_s=30.0)
+    ask([quick], {"json": body}, slow_s=None)
+    assert len(lines.getvalue().splitlines()) == 1
+
+
+def test_ids_are_taken_over_or_made() -> None:
+    body = {"vector": [0.0] * 4}
+    answers = ask(
+        [CommandedChannel(0)],
+        {"json": body, "headers": {"X-Request-Id": "order-17"}},
+        {"json": body, "headers": {"X-Request-Id": "a b\t{}"}},
+        {"json": body, "headers": {"X-Request-Id": "x" * 129}},
+        {"json": body, "headers": {"traceparent": "00-short-01"}},
+        {"json": body},
+        slow_s=None,
+    )
+    ids = [one.headers["x-request-id"] for one in answers]
+    assert ids[0] == "order-17"
+    assert len(set(ids)) == 5
+    assert all(len(one) == 32 for one in ids[1:])
+
+
+def test_errors_tell_the_id_even_those_that_are_our_mistake(lines: io.StringIO) -> None:
+    broken = CommandedChannel(0)
+    refused, unknown = ask(
+        [broken],
+        {"json": {"vector": [0.0]}},
+        {"content": b"{", "headers": {"X-Request-Id": "bad"}},
+        slow_s=None,
+    )
+    for one in (refused, unknown):
+        assert one.json()["error"]["request_id"] == one.headers["x-request-id"]
+
+    def crash(*_: Any) -> Any:
+        raise RuntimeError("not what anybody expected")
+
+    broken.submit = crash  # type: ignore[method-assign]
+    (mistake,) = ask(
+        [broken], {"json": {"vector": [0.0] * 4}, "headers": {"X-Request-Id": "mine"}}, slow_s=None
+    )
+    assert mistake.status_code == 500
+    assert mistake.json()["error"]["request_id"] == mistake.headers["x-request-id"] == "mine"
+    (line,) = (json.loads(line) for line in lines.getvalue().splitlines())
+    assert line["request_id"] == "mine"
+    assert "not what anybody expected" in line["trace"]

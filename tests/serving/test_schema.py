@@ -1,0 +1,70 @@
+"""The API against its own description: requests made from ``/openapi.json``, answers checked against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+import velo
+from tests.serving.conftest import Served
+
+#: Requests of each path.
+EXAMPLES = 25
+
+CHECKS = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+)
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The description of a server of one small index."""
+    folder = tmp_path_factory.mktemp("schema") / "things.velo"
+    vectors = np.random.default_rng(1).standard_normal((60, 3)).astype(np.float32)
+    table = pa.table({"year": list(range(60)), "title": [f"t{row}" for row in range(60)]})
+    velo.build(folder, vectors, metadata=table, store_vectors=True, threads=1).close()
+    server = Served(str(folder), "--threads", "1")
+    yield schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    code, told = server.stop()
+    assert (code, "Traceback" in told) == (0, False), told
+
+
+def test_no_answer_is_a_mistake_of_the_server_or_unlike_its_description(api: Any) -> None:
+    operations = [one.ok() for one in api.get_all_operations()]
+    assert len(operations) >= 12
+    for operation in operations:
+        asked = 0
+
+        @settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            derandomize=True,  # the same requests every time
+            database=None,
+            phases=(Phase.explicit, Phase.generate),
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy())
+        def ask(case: Any) -> None:
+            nonlocal asked
+            asked += 1
+            if asked % 2 and "name" in (case.path_parameters or {}):
+                case.path_parameters["name"] = "things"  # else all would end at an unknown collection
+            case.call_and_validate(checks=CHECKS)
+
+        ask()
+        assert asked >= 1

@@ -1,0 +1,135 @@
+"""Several gateways on one port: real processes, real signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer
+from velo_serving.types import SearchRequest
+
+WORKERS = 2
+
+
+@pytest.fixture(scope="module")
+def served(sharded_path: Path) -> Iterator[Served]:
+    options = ["--workers", str(WORKERS), "--threads", "1", "--ready-shards", "4", "--drain-s", "30"]
+    server = Served(str(sharded_path), *options)
+    yield server
+    if server.process.poll() is None:
+        server.process.kill()
+        server.process.communicate(timeout=60)
+
+
+def gateways(server: Served) -> list[int]:
+    """Pids of the gateways of a server."""
+    tasks = Path(f"/proc/{server.process.pid}/task").iterdir()
+    children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    return [pid for pid in children if b"gateway_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def ask(server: Served, query: np.ndarray) -> httpx.Response:
+    """A search over a connection of its own, which any gateway may take."""
+    body = {"vector": query.tolist(), "k": 10, "list_size": LIST_SIZE}
+    return httpx.post(f"{server.url}/v1/search", json=body, timeout=30)
+
+
+def metric(server: Served, name: str) -> float:
+    """The sum of a metric, as some gateway tells it."""
+    text = httpx.get(f"{server.url}/metrics", timeout=30).text
+    return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.M))
+
+
+def answered(server: Served) -> float:
+    return metric(server, "velo_searches_total")
+
+
+def until_ready(server: Served) -> None:
+    """Both gateways answer, each with all shards."""
+    end = time.monotonic() + 60
+    ready = 0
+    while ready < 20:
+        ready = ready + 1 if httpx.get(f"{server.url}/readyz", timeout=30).status_code == 200 else 0
+        if metric(server, "velo_gateways") < WORKERS or metric(server, "velo_shard_up") < SHARDS:
+            ready = 0
+        assert time.monotonic() < end
+
+
+def test_all_gateways_answer_and_their_metrics_add_up(
+    served: Served, sharded_path: Path, sharded_queries: np.ndarray
+) -> None:
+    until_ready(served)
+    expected = local_answer(sharded_path, SearchRequest(sharded_queries, 10, list_size=LIST_SIZE)).hits.ids
+    before = answered(served)
+    for query, ids in zip(sharded_queries, expected, strict=True):
+        assert ask(served, query).json()["ids"] == [ids.tolist()]
+    # Whoever is asked tells what all have done.
+    assert {answered(served) - before for _ in range(12)} == {len(sharded_queries)}
+    assert metric(served, "velo_vectors") == 6000
+
+
+def test_a_gateway_that_is_killed_costs_others_nothing_and_comes_back(
+    served: Served, sharded_queries: np.ndarray
+) -> None:
+    until_ready(served)
+    before, counted = gateways(served), answered(served)
+    assert len(before) == WORKERS
+    os.kill(before[0], signal.SIGKILL)
+    told = []
+    end = time.monotonic() + 60
+    while time.monotonic() < end and (len(gateways(served)) < WORKERS or len(told) < 40):
+        response = ask(served, sharded_queries[len(told) % len(sharded_queries)])
+        assert response.status_code == 200
+        told.append(response.json()["shards_answered"])
+    # The other one answers every request; a new one may still be looking for its shards.
+    assert told.count(SHARDS) >= 0.9 * len(told)
+    until_ready(served)
+    now = gateways(served)
+    assert len(now) == WORKERS
+    assert before[0] not in now
+    assert before[1] in now
+    # What the dead one had counted is not lost, and nothing is counted twice.
+    assert answered(served) == counted + len(told)
+
+
+def test_gateways_end_with_their_parent(sharded_path: Path) -> None:
+    server = Served(str(sharded_path), "--workers", str(WORKERS), "--threads", "1")
+    left = gateways(server)
+    assert len(left) == WORKERS
+    server.process.kill()
+    server.process.communicate(timeout=60)
+    end = time.monotonic() + 30
+    while left and time.monotonic() < end:
+        left = [pid for pid in left if Path(f"/proc/{pid}/exe").exists()]
+        time.sleep(0.05)
+    assert left == []
+
+
+def test_one_signal_drains_all_and_a_second_ends_them(served: Served) -> None:
+    """The last test of this server."""
+    until_ready(served)
+    shards = [one["pid"] for one in httpx.get(f"{served.url}/v1/collections/sample").json()["shards"]]
+    everyone = gateways(served) + shards
+    served.process.terminate()
+    end = time.monotonic() + 20
+    draining = 0
+    while draining < 10:  # in a row, so that both were asked
+        status = httpx.get(f"{served.url}/readyz", timeout=30).status_code
+        draining = draining + 1 if status == 503 else 0
+        assert time.monotonic() < end
+    assert httpx.get(f"{served.url}/livez", timeout=30).status_code == 200
+    assert ask(served, np.zeros(128)).status_code == 200
+    code, told = served.stop()
+    assert code == 0, told
+    assert "Traceback" not in told
+    for pid in everyone:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
