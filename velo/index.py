@@ -401,6 +401,7 @@ class Index(Searches, LiveVerbs):
         self._live: LiveData | None = None
         self._folds: Folds | None = None
         self._newest: Moment | None = None
+        self._shown_layout = -1
         self._owned = _Owned(segments)
         if live is None:
             self._take(segments[0])
@@ -435,7 +436,7 @@ class Index(Searches, LiveVerbs):
     def _show(self) -> None:
         """Attributes follow what was written."""
         moment = self._reader_moment()
-        self.n, self.dim = moment.n, moment.dim
+        self.n, self.dim, self._shown_layout = moment.n, moment.dim, moment.seen.layout
         self._ids, self._metadata, self._filters = moment._ids, moment._metadata, moment._filters
         segments = moment.seen.segments
         if segments:
@@ -629,6 +630,8 @@ class Index(Searches, LiveVerbs):
         (2000, 32, 'l2', ['label', 'price', 'brand', 'tags'])
         """
         with self._gate:
+            if self._live is not None:
+                self._show()
             segments = self._segments()
             infos = [segment.info() for segment in segments]
         # What parts may differ in is told of the largest.

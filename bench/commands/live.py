@@ -179,7 +179,7 @@ def lines_of(results: dict[str, Results], context: Context) -> list[Line]:
             "≤ 1",
             lambda r: r["first_answer_s"],
             lambda r: (
-                f"{r['log_bytes'] / _MIB:.0f} MiB of log, {r['rows']:,} rows, open after {r['open_s']:.2f} s"
+                f"{r['log_bytes'] / _MIB:.1f} MiB of log, {r['rows']:,} rows, open after {r['open_s']:.2f} s"
             ),
         ),
     ]

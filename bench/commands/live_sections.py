@@ -87,7 +87,7 @@ def metric_of(dataset: Dataset) -> Any:
 
 def some_of(dataset: Dataset, rows: Any) -> Any:
     """Some base vectors, in memory."""
-    return some_of(dataset, rows)
+    return np.asarray(dataset.base[rows])
 
 
 def columns(ids: NDArray[np.int64]) -> dict[str, Any]:

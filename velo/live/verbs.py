@@ -25,7 +25,7 @@ from velo.folder.snapshot import snapshot
 from velo.live.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, LiveData
 from velo.live.folds import Folds
 from velo.live.moment import Moment
-from velo.live.rows import NewRows
+from velo.live.rows import STRINGS, NewRows
 from velo.live.updates import Update
 from velo.options import folder_path
 from velo.results import Written
@@ -53,6 +53,8 @@ class LiveVerbs:
     _refreshed: Callable[[], bool]
     _reader_moment: Callable[[], Moment]
     _show: Callable[[], None]
+    #: Of the moment that attributes were taken from.
+    _shown_layout: int
 
     def _writer(self) -> tuple[LiveData, Folds]:
         live, folds = self._live, self._folds
@@ -180,10 +182,14 @@ class LiveVerbs:
 
     def _told_of(self, live: LiveData, folds: Folds) -> float:
         """Attributes follow what was written, and a full delta is folded; how full it is."""
+        info = live.info()
         pressure = _pressure(live)
         if pressure >= _FLUSH_AT:
             folds.suggest()
-        self._show()
+        if int(info.layout) == self._shown_layout:
+            self.n = int(info.rows) + int(info.delta_rows)  # a view for each write would look at all new rows
+        else:
+            self._show()
         return pressure
 
     def _wait_for_room(self, live: LiveData, folds: Folds, rows: NewRows, deadline: float | None) -> None:
@@ -241,7 +247,7 @@ class LiveVerbs:
         with self._gate:
             live, folds = self._writer()
             column = checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
-            self._reader_moment()._ids.check_kind(column, "ids")
+            _check_kind(column, live.shape().id_kind)
             update = Update(column, metadata, live.schema)
             with contextlib.ExitStack() as turn:
                 is_in_turn = False
@@ -316,7 +322,7 @@ class LiveVerbs:
                 done, asked = self._delete_matching(live, folds, filter), None
             else:
                 column = checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
-                self._reader_moment()._ids.check_kind(column, "ids")
+                _check_kind(column, live.shape().id_kind)
                 distinct = np.unique(column) if isinstance(column, np.ndarray) else pc.unique(column)
                 done, asked = live.delete_ids(column), len(distinct)
             pressure = _pressure(live)
@@ -436,6 +442,13 @@ class LiveVerbs:
             folds.optimize()
             self._show()
             folds.sweep()
+
+
+def _check_kind(column: Any, kind: int) -> None:
+    """Refuse ids of another kind; none at all are of any kind, and without rows any kind may come."""
+    if len(column) and kind >= 0 and isinstance(column, np.ndarray) == (kind == STRINGS):
+        wanted = "strings" if kind == STRINGS else "whole numbers"
+        raise InvalidArgumentError(f"ids: the ids of this index are {wanted}", argument="ids")
 
 
 def _pressure(live: LiveData) -> float:
