@@ -16,8 +16,8 @@ __all__ = ["ClusterSearch"]
 class ClusterSearch(BatchStep):
     """Adds ``ids`` and ``distances`` to every batch, from the actors of a collection that runs already.
 
-    It opens nothing: ``VectorSearch`` takes the memory of an index for each of its actors, this asks the shards
-    where they are.
+    It opens nothing: ``VectorSearch`` takes the memory of an index for each of its actors, this asks the
+    shards where they are.
 
     Parameters
     ----------
