@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from velo_serving.backend import Backend, Generation, ServedCollection
     from velo_serving.client import Client
     from velo_serving.cluster import Cluster
+    from velo_serving.cluster_search import ClusterSearch
     from velo_serving.collection import Collection, Pin, read_collection
     from velo_serving.gateway import GatewayLimits, create_app
     from velo_serving.local_backend import open_local_backend
@@ -22,6 +23,7 @@ __all__ = [
     "Backend",
     "Client",
     "Cluster",
+    "ClusterSearch",
     "Collection",
     "GatewayLimits",
     "Generation",
@@ -41,6 +43,7 @@ _HOMES = {
     "Backend": "backend",
     "Client": "client",
     "Cluster": "cluster",
+    "ClusterSearch": "cluster_search",
     "Collection": "collection",
     "GatewayLimits": "gateway.limits",
     "Generation": "served",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,57 @@ from velo_serving.merge import merge_top_k
 from velo_serving.shard import Shard
 from velo_serving.types import Failure, FilterForm, Float32Matrix, Hits, SearchRequest
 
-__all__ = ["VectorSearch"]
+__all__ = ["BatchStep", "VectorSearch"]
 
 
-class VectorSearch:
+class BatchStep(ABC):
+    """What adds the columns ``ids`` and ``distances`` to a batch, wherever it searches."""
+
+    _column: str
+    _dim: int
+
+    @abstractmethod
+    def _search(self, queries: Float32Matrix) -> Hits:
+        """Search for all vectors of a batch."""
+
+    def __call__(self, batch: Any) -> Any:
+        """Return the batch with ``ids`` and ``distances``, lists of length k for each row.
+
+        Parameters
+        ----------
+        batch : dict of ndarray, or pyarrow.Table
+            Batch formats "numpy" and "pyarrow" of Ray Data.
+
+        Returns
+        -------
+        dict of ndarray, or pyarrow.Table
+            As the batch came.
+        """
+        if isinstance(batch, pa.Table):
+            return self._table(batch)
+        if not isinstance(batch, Mapping):
+            raise DtypeError(f"a batch is a dict of arrays or an Arrow table, not {type(batch).__name__}")
+        if self._column not in batch:
+            raise self._no_column(list(batch))
+        hits = self._search(_matrix(batch[self._column], self._dim, self._column))
+        return {**batch, "ids": _id_column(hits), "distances": hits.distances}
+
+    def _table(self, table: pa.Table) -> pa.Table:
+        if self._column not in table.column_names:
+            raise self._no_column(table.column_names)
+        hits = self._search(_matrix(table.column(self._column).to_pylist(), self._dim, self._column))
+        identity = pa.string() if hits.ids.dtype == object else pa.int64()
+        return table.append_column("ids", pa.array(hits.ids.tolist(), pa.list_(identity))).append_column(
+            "distances", pa.array(hits.distances.tolist(), pa.list_(pa.float32()))
+        )
+
+    def _no_column(self, names: Sequence[str]) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"the batch has no column {self._column!r}, only {', '.join(names)}", argument="column"
+        )
+
+
+class VectorSearch(BatchStep):
     """Opens an index once, then adds the columns ``ids`` and ``distances`` to every batch it is called with.
 
     Parameters
@@ -75,46 +123,10 @@ class VectorSearch:
         self._shards: list[Shard] = open_shards(collection, memory=memory, threads=threads, io=io, plan=plan)
         self._dim = self._shards[0].health().dim
 
-    def __call__(self, batch: Any) -> Any:
-        """Return the batch with ``ids`` and ``distances``, lists of length k for each row.
-
-        Parameters
-        ----------
-        batch : dict of ndarray, or pyarrow.Table
-            Batch formats "numpy" and "pyarrow" of Ray Data.
-
-        Returns
-        -------
-        dict of ndarray, or pyarrow.Table
-            As the batch came.
-        """
-        if isinstance(batch, pa.Table):
-            return self._table(batch)
-        if not isinstance(batch, Mapping):
-            raise DtypeError(f"a batch is a dict of arrays or an Arrow table, not {type(batch).__name__}")
-        if self._column not in batch:
-            raise self._no_column(list(batch))
-        hits = self._search(_matrix(batch[self._column], self._dim, self._column))
-        return {**batch, "ids": _id_column(hits), "distances": hits.distances}
-
     def close(self) -> None:
         """Release the index."""
         for shard in self._shards:
             shard.close()
-
-    def _table(self, table: pa.Table) -> pa.Table:
-        if self._column not in table.column_names:
-            raise self._no_column(table.column_names)
-        hits = self._search(_matrix(table.column(self._column).to_pylist(), self._dim, self._column))
-        identity = pa.string() if hits.ids.dtype == object else pa.int64()
-        return table.append_column("ids", pa.array(hits.ids.tolist(), pa.list_(identity))).append_column(
-            "distances", pa.array(hits.distances.tolist(), pa.list_(pa.float32()))
-        )
-
-    def _no_column(self, names: Sequence[str]) -> InvalidArgumentError:
-        return InvalidArgumentError(
-            f"the batch has no column {self._column!r}, only {', '.join(names)}", argument="column"
-        )
 
     def _search(self, queries: Float32Matrix) -> Hits:
         request = SearchRequest(queries, self._k, self._filters, self._recall, self._list_size)

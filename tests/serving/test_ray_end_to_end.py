@@ -15,12 +15,13 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import velo
 from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError, VeloError
-from velo_serving import Client, create_app
+from velo_serving import Client, ClusterSearch, create_app
 from velo_serving.answers import result_of
 from velo_serving.cluster import Cluster
 from velo_serving.errors import (
@@ -188,6 +189,22 @@ def test_another_process_finds_running_actors_and_leaves_them_alone(
     assert cluster.search(sharded_queries, k=10, list_size=LIST_SIZE).shards_answered == SHARDS
     with pytest.raises(UnknownCollectionError, match="nothing"):
         Cluster.connect("nothing")
+
+
+def test_a_step_of_a_pipeline_asks_the_actors_that_run(cluster: Cluster, sharded_queries: np.ndarray) -> None:
+    expected = cluster.search(sharded_queries, k=3, list_size=LIST_SIZE)
+    step = ClusterSearch("sample", k=3, list_size=LIST_SIZE)
+    batch = step({"vector": sharded_queries, "row": np.arange(len(sharded_queries))})
+    assert sorted(batch) == ["distances", "ids", "row", "vector"]
+    assert np.array_equal(batch["ids"], expected.ids)
+    table = step(pa.table({"vector": sharded_queries.tolist()}))
+    assert table.column("ids").to_pylist() == expected.ids.tolist()
+    with pytest.raises(DimensionMismatchError):
+        step({"vector": sharded_queries[:, :5]})
+    step.close()
+    assert cluster.search(sharded_queries[:1], k=1).shards_answered == SHARDS
+    with pytest.raises(UnknownCollectionError):
+        ClusterSearch("nothing")
 
 
 def test_a_job_of_any_size(cluster: Cluster, sharded_queries: np.ndarray) -> None:
