@@ -251,7 +251,7 @@ def loop(context: Context) -> Results:
 
 
 def disk_ratio(context: Context) -> Results:
-    """Bytes of the index's files for codes of 8 and of 4 bits in all, without ids, columns and stored vectors.
+    """Bytes of an index for codes of 8 and of 4 bits in all, without ids, columns and stored vectors.
 
     Of 4 bits a build stores the vectors by itself; what is asked here is what codes and graph take.
     """
