@@ -62,7 +62,8 @@ def test_ids_come_back_in_placement_order(kind: str, random: np.random.Generator
     given: Any = None
     expected: Any = np.arange(n) + 1000
     if kind == "int64":
-        given = expected = random.permutation(10 * n)[:n] - 2 * n
+        # Even ones: -1 is no id.
+        given = expected = 2 * random.permutation(10 * n)[:n] - 2 * n
     elif kind == "string":
         given = expected = np.array([f"id é {number}" for number in random.permutation(n)], object)
     column = None if given is None else given_ids(given, n)
