@@ -9,12 +9,17 @@ from velo.options.checks import limit_of
 
 __all__ = [
     "LINKS_STEPS",
+    "LIST_BYTES",
+    "PAGE_BYTES",
     "bits_around",
     "bits_usual",
     "bits_within",
     "codes_bytes",
     "codes_bytes_least",
+    "dim_code_of",
+    "link_bytes",
     "links_fit",
+    "memory_code_bytes",
 ]
 
 
@@ -32,9 +37,13 @@ _LINKS_LEAST: Final = 12
 
 #: Codes are as long as a multiple of this (zig/src/base/limits.zig).
 _DIM_CODE_MULTIPLE: Final = 16
-_PAGE_BYTES: Final = 4096
+#: The smallest page.
+PAGE_BYTES: Final = 4096
 #: Factors and links of a record, more or less.
 _RECORD_BEYOND_CODES: Final = 60
+
+#: Finding a vertex's list of links in memory.
+LIST_BYTES: Final = 1.7
 
 #: Numbers of links a vertex that an open index may keep below all that were built (zig/src/layout/links.zig).
 LINKS_STEPS: Final = (24, 20, 16, 14, 12, 10, 8)
@@ -43,15 +52,14 @@ LINKS_STEPS: Final = (24, 20, 16, 14, 12, 10, 8)
 def links_fit(
     budget_bytes: int, row_count: int, dim: int, memory_bits: int, links: int = _LINKS_LEAST
 ) -> bool:
-    """Whether `links` of a vertex have room beside codes of `memory_bits`.
+    """Whether `links` of a vertex have room beside codes of `memory_bits`."""
+    vector = memory_code_bytes(row_count, dim, memory_bits) + LIST_BYTES + links * link_bytes(row_count)
+    return vector <= budget_bytes / max(1, row_count)
 
-    A link takes about 0.63·log2 n bits (gaps of ids in placement order), and finding its list 1.5 bytes a
-    vertex.
-    """
-    link_bytes = 0.63 * math.log2(max(2, row_count)) / 8 * 1.1
-    dim_code = math.ceil(dim / _DIM_CODE_MULTIPLE) * _DIM_CODE_MULTIPLE
-    vector = _memory_code_bytes(row_count, dim_code, memory_bits) + 1.7
-    return vector + links * link_bytes <= budget_bytes / max(1, row_count)
+
+def link_bytes(row_count: int) -> float:
+    """Of a link in memory: about 0.63·log2 n bits (gaps of ids in placement order), and a tenth to spare."""
+    return 0.63 * 1.1 * math.log2(max(2, row_count)) / 8
 
 
 def bits_usual(memory_bits: int | None) -> tuple[int, int]:
@@ -103,13 +111,18 @@ def codes_bytes_least(row_count: int, dim: int) -> int:
 
 def codes_bytes(row_count: int, dim: int, memory_bits: int, record_bits: int) -> int:
     """Bytes of codes and page directory (12 a page), a little more than less."""
-    dim_code = -(-dim // _DIM_CODE_MULTIPLE) * _DIM_CODE_MULTIPLE
-    record = dim_code * record_bits / 8 + _RECORD_BEYOND_CODES
-    vector = _memory_code_bytes(row_count, dim_code, memory_bits) + 12 * record / _PAGE_BYTES
-    return math.ceil(row_count * vector) + _PAGE_BYTES
+    record = dim_code_of(dim) * record_bits / 8 + _RECORD_BEYOND_CODES
+    vector = memory_code_bytes(row_count, dim, memory_bits) + 12 * record / PAGE_BYTES
+    return math.ceil(row_count * vector) + PAGE_BYTES
 
 
-def _memory_code_bytes(row_count: int, dim_code: int, memory_bits: int) -> float:
+def dim_code_of(dim: int) -> int:
+    """Dimensions of a code."""
+    return -(-dim // _DIM_CODE_MULTIPLE) * _DIM_CODE_MULTIPLE
+
+
+def memory_code_bytes(row_count: int, dim: int, memory_bits: int) -> float:
     """A vector's code, factors and center, and its share of the centers (docs/FORMAT.md, codes.bin)."""
     centers = min(256, max(1, row_count // 256))
+    dim_code = dim_code_of(dim)
     return dim_code * memory_bits / 8 + 5 + centers * dim_code * 4 / max(1, row_count)

@@ -14,7 +14,15 @@ import numpy as np
 
 from velo.errors import BudgetTooSmallError, InvalidArgumentError
 from velo.options import BuildOptions, in_range, memory_bytes, whole_number
-from velo.options.bits import LINKS_STEPS, links_fit
+from velo.options.bits import (
+    LINKS_STEPS,
+    LIST_BYTES,
+    PAGE_BYTES,
+    dim_code_of,
+    link_bytes,
+    links_fit,
+    memory_code_bytes,
+)
 from velo.types import DtypeName, Memory
 
 __all__ = ["MEASURED_ROWS_MAX", "SizePlan", "size_plan"]
@@ -25,7 +33,6 @@ MEASURED_ROWS_MAX: Final = 10_000_000
 #: Rows a shard can have (docs/FORMAT.md).
 _SHARD_ROWS_MAX: Final = 2**31 - 1
 _ROWS_MAX: Final = 10**13
-_PAGE_BYTES: Final = 4096
 _PAGE_HEAD_BYTES: Final = 24
 _VECTOR_PAGE_HEAD_BYTES: Final = 16
 _PAGE_BYTES_MAX: Final = 65_536
@@ -176,22 +183,22 @@ def size_plan(
     assert options.record_bits is not None
     assert options.links_kept is not None
     links = _links(budget // shards, own, dim, options.memory_bits, options.links_kept)
-    link_bytes = _link_bytes(own)
-    code = _dim_code(dim) * options.memory_bits / 8 + 5 + _centers_bytes(own, dim)
+    one_link = link_bytes(own)
+    code = memory_code_bytes(own, dim, options.memory_bits)
     record, page = _record_bytes(own, dim, options)
     memory_parts = {
         "codes": rows * code,
-        "links": rows * (links * link_bytes + 1.7) if links else 0.0,
-        "page directory": rows * 12 * page / _PAGE_BYTES if record else 0.0,
+        "links": rows * (links * one_link + LIST_BYTES) if links else 0.0,
+        "page directory": rows * 12 * page / PAGE_BYTES if record else 0.0,
     }
     disk_parts = {
         "codes": rows * code,
         "pages": rows * page,
-        "links": rows * (options.links_kept * (link_bytes + 3 / 8) + 1.5),
+        "links": rows * (options.links_kept * (one_link + 3 / 8) + 1.5),
         "ids": rows * 8.0,
         "vectors": rows * _vector_bytes(dim * _ELEMENT_BYTES[dtype]) if store_vectors else 0.0,
     }
-    one_piece = own * (_dim_code(dim) + 12 + options.degree * _BUILD_LISTS_BYTES)
+    one_piece = own * (dim_code_of(dim) + 12 + options.degree * _BUILD_LISTS_BYTES)
     on_disk = links == 0
     bits = min(max(options.memory_bits, min(_READS)), max(_READS))
     return SizePlan(
@@ -228,19 +235,6 @@ def _grown(rows: int, growth: tuple[float, float]) -> float:
     return float(growth[0 if tens < 0 else 1] ** np.clip(tens, -2, 4))
 
 
-def _dim_code(dim: int) -> int:
-    return -(-dim // 16) * 16
-
-
-def _centers_bytes(rows: int, dim: int) -> float:
-    return min(256, max(1, rows // 256)) * _dim_code(dim) * 4 / rows
-
-
-def _link_bytes(rows: int) -> float:
-    """Of a link in memory: a gap between ids in placement order."""
-    return 0.63 * 1.1 * math.log2(max(2, rows)) / 8
-
-
 def _links(budget_bytes: int, rows: int, dim: int, memory_bits: int, most: int) -> int:
     """Links a vertex that have room; all where there is no budget, 0 where too few have."""
     if not budget_bytes:
@@ -254,10 +248,10 @@ def _links(budget_bytes: int, rows: int, dim: int, memory_bits: int, most: int) 
 def _record_bytes(rows: int, dim: int, options: BuildOptions) -> tuple[float, float]:
     """Of a vector in `pages.bin`: its record, and with what its page leaves empty."""
     assert options.record_bits is not None
-    record = _dim_code(dim) * options.record_bits / 8 + 7.0
+    record = dim_code_of(dim) * options.record_bits / 8 + 7.0
     if options.page_links:
-        record += 2 + options.degree * _link_bytes(rows)
-    page = _PAGE_BYTES
+        record += 2 + options.degree * link_bytes(rows)
+    page = PAGE_BYTES
     while page < _PAGE_BYTES_MAX and page - _PAGE_HEAD_BYTES < record:
         page *= 2
     held = min(_RECORDS_MAX, max(1, int((page - _PAGE_HEAD_BYTES) / record)))
@@ -266,7 +260,7 @@ def _record_bytes(rows: int, dim: int, options: BuildOptions) -> tuple[float, fl
 
 def _vector_bytes(row_bytes: int) -> float:
     """Of a row in `vectors.bin`, with what its page leaves empty."""
-    page = _PAGE_BYTES
+    page = PAGE_BYTES
     while True:
         held = (page - _VECTOR_PAGE_HEAD_BYTES) // row_bytes
         if page == _PAGE_BYTES_MAX or held * row_bytes * 10 >= 7 * page:
