@@ -17,65 +17,21 @@ fn run_count() u64 {
 
 const rows = 96;
 
-/// What may be there: for each sequence the dead sets that a call asked for, since of two calls that failed either may
-/// have left its record.
-const Model = struct {
-    const State = [(rows + 63) / 64]u64;
+/// The dead set.
+const State = [(rows + 63) / 64]u64;
+const Model = @import("model.zig").Model(State);
 
-    allocator: std.mem.Allocator,
-    states: std.ArrayList(std.ArrayList(State)) = .empty,
-    /// Acknowledged as durable.
-    durable: u64 = 0,
-    /// Acknowledged, or read when it was opened.
-    sequence: u64 = 0,
+fn checked(model: *const Model, live: *Live) !State {
+    const state = try dead_of(model.allocator, live);
+    try model.check(live.sequence, state);
+    return state;
+}
 
-    fn init(allocator: std.mem.Allocator) !Model {
-        var self: Model = .{ .allocator = allocator };
-        try self.add(0, @splat(0));
-        return self;
-    }
-
-    fn deinit(self: *Model) void {
-        for (self.states.items) |*one| one.deinit(self.allocator);
-        self.states.deinit(self.allocator);
-    }
-
-    fn add(self: *Model, sequence: u64, state: State) !void {
-        while (self.states.items.len <= sequence) try self.states.append(self.allocator, .empty);
-        try self.states.items[@intCast(sequence)].append(self.allocator, state);
-    }
-
-    /// The last one: what is there as long as nothing crashes.
-    fn now(self: *const Model) State {
-        return self.states.items[@intCast(self.sequence)].getLast();
-    }
-
-    /// This is what was found: other futures are gone.
-    fn settle(self: *Model, sequence: u64, state: State) !void {
-        self.sequence = sequence;
-        while (self.states.items.len > sequence + 1) {
-            var last = self.states.pop().?;
-            last.deinit(self.allocator);
-        }
-        self.states.items[@intCast(sequence)].clearRetainingCapacity();
-        try self.add(sequence, state);
-    }
-
-    fn check(self: *const Model, live: *Live) !State {
-        const state = try dead_of(self.allocator, live);
-        const sequence = live.sequence;
-        if (sequence < self.durable) return error.AcknowledgedLost;
-        if (sequence >= self.states.items.len) return error.NeverWritten;
-        for (self.states.items[@intCast(sequence)].items) |one| if (std.mem.eql(u64, &one, &state)) return state;
-        return error.HalfThere;
-    }
-};
-
-fn dead_of(allocator: std.mem.Allocator, live: *Live) !Model.State {
+fn dead_of(allocator: std.mem.Allocator, live: *Live) !State {
     var set = try BitSet.init(allocator, rows);
     defer set.deinit(allocator);
     _ = live.copy_dead(0, &set);
-    var state: Model.State = undefined;
+    var state: State = undefined;
     @memcpy(&state, set.words);
     return state;
 }
@@ -159,7 +115,7 @@ const Run = struct {
         defer live.deinit();
         attached(&live, &diagnostic) catch |err| return self.may_fail(err);
         // What was found is on the device now, whatever it was before.
-        const found = try self.model.check(&live);
+        const found = try checked(&self.model, &live);
         try self.model.settle(live.sequence, found);
         self.model.durable = live.sequence;
         try check_files(&self.store, self.wrote);
@@ -176,11 +132,11 @@ const Run = struct {
                     reader = null;
                     reader = Live.open(self.allocator, &self.store, .{}, &diagnostic) catch |err| return self.may_fail(err);
                     attached(&reader.?, &diagnostic) catch |err| return self.may_fail(err);
-                    _ = try self.model.check(&reader.?);
+                    _ = try checked(&self.model, &reader.?);
                 },
                 3, 4 => if (reader) |*one| {
                     if (one.refresh(&diagnostic)) |_| {
-                        const seen = try self.model.check(one);
+                        const seen = try checked(&self.model, one);
                         if (!live.poisoned) try std.testing.expectEqual(self.model.now(), seen);
                     } else |err| return self.may_fail(err);
                 },
@@ -258,7 +214,7 @@ const Run = struct {
                 std.debug.print("{s}\n", .{diagnostic.message()});
                 return err;
             };
-            try self.model.settle(live.sequence, try self.model.check(&live));
+            try self.model.settle(live.sequence, try checked(&self.model, &live));
             self.model.durable = live.sequence;
             try check_files(&self.store, self.wrote);
             try self.delete(&live, &diagnostic);

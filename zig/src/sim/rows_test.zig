@@ -20,51 +20,7 @@ const call_max = 5;
 /// The value of each id's row; 0: it has none.
 const State = [id_count]u16;
 
-/// What may be there: for each sequence the states that calls asked for, since of two that failed either may have left its
-/// record.
-const Model = struct {
-    allocator: std.mem.Allocator,
-    states: std.ArrayList(std.ArrayList(State)) = .empty,
-    durable: u64 = 0,
-    sequence: u64 = 0,
-
-    fn init(allocator: std.mem.Allocator) !Model {
-        var self: Model = .{ .allocator = allocator };
-        try self.add(0, @splat(0));
-        return self;
-    }
-
-    fn deinit(self: *Model) void {
-        for (self.states.items) |*one| one.deinit(self.allocator);
-        self.states.deinit(self.allocator);
-    }
-
-    fn add(self: *Model, sequence: u64, state: State) !void {
-        while (self.states.items.len <= sequence) try self.states.append(self.allocator, .empty);
-        try self.states.items[@intCast(sequence)].append(self.allocator, state);
-    }
-
-    fn now(self: *const Model) State {
-        return self.states.items[@intCast(self.sequence)].getLast();
-    }
-
-    fn settle(self: *Model, sequence: u64, state: State) !void {
-        self.sequence = sequence;
-        while (self.states.items.len > sequence + 1) {
-            var last = self.states.pop().?;
-            last.deinit(self.allocator);
-        }
-        self.states.items[@intCast(sequence)].clearRetainingCapacity();
-        try self.add(sequence, state);
-    }
-
-    fn check(self: *const Model, sequence: u64, state: State) !void {
-        if (sequence < self.durable) return error.AcknowledgedLost;
-        if (sequence >= self.states.items.len) return error.NeverWritten;
-        for (self.states.items[@intCast(sequence)].items) |one| if (std.mem.eql(u16, &one, &state)) return;
-        return error.HalfThere;
-    }
-};
+const Model = @import("model.zig").Model(State);
 
 const PartRow = extern struct { id: i64, value: u64 };
 
