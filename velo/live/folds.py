@@ -30,6 +30,9 @@ _READ_BYTES: Final = 8 << 20
 #: Young parts that are made before all are folded into one.
 _PARTS_MAX: Final = 8
 
+#: Of a vertex whose row no new part has, as velo.h spells it.
+_GONE: Final = np.iinfo(np.uint32).max
+
 
 class Builder(Protocol):
     """Builds a part; :mod:`velo.building` brings it, which stands above this room."""
@@ -43,6 +46,7 @@ class Builder(Protocol):
         metadata: Any,
         metric: int,
         like: Segment | None,
+        former: tuple[Path, AnyArray] | None,
         threads: int | None,
         build_memory: Memory | None,
     ) -> None: ...
@@ -241,6 +245,7 @@ class Folds:
                 metadata=None if view.metadata is None else view.metadata.rows(vertices),
                 metric=int(live.info().metric),
                 like=like,
+                former=self._former(view, parts, vertices),
                 threads=self._threads,
                 build_memory=self._merge_memory,
             )
@@ -259,6 +264,18 @@ class Folds:
             # Where a sync failed the root may name it: the next writer takes away what it does not name.
             made.close()
             raise
+
+    def _former(self, view: View, parts: list[int], vertices: AnyArray) -> tuple[Path, AnyArray] | None:
+        """The largest of these parts, and the row in the new one of each of its vertices."""
+        if not parts:
+            return None
+        starts = np.cumsum([0, *(segment.n for segment in view.segments)])
+        number = max(parts, key=lambda part: view.segments[part].n)
+        first, end = starts[number], starts[number + 1]
+        rows = np.full(end - first, _GONE, np.uint32)
+        own = np.flatnonzero((vertices >= first) & (vertices < end))
+        rows[vertices[own] - first] = own
+        return self._live.folder / self._live.parts()[number][0], rows
 
     def _commit(self, view: View, parts: list[int], made: Segment | None) -> None:
         done = self._live.fold(view, parts, True, made)
