@@ -8,9 +8,11 @@ before that, the folder is what it was, and the next writer takes away what was 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -29,6 +31,9 @@ __all__ = ["Builder", "Folds", "set_builder"]
 _READ_BYTES: Final = 8 << 20
 #: Young parts that are made before all are folded into one.
 _PARTS_MAX: Final = 8
+
+#: How much a fold in the background gives way to searches: the nice value of its threads.
+_NICE: Final = 10
 
 #: Of a vertex whose row no new part has, as velo.h spells it.
 _GONE: Final = np.iinfo(np.uint32).max
@@ -90,6 +95,8 @@ class Folds:
         self._state = threading.Condition()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        #: Held with the fold lock: the fold under way gives way to searches.
+        self._gives_way = False
 
     # ---- in the caller's thread
 
@@ -149,7 +156,7 @@ class Folds:
 
     def _work(self, everything: bool) -> None:
         try:
-            with self._fold_lock:
+            with self._fold_lock, self._giving_way():
                 if everything or (len(self._live.segments) >= _PARTS_MAX and self._is_whole()):
                     self._fold_all()
                 else:
@@ -162,6 +169,14 @@ class Folds:
             with self._state:
                 self._thread = None
                 self._state.notify_all()
+
+    @contextlib.contextmanager
+    def _giving_way(self) -> Iterator[None]:
+        self._gives_way = True
+        try:
+            yield
+        finally:
+            self._gives_way = False
 
     def _is_whole(self) -> bool:
         return all(segment.stores_vectors for segment in self._live.segments)
@@ -237,18 +252,22 @@ class Folds:
         assert _builder is not None, "velo.building was not imported"
         try:
             work.mkdir()
-            like = max(view.segments, key=lambda segment: segment.n, default=None)
-            _builder(
+            build = partial(
+                _builder,
                 folder,
                 vectors_of(work),
                 ids=view.ids.of(vertices),
                 metadata=None if view.metadata is None else view.metadata.rows(vertices),
                 metric=int(live.info().metric),
-                like=like,
+                like=max(view.segments, key=lambda segment: segment.n, default=None),
                 former=self._former(view, parts, vertices),
                 threads=self._threads,
                 build_memory=self._merge_memory,
             )
+            if self._gives_way:
+                _run_nicely(build)
+            else:
+                build()
             made = self._open_part(name, view.n)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -280,3 +299,26 @@ class Folds:
     def _commit(self, view: View, parts: list[int], made: Segment | None) -> None:
         done = self._live.fold(view, parts, True, made)
         assert done.outcome == DONE, "folds come one at a time"
+
+
+def _run_nicely(function: Callable[[], None]) -> None:
+    """Run it in a thread of less priority, which the threads that it starts inherit.
+
+    Not in the thread of the fold: what that one opens afterwards answers searches.
+    """
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            thread = threading.get_native_id()
+            usual = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, max(usual, _NICE))
+            function()
+        except BaseException as error:
+            failures.append(error)
+
+    worker = threading.Thread(target=work, name="velo-build", daemon=True)
+    worker.start()
+    worker.join()
+    if failures:
+        raise failures[0]
