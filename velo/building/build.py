@@ -238,6 +238,7 @@ def build_shard(
     start: int = 0,
     stop: int | None = None,
     former: Former | None = None,
+    nice: int = 0,
 ) -> None:
     """Build an index over the rows ``start`` to ``stop`` of a source, without opening it.
 
@@ -259,6 +260,8 @@ def build_shard(
     start, stop : int, optional
     former : Former, optional
         An index that has most of these rows.
+    nice : int
+        The nice value, at least, of the threads that link and place: how much they give way to others.
     """
     rows_total, dim = source.shape
     stop = rows_total if stop is None else stop
@@ -280,7 +283,7 @@ def build_shard(
             work.stream(watch, resumed)
             if former is not None:
                 work.go_on_from(former)
-            work.run(watch)
+            work.run(watch, nice)
             order = work.commit(column, table, watch)
             if options.calibrate:
                 calibrate_index(
@@ -395,7 +398,7 @@ class _Build:
         )
         _native.check(status, "former")
 
-    def run(self, watch: Watch | None) -> None:
+    def run(self, watch: Watch | None, nice: int) -> None:
         """Graph, placement, pages: in a thread of their own, so that this one can watch and cancel."""
         failures: list[BaseException] = []
         # Not Thread.join: interrupted, it takes a running thread for an ended one (Python 3.10 to 3.12).
@@ -403,6 +406,9 @@ class _Build:
 
         def work() -> None:
             try:
+                # Threads inherit it, and all that this one starts end with the call.
+                thread = threading.get_native_id()
+                os.setpriority(os.PRIO_PROCESS, thread, max(nice, os.getpriority(os.PRIO_PROCESS, thread)))
                 # What went wrong is known to the thread that called.
                 _native.check(_native.lib.velo_build_run(self._handle), "vectors")
             except BaseException as error:

@@ -28,6 +28,7 @@ def build_part(
     former: tuple[Path, AnyArray] | None,
     threads: int | None,
     build_memory: Memory | None,
+    nice: int,
 ) -> None:
     """Build a part of live data.
 
@@ -45,6 +46,8 @@ def build_part(
         A part whose rows come here, and the row of each of its vertices: the graph goes on from its graph.
     threads : int, optional
     build_memory : int, float or str, optional
+    nice : int
+        How much the threads that link and place give way to others.
     """
     how: dict[str, Any] = {}
     if like is not None:
@@ -68,6 +71,7 @@ def build_part(
         build_memory=build_memory,
         resume=False,
         former=None if former is None else Former(*former),
+        nice=nice,
     )
 
 

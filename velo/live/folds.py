@@ -8,11 +8,9 @@ before that, the folder is what it was, and the next writer takes away what was 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -32,7 +30,7 @@ _READ_BYTES: Final = 8 << 20
 #: Young parts that are made before all are folded into one.
 _PARTS_MAX: Final = 8
 
-#: How much a fold in the background gives way to searches: the nice value of its threads.
+#: How much a fold in the background gives way to searches: the nice value of the threads that link.
 _NICE: Final = 10
 
 #: Of a vertex whose row no new part has, as velo.h spells it.
@@ -54,6 +52,7 @@ class Builder(Protocol):
         former: tuple[Path, AnyArray] | None,
         threads: int | None,
         build_memory: Memory | None,
+        nice: int,
     ) -> None: ...
 
 
@@ -252,8 +251,7 @@ class Folds:
         assert _builder is not None, "velo.building was not imported"
         try:
             work.mkdir()
-            build = partial(
-                _builder,
+            _builder(
                 folder,
                 vectors_of(work),
                 ids=view.ids.of(vertices),
@@ -263,11 +261,8 @@ class Folds:
                 former=self._former(view, parts, vertices),
                 threads=self._threads,
                 build_memory=self._merge_memory,
+                nice=_NICE if self._gives_way else 0,
             )
-            if self._gives_way:
-                _run_nicely(build)
-            else:
-                build()
             made = self._open_part(name, view.n)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -299,26 +294,3 @@ class Folds:
     def _commit(self, view: View, parts: list[int], made: Segment | None) -> None:
         done = self._live.fold(view, parts, True, made)
         assert done.outcome == DONE, "folds come one at a time"
-
-
-def _run_nicely(function: Callable[[], None]) -> None:
-    """Run it in a thread of less priority, which the threads that it starts inherit.
-
-    Not in the thread of the fold: what that one opens afterwards answers searches.
-    """
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            thread = threading.get_native_id()
-            usual = os.getpriority(os.PRIO_PROCESS, thread)
-            os.setpriority(os.PRIO_PROCESS, thread, max(usual, _NICE))
-            function()
-        except BaseException as error:
-            failures.append(error)
-
-    worker = threading.Thread(target=work, name="velo-build", daemon=True)
-    worker.start()
-    worker.join()
-    if failures:
-        raise failures[0]
