@@ -1,4 +1,8 @@
-"""One search over several parts and the delta: each is searched, and the nearest of all are the answer."""
+"""One search over several parts and the delta: each is searched, and the nearest of all are the answer.
+
+The delta comes first, since it takes no read, then the part of the most rows, which holds most of the answers.
+What both have found is the bound of the next part: it reads only for rows that may still come between.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ __all__ = ["MergedRequest"]
 class MergedRequest(Request):
     """A request to each part of a view, and one answer."""
 
-    __slots__ = ("_view", "parts")
+    __slots__ = ("_delta", "_view", "parts")
 
     def __init__(
         self,
@@ -66,15 +70,30 @@ class MergedRequest(Request):
 
     def run(self, search: Callable[[Segment, Request], Request]) -> MergedRequest:
         """Search every part, one after the other."""
-        for segment, request in self.parts:
-            search(segment, request)
+        nearest = self._begin()
+        for segment, request in self._order():
+            nearest.bound(request)
+            nearest.take(search(segment, request).distances)
         return self._merge()
 
     async def run_async(self, search: Callable[[Segment, Request], Awaitable[Request]]) -> MergedRequest:
         """The same without blocking the event loop, but for the scan of the delta."""
-        for segment, request in self.parts:
-            await search(segment, request)
+        nearest = self._begin()
+        for segment, request in self._order():
+            nearest.bound(request)
+            nearest.take((await search(segment, request)).distances)
         return self._merge()
+
+    def _begin(self) -> _Nearest:
+        self._delta = self._scan()
+        nearest = _Nearest(self.query_count, self.k)
+        if self._delta is not None:
+            nearest.take(self._delta[1])
+        return nearest
+
+    def _order(self) -> list[tuple[Segment, Request]]:
+        """The parts, the largest first."""
+        return sorted(self.parts, key=lambda part: -part[0].n)
 
     def _merge(self) -> MergedRequest:
         starts = np.cumsum([0, *(segment.n for segment in self._view.segments)])
@@ -88,9 +107,8 @@ class MergedRequest(Request):
         if self.parts:  # outside of all rows is who is outside of those of each part
             outside = [request.stats()["outside"] for _, request in self.parts]
             self.stats()["outside"][:] = np.min(outside, axis=0)
-        delta = self._scan()
-        if delta is not None:
-            rows, near, counts = delta
+        if self._delta is not None:
+            rows, near, counts = self._delta
             vertices.append(np.where(rows >= 0, rows + starts[-1], -1))
             distances.append(near)
             self.narrow[0] += counts
@@ -133,6 +151,25 @@ class MergedRequest(Request):
             return None
         passing = self.filters[0].matches()
         return int((passing & self._view.alive_rows()).sum())
+
+
+class _Nearest:
+    """The k nearest distances so far of each query."""
+
+    def __init__(self, count: int, k: int) -> None:
+        self._k = k
+        self._distances = np.full((count, k), np.inf, np.float32)
+
+    def take(self, distances: AnyArray) -> None:
+        """Those of one more part, ascending and padded with infinity."""
+        both = np.concatenate([self._distances, distances], axis=1)
+        self._distances = np.partition(both, self._k - 1, axis=1)[:, : self._k]
+
+    def bound(self, request: Request) -> None:
+        """Tell the next part, where there are k of them."""
+        bounds = np.ascontiguousarray(self._distances.max(axis=1))
+        if np.isfinite(bounds).any():
+            request.bound(bounds)
 
 
 def _together(expected: Sequence[Expectation | None]) -> Expectation:

@@ -19,6 +19,9 @@ const Search = state.Search;
 
 /// Entry points around which codes are looked through: more save less than a read.
 const stretches_max = 4;
+/// What is not read is not followed, and the way to what lies within a bound from elsewhere (bound.zig) begins beyond it:
+/// that bound holds once so many rows are known that lie nearer than where the way would go on.
+const way_in = 4;
 
 /// Offers all vertices near in id to the best entry points. As many a stretch as there are vertices to an entry point,
 /// so with the square root of n.
@@ -66,9 +69,11 @@ fn nearest_that_matters(search: *Search) ?u32 {
 
 fn worth_a_read(search: *const Search, candidate: lists.Candidate) bool {
     const bound = search.results.bound();
-    if (candidate.distance <= bound) return true;
+    if (candidate.distance <= @min(bound, search.bound.distance)) return true;
     const sigma = search.query.sigma_upper(&search.shared.reader.codes, candidate.vertex(), candidate.distance);
-    return candidate.distance - search.parameters.sigma_on_disk * sigma <= bound;
+    const least = candidate.distance - search.parameters.sigma_on_disk * sigma;
+    if (least > bound) return false;
+    return !search.bound.excludes(candidate.distance, sigma) or least <= search.results.nth(@min(way_in, search.parameters.k));
 }
 
 /// The nearest candidate of the look-ahead set, which begins at `nearest`, that can be followed without a read.

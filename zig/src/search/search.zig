@@ -27,6 +27,7 @@ pub const Outcome = job.Outcome;
 
 test {
     _ = @import("ablations.zig");
+    _ = @import("bound.zig");
     _ = @import("list.zig");
     _ = @import("search_state.zig");
     _ = cost;
