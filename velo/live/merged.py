@@ -1,13 +1,13 @@
 """One search over several parts and the delta: each is searched, and the nearest of all are the answer.
 
-The delta comes first, since it takes no read, then the part of the most rows, which holds most of the answers.
+The delta comes first, since it takes no read, then the part of the most rows, which holds most answers.
 What both have found is the bound of the next part: it reads only for rows that may still come between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from velo.search.segment import Segment
 from velo.types import AnyArray
 
 __all__ = ["MergedRequest"]
+
+#: Reads that an answer takes, where nearly each lies on a page of its own (zig/src/search/filter_plan.zig).
+_READS_OF_ANSWER: Final = 1.15
 
 
 class MergedRequest(Request):
@@ -52,7 +55,7 @@ class MergedRequest(Request):
         self.parts = [
             (segment, self._request_to(number, segment, how)) for number, segment in enumerate(view.segments)
         ]
-        self.expected = _together([request.expected for _, request in self.parts])
+        self.expected = _together([(segment.n, one.expected) for segment, one in self._order()], self.k)
 
     def _request_to(self, number: int, segment: Segment, how: tuple[Any, ...]) -> Request:
         prepared = segment.prepared.of(self.k, *how)
@@ -172,22 +175,38 @@ class _Nearest:
             request.bound(bounds)
 
 
-def _together(expected: Sequence[Expectation | None]) -> Expectation:
-    """What searches of all parts are expected to cost together; the recall is the least of theirs."""
-    known = [one for one in expected if one is not None]
-    list_size = max((one.list_size for one in known), default=0)
-    if not known or any(one.recall is None for one in known):
+def _together(parts: Sequence[tuple[int, Expectation]], k: int) -> Expectation:
+    """What searches of all parts are expected to cost together; the recall is the least of theirs.
+
+    Parameters
+    ----------
+    parts : sequence of (int, Expectation)
+        Rows, and what a search of that part alone is expected to be like; the first one searched first.
+    k : int
+    """
+    list_size = max((one.list_size for _, one in parts), default=0)
+    if not parts or any(one.recall is None for _, one in parts):
         return Expectation(list_size)
+    rows = sum(n for n, _ in parts)
+    # A part that is searched within the bound of others reads a page for each answer that it holds.
+    shares = [1.0]
+    for n, one in parts[1:]:
+        answers = _READS_OF_ANSWER * k * n / rows
+        shares.append(min(1.0, answers / one.reads) if one.reads else 1.0)
 
     def total(name: str) -> float:
-        return sum(float(getattr(one, name) or 0.0) for one in known)
+        return sum(float(getattr(one, name) or 0.0) for _, one in parts)
+
+    def total_read(name: str) -> float:
+        found = [float(getattr(one, name) or 0.0) for _, one in parts]
+        return sum(value * share for value, share in zip(found, shares, strict=True))
 
     return Expectation(
         list_size=list_size,
-        recall=min(one.recall for one in known if one.recall is not None),
-        reads=total("reads"),
-        rounds=total("rounds"),
+        recall=min(one.recall for _, one in parts if one.recall is not None),
+        reads=total_read("reads"),
+        rounds=total_read("rounds"),
         estimates=total("estimates"),
         expanded=total("expanded"),
-        records_scored=total("records_scored"),
+        records_scored=total_read("records_scored"),
     )

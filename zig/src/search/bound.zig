@@ -2,8 +2,9 @@
 //! searched as one, those that were searched before know k rows within it, so the next one reads a page only for a
 //! candidate that may still come between them.
 //!
-//! It stands beside the search's own bound, the k-th best that it knows itself, and never in its place: who is told of a
-//! bound reads nothing that it would not have read without.
+//! It stands beside the search's own bound, the k-th best that it knows itself, and never in its place: with links in
+//! memory who is told of a bound reads nothing that it would not have read without. With links on disk there is a way in
+//! to be read as well (on_disk.zig).
 const std = @import("std");
 const index = @import("index");
 const filter_plan = @import("filter_plan.zig");
@@ -30,6 +31,10 @@ pub const Bound = struct {
             .distance = std.math.nextAfter(f32, told, std.math.inf(f32)) * index.space.compared_scale(metric),
             .sigma = if (parameters.sigma_by_plan) @max(own, least) else own,
         };
+    }
+
+    pub fn is_told(self: *const Bound) bool {
+        return self.distance < std.math.inf(f32);
     }
 
     /// For a search that looks more closely than its parameters say.

@@ -15,13 +15,25 @@ const state = @import("search_state.zig");
 const ablations = @import("ablations.zig");
 const cached = @import("cached.zig");
 const lists = @import("list.zig");
+const filter_plan = @import("filter_plan.zig");
 const Search = state.Search;
 
 /// Entry points around which codes are looked through: more save less than a read.
 const stretches_max = 4;
+/// The same within a bound from elsewhere: the codes of more stretches stand for reads on the way in.
+const stretches_bounded_max = 8;
 /// What is not read is not followed, and the way to what lies within a bound from elsewhere (bound.zig) begins beyond it:
 /// that bound holds once so many rows are known that lie nearer than where the way would go on.
-const way_in = 4;
+const way_in = 2;
+
+/// What a way in takes, in reads: some four, and that they wait for one another.
+const reads_in = 8;
+
+/// Within a bound from elsewhere: the way in would take more than a look at all codes.
+pub fn prefers_scan(search: *const Search) bool {
+    return search.shared.plan == .links_on_disk and search.bound.is_told() and !ablations.of(search.shared).entries_only and
+        filter_plan.scans_within_reads(search.shared, reads_in);
+}
 
 /// Offers all vertices near in id to the best entry points. As many a stretch as there are vertices to an entry point,
 /// so with the square root of n.
@@ -30,7 +42,8 @@ pub fn look_around(search: *Search, best: []const lists.Candidate) void {
     const n = search.shared.reader.n();
     const length = @max(1, n / @as(u32, @intCast(search.shared.entries.len)));
     var ids: [256]u32 = undefined;
-    for (best[0..@min(best.len, stretches_max)]) |entry| {
+    const stretches: usize = if (search.bound.is_told()) stretches_bounded_max else stretches_max;
+    for (best[0..@min(best.len, stretches)]) |entry| {
         var next = entry.vertex() -| length / 2;
         const end = @min(n, next + length);
         while (next < end) {

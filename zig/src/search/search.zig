@@ -36,6 +36,7 @@ test {
     _ = parameters;
     _ = calibration;
     _ = @import("in_flight.zig");
+    _ = filter_plan;
     _ = @import("exact.zig");
     _ = rescoring;
     _ = @import("record.zig");
