@@ -138,6 +138,12 @@ pub fn scan(search: *Search) void {
         parameters.sigma = parameters_file.sigma_of_scan(parameters);
         search.bound.widen(parameters.sigma);
     }
+    look_at_all(search);
+}
+
+/// The same with the list and the bounds as they are.
+pub fn look_at_all(search: *Search) void {
+    const parameters = &search.parameters;
     search.gated = false;
     search.scanned = true;
     const filter = search.filter orelse {

@@ -16,6 +16,7 @@ const ablations = @import("ablations.zig");
 const cached = @import("cached.zig");
 const lists = @import("list.zig");
 const filter_plan = @import("filter_plan.zig");
+const filtered = @import("filtered.zig");
 const Search = state.Search;
 
 /// Entry points around which codes are looked through: more save less than a read.
@@ -33,6 +34,12 @@ const reads_in = 8;
 pub fn prefers_scan(search: *const Search) bool {
     return search.shared.plan == .links_on_disk and search.bound.is_told() and !ablations.of(search.shared).entries_only and
         filter_plan.scans_within_reads(search.shared, reads_in);
+}
+
+/// It keeps as many candidates as navigation and reads by the same bounds.
+pub fn scan(search: *Search) void {
+    search.parameters.sigma = search.parameters.sigma_on_disk;
+    filtered.look_at_all(search);
 }
 
 /// Offers all vertices near in id to the best entry points. As many a stretch as there are vertices to an entry point,

@@ -224,7 +224,7 @@ pub const Search = struct {
         self.given_up_count = 0;
         self.from_cache.reset();
         self.cost = .{ .outside = @intFromBool(self.lies_outside()) };
-        if (parameters.every and self.parameters.exact) every.begin(self) else if (filter != null) filtered.begin(self) else if (parameters.scan or self.is_remote() or on_disk.prefers_scan(self)) filtered.scan(self) else self.enter();
+        if (parameters.every and self.parameters.exact) every.begin(self) else if (filter != null) filtered.begin(self) else if (parameters.scan or self.is_remote()) filtered.scan(self) else if (on_disk.prefers_scan(self)) on_disk.scan(self) else self.enter();
     }
 
     /// A query outside the rows has its nearest at the rim, all about as far: a graph of rows does not lead there, and no
