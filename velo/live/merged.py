@@ -75,23 +75,23 @@ class MergedRequest(Request):
         """Search every part, one after the other."""
         nearest = self._begin()
         for segment, request in self._order():
-            nearest.bound(request)
-            nearest.take(search(segment, request).distances)
+            nearest.bound(request, segment.n)
+            nearest.take(search(segment, request).distances, segment.n)
         return self._merge()
 
     async def run_async(self, search: Callable[[Segment, Request], Awaitable[Request]]) -> MergedRequest:
         """The same without blocking the event loop, but for the scan of the delta."""
         nearest = self._begin()
         for segment, request in self._order():
-            nearest.bound(request)
-            nearest.take((await search(segment, request)).distances)
+            nearest.bound(request, segment.n)
+            nearest.take((await search(segment, request)).distances, segment.n)
         return self._merge()
 
     def _begin(self) -> _Nearest:
         self._delta = self._scan()
         nearest = _Nearest(self.query_count, self.k)
         if self._delta is not None:
-            nearest.take(self._delta[1])
+            nearest.take(self._delta[1], self._view.native.delta_rows)
         return nearest
 
     def _order(self) -> list[tuple[Segment, Request]]:
@@ -161,15 +161,23 @@ class _Nearest:
 
     def __init__(self, count: int, k: int) -> None:
         self._k = k
+        self._rows = 0
         self._distances = np.full((count, k), np.inf, np.float32)
 
-    def take(self, distances: AnyArray) -> None:
-        """Those of one more part, ascending and padded with infinity."""
+    def take(self, distances: AnyArray, rows: int) -> None:
+        """Those of one more part of so many rows, padded with infinity."""
+        self._rows += rows
         both = np.concatenate([self._distances, distances], axis=1)
         self._distances = np.partition(both, self._k - 1, axis=1)[:, : self._k]
 
-    def bound(self, request: Request) -> None:
-        """Tell the next part, where there are k of them."""
+    def bound(self, request: Request, rows: int) -> None:
+        """Tell the next part, where there are k of them.
+
+        A part of more rows than were searched before it finds a nearer bound itself, on a way that one from
+        elsewhere would only cut short.
+        """
+        if rows > self._rows:
+            return
         bounds = np.ascontiguousarray(self._distances.max(axis=1))
         if np.isfinite(bounds).any():
             request.bound(bounds)
