@@ -414,7 +414,7 @@ const Run = struct {
 const Allocator = std.heap.DebugAllocator(.{ .stack_trace_frames = 0 });
 
 fn run(seed: u64, crash_at: ?u64) !void {
-    var leaks: Allocator = .init;
+    var leaks: Allocator = .{ .backing_allocator = std.heap.c_allocator };
     try run_with(leaks.allocator(), seed, crash_at);
     if (leaks.deinit() != .ok) {
         std.debug.print("seed {d}: leak\n", .{seed});
