@@ -73,6 +73,22 @@ pub fn entry(comptime Distances: type, distances: *const Distances, graph: *cons
     return middle;
 }
 
+const stayed_starts = 128;
+const new_starts = 64;
+pub const starts_max = stayed_starts + new_starts;
+
+/// Where the place of a new vertex is looked for: at the entry, and at vertices that lie evenly among those that stayed
+/// and among the new ones so far. A fresh graph grows in all places at once, so one entry leads everywhere. Here lists are
+/// full, and hardly one of them takes up a vertex far from all others: who comes next to such a place would not find it.
+pub fn starts(order: []const u32, stayed: u32, inserted: u32, out: *[starts_max]u32) []const u32 {
+    const old = @min(stayed, stayed_starts);
+    for (out[0..old], 0..) |*start, i| start.* = order[i * @as(usize, stayed) / old];
+    const came = @min(inserted, @as(u32, @intCast(order.len))) - stayed;
+    const new = @min(came, new_starts);
+    for (out[old..][0..new], 0..) |*start, i| start.* = order[stayed + i * @as(usize, came) / new];
+    return out[0 .. old + new];
+}
+
 /// Says to an insertion that those with lists are in the graph already.
 pub const Stayed = struct {
     /// The entry is one of them, if any is, and stays first.

@@ -110,8 +110,13 @@ pub fn expect_equal_graphs(a: *const Graph, b: *const Graph) !void {
     for (0..a.n) |v| try testing.expectEqualSlices(u32, a.list(@intCast(v)), b.list(@intCast(v)));
 }
 
-/// Recall of the ten nearest of rows n and above, by walks over the first `links` neighbors.
+/// Recall of the ten nearest of rows n and above, by walks from the graph's entry.
 pub fn recall_at_10(points: *const FloatDistances, graph: *const Graph, list_size: u32) !f64 {
+    return recall_from(points, graph, list_size, &.{graph.entry});
+}
+
+/// The same by walks from these vertices.
+pub fn recall_from(points: *const FloatDistances, graph: *const Graph, list_size: u32, starts: []const u32) !f64 {
     var scratch = try search.Scratch(FloatDistances).init(testing.allocator, points, list_size, graph.degree_max);
     defer scratch.deinit(testing.allocator);
     const queries: u32 = @intCast(points.rows.len / points.dim - points.n);
@@ -119,7 +124,7 @@ pub fn recall_at_10(points: *const FloatDistances, graph: *const Graph, list_siz
     for (points.n..points.n + queries) |query| {
         var truth: [10]u32 = undefined;
         points.nearest(@intCast(query), &truth);
-        scratch.begin(points, @intCast(query), &.{graph.entry});
+        scratch.begin(points, @intCast(query), starts);
         scratch.walk(points, Plain{ .graph = graph }, &.{});
         for (scratch.list.slice()[0..10]) |candidate| {
             found += @intFromBool(std.mem.indexOfScalar(u32, &truth, candidate.id) != null);

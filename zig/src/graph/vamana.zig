@@ -45,7 +45,7 @@ pub fn build_begun(comptime Distances: type, allocator: std.mem.Allocator, dista
     var own = options;
     own.entry = options.entry orelse begun_room.entry(Distances, distances, &begun.graph, options.seed);
     var stayed: begun_room.Stayed = .{};
-    return build_over(Distances, allocator, distances, own, begun.take_graph(), &stayed) catch |err| switch (err) {
+    return build_over(Distances, allocator, distances, own, begun.take_graph(), true, &stayed) catch |err| switch (err) {
         error.NotKept => unreachable, // nothing is kept
         else => |other| other,
     };
@@ -82,11 +82,11 @@ const round_max = 8192;
 
 /// As `build`; between rounds of insertions a keeper may save how far it came, and at the beginning put it back.
 pub fn build_kept(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions, keeper: anytype) (types.Error || error{NotKept})!Graph {
-    return build_over(Distances, allocator, distances, options, try Graph.empty(allocator, @intCast(distances.n), options.degree), keeper);
+    return build_over(Distances, allocator, distances, options, try Graph.empty(allocator, @intCast(distances.n), options.degree), false, keeper);
 }
 
 /// `given` is freed where nothing comes of it.
-fn build_over(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions, given: Graph, keeper: anytype) (types.Error || error{NotKept})!Graph {
+fn build_over(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions, given: Graph, is_begun: bool, keeper: anytype) (types.Error || error{NotKept})!Graph {
     const n: u32 = @intCast(distances.n);
     assert(n <= types.vertices_max);
     assert(options.degree >= 2 and options.degree <= std.math.maxInt(u8));
@@ -106,6 +106,7 @@ fn build_over(comptime Distances: type, allocator: std.mem.Allocator, distances:
 
         var insertion: Insertion = .{ .graph = &graph, .order = builder.order, .radii = builder.radii, .inserted = 0 };
         try keeper.restore(&insertion);
+        if (is_begun) builder.stayed = insertion.inserted;
         builder.cursor.store(insertion.inserted, .monotonic);
         if (options.progress) |progress| _ = progress.fetchAdd(insertion.inserted, .monotonic);
         if (insertion.inserted < alone_max) {
@@ -142,6 +143,9 @@ fn Builder(comptime Distances: type) type {
         tools: []Tools,
         cursor: std.atomic.Value(u32) = .init(0),
         limit: u32 = 0,
+        /// In a graph that is begun: so many of `order` were there from the beginning, and lists may lead to vertices that
+        /// are still to be inserted.
+        stayed: u32 = 0,
         stop_requested: std.atomic.Value(bool) = .init(false),
 
         const Tools = struct {
@@ -240,7 +244,9 @@ fn Builder(comptime Distances: type) type {
         fn insert(self: *Self, tools: *Tools, vertex: u32) void {
             const scratch = &tools.scratch;
             if (vertex == self.graph.entry) return;
-            scratch.begin(self.distances, vertex, &.{self.graph.entry});
+            var starts: [begun_room.starts_max]u32 = undefined;
+            const from = if (self.stayed == 0) &.{self.graph.entry} else begun_room.starts(self.order, self.stayed, self.cursor.load(.monotonic), &starts);
+            scratch.begin(self.distances, vertex, from);
             scratch.walk(self.distances, self, tools.buffer);
             const candidates = scratch.expanded[0..scratch.expanded_len];
             std.sort.pdq(Candidate, candidates, {}, Candidate.less);
@@ -262,6 +268,7 @@ fn Builder(comptime Distances: type) type {
             defer self.locks[vertex].unlock();
             const row = self.graph.row(vertex);
             const held = self.graph.degrees[vertex];
+            if (self.stayed > 0 and leads_to(row[0..held], newcomer)) return;
             if (held < degree) {
                 row[held] = newcomer | prune.mark;
                 self.graph.degrees[vertex] = held + 1;
@@ -283,6 +290,11 @@ fn Builder(comptime Distances: type) type {
             for (tools.members[0..kept], row[0..kept]) |member, *place| place.* = member.id;
             self.graph.degrees[vertex] = @intCast(kept);
             self.radii[vertex] = if (kept == degree) tools.members[kept - 1].distance() else std.math.inf(f32);
+        }
+
+        fn leads_to(list: []const u32, vertex: u32) bool {
+            for (list) |neighbor| if (neighbor & ~prune.mark == vertex) return true;
+            return false;
         }
 
         /// Called by a walk: a copy of a vertex's neighbors, taken under its lock.
