@@ -34,6 +34,7 @@ from velo.live.columns import schema_text
 from velo.live.data import MOVED, LiveData
 from velo.live.folds import Folds
 from velo.live.moment import Moment
+from velo.live.rows import ROW
 from velo.live.verbs import LiveVerbs
 from velo.options import (
     DTYPE_CODES,
@@ -701,6 +702,7 @@ class Index(Searches, LiveVerbs):
         return {
             "writable": bool(info.is_writable),
             "durability": live.durability,
+            "numbered": int(info.id_kind) == ROW,
             "sequence": int(info.sequence),
             "dead": int(info.dead_rows) + int(info.delta_dead_rows),
             "parts": parts,
