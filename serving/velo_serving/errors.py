@@ -22,6 +22,7 @@ __all__ = [
     "MalformedBodyError",
     "NoShardAnsweredError",
     "NotAcceptableError",
+    "PartialWriteError",
     "PlacementError",
     "PortInUseError",
     "ProtocolError",
@@ -72,6 +73,25 @@ class ChildEndedError(ShardUnavailableError):
 
 class NoShardAnsweredError(ServingError):
     """Too few shards answered to give the answer that was asked for."""
+
+
+class PartialWriteError(ServingError):
+    """Some shards did their part of a write, and others did not, or do not say.
+
+    A write is whole within each shard. To repeat it with the same ``request_id`` does what is missing.
+
+    Attributes
+    ----------
+    shards : tuple of str
+        Those that did not, or do not say.
+    rows : int
+        What the others wrote.
+    """
+
+    def __init__(self, message: str = "", *, shards: tuple[str, ...] = (), rows: int = 0) -> None:
+        super().__init__(message)
+        self.shards = shards
+        self.rows = rows
 
 
 class DeadlineExceededError(ServingError, SearchTimeoutError):

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from velo.errors import SearchTimeoutError
 from velo_serving.clock import Clock, Timer
-from velo_serving.errors import ShardUnavailableError
+from velo_serving.errors import DeadlineExceededError, ShardUnavailableError
 from velo_serving.limits import RouterLimits
 from velo_serving.observer import Observer
 from velo_serving.types import (
@@ -236,6 +236,29 @@ class Lane:
         VeloError
         """
         return await self._in_time(self.channel.look_up(what, arguments, timeout_s), timeout_s)
+
+    async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Do something to the shard's rows; it waits for nobody here.
+
+        Raises
+        ------
+        DeadlineExceededError
+            It is not known whether it was done.
+        ShardUnavailableError
+            The shard is down, or its connection ended meanwhile.
+        VeloError
+            What the shard says.
+        """
+        if not self.up:
+            raise ShardUnavailableError(self.failure().message)
+        try:
+            return await self._in_time(self.channel.write(what, arguments, timeout_s), timeout_s)
+        except ShardUnavailableError as error:
+            raise ShardUnavailableError(f"{error.message}; it may have been written") from None
+        except SearchTimeoutError:
+            raise DeadlineExceededError(
+                f"shard {self.name} did not answer within {timeout_s:g} s; it may have been written"
+            ) from None
 
     def failure(self) -> Failure:
         """What a request is told while the shard is down."""

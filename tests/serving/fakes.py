@@ -163,6 +163,8 @@ class CommandedChannel:
         self.timeouts: list[float] = []
         self.canceled = 0
         self.looked_up: list[str] = []
+        self.written: list[tuple[str, Any]] = []
+        self.take: Callable[[str, Any], Awaitable[dict[str, Any]]] = self.takes
         self.probes = 0
         self.trials = 0
         self.resets = 0
@@ -196,6 +198,13 @@ class CommandedChannel:
     async def look_up(self, what: str, arguments: Any, timeout_s: float) -> dict[str, Any]:
         self.looked_up.append(what)
         return {"count": self.number}
+
+    async def write(self, what: str, arguments: Any, timeout_s: float) -> dict[str, Any]:
+        self.written.append((what, arguments))
+        return await self.take(what, arguments)
+
+    async def takes(self, what: str, arguments: Any) -> dict[str, Any]:
+        return {"rows": 1, "missing": 0, "sequence": self.number, "durable": True}
 
     def watch(self, lost: Callable[[str], None]) -> None:
         self.lost = lost
