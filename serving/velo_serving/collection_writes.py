@@ -24,7 +24,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from velo.errors import BusyError, DuplicateIdError, InvalidArgumentError, ReadOnlyError, VeloError
-from velo_serving.errors import DeadlineExceededError, NoShardAnsweredError, PartialWriteError
+from velo_serving.errors import (
+    BodyTooLargeError,
+    DeadlineExceededError,
+    NoShardAnsweredError,
+    PartialWriteError,
+)
 from velo_serving.router import Router
 from velo_serving.types import Failure, FilterForm
 from velo_serving.wire.codec import stream_of
@@ -38,6 +43,9 @@ Places: TypeAlias = npt.NDArray[np.int64]
 
 #: How often shards are asked anew where rows are that go while they are looked for.
 LOOKS_MAX: Final = 5
+
+#: What a shard is sent in one call; a connection takes no more (``wire.server.ServerLimits``).
+ARGUMENTS_BYTES_MAX: Final = 48 << 20
 
 #: The odd multiplier of Fibonacci hashing: 2^64 divided by the golden ratio.
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -363,6 +371,12 @@ def _arguments(request: WriteRequest, rows: Places | None) -> dict[str, Any]:
         arguments["filter"] = request.filter
     if request.request_id is not None:
         arguments["request"] = request.request_id
+    size = sum(len(one) for one in arguments.values() if isinstance(one, bytes))
+    if size > ARGUMENTS_BYTES_MAX:
+        raise BodyTooLargeError(
+            f"the rows take {size} bytes, more than the {ARGUMENTS_BYTES_MAX} that go to a shard at once: "
+            "give fewer a request"
+        )
     return arguments
 
 

@@ -36,6 +36,7 @@ from velo_serving.gateway.schemas import (
     SearchBody,
     ShardAnswer,
 )
+from velo_serving.gateway.writes import WRITE_ROUTES, WriteRoute, write_body
 from velo_serving.types import Answer, SearchRequest
 
 __all__ = ["create_app"]
@@ -68,6 +69,17 @@ _ERRORS: Mapping[int | str, dict[str, Any]] = {
     },
     503: {"model": ErrorAnswer, "description": "No shard answered, or the server starts or stops."},
     504: {"model": ErrorAnswer, "description": "The deadline passed before any shard answered."},
+}
+
+_WRITE_ERRORS: Mapping[int | str, dict[str, Any]] = {
+    **_ERRORS,
+    409: {"model": ErrorAnswer, "description": "An id is there already, or the collection is only read."},
+    503: {
+        "model": ErrorAnswer,
+        "description": "Shards are away. `shards` names those that did not write, if others did.",
+    },
+    504: {"model": ErrorAnswer, "description": "The deadline passed; it may have been written."},
+    507: {"model": ErrorAnswer, "description": "A device is full; nothing was written there."},
 }
 
 _BINARY = {"type": "string", "format": "binary"}
@@ -174,6 +186,23 @@ def create_app(
             name=what.path,
         )(answering())
 
+    for verb in WRITE_ROUTES:
+
+        def writing(verb: WriteRoute = verb) -> Any:
+            async def answer(request: Request, name: str) -> Response:
+                return await gate.write(request, backend.collection(name), verb)
+
+            return answer
+
+        app.post(
+            f"/v1/collections/{{name}}/{verb.what}",
+            summary=verb.summary,
+            response_model=verb.answer,
+            responses={status: told for status, told in _WRITE_ERRORS.items() if status != 406},
+            openapi_extra=write_body(verb),
+            name=verb.what,
+        )(writing())
+
     @app.get("/v1/collections", response_model=CollectionList, summary="List the collections")
     async def collections() -> CollectionList:
         return CollectionList(collections=[_summary(served) for served in backend.collections])
@@ -243,6 +272,7 @@ class _Gate:
         self._limits = limits
         self._requests = 0
         self._bytes_arriving = 0
+        self._bytes_written = 0
 
     async def search(self, request: Request, backend: Backend, name: str | None) -> Response:
         started = time.perf_counter()
@@ -268,6 +298,34 @@ class _Gate:
         with self._admitted(), served.hold() as now:
             content = await lookup(body, now, self._limits)
         return Response(content, media_type=bodies.JSON)
+
+    async def write(self, request: Request, served: ServedCollection, route: WriteRoute) -> Response:
+        """Write; a client that hangs up does not undo it."""
+        started = time.perf_counter()
+        media_type = bodies.media_type_of(request.headers.get("content-type"))
+        bodies.check_encoding(request.headers.get("content-encoding"))
+        if media_type not in route.media_types:
+            raise UnsupportedMediaTypeError(
+                f"this path reads {', '.join(route.media_types)}, not {media_type}"
+            )
+        body = await self._body(request)
+        if body is None:
+            return Response(status_code=400)  # nobody reads it
+        pairs = request.query_params.multi_items()
+        with self._admitted(), self._room_for(len(body)), served.hold() as now:
+            work = route.work(media_type, body, pairs, now, self._limits, started)
+            return Response(await asyncio.shield(asyncio.ensure_future(work)), media_type=bodies.JSON)
+
+    @contextmanager
+    def _room_for(self, size: int) -> Iterator[None]:
+        """Room for the rows of a write, which may wait long at its shard."""
+        if self._bytes_written + size > self._limits.writes_bytes_max:
+            raise QueueFullError(f"writes of {self._bytes_written} bytes are under way already")
+        self._bytes_written += size
+        try:
+            yield
+        finally:
+            self._bytes_written -= size
 
     async def _body(self, request: Request) -> bytes | None:
         """The body, or None where the client is gone."""
@@ -406,7 +464,7 @@ def _summary(served: ServedCollection) -> CollectionSummary:
     return CollectionSummary(
         name=served.name,
         version=served.now.version,
-        n=served.now.n,
+        n=served.rows,
         dim=served.now.dim,
         metric=served.now.metric,
         shards_up=served.router.shards_up,
@@ -440,6 +498,9 @@ def _describe(served: ServedCollection) -> CollectionAnswer:
     return CollectionAnswer(
         **_summary(served).model_dump(),
         columns=columns,
+        writable=any(
+            state.health is not None and bool(state.health.details.get("writable")) for state in states
+        ),
         queries_admitted=served.router.queries_admitted,
         shards=shards,
     )

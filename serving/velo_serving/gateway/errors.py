@@ -59,9 +59,12 @@ class BodyTimeoutError(serving_errors.ServingError):
 STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (serving_errors.UnknownCollectionError, 404),
     (velo_errors.UnknownIdError, 404),
+    (velo_errors.DuplicateIdError, 409),
+    (velo_errors.ReadOnlyError, 409),
     (serving_errors.NotAcceptableError, 406),
     (BodyTimeoutError, 408),
     (serving_errors.BodyTooLargeError, 413),
+    (velo_errors.BudgetTooSmallError, 413),
     (serving_errors.UnsupportedMediaTypeError, 415),
     (serving_errors.MalformedBodyError, 400),
     (velo_errors.FilterError, 400),
@@ -69,7 +72,9 @@ STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (velo_errors.SearchTimeoutError, 504),
     (serving_errors.NoShardAnsweredError, 503),
     (serving_errors.ShardUnavailableError, 503),
+    (serving_errors.PartialWriteError, 503),
     (velo_errors.ClosedError, 503),
+    (velo_errors.NoSpaceError, 507),
     (velo_errors.InvalidArgumentError, 422),
     (velo_errors.DimensionMismatchError, 422),
     (velo_errors.DtypeError, 422),
@@ -112,10 +117,12 @@ def error_response(error: BaseException) -> Response:
     }
     if isinstance(error, VeloError):
         body["message"] = error.message
-        for name in ("argument", "file", "page", "row", "position"):
+        for name in ("argument", "file", "page", "row", "position", "needed_bytes"):
             value = getattr(error, name)
             if value is not None:
                 body[name] = value
+    if isinstance(error, serving_errors.PartialWriteError):
+        body |= {"shards": list(error.shards), "rows": error.rows}
     if isinstance(error, velo_errors.FilterError):
         place = filter_place(error.message, "$")
         if place is not None and "line" in place:

@@ -196,7 +196,7 @@ def _now(backend: Backend) -> Iterator[tuple[_Gauge, tuple[str, ...], float]]:
     yield _GATEWAYS, (), 1
     for served in backend.collections:
         yield _ADMITTED, (served.name,), served.router.queries_admitted
-        yield _VECTORS, (served.name,), served.now.n
+        yield _VECTORS, (served.name,), served.rows
         for shard in served.router.shards():
             labels = (served.name, shard.name)
             yield _UP, labels, shard.state == "up"
