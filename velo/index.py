@@ -702,7 +702,7 @@ class Index(Searches, LiveVerbs):
         return {
             "writable": bool(info.is_writable),
             "durability": live.durability,
-            "numbered": int(info.id_kind) == ROW,
+            "numbered": live.shape().id_kind == ROW,
             "sequence": int(info.sequence),
             "dead": int(info.dead_rows) + int(info.delta_dead_rows),
             "parts": parts,

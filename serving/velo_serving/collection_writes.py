@@ -298,7 +298,7 @@ async def _spread(router: Router, request: WriteRequest, rows: RowFormat, deadli
             asked[place] = _arguments(request, parts[place])
             if len(stays):
                 asked[place]["expected"] = stream_of_ids(_taken(ids, stays))
-        answers = await router.write(request.verb, asked, _left(deadline))
+        answers = await _told(router, request, asked, set(found.tolist()), deadline)
         moved = [place for place, one in answers.items() if not isinstance(one, Failure) and "moved" in one]
         replies += [(place, one) for place, one in answers.items() if place not in moved]
         if not moved:
@@ -306,6 +306,24 @@ async def _spread(router: Router, request: WriteRequest, rows: RowFormat, deadli
         todo = np.concatenate([parts[place] for place in moved])
     busy = Failure.of(BusyError("others delete the same rows all the time: try again"))
     return _wrote(router, request, [*replies, *((place, busy) for place in moved)])
+
+
+async def _told(
+    router: Router, request: WriteRequest, asked: Mapping[int, Any], known: set[int], deadline: float
+) -> dict[int, dict[str, Any] | Failure]:
+    """Tell all shards at once; but where an insert with a name finds its ids at some, these first.
+
+    They say that they did it before, and then the others may not have. Or that others did, and then the
+    insert is refused before any shard writes.
+    """
+    first = {place: one for place, one in asked.items() if place in known}
+    if request.verb != "insert" or not first:
+        return await router.write(request.verb, asked, _left(deadline))
+    answers = await router.write(request.verb, first, _left(deadline))
+    rest = {place: one for place, one in asked.items() if place not in first}
+    if rest and not any(isinstance(one, Failure) for one in answers.values()):
+        answers |= await router.write(request.verb, rest, _left(deadline))
+    return answers
 
 
 def _refuse_known(request: WriteRequest, found: Places, home: Places) -> None:

@@ -13,7 +13,11 @@ from velo.errors import (
 )
 
 __all__ = [
+    "AdminKeyError",
+    "ApiKeyError",
+    "ApiKeyFileError",
     "BodyTooLargeError",
+    "CertificateError",
     "ChildEndedError",
     "ClusterExistsError",
     "CollectionFormatError",
@@ -114,6 +118,22 @@ class QueueFullError(ServingError, BusyError):
 
 class ShuttingDownError(ServingError, ClosedError):
     """The server is closing and takes no further requests."""
+
+
+class ApiKeyError(ServingError):
+    """The server asks for a key, and was given none that it knows."""
+
+
+class AdminKeyError(ApiKeyError):
+    """What was asked for takes an admin key, and the one given is for reading."""
+
+
+class ApiKeyFileError(ServingError, FormatError):
+    """The file of keys cannot be read, or has a line that is none."""
+
+
+class CertificateError(ServingError, ConnectionError):
+    """A server's certificate is not to be trusted: it expired, is another's, or nobody vouches for it."""
 
 
 class UnknownCollectionError(ServingError, LookupError):

@@ -440,3 +440,8 @@ def test_contains_tells_which_ids_live(tmp_path: Path) -> None:
         assert index.contains([]).tolist() == []
         with pytest.raises(errors.InvalidArgumentError, match="whole numbers"):
             index.contains(["a"])
+    velo.build(tmp_path / "numbered.velo", vectors, threads=1).close()
+    with velo.open(tmp_path / "numbered.velo", writable=True, durability="process") as index:
+        assert index.info()["live"]["numbered"] is True  # before a row came, and after
+        index.insert(vectors[:1])
+        assert index.info()["live"]["numbered"] is True

@@ -345,6 +345,43 @@ def test_a_version_is_published_under_load_and_every_answer_has_one(
     assert places_of("books") == [], "what others published ends with its owner"
 
 
+def test_actors_write_and_have_what_they_acknowledged_after_a_kill(local_ray: None, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(4).standard_normal((60, 8)).astype(np.float32)
+    path = velo.build_collection(
+        tmp_path / "notes.velo",
+        vectors,
+        shards=2,
+        ids=[f"n{row}" for row in range(60)],
+        store_vectors=True,
+        threads=1,
+    )
+
+    async def run(cluster: Cluster) -> None:
+        async with gateway(cluster, PATIENT) as one:
+            names = [f"new-{row}" for row in range(20)]
+            done = await one.upsert_async(vectors[:20] + 1, names, request="first")
+            assert (done.rows, done.replaced, done.repeated) == (20, 0, False)
+            for actor in cluster.actors:
+                victim = await actor.health.remote()
+                os.kill(victim.pid, signal.SIGKILL)
+            end = time.monotonic() + RECOVERY_S
+            while True:  # Ray starts them again; the same call is not done twice
+                try:
+                    again = await one.upsert_async(vectors[:20] + 1, names, request="first")
+                    break
+                except VeloError:
+                    assert time.monotonic() < end, "the actors did not come back"
+                    await asyncio.sleep(0.1)
+            assert again.repeated
+            found = await one.search_async(vectors[:20] + 1, k=1, recall=1.0)
+            assert [row[0] for row in found.ids.tolist()] == names
+            assert (await one.delete_async([*names, "n1"])).rows == 21
+            assert (await one.search_async(vectors[1], k=1, recall=1.0)).ids[0] != "n1"
+
+    with Cluster.start(path, writable=True, threads=1) as cluster:
+        asyncio.run(run(cluster))
+
+
 def test_velo_serve_with_ray_survives_a_kill(sharded_path: Path, sharded_queries: np.ndarray) -> None:
     expected = local_answer(sharded_path, SearchRequest(sharded_queries, 10, list_size=LIST_SIZE)).hits.ids
     served = Served(str(sharded_path), "--ray", "--threads", "1")

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from velo.errors import SearchTimeoutError
@@ -19,6 +20,7 @@ from velo_serving import lookups
 from velo_serving.backend import Backend, Generation, ServedCollection
 from velo_serving.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
 from velo_serving.gateway import bodies
+from velo_serving.gateway.access import Access, ApiKeys, Guarded, check_may_write, describe_security
 from velo_serving.gateway.docs_page import render_docs
 from velo_serving.gateway.errors import BodyTimeoutError, install
 from velo_serving.gateway.limits import GatewayLimits
@@ -117,6 +119,7 @@ def create_app(
     limits: GatewayLimits | None = None,
     ready_shards: int | None = None,
     slow_s: float | None = None,
+    access: Access | None = None,
 ) -> FastAPI:
     """Make the gateway over a backend.
 
@@ -130,6 +133,8 @@ def create_app(
         fewer shards needs all of its own.
     slow_s : float, optional
         A request that takes as long is written to the log ``velo_serving.requests``; none are without it.
+    access : Access, optional
+        API keys, and origins whose web pages may ask; TLS is up to whoever runs the app.
 
     Returns
     -------
@@ -157,8 +162,21 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
     )
+    who = access or Access()
+    who.check()
+    if who.api_keys is not None:
+        app.add_middleware(Guarded, keys=ApiKeys(who.api_keys))
     app.add_middleware(Measured, metrics=metrics)
     app.add_middleware(Logged, slow_s=slow_s)
+    if who.cors_origins:
+        # Outermost: what a browser asks before it asks has no key.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(who.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Accept", "Authorization", "Content-Type", "X-Request-Id", "traceparent"],
+            expose_headers=["Retry-After", "Velo-Answer", "X-Request-Id"],
+        )
     install(app)
 
     @app.post("/v1/search", summary="Search the only collection", **_SEARCH)
@@ -255,7 +273,25 @@ def create_app(
     async def docs() -> HTMLResponse:
         return HTMLResponse(render_docs(app.openapi()))
 
+    if who.api_keys is not None:
+        _describe_keys(app)
     return app
+
+
+def _describe_keys(app: FastAPI) -> None:
+    """The OpenAPI document of an app that asks for keys."""
+    plain = app.openapi
+    writes = [f"/v1/collections/{{name}}/{route.what}" for route in WRITE_ROUTES]
+    schema = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = plain()
+            describe_security(document, writes, schema)
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = described  # type: ignore[method-assign]
 
 
 def _version() -> str:
@@ -301,6 +337,7 @@ class _Gate:
 
     async def write(self, request: Request, served: ServedCollection, route: WriteRoute) -> Response:
         """Write; a client that hangs up does not undo it."""
+        check_may_write()
         started = time.perf_counter()
         media_type = bodies.media_type_of(request.headers.get("content-type"))
         bodies.check_encoding(request.headers.get("content-encoding"))

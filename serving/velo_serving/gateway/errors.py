@@ -57,6 +57,8 @@ class BodyTimeoutError(serving_errors.ServingError):
 
 #: The first line that matches decides, so that the special stands before the general.
 STATUSES: tuple[tuple[type[BaseException], int], ...] = (
+    (serving_errors.AdminKeyError, 403),
+    (serving_errors.ApiKeyError, 401),
     (serving_errors.UnknownCollectionError, 404),
     (velo_errors.UnknownIdError, 404),
     (velo_errors.DuplicateIdError, 409),
@@ -111,6 +113,8 @@ def error_response(error: BaseException) -> Response:
     if status in (429, 503):
         retry_after_s = getattr(error, "retry_after_s", 1.0)
         headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     body: dict[str, Any] = {
         "type": type(error).__name__,
         "message": "the server made a mistake; its log says more",

@@ -476,7 +476,7 @@ def _array(values: list[Any], kind: Any) -> Any:
         return _array(values, kind.value_type).cast(kind)
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return pa.array(
-            [None if one is None else base64.b64decode(one, validate=True) for one in values], kind
+            [None if one is None else base64.b64decode(one, b"-_", validate=True) for one in values], kind
         )
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         texts = all(one is None or isinstance(one, str) for one in values)
