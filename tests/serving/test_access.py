@@ -259,7 +259,7 @@ def test_tls(small: Path, tmp_path: Path, keys: Path) -> None:
         for distrust in (True, other):
             with (
                 Client(served.url, verify=distrust, api_key=READ, retries=50) as client,
-                pytest.raises(CertificateError, match="self-signed|self signed"),
+                pytest.raises(CertificateError, match=r"self.signed"),
             ):
                 client.search(query, k=1)
         assert time.monotonic() - started < 20, "there is no use in trying again"
