@@ -295,10 +295,14 @@ class Shard:
         request = SearchRequest(np.ones((1, self._health.dim), dtype=np.float32), 1)
         ended, worked_s = self._ended, _worked_s()
         own = asyncio.ensure_future(_search(index, request, timeout_s))
-        deadline = time.monotonic() + timeout_s
+        # Time in which this process was awake: one that is starved ends no search, and is not hung.
+        awake_s, last = 0.0, time.monotonic()
         try:
-            while not own.done() and self._ended == ended and time.monotonic() < deadline:
+            while not own.done() and self._ended == ended and awake_s < timeout_s:
                 await asyncio.wait({own}, timeout=TRIAL_LOOK_S)
+                now = time.monotonic()
+                awake_s += min(now - last, 2 * TRIAL_LOOK_S)
+                last = now
             # A page that is damaged is told to those who need it: such a search has ended, too.
             if self._ended != ended or (own.done() and not isinstance(own.exception(), SearchTimeoutError)):
                 return True

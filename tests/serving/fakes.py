@@ -61,6 +61,12 @@ class HandClock:
         self._now = end
         await settle()
 
+    async def stall(self, seconds: float) -> None:
+        """Let time pass while nothing runs: what fell due meanwhile is called back late."""
+        await settle()
+        self._now += seconds
+        await self.crank(0.0)
+
     @property
     def timers_waiting(self) -> int:
         return sum(timer.callback is not None for _, _, timer in self._timers)
