@@ -18,17 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from velo import errors as velo_errors
-from velo.errors import DimensionMismatchError, InvalidArgumentError, MissingDependencyError
+from velo.errors import DimensionMismatchError, InvalidArgumentError
 from velo.results import RangeResult, SearchResult, Served
 from velo_serving.answers import groups_result, nearest_result, ranges_result
 from velo_serving.client_lookups import ClientLookups
-from velo_serving.client_tries import ConnectionFailedError, Tries
+from velo_serving.client_tries import ConnectionFailedError, Tries, httpx
 from velo_serving.client_writes import ClientWrites, WriteCall
-
-try:
-    import httpx
-except ImportError as error:
-    raise MissingDependencyError("httpx is not installed; pip install 'veloann[serving]'") from error
 
 __all__ = ["Client", "ConnectionFailedError"]
 

@@ -9,14 +9,17 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-import httpx
-
 from velo import errors as velo_errors
-from velo.errors import VeloError
+from velo.errors import MissingDependencyError, VeloError
 from velo_serving import errors as serving_errors
 from velo_serving.errors import QueueFullError, RemoteError, ServingError
 
-__all__ = ["ConnectionFailedError", "Tries"]
+try:
+    import httpx
+except ImportError as error:
+    raise MissingDependencyError("httpx is not installed; pip install 'veloann[serving]'") from error
+
+__all__ = ["ConnectionFailedError", "Tries", "httpx"]
 
 RETRY_STATUSES: Final = (429, 503)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -380,6 +383,25 @@ def test_actors_write_and_have_what_they_acknowledged_after_a_kill(local_ray: No
 
     with Cluster.start(path, writable=True, threads=1) as cluster:
         asyncio.run(run(cluster))
+
+
+def test_known_shards_answer_while_rays_own_service_is_killed(
+    sharded_path: Path, sharded_queries: np.ndarray
+) -> None:
+    """In a process of its own, with a Ray of its own: that one is not to be used any more."""
+    dim = sharded_queries.shape[1]
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.serving.gcs_killed", str(sharded_path), str(dim)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert told["shards"] == SHARDS
+    assert told["answers"] > 50, told
 
 
 def test_velo_serve_with_ray_survives_a_kill(sharded_path: Path, sharded_queries: np.ndarray) -> None:
