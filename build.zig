@@ -14,7 +14,7 @@ const rooms = [_]Room{
     .{ .name = "filter", .imports = &.{"base"} },
     .{ .name = "graph", .imports = &.{ "base", "layout", "quant" } },
     .{ .name = "index", .imports = &.{ "base", "layout", "quant", "graph" } },
-    .{ .name = "live", .imports = &.{ "base", "layout", "index" } },
+    .{ .name = "live", .imports = &.{ "base", "layout", "quant", "index" } },
     .{ .name = "search", .imports = &.{ "base", "layout", "quant", "io", "cache", "filter", "graph", "index" } },
     .{ .name = "sim", .imports = &.{ "base", "layout", "quant", "io", "cache", "filter", "graph", "index", "live", "search" } },
     .{ .name = "capi", .imports = &.{ "base", "io", "filter", "index", "live", "search" } },

@@ -158,6 +158,11 @@ int32_t velo_build_open(const char *path, const velo_build_options *options, vel
 int32_t velo_build_scan(velo_build *build, const void *rows, uint64_t row_count, uint64_t row_stride);
 /* Second pass: the same rows again in the same order; rotates and encodes. One thread at a time. */
 int32_t velo_build_add(velo_build *build, const void *rows, uint64_t row_count, uint64_t row_stride);
+/* Between velo_build_open and velo_build_run: the graph goes on from that of the index in the folder `path`, in which most
+ * rows were, for a quarter of the work. rows[v] is the row that vertex v of that index has in this build, UINT32_MAX where
+ * it has none; vertex_count is its number of vertices. Metric and dimension must be the same, and its degree no greater.
+ * The folder is read in velo_build_run. Without room in memory_bytes, or where the build is in partitions, it is not used. */
+int32_t velo_build_former(velo_build *build, const char *path, const uint32_t *rows, uint64_t vertex_count);
 /* Graph, placement, pages. Blocks; velo_build_progress_get and velo_build_cancel may be called meanwhile. */
 int32_t velo_build_run(velo_build *build);
 int32_t velo_build_progress_get(velo_build *build, velo_build_progress *progress_out);

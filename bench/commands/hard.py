@@ -32,9 +32,6 @@ Row = dict[str, Any]
 
 BUDGET = "20%"
 ASKED = (0.8, 0.9, 0.95, 0.98, 0.99)
-#: Lists that ask for what the index can find at all.
-LISTS = (1000, 4096)
-PEER_LISTS = (40, 200, 1000)
 PEERS = ("hnswlib", "numpy")
 #: Queries that are asked one at a time: enough to see that they are answered.
 SINGLE = 10
@@ -95,22 +92,26 @@ def velo_jobs(dataset: Dataset) -> list[runs.Job]:
     # A cache would meet the same queries twice.
     fixed = {"memory": BUDGET, "io": "auto", "plan": "auto", "open_tuning": {"cache_share": 0.0}}
     asked: list[dict[str, Any]] = [{"recall": recall} for recall in ASKED]
-    lists: list[dict[str, Any]] = [{"list_size": size} for size in LISTS]
-    jobs = [runs.Job("velo", "velo", build, [point | fixed for point in asked + lists])]
+    lists: list[dict[str, Any]] = [{"list_size": size} for size in hard_rows.LISTS]
+    close: list[dict[str, Any]] = [{"list_size": size} for size in hard_rows.CLOSE_LISTS]
+    compared = close if dataset.name in hard_rows.COMPARED else []
+    jobs = [runs.Job("velo", "velo", build, [point | fixed for point in asked + lists + compared])]
     if can_be_exact():
         high: list[dict[str, Any]] = [{"recall": recall} for recall in (0.95, *hard_rows.HIGH)]
         points = [point | fixed | {"exact": True} for point in high + lists]
         jobs.append(runs.Job("velo", "velo exact", build | {"store_vectors": True}, points))
     if dataset.name in OTHER_QUERIES:
-        points = [{"recall": recall} | fixed for recall in ASKED]
-        jobs.append(runs.Job("velo", hard_rows.QUERIES_KNOWN, build, points))
+        jobs.append(
+            runs.Job("velo", hard_rows.QUERIES_KNOWN, build, [point | fixed for point in asked + compared])
+        )
     return jobs
 
 
 def peer_jobs(dataset: Dataset, peers: Sequence[str]) -> list[runs.Job]:
     jobs = []
+    lists = hard_rows.CLOSE_PEER_LISTS if dataset.name in hard_rows.COMPARED else hard_rows.PEER_LISTS
     for name in peers:
-        job = runs.peer_job(name, dataset, PEER_LISTS, 0.2)
+        job = runs.peer_job(name, dataset, lists, 0.2)
         if name == "numpy":  # float32 is not exact on these sets: it finds nothing on `shifted`
             job = replace(job, label="numpy, float64", build={"dtype": "float64"})
         if dataset.metric == "ip":

@@ -11,6 +11,17 @@ from bench.harness.curves import RECALL
 
 Row = dict[str, Any]
 
+#: Lists that ask for what the index can find at all.
+LISTS = (1000, 4096)
+#: The lists of peers.
+PEER_LISTS = (40, 200, 1000)
+
+#: Sets on which velo and a peer are compared at one recall. Between far settings a curve is anything but a
+#: straight line, so there both are asked with many lists.
+COMPARED = ("items", "lsa")
+CLOSE_LISTS = (24, 32, 48, 64, 96, 128, 192, 256, 384)
+CLOSE_PEER_LISTS = (10, 16, 24, 40, 64, 100, 200, 300, 400, 1000)
+
 #: Recalls asked of stored vectors alone; a recall of 1 reads all of them.
 HIGH = (0.999, 1.0)
 

@@ -80,6 +80,7 @@ def write(out: Path, name: str, before: str) -> Path:
             + known_table(states)
             + list_table(states)
             + peer_table(states)
+            + close_table(states[-1])
         )
     if any(state.filters for state in states):
         text += filter_tables(states)
@@ -245,7 +246,7 @@ def asked_recalls(states: Sequence[State]) -> list[float]:
 
 def list_table(states: Sequence[State]) -> list[str]:
     rows = [row for state in states for row in state.rows if row["system"] == VELO and "error" not in row]
-    lists = sorted({row["asked"]["list_size"] for row in rows if row["asked"].get("list_size")})
+    lists = [size for size in hard_rows.LISTS if any(row["asked"].get("list_size") == size for row in rows)]
     exact = any(state.exact for state in states)
 
     def cells(state: State, name: str) -> list[str]:
@@ -275,7 +276,10 @@ def peer_table(states: Sequence[State]) -> list[str]:
     if not rows:
         return []
     last = states[-1]
-    columns = list(dict.fromkeys((row["label"], row["list_size"]) for row in rows))
+    kept = (0, *hard_rows.PEER_LISTS)
+    columns = list(
+        dict.fromkeys((row["label"], row["list_size"]) for row in rows if row["list_size"] in kept)
+    )
     table = []
     for name in set_names(states):
         cells = [last.row(name, VELO, recall=ASKED)]
@@ -306,6 +310,29 @@ def peer_table(states: Sequence[State]) -> list[str]:
         "in float64.",
         "",
     ]
+
+
+def close_table(state: State) -> list[str]:
+    """The curves that targets at one recall are read from."""
+    table = []
+    for name in hard_rows.COMPARED:
+        for label in (VELO, hard_rows.QUERIES_KNOWN, PEER):
+            rows = sorted(state.curve(name, label), key=lambda row: row["list_size"])
+            points = [row for row in rows if "list_size" in row["asked"]]
+            if len(points) > len(hard_rows.PEER_LISTS):
+                table.append(
+                    [
+                        name,
+                        label,
+                        "; ".join(
+                            f"{row['list_size']:,}: {row[RECALL]:.3f}, {row['qps']:,.0f}" for row in points
+                        ),
+                    ]
+                )
+    if not table:
+        return []
+    head = ["set", "system", "list: recall, QPS"]
+    return ["## Curves, where systems are compared at one recall", "", *tables.table(head, table), ""]
 
 
 def percent(label: str) -> str:

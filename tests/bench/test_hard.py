@@ -300,7 +300,7 @@ def test_a_small_set_goes_all_the_way(tmp_path: Path) -> None:
     plain = [one for one in rows if one["label"] == "velo"]
     assert [one["asked"] for one in plain] == [
         *({"recall": recall} for recall in hard.ASKED),
-        *({"list_size": size} for size in hard.LISTS),
+        *({"list_size": size} for size in hard_rows.LISTS),
     ]
     assert all(one["query_count"] == 30 and one["reads"] > 0 and one["list_size"] >= 10 for one in plain)
     hard_filters.run(run, ["made"])

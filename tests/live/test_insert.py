@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import threading
 import time
 from pathlib import Path
@@ -347,6 +349,29 @@ def test_writes_and_searches_go_on_while_parts_are_made(tmp_path: Path) -> None:
         assert ids_in(index) == set(range(2_700)) - gone
         assert len(index) == 2_700 - len(gone)
         assert index.get_vectors([10, 13]) == pytest.approx(vectors[[1_750, 2_650]])
+
+
+def test_a_fold_in_the_background_gives_way(tmp_path: Path) -> None:
+    """Threads that link have less priority meanwhile, and none of those that search has afterwards."""
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+
+    def priorities() -> set[int]:
+        found = set()
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                found.add(os.getpriority(os.PRIO_PROCESS, int(thread)))
+        return found
+
+    with velo.create(tmp_path / "a", dim=DIM, durability="process", threads=1) as index:
+        index.insert(vectors_of(6_000))
+        index.optimize(wait=False)
+        seen: set[int] = set()
+        while len(index.info()["live"]["parts"]) == 0:
+            seen |= priorities()
+        index.optimize()  # waits for the end of it, and then has nothing to do
+        assert seen == {usual, max(usual, 10)}
+        index.search(vectors_of(1), 3)
+        assert priorities() == {usual}
 
 
 def test_dead_rows_give_back_their_room(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,7 +53,7 @@ from velo.types import AnyArray, Memory, PathLike, ProgressCallback
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["STAGES", "Resumed", "Watch", "build", "build_shard", "overall"]
+__all__ = ["STAGES", "Former", "Resumed", "Watch", "build", "build_shard", "overall"]
 
 #: Stages of a build in order, with the share of its time that each usually takes.
 STAGES: Final = {"scan": 2, "encode": 6, "graph": 77, "place": 5, "write": 4, "commit": 1, "calibrate": 5}
@@ -236,6 +237,8 @@ def build_shard(
     resumed: Resumed | None = None,
     start: int = 0,
     stop: int | None = None,
+    former: Former | None = None,
+    nice: int = 0,
 ) -> None:
     """Build an index over the rows ``start`` to ``stop`` of a source, without opening it.
 
@@ -255,6 +258,10 @@ def build_shard(
     resumed : callable, optional
         Called with (stage, done, total) once, if this build goes on from a killed one.
     start, stop : int, optional
+    former : Former, optional
+        An index that has most of these rows.
+    nice : int
+        The nice value, at least, of the threads that link and place: how much they give way to others.
     """
     rows_total, dim = source.shape
     stop = rows_total if stop is None else stop
@@ -274,7 +281,9 @@ def build_shard(
         removed = False
         try:
             work.stream(watch, resumed)
-            work.run(watch)
+            if former is not None:
+                work.go_on_from(former)
+            work.run(watch, nice)
             order = work.commit(column, table, watch)
             if options.calibrate:
                 calibrate_index(
@@ -309,6 +318,21 @@ def build_shard(
                 with contextlib.suppress(OSError):
                     folder.rmdir()
         _tell(watch, "calibrate", stop - start, stop - start)
+
+
+@dataclass(frozen=True)
+class Former:
+    """An index that the graph of another goes on from.
+
+    Attributes
+    ----------
+    path : Path
+    rows : ndarray of shape (n,), uint32
+        The row that each of its vertices has in the new index, the greatest number where it has none.
+    """
+
+    path: Path
+    rows: AnyArray
 
 
 class _Build:
@@ -366,7 +390,15 @@ class _Build:
             done += len(chunk)
             _tell(watch, stage, done, self._rows)
 
-    def run(self, watch: Watch | None) -> None:
+    def go_on_from(self, former: Former) -> None:
+        """The graph starts with the lists of another index."""
+        rows = np.ascontiguousarray(former.rows, np.uint32)
+        status = _native.lib.velo_build_former(
+            self._handle, os.fsencode(former.path), _native.pointer("uint32_t", rows), len(rows)
+        )
+        _native.check(status, "former")
+
+    def run(self, watch: Watch | None, nice: int) -> None:
         """Graph, placement, pages: in a thread of their own, so that this one can watch and cancel."""
         failures: list[BaseException] = []
         # Not Thread.join: interrupted, it takes a running thread for an ended one (Python 3.10 to 3.12).
@@ -374,6 +406,9 @@ class _Build:
 
         def work() -> None:
             try:
+                # Threads inherit it, and all that this one starts end with the call.
+                thread = threading.get_native_id()
+                os.setpriority(os.PRIO_PROCESS, thread, max(nice, os.getpriority(os.PRIO_PROCESS, thread)))
                 # What went wrong is known to the thread that called.
                 _native.check(_native.lib.velo_build_run(self._handle), "vectors")
             except BaseException as error:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from velo.building.build import build_shard
+from velo.building.build import Former, build_shard
 from velo.formats.files import as_source
 from velo.live.folds import set_builder
 from velo.options import METRIC_CODES, BuildOptions
 from velo.search.segment import Segment
-from velo.types import Memory
+from velo.types import AnyArray, Memory
 
 __all__ = ["build_part"]
 
@@ -25,8 +25,10 @@ def build_part(
     metadata: Any,
     metric: int,
     like: Segment | None,
+    former: tuple[Path, AnyArray] | None,
     threads: int | None,
     build_memory: Memory | None,
+    nice: int,
 ) -> None:
     """Build a part of live data.
 
@@ -40,8 +42,12 @@ def build_part(
         By its number in velo.h.
     like : Segment, optional
         A part whose bits and degree this one gets.
+    former : tuple of Path and ndarray of shape (n,), uint32, optional
+        A part whose rows come here, and the row of each of its vertices: the graph goes on from its graph.
     threads : int, optional
     build_memory : int, float or str, optional
+    nice : int
+        How much the threads that link and place give way to others.
     """
     how: dict[str, Any] = {}
     if like is not None:
@@ -57,7 +63,15 @@ def build_part(
     seed = int(path.name.rpartition("-")[2], 16)
     options = BuildOptions(metric=_METRICS[metric], threads=threads, seed=seed, store_vectors=True, **how)
     build_shard(
-        path, as_source(vectors), options, ids=ids, metadata=metadata, build_memory=build_memory, resume=False
+        path,
+        as_source(vectors),
+        options,
+        ids=ids,
+        metadata=metadata,
+        build_memory=build_memory,
+        resume=False,
+        former=None if former is None else Former(*former),
+        nice=nice,
     )
 
 

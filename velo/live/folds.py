@@ -30,6 +30,12 @@ _READ_BYTES: Final = 8 << 20
 #: Young parts that are made before all are folded into one.
 _PARTS_MAX: Final = 8
 
+#: How much a fold in the background gives way to searches: the nice value of the threads that link.
+_NICE: Final = 10
+
+#: Of a vertex whose row no new part has, as velo.h spells it.
+_GONE: Final = np.iinfo(np.uint32).max
+
 
 class Builder(Protocol):
     """Builds a part; :mod:`velo.building` brings it, which stands above this room."""
@@ -43,8 +49,10 @@ class Builder(Protocol):
         metadata: Any,
         metric: int,
         like: Segment | None,
+        former: tuple[Path, AnyArray] | None,
         threads: int | None,
         build_memory: Memory | None,
+        nice: int,
     ) -> None: ...
 
 
@@ -86,6 +94,8 @@ class Folds:
         self._state = threading.Condition()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        #: Held with the fold lock: the fold under way gives way to searches.
+        self._gives_way = False
 
     # ---- in the caller's thread
 
@@ -145,7 +155,7 @@ class Folds:
 
     def _work(self, everything: bool) -> None:
         try:
-            with self._fold_lock:
+            with self._fold_lock, self._giving_way():
                 if everything or (len(self._live.segments) >= _PARTS_MAX and self._is_whole()):
                     self._fold_all()
                 else:
@@ -158,6 +168,14 @@ class Folds:
             with self._state:
                 self._thread = None
                 self._state.notify_all()
+
+    @contextlib.contextmanager
+    def _giving_way(self) -> Iterator[None]:
+        self._gives_way = True
+        try:
+            yield
+        finally:
+            self._gives_way = False
 
     def _is_whole(self) -> bool:
         return all(segment.stores_vectors for segment in self._live.segments)
@@ -233,16 +251,17 @@ class Folds:
         assert _builder is not None, "velo.building was not imported"
         try:
             work.mkdir()
-            like = max(view.segments, key=lambda segment: segment.n, default=None)
             _builder(
                 folder,
                 vectors_of(work),
                 ids=view.ids.of(vertices),
                 metadata=None if view.metadata is None else view.metadata.rows(vertices),
                 metric=int(live.info().metric),
-                like=like,
+                like=max(view.segments, key=lambda segment: segment.n, default=None),
+                former=self._former(view, parts, vertices),
                 threads=self._threads,
                 build_memory=self._merge_memory,
+                nice=_NICE if self._gives_way else 0,
             )
             made = self._open_part(name, view.n)
         except OSError as error:
@@ -259,6 +278,18 @@ class Folds:
             # Where a sync failed the root may name it: the next writer takes away what it does not name.
             made.close()
             raise
+
+    def _former(self, view: View, parts: list[int], vertices: AnyArray) -> tuple[Path, AnyArray] | None:
+        """The largest of these parts, and the row in the new one of each of its vertices."""
+        if not parts:
+            return None
+        starts = np.cumsum([0, *(segment.n for segment in view.segments)])
+        number = max(parts, key=lambda part: view.segments[part].n)
+        first, end = starts[number], starts[number + 1]
+        rows = np.full(end - first, _GONE, np.uint32)
+        own = np.flatnonzero((vertices >= first) & (vertices < end))
+        rows[vertices[own] - first] = own
+        return self._live.folder / self._live.parts()[number][0], rows
 
     def _commit(self, view: View, parts: list[int], made: Segment | None) -> None:
         done = self._live.fold(view, parts, True, made)

@@ -76,6 +76,16 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
     return ok;
 }
 
+export fn velo_build_former(build: ?*Build, path: ?[*:0]const u8, rows: ?[*]const u32, vertex_count: u64) i32 {
+    const own = build orelse return common.null_argument("build");
+    if (own.process != common.process()) return common.forked();
+    const folder = path orelse return common.null_argument("path");
+    const given = rows orelse return common.null_argument("rows");
+    var diagnostic: index.Diagnostic = .{};
+    own.builder.go_on_from(std.mem.span(folder), given[0..@intCast(vertex_count)], &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
+    return ok;
+}
+
 const Pass = enum { scan, add };
 
 fn pass(build: ?*Build, rows: ?*const anyopaque, row_count: u64, row_stride: u64, which: Pass) i32 {

@@ -22,24 +22,6 @@ fn expect_all_reachable(graph: *const Graph) !void {
     try testing.expectEqual(graph.n, try room.reachable_count(testing.allocator, graph, graph.degree_max));
 }
 
-/// Recall of the ten nearest of rows n and above, by walks over the first `links` neighbors.
-fn recall_at_10(points: *const FloatDistances, graph: *const Graph, list_size: u32) !f64 {
-    var scratch = try search.Scratch(FloatDistances).init(testing.allocator, points, list_size, graph.degree_max);
-    defer scratch.deinit(testing.allocator);
-    const queries: u32 = @intCast(points.rows.len / points.dim - points.n);
-    var found: u32 = 0;
-    for (points.n..points.n + queries) |query| {
-        var truth: [10]u32 = undefined;
-        points.nearest(@intCast(query), &truth);
-        scratch.begin(points, @intCast(query), &.{graph.entry});
-        scratch.walk(points, Plain{ .graph = graph }, &.{});
-        for (scratch.list.slice()[0..10]) |candidate| {
-            found += @intFromBool(std.mem.indexOfScalar(u32, &truth, candidate.id) != null);
-        }
-    }
-    return @as(f64, @floatFromInt(found)) / @as(f64, @floatFromInt(queries * 10));
-}
-
 test "on a grid every point is linked to the points beside it" {
     const side = 40;
     var points = try FloatDistances.grid(side);
@@ -73,7 +55,7 @@ test "walks find the ten nearest of queries that are not in the graph" {
         defer graph.deinit(testing.allocator);
         try oracle.expect_sound(&graph);
         try expect_all_reachable(&graph);
-        const recall = try recall_at_10(&points, &graph, 60);
+        const recall = try oracle.recall_at_10(&points, &graph, 60);
         errdefer std.debug.print("recall {d}\n", .{recall});
         try testing.expect(recall > 0.97);
     }
@@ -88,7 +70,7 @@ test "pruning order: the first links alone still lead to the neighbors" {
     const degrees = try testing.allocator.dupe(u16, graph.degrees);
     defer testing.allocator.free(degrees);
     for (graph.degrees) |*degree| degree.* = @min(degree.*, links);
-    const ordered = try recall_at_10(&points, &graph, 60);
+    const ordered = try oracle.recall_at_10(&points, &graph, 60);
     @memcpy(graph.degrees, degrees);
     for (0..graph.n) |v| {
         var members: [24]Candidate = undefined;
@@ -98,7 +80,7 @@ test "pruning order: the first links alone still lead to the neighbors" {
         for (list, members[0..list.len]) |*neighbor, member| neighbor.* = member.id;
     }
     for (graph.degrees) |*degree| degree.* = @min(degree.*, links);
-    const nearest_first = try recall_at_10(&points, &graph, 60);
+    const nearest_first = try oracle.recall_at_10(&points, &graph, 60);
     errdefer std.debug.print("recall {d}, nearest first {d}\n", .{ ordered, nearest_first });
     try testing.expect(ordered > 0.9);
     try testing.expect(ordered > nearest_first + 0.02);
@@ -121,10 +103,10 @@ test "codes of the quant room build as well as floats" {
     try oracle.expect_sound(&from_codes);
     var from_floats = try build(&points, .{ .degree = 32, .list_size = 80, .threads = 2 });
     defer from_floats.deinit(testing.allocator);
-    const recall = try recall_at_10(&points, &from_codes, 60);
+    const recall = try oracle.recall_at_10(&points, &from_codes, 60);
     errdefer std.debug.print("recall {d}\n", .{recall});
     try testing.expect(recall > 0.9);
-    try testing.expect(recall > try recall_at_10(&points, &from_floats, 60) - 0.02);
+    try testing.expect(recall > try oracle.recall_at_10(&points, &from_floats, 60) - 0.02);
 }
 
 test "one thread and one seed give one graph" {

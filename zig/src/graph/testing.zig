@@ -4,6 +4,8 @@ const testing = std.testing;
 const base = @import("base");
 
 const Graph = @import("types.zig").Graph;
+const Plain = @import("connect.zig").Plain;
+const search = @import("search.zig");
 
 /// Squared L2 over float rows: the oracle. Rows at and above `n` are queries: they have distances and are not built.
 pub const FloatDistances = struct {
@@ -106,4 +108,22 @@ pub fn expect_equal_graphs(a: *const Graph, b: *const Graph) !void {
     try testing.expectEqual(a.entry, b.entry);
     try testing.expectEqualSlices(u16, a.degrees, b.degrees);
     for (0..a.n) |v| try testing.expectEqualSlices(u32, a.list(@intCast(v)), b.list(@intCast(v)));
+}
+
+/// Recall of the ten nearest of rows n and above, by walks over the first `links` neighbors.
+pub fn recall_at_10(points: *const FloatDistances, graph: *const Graph, list_size: u32) !f64 {
+    var scratch = try search.Scratch(FloatDistances).init(testing.allocator, points, list_size, graph.degree_max);
+    defer scratch.deinit(testing.allocator);
+    const queries: u32 = @intCast(points.rows.len / points.dim - points.n);
+    var found: u32 = 0;
+    for (points.n..points.n + queries) |query| {
+        var truth: [10]u32 = undefined;
+        points.nearest(@intCast(query), &truth);
+        scratch.begin(points, @intCast(query), &.{graph.entry});
+        scratch.walk(points, Plain{ .graph = graph }, &.{});
+        for (scratch.list.slice()[0..10]) |candidate| {
+            found += @intFromBool(std.mem.indexOfScalar(u32, &truth, candidate.id) != null);
+        }
+    }
+    return @as(f64, @floatFromInt(found)) / @as(f64, @floatFromInt(queries * 10));
 }

@@ -64,6 +64,15 @@ pub const Graph = struct {
     /// Where a search starts.
     entry: u32,
 
+    /// Without an edge.
+    pub fn empty(allocator: std.mem.Allocator, n: u32, degree_max: u32) error{OutOfMemory}!Graph {
+        const neighbors = try base.alloc_untouched(allocator, u32, @as(usize, n) * degree_max);
+        errdefer base.free_untouched(allocator, neighbors);
+        const degrees = try base.alloc_untouched(allocator, u16, n);
+        @memset(degrees, 0);
+        return .{ .n = n, .degree_max = degree_max, .neighbors = neighbors, .degrees = degrees, .entry = 0 };
+    }
+
     pub fn deinit(self: *Graph, allocator: std.mem.Allocator) void {
         base.free_untouched(allocator, self.neighbors);
         base.free_untouched(allocator, self.degrees);

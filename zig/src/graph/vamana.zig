@@ -18,6 +18,8 @@ const Candidate = @import("search.zig").Candidate;
 const Scratch = @import("search.zig").Scratch;
 const prune = @import("prune.zig");
 const Pruner = prune.Pruner;
+const begun_room = @import("begun.zig");
+const Begun = begun_room.Begun;
 const Graph = types.Graph;
 const BuildOptions = types.BuildOptions;
 
@@ -36,11 +38,24 @@ pub fn build(comptime Distances: type, allocator: std.mem.Allocator, distances: 
     };
 }
 
+/// As `build`, from what a former graph knew of vertices that stayed (begun.zig): their lists are mended where neighbors
+/// are gone, and only the other vertices are inserted. It takes `begun.graph`.
+pub fn build_begun(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions, begun: *Begun) types.Error!Graph {
+    try begun_room.mend(Distances, distances, begun, options);
+    var own = options;
+    own.entry = options.entry orelse begun_room.entry(Distances, distances, &begun.graph, options.seed);
+    var stayed: begun_room.Stayed = .{};
+    return build_over(Distances, allocator, distances, own, begun.take_graph(), &stayed) catch |err| switch (err) {
+        error.NotKept => unreachable, // nothing is kept
+        else => |other| other,
+    };
+}
+
 /// Insertion between two rounds, while no thread is at work: all that a later process needs to go on.
 pub const Insertion = struct {
     graph: *Graph,
     /// All vertices in the order in which they are inserted.
-    order: []const u32,
+    order: []u32,
     /// Of every vertex; infinite for one without a full list (see `Builder.radii`).
     radii: []f32,
     /// So many of `order` are in the graph; the lists of all others are empty.
@@ -67,24 +82,20 @@ const round_max = 8192;
 
 /// As `build`; between rounds of insertions a keeper may save how far it came, and at the beginning put it back.
 pub fn build_kept(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions, keeper: anytype) (types.Error || error{NotKept})!Graph {
+    return build_over(Distances, allocator, distances, options, try Graph.empty(allocator, @intCast(distances.n), options.degree), keeper);
+}
+
+/// `given` is freed where nothing comes of it.
+fn build_over(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions, given: Graph, keeper: anytype) (types.Error || error{NotKept})!Graph {
     const n: u32 = @intCast(distances.n);
     assert(n <= types.vertices_max);
     assert(options.degree >= 2 and options.degree <= std.math.maxInt(u8));
     assert(options.list_size >= 1);
     assert(options.alpha >= 1);
+    assert(given.n == n and given.degree_max == options.degree);
     const threads = std.math.clamp(options.threads, 1, workers.threads_max);
-
-    var graph = Graph{
-        .n = n,
-        .degree_max = options.degree,
-        .neighbors = try base.alloc_untouched(allocator, u32, @as(usize, n) * options.degree),
-        .degrees = &.{},
-        .entry = 0,
-    };
-    errdefer base.free_untouched(allocator, graph.neighbors);
-    graph.degrees = try base.alloc_untouched(allocator, u16, n);
-    errdefer base.free_untouched(allocator, graph.degrees);
-    @memset(graph.degrees, 0);
+    var graph = given;
+    errdefer graph.deinit(allocator);
     if (n == 0) return graph;
 
     {

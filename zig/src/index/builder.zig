@@ -24,6 +24,7 @@ const Error = diagnostics.Error;
 const ListFile = @import("list_file.zig").ListFile;
 const Partitions = @import("partitions.zig").Partitions;
 const EncodeThread = @import("encode_thread.zig").EncodeThread;
+const Former = @import("former.zig").Former;
 const run_rows = @import("encode_thread.zig").run_rows;
 const option_room = @import("options.zig");
 pub const Options = option_room.Options;
@@ -89,6 +90,8 @@ pub const Builder = struct {
     work_vectors: ?work.GrowingFile = null,
     encoders: []EncodeThread,
     order: ?[]u32 = null,
+    /// An index whose graph this one goes on from.
+    former: ?Former = null,
     written: ?writer.Written = null,
     committed: bool = false,
 
@@ -175,6 +178,7 @@ pub const Builder = struct {
         for (self.encoders) |*encoder| encoder.deinit(allocator);
         allocator.free(self.encoders);
         if (self.order) |order| allocator.free(order);
+        if (self.former) |*former| former.deinit(allocator);
         if (self.written) |*written| written.deinit(allocator);
         base.free_untouched(allocator, self.sample);
         if (self.centers) |*centers| centers.deinit(allocator);
@@ -197,6 +201,14 @@ pub const Builder = struct {
         self.work_codes = null;
         self.work_points = null;
         self.work_vectors = null;
+    }
+
+    /// The graph goes on from that of an index in which most of these rows were: `rows` has the row of each of its
+    /// vertices, `Former.gone` where it has none. Said before `run`; the folder is read there.
+    pub fn go_on_from(self: *Builder, path: []const u8, rows: []const u32, diagnostic: *Diagnostic) Error!void {
+        const former = try Former.init(self.allocator, path, rows, &self.options, diagnostic);
+        if (self.former) |*before| before.deinit(self.allocator);
+        self.former = former;
     }
 
     // ---- first pass ----
@@ -545,6 +557,12 @@ pub const Builder = struct {
             .last_us = base.nowMicros(),
         };
         if (try keeper.load_whole(n, self.options.degree)) |built| return built;
+        if (self.former) |*former| if (self.has_room_for(former)) {
+            var built = try self.link_on(former, n, codes, diagnostic);
+            errdefer built.deinit(self.allocator);
+            try keeper.save_whole(&built);
+            return built;
+        };
         var built = self.link(try self.load_points(n, codes, diagnostic), self.graph_options(self.options.seed), &keeper) catch |err| switch (err) {
             error.NotKept => return keeper.failure,
             else => |other| return graph_error(diagnostic, other),
@@ -559,6 +577,25 @@ pub const Builder = struct {
     fn link(self: *Builder, points: *const quant.BuildCodes, options: graph.BuildOptions, keeper: *resume_room.GraphKeeper) (graph.Error || error{NotKept})!graph.Graph {
         if (self.options.metric != .ip) return graph.build_kept(quant.BuildCodes, self.allocator, points, options, keeper);
         return graph.build_kept(quant.ProductCodes, self.allocator, &.of(points), options, keeper);
+    }
+
+    fn has_room_for(self: *const Builder, former: *const Former) bool {
+        const limit = self.options.memory_bytes;
+        return limit == 0 or option_room.memory_whole(self.options, self.params.dim) + former.memory_bytes(self.options.degree) <= limit;
+    }
+
+    /// The lists are read before the points: what reading takes is given back by then.
+    fn link_on(self: *Builder, former: *const Former, n: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!graph.Graph {
+        var begun = try former.begin(self.allocator, &self.options, diagnostic);
+        defer begun.deinit(self.allocator);
+        try self.control.check();
+        const points = try self.load_points(n, codes, diagnostic);
+        const options = self.graph_options(self.options.seed);
+        const built = if (self.options.metric != .ip)
+            graph.build_begun(quant.BuildCodes, self.allocator, points, options, &begun)
+        else
+            graph.build_begun(quant.ProductCodes, self.allocator, &.of(points), options, &begun);
+        return built catch |err| graph_error(diagnostic, err);
     }
 
     pub fn graph_options(self: *Builder, seed: u64) graph.BuildOptions {

@@ -8,6 +8,7 @@ pub const Metric = reader.Metric;
 pub const Dtype = reader.Dtype;
 pub const builder = @import("builder.zig");
 pub const Builder = builder.Builder;
+pub const Former = @import("former.zig").Former;
 pub const recommit = @import("recommit.zig").recommit;
 pub const space = @import("space.zig");
 pub const store_calibration = @import("amend.zig").store_calibration;
@@ -27,6 +28,8 @@ test {
     _ = @import("sealed.zig");
     _ = @import("resume.zig");
     _ = @import("encode_thread.zig");
+    _ = @import("former.zig");
+    _ = @import("page_walk.zig");
     _ = space;
     _ = trim;
     _ = vectors;

@@ -1,6 +1,7 @@
 //! The nearest rows of the delta, by looking at all of them: distances from the vectors as they were given.
 const std = @import("std");
 const base = @import("base");
+const quant = @import("quant");
 const BitSet = base.BitSet;
 
 pub const Dtype = enum(u8) {
@@ -34,8 +35,6 @@ pub const Shape = struct {
     }
 };
 
-const lanes = 16;
-const Lanes = @Vector(lanes, f32);
 /// Rows that stay in the nearest cache while all queries look at them.
 const block_rows = 128;
 
@@ -78,62 +77,56 @@ const Nearest = struct {
     }
 };
 
-fn load(comptime T: type, values: []align(1) const T) Lanes {
-    const raw: @Vector(lanes, T) = values[0..lanes].*;
-    return if (@typeInfo(T) == .float) @floatCast(raw) else @floatFromInt(raw);
-}
-
-fn one(comptime T: type, value: T) f32 {
-    return if (@typeInfo(T) == .float) @floatCast(value) else @floatFromInt(value);
-}
-
-fn distance(comptime T: type, comptime metric: Metric, query: []const f32, query_norm: f32, row: []align(1) const T) f32 {
-    var sums: Lanes = @splat(0);
-    var norms: Lanes = @splat(0);
-    var sum: f32 = 0;
-    var norm: f32 = 0;
-    var i: usize = 0;
-    while (i + lanes <= row.len) : (i += lanes) {
-        const x = load(T, row[i..][0..lanes]);
-        const q: Lanes = query[i..][0..lanes].*;
-        if (metric == .l2) {
-            const difference = q - x;
-            sums += difference * difference;
-        } else sums += q * x;
-        if (metric == .cosine) norms += x * x;
-    }
-    while (i < row.len) : (i += 1) {
-        const x = one(T, row[i]);
-        if (metric == .l2) sum += (query[i] - x) * (query[i] - x) else sum += query[i] * x;
-        if (metric == .cosine) norm += x * x;
-    }
-    sum += @reduce(.Add, sums);
-    return switch (metric) {
-        .l2 => sum,
-        .ip => -sum,
-        .cosine => blk: {
-            const both = @sqrt(norm + @reduce(.Add, norms)) * query_norm;
-            // No vector of the length 0 has a direction: it lies across from all others.
-            break :blk if (both > 0) @max(0, 1 - sum / both) else 1;
-        },
+/// Rows of one record, from number `first` on. Those that pass one after another are measured together.
+fn scan_rows(shape: Shape, vectors: []const u8, first: u32, queries: []const f32, norms: []const f32, passing: []const ?BitSet, nearest: []Nearest) void {
+    const kernels = quant.kernels();
+    const element: quant.Element = switch (shape.dtype) {
+        .f32 => .f32,
+        .f16 => .f16,
+        .u8 => .u8,
+        .i8 => .i8,
     };
-}
-
-/// Rows of one record, from number `first` on.
-fn scan_rows(comptime T: type, comptime metric: Metric, vectors: []align(1) const T, dim: u32, first: u32, queries: []const f32, norms: []const f32, passing: []const ?BitSet, nearest: []Nearest) void {
-    const count = vectors.len / dim;
+    const kind: quant.RowSum = switch (shape.metric) {
+        .l2 => .difference2,
+        .ip => .product,
+        .cosine => .product_and_norm2,
+    };
+    const count = vectors.len / shape.row_bytes();
+    var sums: [block_rows]f32 = undefined;
+    var norms2: [block_rows]f32 = undefined;
     var block: usize = 0;
     while (block < count) : (block += block_rows) {
         const end = @min(count, block + block_rows);
         for (nearest, 0..) |*best, i| {
-            const set = if (passing.len == 0) null else passing[if (passing.len == 1) 0 else i];
-            const query = queries[i * dim ..][0..dim];
-            for (block..end) |at| {
-                const row = first + @as(u32, @intCast(at));
-                if (set) |one_set| if (!one_set.contains(row)) continue;
-                best.offer(.{ .distance = distance(T, metric, query, norms[i], vectors[at * dim ..][0..dim]), .row = row });
+            const set = passing[if (passing.len == 1) 0 else i].?;
+            const query = queries[i * shape.dim ..][0..shape.dim];
+            var at = block;
+            while (at < end) {
+                if (!set.contains(first + @as(u32, @intCast(at)))) {
+                    at += 1;
+                    continue;
+                }
+                const start = at;
+                while (at < end and set.contains(first + @as(u32, @intCast(at)))) at += 1;
+                kernels.row_sums(query.ptr, shape.dim, element, kind, vectors[start * shape.row_bytes() ..].ptr, @intCast(at - start), &sums, &norms2);
+                for (start..at, 0..) |row, j| {
+                    const distance = distance_of(shape.metric, sums[j], if (shape.metric == .cosine) norms2[j] else 0, norms[i]);
+                    best.offer(.{ .distance = distance, .row = first + @as(u32, @intCast(row)) });
+                }
             }
         }
+    }
+}
+
+fn distance_of(metric: Metric, sum: f32, norm2: f32, query_norm: f32) f32 {
+    switch (metric) {
+        .l2 => return sum,
+        .ip => return -sum,
+        .cosine => {
+            const both = @sqrt(norm2) * query_norm;
+            // No vector of the length 0 has a direction: it lies across from all others.
+            return if (both > 0) @max(0, 1 - sum / both) else 1;
+        },
     }
 }
 
@@ -165,19 +158,7 @@ pub fn search(allocator: std.mem.Allocator, view: anytype, queries: []const f32,
     }
     var first: u32 = 0;
     for (view.records) |record| {
-        switch (shape.dtype) {
-            inline else => |dtype| switch (shape.metric) {
-                inline else => |metric| {
-                    const T = switch (dtype) {
-                        .f32 => f32,
-                        .f16 => f16,
-                        .u8 => u8,
-                        .i8 => i8,
-                    };
-                    scan_rows(T, metric, std.mem.bytesAsSlice(T, record.rows.vectors), shape.dim, first, queries, norms, alive, nearest);
-                },
-            },
-        }
+        scan_rows(shape, record.rows.vectors, first, queries, norms, alive, nearest);
         first += record.rows.count;
     }
     for (nearest, counts) |*best, *count| {
@@ -227,7 +208,8 @@ test "the nearest of a scan are those of plain arithmetic, for every type and me
                 var norm: f64 = 0;
                 var query_norm: f64 = 0;
                 for (0..dim) |i| {
-                    const x: f64 = one(T, vectors[row * dim + i]);
+                    const given = vectors[row * dim + i];
+                    const x: f64 = if (@typeInfo(T) == .float) given else @floatFromInt(given);
                     const y: f64 = queries[q * dim + i];
                     sum += if (metric == .l2) (x - y) * (x - y) else x * y;
                     norm += x * x;

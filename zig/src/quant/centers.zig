@@ -130,7 +130,8 @@ test "every sampled row has the nearest center, and rows around few points are c
             least = @min(least, gap);
             if (c == home) own = gap;
         }
-        try std.testing.expectApproxEqRel(least, own, 1e-3);
+        // Of two centers in one group either may be chosen: sums of their norms' size are rounded.
+        try std.testing.expect(own <= least + 2e-6 * @as(f64, centers.norms2[home]));
     }
 }
 

@@ -3,6 +3,8 @@ const std = @import("std");
 const testing = std.testing;
 const base = @import("base");
 const dispatch = @import("dispatch.zig");
+const Element = @import("kernels/abi.zig").Element;
+const RowSum = @import("kernels/abi.zig").RowSum;
 const abi = @import("kernels/abi.zig");
 const scalar = @import("kernels/scalar.zig");
 const alloc = testing.allocator;
@@ -223,4 +225,36 @@ fn check_quantise(k: *const dispatch.Kernels, prng: *base.Prng, x: []f32) !void 
     try testing.expectEqual(expected.coarse, found.coarse);
     try testing.expectEqual(expected.fine, found.fine);
     try testing.expectApproxEqRel(expected.coarse_error2, found.coarse_error2, 1e-5);
+}
+
+test "sums over rows agree with the definition: every element, kind, length and address" {
+    try run_levels(struct {
+        fn check(k: *const dispatch.Kernels, seed: u64) !void {
+            var prng = base.Prng.init(seed);
+            const rows_max = 5;
+            const len_max = 140;
+            var query: [len_max]f32 = undefined;
+            for (&query) |*q| q.* = prng.gaussian() * 40;
+            var bytes: [rows_max * len_max * 4 + 1]u8 = undefined;
+            inline for (.{ f32, f16, u8, i8 }, .{ Element.f32, Element.f16, Element.u8, Element.i8 }) |T, element| {
+                for ([_]u32{ 1, 3, 15, 16, 17, 63, 64, 65, 96, 128, 140 }) |len| for ([_]u32{ 0, 1, 5 }) |count| for ([_]RowSum{ .difference2, .product, .product_and_norm2 }) |kind| {
+                    const offset: usize = @intCast(prng.below(2));
+                    const values: []align(1) T = std.mem.bytesAsSlice(T, bytes[offset..][0 .. rows_max * len_max * @sizeOf(T)]);
+                    for (values) |*x| x.* = if (@typeInfo(T) == .float) @floatCast(prng.gaussian() * 30) else @bitCast(@as(u8, @truncate(prng.next())));
+                    const none = -7;
+                    var wanted: [2][rows_max]f32 = @splat(@splat(none));
+                    var got: [2][rows_max]f32 = @splat(@splat(none));
+                    scalar.row_sums(&query, len, element, kind, std.mem.sliceAsBytes(values).ptr, count, &wanted[0], &wanted[1]);
+                    k.row_sums(&query, len, element, kind, std.mem.sliceAsBytes(values).ptr, count, &got[0], &got[1]);
+                    // What rounding may do follows from the sum of magnitudes, not from a sum that cancels.
+                    const size = scalar.sum_squares(&query, len) + 128 * 128 * @as(f32, @floatFromInt(len));
+                    for (0..rows_max) |j| {
+                        try testing.expectApproxEqAbs(wanted[0][j], got[0][j], 1e-5 * size);
+                        try testing.expectApproxEqRel(wanted[1][j], got[1][j], 1e-5);
+                        if (j >= count) try testing.expectEqual(none, got[0][j]);
+                    }
+                };
+            }
+        }
+    }.check);
 }

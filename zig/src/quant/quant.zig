@@ -30,6 +30,8 @@ pub const DirectionCodes = @import("build_codes.zig").DirectionCodes;
 const dispatch = @import("dispatch.zig");
 pub const Kernels = dispatch.Kernels;
 pub const kernels = dispatch.kernels;
+pub const Element = @import("kernels/abi.zig").Element;
+pub const RowSum = @import("kernels/abi.zig").RowSum;
 
 test {
     _ = rotation;

@@ -50,9 +50,18 @@ pub const Kernels = struct {
     /// Σ x_i².
     sum_squares: *const fn (x: [*]const f32, len: u32) callconv(.c) f32,
 
+    /// Of `count` rows of `len` elements that lie one after the other, at any address; `len` and `count` as they are.
+    /// sums[j] = Σ (q_i − x_i)², or Σ q_i·x_i; norms2[j] = Σ x_i² where `kind` is .product_and_norm2, untouched else.
+    row_sums: *const fn (query: [*]const f32, len: u32, element: Element, kind: RowSum, rows: [*]const u8, count: u32, sums: [*]f32, norms2: [*]f32) callconv(.c) void,
+
     /// Σ x_i·y_i.
     dot: *const fn (x: [*]const f32, y: [*]const f32, len: u32) callconv(.c) f32,
 };
+
+/// Elements of rows as they are given.
+pub const Element = enum(u32) { f32, f16, u8, i8 };
+
+pub const RowSum = enum(u32) { difference2, product, product_and_norm2 };
 
 /// What an estimate needs beside the dot product: the center of every vector, and the query's terms, of which there is
 /// one a center.

@@ -42,6 +42,54 @@ pub fn sum_squares(x: [*]const f32, len: u32) callconv(.c) f32 {
     return dot(x, x, len);
 }
 
+pub fn row_sums(query: [*]const f32, len: u32, element: abi.Element, kind: abi.RowSum, rows: [*]const u8, count: u32, sums: [*]f32, norms2: [*]f32) callconv(.c) void {
+    switch (element) {
+        inline else => |one_element| switch (kind) {
+            inline else => |one_kind| {
+                const T = switch (one_element) {
+                    .f32 => f32,
+                    .f16 => f16,
+                    .u8 => u8,
+                    .i8 => i8,
+                };
+                for (0..count) |j| row_sum(T, one_kind, query, len, rows + j * len * @sizeOf(T), &sums[j], &norms2[j]);
+            },
+        },
+    }
+}
+
+inline fn widened(comptime T: type, bytes: [*]const u8) V {
+    const raw: @Vector(lanes, T) = @as(*align(1) const [lanes]T, @ptrCast(bytes)).*;
+    return if (@typeInfo(T) == .float) @floatCast(raw) else @floatFromInt(raw);
+}
+
+inline fn row_sum(comptime T: type, comptime kind: abi.RowSum, query: [*]const f32, len: u32, row: [*]const u8, sum_out: *f32, norm2_out: *f32) void {
+    const width = 4;
+    var sums: [width]V = @splat(@splat(0));
+    var norms: [width]V = @splat(@splat(0));
+    var i: usize = 0;
+    while (i + width * lanes <= len) : (i += width * lanes) {
+        inline for (0..width) |k| step(kind, at(query, i + k * lanes), widened(T, row + (i + k * lanes) * @sizeOf(T)), &sums[k], &norms[k]);
+    }
+    while (i + lanes <= len) : (i += lanes) step(kind, at(query, i), widened(T, row + i * @sizeOf(T)), &sums[0], &norms[0]);
+    var sum = @reduce(.Add, (sums[0] + sums[1]) + (sums[2] + sums[3]));
+    var norm2 = @reduce(.Add, (norms[0] + norms[1]) + (norms[2] + norms[3]));
+    while (i < len) : (i += 1) {
+        const raw = @as(*align(1) const T, @ptrCast(row + i * @sizeOf(T))).*;
+        const x: f32 = if (@typeInfo(T) == .float) @floatCast(raw) else @floatFromInt(raw);
+        sum += if (kind == .difference2) (query[i] - x) * (query[i] - x) else query[i] * x;
+        norm2 += x * x;
+    }
+    sum_out.* = sum;
+    if (kind == .product_and_norm2) norm2_out.* = norm2;
+}
+
+inline fn step(comptime kind: abi.RowSum, q: V, x: V, sum: *V, norm2: *V) void {
+    const difference = q - x;
+    sum.* = if (kind == .difference2) multiply_add(difference, difference, sum.*) else multiply_add(q, x, sum.*);
+    if (kind == .product_and_norm2) norm2.* = multiply_add(x, x, norm2.*);
+}
+
 pub fn hadamard(x: [*]f32, len: u32) callconv(.c) void {
     var i: usize = 0;
     while (i < len) : (i += lanes) {

@@ -142,3 +142,22 @@ pub fn dot(x: [*]const f32, y: [*]const f32, len: u32) callconv(.c) f32 {
     for (x[0..len], y[0..len]) |a, b| sum += @as(f64, a) * b;
     return @floatCast(sum);
 }
+
+pub fn row_sums(query: [*]const f32, len: u32, element: abi.Element, kind: abi.RowSum, rows: [*]const u8, count: u32, sums: [*]f32, norms2: [*]f32) callconv(.c) void {
+    for (0..count) |j| {
+        var sum: f64 = 0;
+        var norm2: f64 = 0;
+        for (query[0..len], j * len..) |q, i| {
+            const x: f64 = switch (element) {
+                .f32 => @as([*]align(1) const f32, @ptrCast(rows))[i],
+                .f16 => @as([*]align(1) const f16, @ptrCast(rows))[i],
+                .u8 => @floatFromInt(rows[i]),
+                .i8 => @floatFromInt(@as(i8, @bitCast(rows[i]))),
+            };
+            sum += if (kind == .difference2) (q - x) * (q - x) else q * x;
+            norm2 += x * x;
+        }
+        sums[j] = @floatCast(sum);
+        if (kind == .product_and_norm2) norms2[j] = @floatCast(norm2);
+    }
+}

@@ -1,0 +1,112 @@
+"""Graphs that go on from that of a former index: what they find, what they cost, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import velo
+from velo import errors
+from velo.building.build import Former, build_shard
+from velo.formats.files import as_source
+from velo.options import BuildOptions
+from velo.testing import synthetic_vectors
+from velo.types import AnyArray
+
+ROWS, DIM, NEW = 4_000, 32, 400
+GONE = np.iinfo(np.uint32).max
+
+
+def vertices_of(index: velo.Index, rows: AnyArray) -> AnyArray:
+    """The row of each vertex."""
+    order = np.empty(index.n, np.int64)
+    order[index._vertices_of(np.arange(index.n))] = rows
+    return order
+
+
+def former_of(path: Path, gone: AnyArray) -> tuple[Former, AnyArray]:
+    """Where rows of an index stand once some of them are gone, and which rows are left."""
+    left = np.setdiff1d(np.arange(ROWS), gone)
+    place = np.full(ROWS, GONE, np.uint32)
+    place[left] = np.arange(len(left))
+    with velo.open(path) as index:
+        return Former(path, place[vertices_of(index, np.arange(ROWS))]), left
+
+
+def recall(index: velo.Index, queries: AnyArray, base: AnyArray, metric: str) -> float:
+    products = queries @ base.T
+    distances = -products if metric == "ip" else (base**2).sum(axis=1) - 2 * products
+    truth = np.sort(distances, axis=1)[:, 9]
+    found = index.search(queries, 10, list_size=40).ids
+    return float(np.mean(np.take_along_axis(distances, found, axis=1) <= truth[:, None]))
+
+
+@pytest.mark.parametrize("page_links", [True, False])
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+def test_it_finds_what_a_fresh_one_finds(tmp_path: Path, metric: Any, page_links: bool) -> None:
+    rows = synthetic_vectors(ROWS + NEW + 200, DIM, seed=11)
+    options = BuildOptions(metric=metric, degree=24, links_kept=24, page_links=page_links, threads=2)
+    build_shard(tmp_path / "former", as_source(rows[:ROWS]), options)
+    gone = np.random.default_rng(1).choice(ROWS, NEW, replace=False)
+    former, left = former_of(tmp_path / "former", gone)
+    base = np.concatenate([rows[:ROWS][left], rows[ROWS : ROWS + NEW]])
+    build_shard(tmp_path / "on", as_source(base), options, former=former)
+    build_shard(tmp_path / "fresh", as_source(base), options)
+    queries = rows[ROWS + NEW :]
+    with velo.open(tmp_path / "on") as on, velo.open(tmp_path / "fresh") as fresh:
+        assert recall(on, queries, base, metric) >= recall(fresh, queries, base, metric) - 0.02
+    velo.verify(tmp_path / "on")
+
+
+def test_one_thread_gives_the_same_index_twice(tmp_path: Path) -> None:
+    rows = synthetic_vectors(ROWS, DIM, seed=12)
+    options = BuildOptions(degree=16, links_kept=16, threads=1, calibrate=False)
+    build_shard(tmp_path / "former", as_source(rows), options)
+    former, left = former_of(tmp_path / "former", np.arange(0, ROWS, 7))
+    for name in ("a", "b"):
+        build_shard(tmp_path / name, as_source(rows[left]), options, former=former)
+    for file in ("codes.bin", "links.bin", "pages.bin"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_what_is_no_former_index_is_refused(tmp_path: Path) -> None:
+    rows = synthetic_vectors(ROWS, DIM, seed=13)
+    options = BuildOptions(degree=16, links_kept=16, threads=1, calibrate=False)
+    former = tmp_path / "former"
+    build_shard(former, as_source(rows), options)
+    own = np.arange(ROWS, dtype=np.uint32)
+    twice, beyond = own.copy(), own.copy()
+    twice[5], beyond[7] = 6, ROWS
+
+    def refused(error: type[Exception], said: str, path: Path, places: AnyArray, **changes: Any) -> None:
+        other = BuildOptions(**{"degree": 16, "links_kept": 16, "threads": 1, "calibrate": False} | changes)
+        with pytest.raises(error, match=said):
+            build_shard(tmp_path / "on", as_source(rows), other, former=Former(path, places))
+        assert not (tmp_path / "on").exists()
+
+    refused(errors.InvalidArgumentError, "vertex 6 of the former index", former, twice)
+    refused(errors.InvalidArgumentError, "vertex 7 of the former index", former, beyond)
+    refused(errors.InvalidArgumentError, "no former index of this one", former, own[:-1])
+    refused(errors.InvalidArgumentError, "no former index of this one", former, own, metric="ip")
+    refused(errors.InvalidArgumentError, "no former index of this one", former, own, degree=12, links_kept=12)
+    refused(errors.NotAnIndexError, "is no index", tmp_path / "nothing", own)
+    pages = former / "pages.bin"
+    damaged = bytearray(pages.read_bytes())
+    damaged[3 * 4096 + 100] ^= 1
+    pages.write_bytes(damaged)
+    with pytest.raises(errors.CorruptIndexError) as caught:
+        build_shard(tmp_path / "on", as_source(rows), options, former=Former(former, own))
+    assert (caught.value.file, caught.value.page) == ("pages.bin", 2)
+
+
+def test_without_room_for_its_lists_the_graph_is_made_anew(tmp_path: Path) -> None:
+    rows = synthetic_vectors(ROWS, DIM, seed=14)
+    options = BuildOptions(degree=16, links_kept=16, threads=1, calibrate=False)
+    build_shard(tmp_path / "former", as_source(rows), options)
+    former, left = former_of(tmp_path / "former", np.arange(0, ROWS, 3))
+    least = 20 * len(left) + 400_000
+    build_shard(tmp_path / "on", as_source(rows[left]), options, former=former, build_memory=least)
+    velo.verify(tmp_path / "on")

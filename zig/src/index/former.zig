@@ -1,0 +1,107 @@
+//! Lists of a former index, for a graph that goes on from them (graph, begun.zig). Of the former index nothing is
+//! needed but its folder; its lists are read once, page after page, or from the links for memory where pages hold none.
+const std = @import("std");
+const base = @import("base");
+const layout = @import("layout");
+const graph = @import("graph");
+const diagnostics = @import("diagnostic.zig");
+const options_room = @import("options.zig");
+const reader = @import("reader.zig");
+const PageWalk = @import("page_walk.zig").PageWalk;
+const Diagnostic = diagnostics.Diagnostic;
+const Error = diagnostics.Error;
+
+pub const Former = struct {
+    path: []u8,
+    /// The row that each vertex of the former index has now; `gone` where it has none.
+    rows: []u32,
+    gone_count: u32,
+
+    pub const gone = std.math.maxInt(u32);
+
+    pub fn init(allocator: std.mem.Allocator, path: []const u8, rows: []const u32, options: *const options_room.Options, diagnostic: *Diagnostic) Error!Former {
+        var taken = try base.BitSet.init(allocator, @intCast(options.n));
+        defer taken.deinit(allocator);
+        var gone_count: u32 = 0;
+        for (rows, 0..) |row, vertex| {
+            if (row == gone) {
+                gone_count += 1;
+            } else if (row >= options.n or !taken.insert_new(row)) {
+                diagnostic.argument = "former_rows";
+                diagnostic.say("vertex {d} of the former index is row {d} of {d}, or that row is another's, too", .{ vertex, row, options.n });
+                return error.InvalidArgument;
+            }
+        }
+        const own_path = try allocator.dupe(u8, path);
+        errdefer allocator.free(own_path);
+        return .{ .path = own_path, .rows = try allocator.dupe(u32, rows), .gone_count = gone_count };
+    }
+
+    pub fn deinit(self: *Former, allocator: std.mem.Allocator) void {
+        allocator.free(self.path);
+        allocator.free(self.rows);
+    }
+
+    /// What it takes while a graph is built, beside the build itself.
+    pub fn memory_bytes(self: *const Former, degree: u32) u64 {
+        return @as(u64, self.gone_count) * (4 * degree + 2) + 8 * @as(u64, self.rows.len);
+    }
+
+    /// Its lists as a new graph begins with them.
+    pub fn begin(self: *const Former, allocator: std.mem.Allocator, options: *const options_room.Options, diagnostic: *Diagnostic) Error!graph.Begun {
+        var opened = try self.open(allocator, options, diagnostic);
+        defer opened.deinit();
+        const numbers = try base.alloc_untouched(allocator, u32, self.rows.len);
+        defer base.free_untouched(allocator, numbers);
+        var gone_seen: u32 = 0;
+        for (self.rows, numbers) |row, *number| {
+            number.* = if (row != gone) row else gone_seen | graph.Begun.gone_mark;
+            gone_seen += @intFromBool(row == gone);
+        }
+        var begun = try graph.Begun.init(allocator, @intCast(options.n), self.gone_count, options.degree);
+        errdefer begun.deinit(allocator);
+        var ids: [layout.adjacency.neighbors_max]u32 = undefined;
+        if (opened.links) |*links| {
+            for (0..opened.n()) |vertex| {
+                const list = links.decode(@intCast(vertex), &ids) catch {
+                    diagnostic.in_file(reader.file_links, "the links of vertex {d} are damaged", .{vertex});
+                    return error.Corrupt;
+                };
+                put(&begun, numbers, @intCast(vertex), list);
+            }
+            return begun;
+        }
+        var walk = try PageWalk.init(allocator, &opened, diagnostic);
+        defer walk.deinit();
+        while (try walk.next(diagnostic)) |view| {
+            for (0..view.record_count) |record|
+                put(&begun, numbers, view.first_vertex + @as(u32, @intCast(record)), try walk.list(&view, @intCast(record), &ids, diagnostic));
+        }
+        return begun;
+    }
+
+    fn open(self: *const Former, allocator: std.mem.Allocator, options: *const options_room.Options, diagnostic: *Diagnostic) Error!reader.Reader {
+        var parsed = blk: {
+            var dir = std.fs.cwd().openDir(self.path, .{}) catch |err| return reader.open_folder_error(self.path, err, diagnostic);
+            defer dir.close();
+            break :blk try reader.read_manifest(allocator, dir, self.path, diagnostic);
+        };
+        const in_pages = parsed.value.page_links;
+        parsed.deinit();
+        var opened = try reader.Reader.open(allocator, self.path, .{ .links = if (in_pages) .on_disk else .in_memory }, diagnostic);
+        errdefer opened.deinit();
+        const m = opened.manifest();
+        if (m.n == self.rows.len and m.dim == options.dim and opened.metric == options.metric and m.degree <= options.degree) return opened;
+        diagnostic.argument = "former";
+        diagnostic.say("{s} is no former index of this one: it has {d} rows of {d} dimensions, {t}, degree {d}", .{ self.path, m.n, m.dim, opened.metric, m.degree });
+        return error.InvalidArgument;
+    }
+
+    fn put(begun: *graph.Begun, numbers: []const u32, vertex: u32, list: []const u32) void {
+        const number = numbers[vertex];
+        const target = if (number & graph.Begun.gone_mark == 0) &begun.graph else &begun.gone;
+        const at = number & ~graph.Begun.gone_mark;
+        target.degrees[at] = @intCast(list.len);
+        for (list, target.row(at)[0..list.len]) |neighbor, *to| to.* = numbers[neighbor];
+    }
+};
