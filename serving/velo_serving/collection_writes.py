@@ -23,12 +23,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from velo.errors import BusyError, DuplicateIdError, InvalidArgumentError, ReadOnlyError, VeloError
+from velo.errors import (
+    BusyError,
+    DuplicateIdError,
+    InvalidArgumentError,
+    ReadOnlyError,
+    SearchTimeoutError,
+    VeloError,
+)
 from velo_serving.errors import (
     BodyTooLargeError,
     DeadlineExceededError,
     NoShardAnsweredError,
     PartialWriteError,
+    ShardUnavailableError,
+    ShuttingDownError,
 )
 from velo_serving.router import Router
 from velo_serving.types import Failure, FilterForm
@@ -210,6 +219,28 @@ async def write(router: Router, request: WriteRequest) -> Wrote:
     DeadlineExceededError
         It may have been written.
     """
+    outcome, changed = "error", 0
+    try:
+        wrote = await _write(router, request)
+        outcome, changed = "done", wrote.rows
+        return wrote
+    except PartialWriteError as error:
+        outcome, changed = "partial", error.rows
+        raise
+    except BusyError:
+        outcome = "rejected"
+        raise
+    except SearchTimeoutError:
+        outcome = "deadline"
+        raise
+    except (NoShardAnsweredError, ShardUnavailableError, ShuttingDownError):
+        outcome = "unavailable"
+        raise
+    finally:
+        router.note_write(request.verb, outcome, changed)
+
+
+async def _write(router: Router, request: WriteRequest) -> Wrote:
     rows = row_format(router)
     limit_s = router.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
     deadline = time.monotonic() + min(limit_s, router.limits.timeout_max_s)

@@ -290,6 +290,10 @@ class Router:
             self._queries_admitted -= 1
         return dict(zip(arguments, replies, strict=True))
 
+    def note_write(self, verb: str, outcome: str, rows: int) -> None:
+        """Tell the observer how a write ended."""
+        self._observer.write_ended(verb, outcome, rows)
+
     @property
     def writers(self) -> list[ShardHealth | None]:
         """What the replica of each shard that writes said last; None where it never answered."""

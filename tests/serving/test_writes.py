@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -438,6 +437,47 @@ def test_an_index_that_begins_empty(tmp_path: Path) -> None:
         assert len(index) == 1
 
 
+def test_a_writer_that_is_too_fast_is_told_when_to_come_back(tmp_path: Path) -> None:
+    """Memory for new rows is full while a part is made of them: 429, and nothing of that call is there."""
+    velo.create(tmp_path / "fast.velo", dim=256).close()
+    rows = np.random.default_rng(6).standard_normal((300, 256)).astype(np.float32)
+    with (
+        serving(
+            str(tmp_path / "fast.velo"), "--writable", "--memory", "1MiB", "--durability", "process"
+        ) as served,
+        Client(served.url, collection="fast", retries=100) as client,
+    ):
+        url = f"{served.url}/v1/collections/fast/insert?timeout_ms=500"
+        written = 0
+        for _ in range(200):
+            answer = httpx.post(url, headers=NPY, content=npy(rows), timeout=60)
+            if answer.status_code != 200:
+                break
+            written += len(rows)
+            assert 0 < answer.json()["pressure"] <= 1
+        assert (answer.status_code, answer.json()["error"]["type"]) == (429, "BusyError"), answer.text
+        assert int(answer.headers["retry-after"]) >= 1
+        assert client.count() == written
+        # The client comes back by itself.
+        assert client.insert(rows).first_id == written
+        assert client.count() == written + len(rows)
+
+
+def test_a_server_that_reads_sees_what_another_process_writes(tmp_path: Path) -> None:
+    path = tmp_path / "seen.velo"
+    velo.create(path, dim=4).close()
+    with serving(str(path)) as served, Client(served.url, collection="seen") as client:
+        assert client.count() == 0
+        with velo.open(path, writable=True) as index:
+            index.insert(np.eye(4, dtype=np.float32))
+            until(lambda: client.count() == 4)
+            assert client.search(np.eye(4)[2], k=1).ids.tolist() == [2]
+            index.optimize()
+            index.delete([2])
+            until(lambda: client.count() == 3)
+            assert client.search(np.eye(4)[2], k=1).ids.tolist() != [2]
+
+
 def test_replicas_that_read_see_what_the_first_one_wrote(tmp_path: Path) -> None:
     path = build(tmp_path / "twice.velo", ids=list(range(1000, 1000 + ROWS)))
     with (
@@ -485,4 +525,15 @@ def test_the_answer_says_what_each_shard_did(named: Served, client: Client) -> N
     body = {"ids": [f"none-{row}" for row in range(3)]}
     answer = httpx.post(f"{named.url}/v1/collections/named/delete", json=body).json()
     assert (answer["rows"], answer["missing"], sorted(answer["sequences"])) == (0, 3, ["0", "1", "2"])
-    assert json.dumps(answer)
+    assert client.upsert(vectors(2), ["told-1", "told-2"], columns([1, 2])).rows == 2
+    told = httpx.get(f"{named.url}/metrics").text  # of both gateways
+    labels = 'collection="named",outcome="done",verb="upsert"'
+    counts = [float(line.rpartition(" ")[2]) for line in told.splitlines() if labels in line]
+    assert counts
+    assert min(counts) >= 1
+    rows = [
+        line
+        for line in told.splitlines()
+        if line.startswith('velo_rows_written_total{collection="named",verb="upsert"}')
+    ]
+    assert float(rows[0].rpartition(" ")[2]) >= 2

@@ -77,6 +77,15 @@ class Metrics:
         self.cache_hits = Counter(
             "velo_cache_hits", "Records found in the cache.", ["collection"], registry=registry
         )
+        self.writes = Counter(
+            "velo_writes",
+            "Writes by outcome: done, partial, rejected, deadline, unavailable, error.",
+            ["collection", "verb", "outcome"],
+            registry=registry,
+        )
+        self.rows_written = Counter(
+            "velo_rows_written", "Rows that writes changed.", ["collection", "verb"], registry=registry
+        )
         self.shard_calls = Counter(
             "velo_shard_calls",
             "Calls to shards by outcome: ok, error, canceled, unavailable, hung.",
@@ -160,6 +169,10 @@ class _RouterObserver:
             metrics.bytes_read.labels(collection).inc(hits.bytes_read)
             metrics.shared_reads.labels(collection).inc(hits.shared_reads)
             metrics.cache_hits.labels(collection).inc(hits.cache_hits)
+
+    def write_ended(self, verb: str, outcome: str, rows: int) -> None:
+        self._metrics.writes.labels(self._collection, verb, outcome).inc()
+        self._metrics.rows_written.labels(self._collection, verb).inc(rows)
 
 
 class _Gauge(NamedTuple):
