@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class NativeBuildHook(BuildHookInterface[Any]):
         # Kept until finalize(): the wheel is written in between.
         self.scratch = tempfile.TemporaryDirectory(prefix="velo-build-")
         prefix = Path(self.scratch.name)
-        compile_library(root, "libvelo", prefix, root / ".zig-cache", arch)
+        compile_libraries(root, ("libvelo",), prefix, root / ".zig-cache", arch)
         if version == "editable":
             install_library(root, prefix)
         else:  # not through the working tree, which may be of another architecture than the wheel
@@ -61,13 +62,13 @@ def target_arch() -> str:
     return arch
 
 
-def compile_library(root: Path, step: str, prefix: Path, cache: Path, arch: str) -> None:
-    """Run ``zig build STEP``; the result lies under ``prefix/lib``. Raises RuntimeError with zig's own
-    words.
+def compile_libraries(root: Path, steps: Sequence[str], prefix: Path, cache: Path, arch: str) -> None:
+    """Run ``zig build STEP …``, which compiles them side by side; they lie under ``prefix/lib`` then.
+    Raises RuntimeError with zig's own words.
     """
     command = [
         sys.executable,
-        *("-m", "ziglang", "build", step),
+        *("-m", "ziglang", "build", *steps),
         *("--release=safe", f"-Dtarget={arch}-linux-gnu.{GLIBC}"),
         *("--prefix", str(prefix), "--cache-dir", str(cache)),
     ]
@@ -112,7 +113,7 @@ def install_library(root: Path, prefix: Path) -> None:
     """Replace velo/_native's library and header; a process that has the old library open keeps it intact."""
     native = root / "velo" / "_native"
     for source in (prefix / "lib" / "libvelo.so", root / "zig" / "velo.h"):
-        staged = native / f"{source.name}.tmp"
+        staged = native / f"{source.name}.{os.getpid()}.tmp"  # another build may be at the same file
         shutil.copyfile(source, staged)
         staged.chmod(0o755 if source.suffix == ".so" else 0o644)
         staged.replace(native / source.name)
@@ -128,8 +129,8 @@ def main() -> None:
     arguments = parser.parse_args()
     root = Path(__file__).resolve().parent
     twins = {"libvelo_sim": arguments.sim, "libvelo_bench": arguments.bench}
-    for step in ("libvelo", *(name for name, wanted in twins.items() if wanted)):
-        compile_library(root, step, root / "zig-out", root / ".zig-cache", target_arch())
+    steps = ("libvelo", *(name for name, wanted in twins.items() if wanted))
+    compile_libraries(root, steps, root / "zig-out", root / ".zig-cache", target_arch())
     install_library(root, root / "zig-out")
 
 

@@ -256,6 +256,10 @@ typedef struct velo_search_options {
                                     * search has ended */
     int32_t count_used;            /* 1: records_used is counted, which takes a little; else it is 0 */
     uint32_t reserved;
+    const float *bounds;           /* NULL, or query_count distances as they are reported (infinity: none): the caller knows k
+                                    * rows within that are not of this index, so what lies beyond is no answer. Pages that
+                                    * only hold such rows are not read; rows beyond may be reported all the same. Alive
+                                    * until the search has ended */
 } velo_search_options;
 
 /* One entry a query; any pointer may be NULL when not wanted. ids and distances hold query_count * k entries, rows

@@ -16,9 +16,15 @@ from bench.harness.curves import RECALL
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "data"
 
 
-def context(tmp_path: Path, **options: object) -> sections.Context:
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the index is kept that several tests measure."""
+    return tmp_path_factory.mktemp("work")
+
+
+def context(work: Path, **options: object) -> sections.Context:
     chosen = {"budgets": ["25%"], "budget": "25%", "peers": [], "lists": [32, 96], "ladder": False}
-    return sections.Context(str(SAMPLE), str(tmp_path), None, 100, 10, 2, chosen | options)
+    return sections.Context(str(SAMPLE), str(work), None, 100, 10, 2, chosen | options)
 
 
 def case(
@@ -130,9 +136,9 @@ def test_targets_compare_with_late_filtering_by_share() -> None:
     assert table["links in memory, 32 a vertex: bytes"].value is None
 
 
-def test_a_filter_is_measured_to_its_report(tmp_path: Path) -> None:
+def test_a_filter_is_measured_to_its_report(work: Path, tmp_path: Path) -> None:
     only = ["uniform10", "share_0.1", "links", "unfiltered", "predicate", "store", "edges"]
-    table = filters.run(context(tmp_path), tmp_path / "out", "filters", only)
+    table = filters.run(context(work), tmp_path / "out", "filters", only)
     found = {line.what: line for line in table}
     assert (found["links in memory, 32 a vertex: bytes"].value or 0) > 10
     assert (found["recall@10 at recall=0.95, worst of all filters"].value or 0) > 0.8
@@ -140,13 +146,13 @@ def test_a_filter_is_measured_to_its_report(tmp_path: Path) -> None:
     assert "| uniform10 |" in text
     assert "not asked for" in text
     early = filters_sections.rows_of(
-        {"x": {"result": filters_sections.measure_case("uniform10")(context(tmp_path))}}, "x"
+        {"x": {"result": filters_sections.measure_case("uniform10")(context(work))}}, "x"
     )
     assert early[-1]["reads"] > 0
 
 
-def test_the_ladder_of_filters_has_every_step(tmp_path: Path) -> None:
-    asked = context(tmp_path, ladder=True)
+def test_the_ladder_of_filters_has_every_step(work: Path, tmp_path: Path) -> None:
+    asked = context(work, ladder=True)
     assert filters.run(asked, tmp_path / "out", "steps", ["ladder-uniform10"]) == []
     text = (tmp_path / "out" / "steps.md").read_text()
     assert "| uniform10 |" in text

@@ -12,21 +12,27 @@ from bench.harness import device, sections
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "data"
 
 
-def context(tmp_path: Path, **options: object) -> sections.Context:
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where indexes are kept that several tests measure."""
+    return tmp_path_factory.mktemp("work")
+
+
+def context(work: Path, **options: object) -> sections.Context:
     chosen = {"budgets": ["20%"], "peers": [], "budget": "20%", "bits": "4+4", "lists": [24, 96]}
-    return sections.Context(str(SAMPLE), str(tmp_path), 4000, 60, 10, 2, chosen | options)
+    return sections.Context(str(SAMPLE), str(work), 4000, 60, 10, 2, chosen | options)
 
 
-def test_single_numbers_of_the_report(tmp_path: Path) -> None:
-    asked = context(tmp_path)
+def test_single_numbers_of_the_report(work: Path) -> None:
+    asked = context(work)
     used = report_sections.used(asked)
     assert 0 < used["share"] < 1
     assert used["records_used"] < used["records_scored"]
     assert 1 <= report_sections.true_pages(asked)["mean"] <= 10
 
 
-def test_a_page_is_found_for_every_vertex(tmp_path: Path) -> None:
-    asked = context(tmp_path)
+def test_a_page_is_found_for_every_vertex(work: Path) -> None:
+    asked = context(work)
     dataset = asked.dataset()
     pages = report_sections.page_of_vertex(report_sections.index_path(asked, dataset, "20%") / "pages.bin")
     assert len(pages) == dataset.n
@@ -34,19 +40,19 @@ def test_a_page_is_found_for_every_vertex(tmp_path: Path) -> None:
     assert pages[0] == 0
 
 
-def test_report_with_one_section_measured(tmp_path: Path) -> None:
-    table = report.run(context(tmp_path), tmp_path / "out", "small", ["velo20"])
+def test_report_with_one_section_measured(work: Path, tmp_path: Path) -> None:
+    table = report.run(context(work), tmp_path / "out", "small", ["velo20"])
     by_name = {line.what: line for line in table}
     assert (by_name["recall@10 reachable by list size alone"].value or 0) > 0.9
     assert by_name["reads at 0.95, 25 %"].note == "not asked for"
     text = (tmp_path / "out" / "small.md").read_text()
     assert "not measured: not asked for" in text
-    again = report.run(context(tmp_path), tmp_path / "out", "again", [])
+    again = report.run(context(work), tmp_path / "out", "again", [])
     assert [line.value for line in again] == [line.value for line in table]
 
 
-def test_ladder_and_caches_over_a_small_set(tmp_path: Path) -> None:
-    asked = context(tmp_path, list_size=32)
+def test_ladder_and_caches_over_a_small_set(work: Path, tmp_path: Path) -> None:
+    asked = context(work, list_size=32)
     names = [step.name for step in ladder.steps()]
     rungs = ladder.run(asked, tmp_path / "out", "ladder", [names[0], names[-1]])
     assert rungs[0]["reads"] > 0

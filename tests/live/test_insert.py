@@ -15,24 +15,8 @@ import pyarrow as pa
 import pytest
 
 import velo
+from tests.live.rows import DIM, SCHEMA, table, vectors_of
 from velo import errors
-
-DIM = 12
-SCHEMA = pa.schema([("name", pa.dictionary(pa.int32(), pa.string())), ("n", pa.int64())])
-
-
-def vectors_of(count: int, seed: int = 5) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=(count, DIM)).astype(np.float32)
-
-
-def table(rows: Any) -> pa.Table:
-    return pa.table({"name": [f"x{row % 5}" for row in rows], "n": list(rows)})
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Any:
-    with velo.create(tmp_path / "a.velo", dim=DIM, metadata=SCHEMA, threads=1) as made:
-        yield made
 
 
 def ids_in(index: velo.Index, **how: Any) -> set[Any]:

@@ -62,26 +62,28 @@ def build(
     ids_column: Annotated[
         str | None,
         typer.Option(
-            help="Column that holds the ids, in the file of the vectors or in the metadata; "
-            "row numbers without it."
+            help="Column that holds the ids, in the file of the vectors or in the metadata. "
+            "Without it ids are row numbers."
         ),
     ] = None,
     keep_columns: Annotated[
         bool,
-        typer.Option("--keep-columns", help="Other columns of that file are the metadata."),
+        typer.Option("--keep-columns", help="Take the other columns of that file as the metadata."),
     ] = False,
     queries: Annotated[
         Path | None,
-        typer.Option(help="A file of queries as users ask them, to calibrate with in the place of rows."),
+        typer.Option(
+            help="File of queries like those of your users. The build calibrates with them instead of rows."
+        ),
     ] = None,
     shards: Annotated[
-        int | None, typer.Option(help="Make a collection of so many shards instead of one index.")
+        int | None, typer.Option(help="Make a collection of this many shards instead of one index.")
     ] = None,
     build_memory: Annotated[
         str | None,
         typer.Option(
-            help="Budget of the build: a share of the float32 vectors, or bytes. One that does not hold the "
-            "graph builds it in partitions.",
+            help="Budget of the build: a share of the float32 vectors, or bytes. A graph that does not "
+            "fit is built in partitions.",
             metavar="BUDGET",
         ),
     ] = None,
@@ -89,7 +91,7 @@ def build(
         bool, typer.Option("--overwrite", help="Replace an index once the new one is complete.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume/--restart", help="Go on where a killed build of the same input was.")
+        bool, typer.Option("--resume/--restart", help="Go on where a killed build of the same input stopped.")
     ] = True,
     as_json: AsJson = False,
     **options: Any,
@@ -133,16 +135,16 @@ def search(
     ] = None,
     filter_plan: Annotated[
         str,
-        typer.Option(help="How a filter is met: auto, or for comparison late, gate or scan."),
+        typer.Option(help="How a search applies its filter: auto; for comparison late, gate or scan."),
     ] = "auto",
     group_by: Annotated[
-        str | None, typer.Option(help="Column: the nearest k groups of rows with equal values.")
+        str | None, typer.Option(help="Find the nearest k groups of rows with equal values in this column.")
     ] = None,
     group_size: Annotated[int, typer.Option(help="Rows of a group.")] = 1,
     radius: Annotated[
-        float | None, typer.Option(help="All within this distance, instead of the nearest k.")
+        float | None, typer.Option(help="Find all rows within this distance instead of the nearest k.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Hits of a query within the radius, at most.")] = 10_000,
+    limit: Annotated[int, typer.Option(help="The most hits of a query within the radius.")] = 10_000,
     truth: Annotated[Path | None, typer.Option(help="Exact neighbors, to measure recall.")] = None,
     recall: Annotated[float | None, typer.Option(help="Recall to aim for, between 0 and 1.")] = None,
     list_size: Annotated[int | None, typer.Option(help="Candidates kept while searching.")] = None,
@@ -150,7 +152,9 @@ def search(
         bool | None,
         typer.Option("--exact/--estimated", help="Distances from stored vectors, or from codes alone."),
     ] = None,
-    first: Annotated[int | None, typer.Option(min=1, help="Only so many queries.")] = None,
+    first: Annotated[
+        int | None, typer.Option(min=1, help="Search only so many queries, from the first on.")
+    ] = None,
     column: Annotated[str | None, typer.Option(help="Column or data set of the queries.")] = None,
     memory: MemoryText = None,
     threads: Threads = None,
@@ -164,11 +168,11 @@ def search(
         typer.Option(min=0, help="Print the nearest 20 of so many queries; 0 with --json leaves ids out."),
     ] = 3,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Tell how the first query was answered.")
+        bool, typer.Option("--explain", help="Explain how the first query was answered.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search an index and tell recall, speed and reads."""
+    """Search an index. Print recall, speed and reads."""
     from velo.cli.search import run
 
     run(
@@ -210,7 +214,7 @@ def info(
         bool, typer.Option("--budgets", help="Show what each budget would buy, and what another 5 % would.")
     ] = False,
     recall: Annotated[float, typer.Option(help="With --budgets: the recall of the searches.")] = 0.95,
-    k: Annotated[int, typer.Option("-k", "--k", help="With --budgets: their neighbors.")] = 10,
+    k: Annotated[int, typer.Option("-k", "--k", help="With --budgets: the neighbors of each query.")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Print what an index is, what it costs and how memory would be divided."""
@@ -236,17 +240,20 @@ def tune(
     column: Annotated[str | None, typer.Option(help="Column or data set of the vectors.")] = None,
     sample: Annotated[int, typer.Option(help="Rows to draw.")] = 50_000,
     degree: Annotated[
-        list[int] | None, typer.Option(help="Degree to try, may be repeated; 24, 32, 48 and 64 without it.")
+        list[int] | None,
+        typer.Option(help="Degree to try; may be repeated. Without it 24, 32, 48 and 64 are tried."),
     ] = None,
     threads: Threads = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     scratch: Annotated[
         Path | None,
-        typer.Option(help="Folder for small indexes, on the device to tune for; beside the file without it."),
+        typer.Option(
+            help="Folder for the small indexes, on the device to tune for. Without it: beside the file."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Propose options to build and open with, by small indexes over a sample of the vectors."""
+    """Propose options for build and open, after measuring small indexes over a sample of the vectors."""
     from velo.cli.tune import run
 
     run(
@@ -276,7 +283,7 @@ def size(
     ] = None,
     shards: Annotated[int, typer.Option(help="Indexes that the rows are divided into.")] = 1,
     store_vectors: Annotated[
-        bool, typer.Option("--store-vectors", help="The vectors themselves are kept as well.")
+        bool, typer.Option("--store-vectors", help="The index stores the vectors, too.")
     ] = False,
     dtype: Annotated[str, typer.Option(help="Of the vectors: f32, f16, u8 or i8.")] = "f32",
     memory_bits: Annotated[int | None, typer.Option(help="Bits a dimension in memory.")] = None,
@@ -284,7 +291,7 @@ def size(
     degree: Annotated[int | None, typer.Option(help="Links of a vertex.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan an index before there are vectors: memory, disk, building, what a query may take."""
+    """Plan an index before there are vectors: its memory, its disk, its build, and the cost of a query."""
     from velo.cli.size import run
 
     run(
@@ -306,14 +313,14 @@ def size(
 def delete(
     index: IndexPath,
     ids: Annotated[
-        str | None, typer.Option(help="Ids apart by commas, or @FILE with one a line.", metavar="IDS")
+        str | None, typer.Option(help="Ids separated by commas, or @FILE with one a line.", metavar="IDS")
     ] = None,
     condition: Annotated[
         str | None, typer.Option("--filter", help="All rows that pass: SQL, or JSON of a filter dict.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete rows of an index by id, or all that pass a filter; others may search it meanwhile."""
+    """Delete rows by id, or all that pass a filter. Others may search the index meanwhile."""
     from velo.cli.delete import run
 
     run(index, ids=ids, condition=condition, as_json=as_json)
@@ -321,7 +328,7 @@ def delete(
 
 NewVectors = Annotated[Path, typer.Argument(help="File of the new vectors, in any format that velo reads.")]
 NewIds = Annotated[
-    str | None, typer.Option(help="Ids apart by commas, or @FILE with one a line.", metavar="IDS")
+    str | None, typer.Option(help="Ids separated by commas, or @FILE with one a line.", metavar="IDS")
 ]
 NewMetadata = Annotated[Path | None, typer.Option(help="Parquet or Arrow file, one row a vector.")]
 NewColumn = Annotated[str | None, typer.Option(help="Column or data set of the vectors.")]
@@ -337,7 +344,7 @@ def insert(
     column: NewColumn = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add rows to an index; others may search it meanwhile. A failure leaves the calls before it done."""
+    """Add rows to an index. Others may search it meanwhile. Rows that were added before a failure stay."""
     from velo.cli.rows import run
 
     run(index, vectors, ids=ids, metadata=metadata, column=column, upsert=False, as_json=as_json)
@@ -353,7 +360,7 @@ def upsert(
     column: NewColumn = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add rows, each in the place of the one that has its id; it may be repeated after a failure."""
+    """Add rows, or replace those that have their ids. After a failure the command can be repeated."""
     from velo.cli.rows import run
 
     run(index, vectors, ids=ids, metadata=metadata, column=column, upsert=True, as_json=as_json)
@@ -368,7 +375,7 @@ def update(
     ids_column: Annotated[str | None, typer.Option(help="Its column that holds the ids.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change columns of rows; their vectors and other columns stay as they are."""
+    """Change columns of rows. Their vectors and other columns stay as they are."""
     from velo.cli.rows import run_update
 
     run_update(index, metadata, ids=ids, ids_column=ids_column, as_json=as_json)
@@ -381,7 +388,7 @@ def snapshot(
     target: Annotated[Path, typer.Argument(help="The folder to make.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make another folder an index that holds what this one holds now; others may write meanwhile."""
+    """Copy an index, as it is now, into another folder. Others may write meanwhile."""
     from velo.cli.rows import run_snapshot
 
     run_snapshot(index, target, as_json=as_json)
@@ -390,7 +397,7 @@ def snapshot(
 @app.command()
 @reported
 def flush(index: IndexPath, as_json: AsJson = False) -> None:
-    """Make a part, an index of the ordinary format, of rows that came lately."""
+    """Fold new rows into a part, which is an index of the ordinary format."""
     from velo.cli.rows import keep_up
 
     keep_up(index, everything=False, as_json=as_json)
@@ -399,7 +406,7 @@ def flush(index: IndexPath, as_json: AsJson = False) -> None:
 @app.command()
 @reported
 def optimize(index: IndexPath, as_json: AsJson = False) -> None:
-    """Make one part of all rows that live, so that searches are at their fastest and no room is lost."""
+    """Fold all live rows into one part. Searches are fastest then, and dead rows take no room."""
     from velo.cli.rows import keep_up
 
     keep_up(index, everything=True, as_json=as_json)
@@ -435,7 +442,8 @@ def metadata_set(
     index: IndexPath,
     table: Annotated[Path, typer.Argument(help="Parquet or Arrow file, one row a vector.")],
     ids_column: Annotated[
-        str | None, typer.Option(help="Column of the table that holds ids; row order without it.")
+        str | None,
+        typer.Option(help="Column of the table that holds ids. Without it rows are in their order."),
     ] = None,
     add: Annotated[bool, typer.Option("--add", help="Keep the columns that are there.")] = False,
     overwrite: Annotated[
@@ -443,7 +451,7 @@ def metadata_set(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Replace the metadata of an index, or of all shards of a collection; the graph is not touched."""
+    """Replace the metadata of an index, or of all shards of a collection. The graph stays as it is."""
     from velo.cli import metadata
 
     metadata.set_table(index, table, ids_column=ids_column, add=add, overwrite=overwrite, as_json=as_json)

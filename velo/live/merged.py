@@ -1,9 +1,13 @@
-"""One search over several parts and the delta: each is searched, and the nearest of all are the answer."""
+"""One search over several parts and the delta: each is searched, and the nearest of all are the answer.
+
+The delta comes first, since it takes no read, then the part of the most rows, which holds most answers.
+What both have found is the bound of the next part: it reads only for rows that may still come between.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,11 +25,14 @@ from velo.types import AnyArray
 
 __all__ = ["MergedRequest"]
 
+#: Reads that an answer takes, where nearly each lies on a page of its own (zig/src/search/filter_plan.zig).
+_READS_OF_ANSWER: Final = 1.15
+
 
 class MergedRequest(Request):
     """A request to each part of a view, and one answer."""
 
-    __slots__ = ("_view", "parts")
+    __slots__ = ("_delta", "_view", "parts")
 
     def __init__(
         self,
@@ -48,7 +55,7 @@ class MergedRequest(Request):
         self.parts = [
             (segment, self._request_to(number, segment, how)) for number, segment in enumerate(view.segments)
         ]
-        self.expected = _together([request.expected for _, request in self.parts])
+        self.expected = _together([(segment.n, one.expected) for segment, one in self._order()], self.k)
 
     def _request_to(self, number: int, segment: Segment, how: tuple[Any, ...]) -> Request:
         prepared = segment.prepared.of(self.k, *how)
@@ -66,15 +73,30 @@ class MergedRequest(Request):
 
     def run(self, search: Callable[[Segment, Request], Request]) -> MergedRequest:
         """Search every part, one after the other."""
-        for segment, request in self.parts:
-            search(segment, request)
+        nearest = self._begin()
+        for segment, request in self._order():
+            nearest.bound(request, segment.n)
+            nearest.take(search(segment, request).distances, segment.n)
         return self._merge()
 
     async def run_async(self, search: Callable[[Segment, Request], Awaitable[Request]]) -> MergedRequest:
         """The same without blocking the event loop, but for the scan of the delta."""
-        for segment, request in self.parts:
-            await search(segment, request)
+        nearest = self._begin()
+        for segment, request in self._order():
+            nearest.bound(request, segment.n)
+            nearest.take((await search(segment, request)).distances, segment.n)
         return self._merge()
+
+    def _begin(self) -> _Nearest:
+        self._delta = self._scan()
+        nearest = _Nearest(self.query_count, self.k)
+        if self._delta is not None:
+            nearest.take(self._delta[1], self._view.native.delta_rows)
+        return nearest
+
+    def _order(self) -> list[tuple[Segment, Request]]:
+        """The parts, the largest first."""
+        return sorted(self.parts, key=lambda part: -part[0].n)
 
     def _merge(self) -> MergedRequest:
         starts = np.cumsum([0, *(segment.n for segment in self._view.segments)])
@@ -88,9 +110,8 @@ class MergedRequest(Request):
         if self.parts:  # outside of all rows is who is outside of those of each part
             outside = [request.stats()["outside"] for _, request in self.parts]
             self.stats()["outside"][:] = np.min(outside, axis=0)
-        delta = self._scan()
-        if delta is not None:
-            rows, near, counts = delta
+        if self._delta is not None:
+            rows, near, counts = self._delta
             vertices.append(np.where(rows >= 0, rows + starts[-1], -1))
             distances.append(near)
             self.narrow[0] += counts
@@ -135,22 +156,65 @@ class MergedRequest(Request):
         return int((passing & self._view.alive_rows()).sum())
 
 
-def _together(expected: Sequence[Expectation | None]) -> Expectation:
-    """What searches of all parts are expected to cost together; the recall is the least of theirs."""
-    known = [one for one in expected if one is not None]
-    list_size = max((one.list_size for one in known), default=0)
-    if not known or any(one.recall is None for one in known):
+class _Nearest:
+    """The k nearest distances so far of each query."""
+
+    def __init__(self, count: int, k: int) -> None:
+        self._k = k
+        self._rows = 0
+        self._distances = np.full((count, k), np.inf, np.float32)
+
+    def take(self, distances: AnyArray, rows: int) -> None:
+        """Those of one more part of so many rows, padded with infinity."""
+        self._rows += rows
+        both = np.concatenate([self._distances, distances], axis=1)
+        self._distances = np.partition(both, self._k - 1, axis=1)[:, : self._k]
+
+    def bound(self, request: Request, rows: int) -> None:
+        """Tell the next part, where there are k of them.
+
+        A part of more rows than were searched before it finds a nearer bound itself, on a way that one from
+        elsewhere would only cut short.
+        """
+        if rows > self._rows:
+            return
+        bounds = np.ascontiguousarray(self._distances.max(axis=1))
+        if np.isfinite(bounds).any():
+            request.bound(bounds)
+
+
+def _together(parts: Sequence[tuple[int, Expectation]], k: int) -> Expectation:
+    """What searches of all parts are expected to cost together; the recall is the least of theirs.
+
+    Parameters
+    ----------
+    parts : sequence of (int, Expectation)
+        Rows, and what a search of that part alone is expected to be like; the first one searched first.
+    k : int
+    """
+    list_size = max((one.list_size for _, one in parts), default=0)
+    if not parts or any(one.recall is None for _, one in parts):
         return Expectation(list_size)
+    rows = sum(n for n, _ in parts)
+    # A part that is searched within the bound of others reads a page for each answer that it holds.
+    shares = [1.0]
+    for n, one in parts[1:]:
+        answers = _READS_OF_ANSWER * k * n / rows
+        shares.append(min(1.0, answers / one.reads) if one.reads else 1.0)
 
     def total(name: str) -> float:
-        return sum(float(getattr(one, name) or 0.0) for one in known)
+        return sum(float(getattr(one, name) or 0.0) for _, one in parts)
+
+    def total_read(name: str) -> float:
+        found = [float(getattr(one, name) or 0.0) for _, one in parts]
+        return sum(value * share for value, share in zip(found, shares, strict=True))
 
     return Expectation(
         list_size=list_size,
-        recall=min(one.recall for one in known if one.recall is not None),
-        reads=total("reads"),
-        rounds=total("rounds"),
+        recall=min(one.recall for _, one in parts if one.recall is not None),
+        reads=total_read("reads"),
+        rounds=total_read("rounds"),
         estimates=total("estimates"),
         expanded=total("expanded"),
-        records_scored=total("records_scored"),
+        records_scored=total_read("records_scored"),
     )

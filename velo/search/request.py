@@ -180,6 +180,7 @@ class Request(Answer):
     """One call: its queries in the library's layout, and room for the answer."""
 
     __slots__ = (
+        "_bounds",
         "dtype",
         "expected",
         "filter_count",
@@ -208,6 +209,21 @@ class Request(Answer):
         self.filter_handles = handles
         self.filter_count = len(filters)
         self.query_pointer = _native.pointer("uint8_t", self.queries) if self.query_count else None
+
+    def bound(self, distances: AnyArray) -> None:
+        """Say beyond which distance nothing is an answer, where others have found as many nearer.
+
+        Parameters
+        ----------
+        distances : ndarray of shape (nq,), float32
+            In the terms of the distances that searches report; infinity: there is no bound.
+        """
+        # The options are shared by all searches that asked for the same; these are of this one.
+        options = _native.ffi.new("velo_search_options *", self.options[0])
+        # A struct's pointer fields do not keep memory alive.
+        self._bounds = _native.pointer("float", distances)
+        options.bounds = self._bounds
+        self.options = options
 
     def failure(self, status: int) -> VeloError:
         """The exception for a call that ended with `status`, from what the library wrote for each query."""

@@ -26,6 +26,7 @@ pub const SearchOptions = extern struct {
     excluded_vertices: ?[*]const u32,
     count_used: i32,
     reserved: u32,
+    bounds: ?[*]const f32,
 };
 
 /// As velo_search_out. The arrays of counters have the names of search.cost.Cost.
@@ -109,6 +110,9 @@ pub const Arguments = struct {
             return report(.unsupported, .{ .argument = "exact" }, "exact distances need the vectors, which this index does not store; build it with store_vectors=True", .{});
         if (self.filter_count > 0 and o.excluded_vertices != null)
             return report(.invalid_argument, .{ .argument = "excluded_vertices" }, "excluded_vertices are for searches without a filter", .{});
+        if (o.bounds) |bounds| for (bounds[0..@intCast(self.query_count)], 0..) |bound, row| {
+            if (std.math.isNan(bound)) return report(.not_finite, .{ .argument = "bounds", .row = @intCast(row) }, "the bound of query {d} is NaN", .{row});
+        };
         const job: search.Job = .{
             .queries = try self.query_bytes(dtype, reader.header.dim_in),
             .query_bytes = reader.header.dim_in * dtype.bytes(),
@@ -117,6 +121,7 @@ pub const Arguments = struct {
             .filters = try self.checked_filters(target),
             .parameters = asked.parameters,
             .excluded = o.excluded_vertices,
+            .bounds = o.bounds,
             .deadline_us = if (o.timeout_us == 0) 0 else base.nowMicros() +| o.timeout_us,
             .answers = answers,
             .on_done = on_done,

@@ -104,7 +104,19 @@ pub fn fail_live(err: live_room.Error, diagnostic: *const Diagnostic) i32 {
     };
 }
 
-pub fn refused(self: *const LiveHandle) ?i32 {
+/// The status of a call that ends so.
+fn status_of(outcome: live_room.Error!void, diagnostic: *const Diagnostic) i32 {
+    outcome catch |err| return fail_live(err, diagnostic);
+    return ok;
+}
+
+/// The status of a write, which tells what became of it.
+pub fn status_of_write(outcome: live_room.Error!live_room.Done, done_out: ?*LiveDone, diagnostic: *const Diagnostic) i32 {
+    tell(done_out, outcome catch |err| return fail_live(err, diagnostic));
+    return ok;
+}
+
+fn refused(self: *const LiveHandle) ?i32 {
     return if (self.process != common.process()) common.forked() else null;
 }
 
@@ -153,8 +165,7 @@ export fn velo_live_create(path: ?[*:0]const u8, dim: u32, metric: i32, dtype: i
     defer store.deinit();
     var diagnostic: Diagnostic = .{};
     const options: live_room.CreateOptions = .{ .dim = dim, .metric = metrics, .dtype = types, .schema = if (schema) |text| std.mem.span(text) else null };
-    live_room.create(common.allocator, &store, options, &diagnostic) catch |err| return fail_live(err, &diagnostic);
-    return ok;
+    return status_of(live_room.create(common.allocator, &store, options, &diagnostic), &diagnostic);
 }
 
 export fn velo_live_part(handle: ?*LiveHandle, part: u32, path_out: ?[*]u8, uuid_out: ?[*]u8, capacity: u64) i32 {
@@ -173,9 +184,8 @@ export fn velo_live_part(handle: ?*LiveHandle, part: u32, path_out: ?[*]u8, uuid
 }
 
 export fn velo_live_next_part(handle: ?*LiveHandle, path_out: ?[*]u8, capacity: u64) i32 {
-    const self = begun(handle) orelse return not_begun();
+    const self = begun(handle) catch return errors.last_status();
     const out = path_out orelse return common.null_argument("path_out");
-    if (refused(self)) |status| return status;
     if (capacity < 32) return fail(.invalid_argument, .{ .argument = "capacity" }, "a path takes 32 bytes", .{});
     var buffer: [32]u8 = undefined;
     common.put_text(out[0..@intCast(capacity)], self.live.next_part(&buffer));
@@ -202,8 +212,7 @@ export fn velo_live_attach(handle: ?*LiveHandle, part: u32, ids: ?*const IdColum
     const column = ids_of(ids) orelse return bad_ids();
     if (part >= self.live.parts.items.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ part, self.live.parts.items.len });
     var diagnostic: Diagnostic = .{};
-    self.live.attach(part, column, &diagnostic) catch |err| return fail_live(err, &diagnostic);
-    return ok;
+    return status_of(self.live.attach(part, column, &diagnostic), &diagnostic);
 }
 
 export fn velo_live_begin(handle: ?*LiveHandle) i32 {
@@ -217,7 +226,7 @@ export fn velo_live_begin(handle: ?*LiveHandle) i32 {
     return ok;
 }
 
-pub fn tell(out: ?*LiveDone, done: live_room.Done) void {
+fn tell(out: ?*LiveDone, done: live_room.Done) void {
     const target = out orelse return;
     common.write_versioned(LiveDone, target, &.{
         .durable = @intFromBool(done.durable),
@@ -229,22 +238,19 @@ pub fn tell(out: ?*LiveDone, done: live_room.Done) void {
     });
 }
 
-pub fn begun(handle: ?*LiveHandle) ?*LiveHandle {
-    const self = handle orelse return null;
-    return if (self.live.begun) self else null;
-}
-
-pub fn not_begun() i32 {
-    return fail(.invalid_argument, .{ .argument = "live" }, "live is NULL, or was not begun", .{});
+/// A handle that has begun, in the process that opened it; else the failure was told: errors.last_status.
+pub fn begun(handle: ?*LiveHandle) error{Reported}!*LiveHandle {
+    if (handle == null or !handle.?.live.begun)
+        return common.report(.invalid_argument, .{ .argument = "live" }, "live is NULL, or was not begun", .{});
+    if (refused(handle.?) != null) return error.Reported;
+    return handle.?;
 }
 
 export fn velo_live_delete(handle: ?*LiveHandle, ids: ?*const IdColumn, done_out: ?*LiveDone) i32 {
-    const self = begun(handle) orelse return not_begun();
-    if (refused(self)) |status| return status;
+    const self = begun(handle) catch return errors.last_status();
     const column = ids_of(ids) orelse return bad_ids();
     var diagnostic: Diagnostic = .{};
-    tell(done_out, self.live.delete(column, &diagnostic) catch |err| return fail_live(err, &diagnostic));
-    return ok;
+    return status_of_write(self.live.delete(column, &diagnostic), done_out, &diagnostic);
 }
 
 /// Rows of a view; null, and the failure was told, where pointers lack.
@@ -263,14 +269,12 @@ fn rows_from(parts: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, stat
 }
 
 export fn velo_live_delete_rows(handle: ?*LiveHandle, layout: u64, parts: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, done_out: ?*LiveDone) i32 {
-    const self = begun(handle) orelse return not_begun();
-    if (refused(self)) |status| return status;
+    const self = begun(handle) catch return errors.last_status();
     var status: i32 = ok;
     const rows = rows_from(parts, vertices, row_count, &status) orelse return status;
     defer common.allocator.free(rows);
     var diagnostic: Diagnostic = .{};
-    tell(done_out, self.live.delete_rows(layout, rows, &diagnostic) catch |err| return fail_live(err, &diagnostic));
-    return ok;
+    return status_of_write(self.live.delete_rows(layout, rows, &diagnostic), done_out, &diagnostic);
 }
 
 fn bytes_of(pointer: ?[*]const u8, size: u64) []const u8 {
@@ -310,39 +314,32 @@ fn given_rows(ids: ?*const IdColumn, options: ?*const InsertOptions, status: *i3
 }
 
 export fn velo_live_insert(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, done_out: ?*LiveDone) i32 {
-    const self = begun(handle) orelse return not_begun();
-    if (refused(self)) |status| return status;
+    const self = begun(handle) catch return errors.last_status();
     var status: i32 = ok;
     const rows = given_rows(ids, options, &status) orelse return status;
     var diagnostic: Diagnostic = .{};
-    tell(done_out, self.live.insert(rows, &diagnostic) catch |err| return fail_live(err, &diagnostic));
-    return ok;
+    return status_of_write(self.live.insert(rows, &diagnostic), done_out, &diagnostic);
 }
 
 export fn velo_live_update(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, layout: u64, parts: ?[*]const u32, vertices: ?[*]const u32, done_out: ?*LiveDone) i32 {
-    const self = begun(handle) orelse return not_begun();
-    if (refused(self)) |status| return status;
+    const self = begun(handle) catch return errors.last_status();
     var status: i32 = ok;
     const rows = given_rows(ids, options, &status) orelse return status;
     if (!rows.is_upsert) return fail(.invalid_argument, .{ .argument = "is_upsert" }, "an update replaces rows: is_upsert is 1", .{});
     const places = rows_from(parts, vertices, rows.count, &status) orelse return status;
     defer common.allocator.free(places);
     var diagnostic: Diagnostic = .{};
-    tell(done_out, self.live.update(rows, .{ .layout = layout, .rows = places }, &diagnostic) catch |err| return fail_live(err, &diagnostic));
-    return ok;
+    return status_of_write(self.live.update(rows, .{ .layout = layout, .rows = places }, &diagnostic), done_out, &diagnostic);
 }
 
 export fn velo_live_sweep(handle: ?*LiveHandle) i32 {
-    const self = begun(handle) orelse return not_begun();
-    if (refused(self)) |status| return status;
+    const self = begun(handle) catch return errors.last_status();
     var diagnostic: Diagnostic = .{};
-    self.live.sweep(&diagnostic) catch |err| return fail_live(err, &diagnostic);
-    return ok;
+    return status_of(self.live.sweep(&diagnostic), &diagnostic);
 }
 
 export fn velo_live_refresh(handle: ?*LiveHandle, changed_out: ?*i32) i32 {
-    const self = begun(handle) orelse return not_begun();
-    if (refused(self)) |status| return status;
+    const self = begun(handle) catch return errors.last_status();
     var diagnostic: Diagnostic = .{};
     const changed = self.live.refresh(&diagnostic) catch |err| {
         if (!self.live.moved) return fail_live(err, &diagnostic);
@@ -354,11 +351,9 @@ export fn velo_live_refresh(handle: ?*LiveHandle, changed_out: ?*i32) i32 {
 }
 
 export fn velo_live_sync(handle: ?*LiveHandle) i32 {
-    const self = begun(handle) orelse return not_begun();
-    if (refused(self)) |status| return status;
+    const self = begun(handle) catch return errors.last_status();
     var diagnostic: Diagnostic = .{};
-    self.live.sync(&diagnostic) catch |err| return fail_live(err, &diagnostic);
-    return ok;
+    return status_of(self.live.sync(&diagnostic), &diagnostic);
 }
 
 export fn velo_live_info_get(handle: ?*LiveHandle, info_out: ?*LiveInfo) i32 {

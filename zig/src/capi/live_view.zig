@@ -4,6 +4,7 @@ const base = @import("base");
 const filter_room = @import("filter");
 const live_room = @import("live");
 const common = @import("common.zig");
+const errors = @import("errors.zig");
 const live = @import("live.zig");
 const LiveHandle = live.LiveHandle;
 const Diagnostic = live_room.Diagnostic;
@@ -35,9 +36,8 @@ pub const LiveRecord = extern struct {
 };
 
 export fn velo_live_view_take(handle: ?*LiveHandle, view_out: ?*?*live_room.View) i32 {
-    const self = live.begun(handle) orelse return live.not_begun();
+    const self = live.begun(handle) catch return errors.last_status();
     const out = view_out orelse return common.null_argument("view_out");
-    if (live.refused(self)) |status| return status;
     out.* = self.live.take_view() catch return common.out_of_memory();
     return ok;
 }
@@ -154,9 +154,8 @@ fn scratch(arena: std.mem.Allocator, view: *const live_room.View, masks: ?[*]con
 }
 
 export fn velo_live_fold(handle: ?*LiveHandle, view: ?*const live_room.View, parts: ?[*]const u32, part_count: u32, with_delta: i32, path: ?[*:0]const u8, uuid: ?[*:0]const u8, ids: ?*const live.IdColumn, done_out: ?*live.LiveDone) i32 {
-    const self = live.begun(handle) orelse return live.not_begun();
+    const self = live.begun(handle) catch return errors.last_status();
     const from = view orelse return common.null_argument("view");
-    if (live.refused(self)) |status| return status;
     const given: []const u32 = if (parts) |numbers| numbers[0..part_count] else &.{};
     for (given, 0..) |part, i| {
         if (part >= from.parts.len or (i > 0 and part <= given[i - 1])) return fail(.invalid_argument, .{ .argument = "parts" }, "parts ascend below {d}", .{from.parts.len});
@@ -168,8 +167,7 @@ export fn velo_live_fold(handle: ?*LiveHandle, view: ?*const live_room.View, par
         what.part = .{ .path = std.mem.span(name), .uuid = std.mem.span(named), .ids = column };
     }
     var diagnostic: Diagnostic = .{};
-    live.tell(done_out, self.live.fold(what, &diagnostic) catch |err| return live.fail_live(err, &diagnostic));
-    return ok;
+    return live.status_of_write(self.live.fold(what, &diagnostic), done_out, &diagnostic);
 }
 
 test "a view that is none tells nothing" {

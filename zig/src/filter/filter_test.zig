@@ -12,7 +12,7 @@ const Columns = column_room.Columns;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const Filter = predicate.Filter;
 const Opcode = program.Opcode;
-const Writer = @import("test_writer.zig").Writer;
+const Writer = @import("writer_test.zig").Writer;
 
 const all_types = std.enums.values(ColumnType);
 

@@ -7,7 +7,7 @@ const Column = column_room.Column;
 const Columns = column_room.Columns;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const Filter = @import("predicate.zig").Filter;
-const Writer = @import("test_writer.zig").Writer;
+const Writer = @import("writer_test.zig").Writer;
 const write_postings = @import("postings_writer.zig").write;
 
 const n = 40_000;

@@ -22,7 +22,7 @@ pub fn describe(live: anytype, diagnostic: *Diagnostic) Error!void {
     for (live.parts.items) |*part| {
         if (part.n == found.n and std.mem.eql(u8, part.uuid, found.uuid)) return; // as before
     }
-    if (live.begun) return @TypeOf(live.*).replaced(diagnostic);
+    if (live.begun) return diagnostics.replaced(diagnostic);
     live.dim = found.dim;
     live.dtype = scan.Dtype.of(found.dtype) orelse return diagnostics.damaged(diagnostic, manifest.file_name, "names a type that is none", .{});
     const metric = try live.allocator.dupe(u8, found.metric);

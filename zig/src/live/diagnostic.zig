@@ -51,3 +51,9 @@ pub fn sync_folder(store: anytype, name: []const u8, diagnostic: *Diagnostic) Er
 pub fn discard(store: anytype, name: []const u8) void {
     store.remove(name) catch {};
 }
+
+/// Another index took the folder's place.
+pub fn replaced(diagnostic: *Diagnostic) Error {
+    diagnostic.say("the folder holds another index by now: open it again", .{});
+    return error.Unsupported;
+}

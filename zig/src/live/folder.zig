@@ -9,12 +9,11 @@
 //! ids of each, `begin` reads tombstones and log.
 const std = @import("std");
 const base = @import("base");
-const adopting = @import("adopt.zig");
 const checkpoints = @import("checkpoint.zig");
 const diagnostics = @import("diagnostic.zig");
 const find = @import("find.zig");
 const log_file = @import("log.zig");
-const root_file = @import("root.zig");
+const looking = @import("look.zig");
 const BitSet = base.BitSet;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
@@ -98,9 +97,6 @@ pub const Info = struct {
     log_synced_bytes: u64,
     poisoned: bool,
 };
-
-/// How often a reader begins again that a checkpoint overtook.
-const reader_attempts = 8;
 
 /// A row of a part, or of the delta (delta.part_number).
 pub const Row = struct { part: u32, vertex: u32 };
@@ -206,7 +202,7 @@ pub fn Live(comptime Store: type) type {
                 .delta = try .create(allocator),
             };
             errdefer self.deinit();
-            try self.read_root(diagnostic);
+            try looking.read_root(&self, diagnostic);
             return self;
         }
 
@@ -228,114 +224,13 @@ pub fn Live(comptime Store: type) type {
             self.metric = "";
         }
 
-        fn forget_parts(self: *Self) void {
+        pub fn forget_parts(self: *Self) void {
             for (self.parts.items) |*part| part.deinit(self);
             self.parts.clearRetainingCapacity();
         }
 
-        fn read_root(self: *Self, diagnostic: *Diagnostic) Error!void {
-            const text = try self.root_text(diagnostic) orelse describe: {
-                // The first write puts a root there and takes the manifest away: it may do so between the two looks.
-                adopting.describe(self, diagnostic) catch |err| {
-                    if (err != error.NotAnIndex) return err;
-                    break :describe try self.root_text(diagnostic) orelse return err;
-                };
-                return;
-            };
-            defer self.allocator.free(text);
-            var arena = std.heap.ArenaAllocator.init(self.allocator);
-            defer arena.deinit();
-            const root = root_file.parse(arena.allocator(), text) catch |err| return switch (err) {
-                error.BadRoot => diagnostics.damaged(diagnostic, root_file.file_name, "is damaged", .{}),
-                error.NewerVersion => diagnostics.newer(diagnostic, root_file.file_name),
-                error.OutOfMemory => error.OutOfMemory,
-            };
-            if (self.options.writable and !root_file.is_writable(&root)) return diagnostics.newer(diagnostic, root_file.file_name);
-            try self.take_root(&root, diagnostic);
-        }
-
-        fn root_text(self: *Self, diagnostic: *Diagnostic) Error!?[]u8 {
-            return diagnostics.read_file(self.allocator, self.store, root_file.file_name, root_file.bytes_max, diagnostic);
-        }
-
-        fn take_root(self: *Self, root: *const root_file.Root, diagnostic: *Diagnostic) Error!void {
-            if (self.begun and self.is_live and !std.mem.eql(u8, root.uuid, &self.uuid)) return replaced(diagnostic);
-            if (self.begun and !self.same_parts(root.parts)) {
-                // Of the same folder, or was it replaced?
-                self.moved = self.is_live or self.holds_part_of(root.parts);
-                return replaced(diagnostic);
-            }
-            const dtype = if (root.dtype) |name| scan.Dtype.of(name) else try self.dtype_of_part(root, diagnostic);
-            if (root.uuid.len != self.uuid.len) return diagnostics.damaged(diagnostic, root_file.file_name, "has a damaged uuid", .{});
-            @memcpy(&self.uuid, root.uuid);
-            self.is_live = true;
-            self.generation = root.generation;
-            self.dim = root.dim;
-            self.dtype = dtype orelse return diagnostics.damaged(diagnostic, root_file.file_name, "names a type that is none", .{});
-            if (root.ids) |name| {
-                self.kind = std.meta.stringToEnum(rows_payload.Kind, name) orelse
-                    return diagnostics.damaged(diagnostic, root_file.file_name, "names ids that are none", .{});
-            }
-            self.has_rows = root_file.has_rows(root);
-            const schema = if (root.schema) |text| try self.allocator.dupe(u8, text) else null;
-            if (self.schema) |before| self.allocator.free(before);
-            self.schema = schema;
-            self.requests.clear(self.allocator);
-            for (root.requests) |one| try self.requests.add(self.allocator, one.request, one.sequence, one.rows, one.row);
-            const metric = try self.allocator.dupe(u8, root.metric);
-            self.allocator.free(self.metric);
-            self.metric = metric;
-            self.root_sequence = root.sequence;
-            self.next_row = root.next_row;
-            self.next_file = root.next_file;
-            const name = try self.allocator.dupe(u8, root.first_log);
-            if (self.log_name) |before| self.allocator.free(before);
-            self.log_name = name;
-            if (self.same_parts(root.parts)) {
-                for (self.parts.items, root.parts) |*part, named| {
-                    const path = try self.allocator.dupe(u8, named.path);
-                    self.allocator.free(part.path);
-                    part.path = path;
-                    const file = if (named.dead) |dead| try self.allocator.dupe(u8, dead) else null;
-                    if (part.file) |before| self.allocator.free(before);
-                    part.file = file;
-                }
-                return;
-            }
-            self.forget_parts();
-            for (root.parts) |part| try self.add_part(part.path, part.uuid, part.n, part.dead);
-        }
-
-        /// Roots of the first version do not say it; their part does.
-        fn dtype_of_part(self: *Self, root: *const root_file.Root, diagnostic: *Diagnostic) Error!?scan.Dtype {
-            if (root.parts.len == 0) return null;
-            var buffer: [128]u8 = undefined;
-            const name = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ root.parts[0].path, "manifest.json" }) catch unreachable; // root.zig limits it
-            var parsed = try adopting.read_manifest(self, name, diagnostic);
-            defer parsed.deinit();
-            return scan.Dtype.of(parsed.value.dtype);
-        }
-
-        /// A static index that became live has the part that it was.
-        fn holds_part_of(self: *const Self, named: []const root_file.Part) bool {
-            for (self.parts.items) |part| {
-                for (named) |other| if (std.mem.eql(u8, part.uuid, other.uuid)) return true;
-            }
-            return false;
-        }
-
         pub fn shape(self: *const Self) scan.Shape {
             return .{ .dim = self.dim, .metric = std.meta.stringToEnum(scan.Metric, self.metric) orelse .l2, .dtype = self.dtype };
-        }
-
-        /// The parts that are open already, which keep their ids. A part of no name is what the first of a live folder was.
-        fn same_parts(self: *const Self, named: []const root_file.Part) bool {
-            if (named.len != self.parts.items.len) return false;
-            for (self.parts.items, named) |part, other| {
-                if (part.n != other.n or !std.mem.eql(u8, part.uuid, other.uuid)) return false;
-                if (part.path.len > 0 and !std.mem.eql(u8, part.path, other.path)) return false;
-            }
-            return true;
         }
 
         pub fn add_part(self: *Self, path: []const u8, uuid: []const u8, n: u64, file: ?[]const u8) error{OutOfMemory}!void {
@@ -368,7 +263,7 @@ pub fn Live(comptime Store: type) type {
             if (self.is_live and !self.options.writable) {
                 self.begun = true;
                 errdefer self.begun = false;
-                _ = try self.look(true, diagnostic);
+                _ = try looking.look(self, true, diagnostic);
             } else if (self.is_live) {
                 const end = try replaying.replay_all(self, diagnostic);
                 try checkpoints.take_over(self, end, diagnostic);
@@ -439,62 +334,7 @@ pub fn Live(comptime Store: type) type {
             self.mutex.lock();
             defer self.mutex.unlock();
             if (self.options.writable) return false; // nobody else writes
-            return self.look(false, diagnostic);
-        }
-
-        fn look(self: *Self, begin_again: bool, diagnostic: *Diagnostic) Error!bool {
-            const sequence = self.sequence;
-            const generation = self.generation;
-            var again = begin_again;
-            var attempts: u32 = 0;
-            while (true) : (attempts += 1) {
-                self.look_once(if (again) null else generation, diagnostic) catch |err| switch (err) {
-                    // A checkpoint may have taken away what the root that was read names, or a write been taken back.
-                    error.Corrupt => if (attempts < reader_attempts) {
-                        again = true;
-                        continue;
-                    } else return err,
-                    else => return err,
-                };
-                return self.sequence != sequence;
-            }
-        }
-
-        /// `generation` is the one whose log was read up to `position`; null: from the start. Where it fails, what is dead
-        /// stays as it was.
-        fn look_once(self: *Self, generation: ?u64, diagnostic: *Diagnostic) Error!void {
-            const was_live = self.is_live;
-            self.moved = false;
-            errdefer self.generation = 0; // the next look begins from the start
-            self.read_root(diagnostic) catch |err| return switch (err) {
-                error.NotAnIndex => replaced(diagnostic), // and its files are gone
-                else => err,
-            };
-            if (!self.is_live) return;
-            if (was_live and generation == self.generation) {
-                _ = try replaying.replay(self, false, diagnostic);
-                return;
-            }
-            var arena = std.heap.ArenaAllocator.init(self.allocator);
-            defer arena.deinit();
-            const before = try arena.allocator().alloc([]const u64, self.parts.items.len);
-            for (self.parts.items, before) |part, *words| words.* = try arena.allocator().dupe(u64, part.dead.words);
-            const delta_before = self.delta.hold();
-            defer delta_before.release();
-            errdefer {
-                self.delta.release();
-                self.delta = delta_before.hold();
-                for (self.parts.items, before) |*part, words| {
-                    @memcpy(part.dead.words, words);
-                    part.dead_count = part.dead.count();
-                }
-            }
-            _ = try replaying.replay_all(self, diagnostic);
-        }
-
-        pub fn replaced(diagnostic: *Diagnostic) Error {
-            diagnostic.say("the folder holds another index by now: open it again", .{});
-            return error.Unsupported;
+            return looking.look(self, false, diagnostic);
         }
 
         // ---- writing ----

@@ -43,6 +43,7 @@ test {
     _ = @import("create.zig");
     _ = @import("delta.zig");
     _ = @import("fold.zig");
+    _ = @import("look.zig");
     _ = @import("replay.zig");
     _ = @import("requests.zig");
     _ = @import("rows.zig");
@@ -51,6 +52,6 @@ test {
     _ = @import("write.zig");
     _ = @import("payload.zig");
     _ = @import("verify.zig");
-    _ = @import("tests.zig");
+    _ = @import("live_test.zig");
     _ = @import("rows_test.zig");
 }

@@ -305,6 +305,7 @@ pub fn Engine(comptime Device: type) type {
                     return self.make_ready(number);
                 }
                 slot.search.excluded = if (job.excluded) |excluded| excluded[@intCast(task.query)] else Search.none_excluded;
+                slot.search.told = if (job.bounds) |bounds| bounds[@intCast(task.query)] else std.math.inf(f32);
                 slot.search.start(job.queries[@intCast(task.query * job.query_bytes)..][0..job.query_bytes], job.dtype, job.parameters, job.filter_of(task.query));
                 self.make_ready(number);
             }

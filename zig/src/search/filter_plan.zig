@@ -50,6 +50,17 @@ pub const Cost = struct {
     possible: bool = true,
 };
 
+fn estimate_of_code_ns(entry_bytes: f64) f64 {
+    return estimate_base_ns + estimate_byte_ns * entry_bytes;
+}
+
+/// Whether to look at all codes takes no longer than so many reads.
+pub fn scans_within_reads(shared: *const Shared, reads: u32) bool {
+    const n: f64 = @floatFromInt(shared.reader.n());
+    const entry_bytes: f64 = @floatFromInt(shared.reader.codes.params.entry_bytes());
+    return n * estimate_of_code_ns(entry_bytes) <= read_ns * @as(f64, @floatFromInt(reads));
+}
+
 pub const Choice = struct {
     plan: FilterPlan,
     scan: Cost,
@@ -82,7 +93,7 @@ pub const Case = struct {
     }
 
     fn estimate_ns(self: *const Case) f64 {
-        return estimate_base_ns + estimate_byte_ns * self.entry_bytes;
+        return estimate_of_code_ns(self.entry_bytes);
     }
 
     /// A vertex followed through links in memory, without the estimates it leads to.
@@ -205,7 +216,8 @@ test "a filter never makes more expensive than the late check" {
         const choice = test_case(share).choose();
         const chosen = if (choice.plan == .scan) choice.scan else choice.gate;
         try std.testing.expect(chosen.reads <= choice.late.reads);
-        try std.testing.expect(chosen.ns <= choice.late.ns * 1.001);
+        // Where all pass, the longer list of the gate buys nothing.
+        try std.testing.expect(chosen.ns <= choice.late.ns * gate_margin);
     }
 }
 

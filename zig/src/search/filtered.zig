@@ -111,6 +111,7 @@ pub fn begin(search: *Search) void {
         const widest = if (search.parameters.recall > 0) @max(filter_plan.sigma_least, asked) else filter_plan.sigma_least;
         const least: f32 = @floatCast(widest * (1 - filter.estimate()));
         search.parameters.sigma = @max(search.parameters.sigma, least);
+        search.bound.widen(search.parameters.sigma);
     }
     switch (gate.plan) {
         .scan => return scan(search),
@@ -133,7 +134,16 @@ pub fn begin(search: *Search) void {
 pub fn scan(search: *Search) void {
     const parameters = &search.parameters;
     search.list.reset(@min(@max(search.list.limit, parameters_file.scan_list_size, 4 * parameters.k), parameters_file.list_size_max));
-    if (parameters.sigma_by_plan) parameters.sigma = parameters_file.sigma_of_scan(parameters);
+    if (parameters.sigma_by_plan) {
+        parameters.sigma = parameters_file.sigma_of_scan(parameters);
+        search.bound.widen(parameters.sigma);
+    }
+    look_at_all(search);
+}
+
+/// The same with the list and the bounds as they are.
+pub fn look_at_all(search: *Search) void {
+    const parameters = &search.parameters;
     search.gated = false;
     search.scanned = true;
     const filter = search.filter orelse {
@@ -147,7 +157,10 @@ pub fn scan(search: *Search) void {
         }
         return;
     };
-    if (parameters.sigma_by_plan and filter.estimate() * @as(f64, @floatFromInt(search.shared.reader.n())) <= read_all_max) parameters.sigma = std.math.inf(f32);
+    if (parameters.sigma_by_plan and filter.estimate() * @as(f64, @floatFromInt(search.shared.reader.n())) <= read_all_max) {
+        parameters.sigma = std.math.inf(f32);
+        search.bound.widen(parameters_file.sigma_widest);
+    }
     var count: usize = 0;
     if (filter.matches_found()) |found| {
         var matches = found;

@@ -39,6 +39,8 @@ pub const Job = struct {
     parameters: Parameters,
     /// One a query, or null: a vertex that is taken as absent.
     excluded: ?[*]const u32 = null,
+    /// One a query, or null: a distance as users see it, beyond which nothing is an answer.
+    bounds: ?[*]const f32 = null,
     /// base.nowMicros after which queries give up; 0 is never.
     deadline_us: u64 = 0,
     answers: *const Answers,

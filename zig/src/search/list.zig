@@ -294,6 +294,11 @@ pub const Results = struct {
         return if (self.len < self.k) std.math.inf(f32) else self.items[self.k - 1].distance;
     }
 
+    /// The distance at that place, from 1 on; infinity where nothing stands.
+    pub fn nth(self: *const Results, place: u32) f32 {
+        return if (self.len < place) std.math.inf(f32) else self.items[place - 1].distance;
+    }
+
     /// What lies beyond is not held.
     pub inline fn reach(self: *const Results) f32 {
         @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)

@@ -105,13 +105,16 @@ pub fn sigma_on_disk_of(list_size: u32) f32 {
 /// How wide the bound of a scan is: an answer is missed where its estimate errs by more, so the recall of answers that lie
 /// at the bound itself is the normal distribution's; the others do better.
 pub fn sigma_of_scan(parameters: *const Parameters) f32 {
-    const steps = [_][2]f32{ .{ 0.5, 0 }, .{ 0.8, 0.85 }, .{ 0.9, 1.29 }, .{ 0.95, 1.65 }, .{ 0.98, 2.06 }, .{ 0.99, 2.33 }, .{ 0.995, 2.58 }, .{ 0.999, 3.1 }, .{ 1, 4 } };
+    const steps = [_][2]f32{ .{ 0.5, 0 }, .{ 0.8, 0.85 }, .{ 0.9, 1.29 }, .{ 0.95, 1.65 }, .{ 0.98, 2.06 }, .{ 0.99, 2.33 }, .{ 0.995, 2.58 }, .{ 0.999, 3.1 }, .{ 1, sigma_widest } };
     if (parameters.recall == 0) return @max(parameters.sigma, 2);
     for (steps) |step| {
         if (parameters.recall <= step[0]) return step[1];
     }
     return steps[steps.len - 1][1];
 }
+
+/// No estimate errs by more, as far as anybody will notice.
+pub const sigma_widest = 4;
 
 /// Candidates that a scan keeps, at least: more than estimates could mistake for the nearest.
 pub const scan_list_size = 512;

@@ -124,7 +124,7 @@ pub fn step(search: *Search) state.Want {
 fn choose(search: *Search) void {
     const self = &search.rescoring;
     const geometry = search.shared.reader.vectors.?.geometry;
-    const reach = kth_upper(search);
+    const reach = @min(kth_upper(search), search.bound.distance);
     search.wanted_file = .vectors;
     for (self.held[0..self.count]) |*held| {
         if (held.scored or held.lower > reach) continue;

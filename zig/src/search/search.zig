@@ -27,6 +27,7 @@ pub const Outcome = job.Outcome;
 
 test {
     _ = @import("ablations.zig");
+    _ = @import("bound.zig");
     _ = @import("list.zig");
     _ = @import("search_state.zig");
     _ = cost;
@@ -35,6 +36,7 @@ test {
     _ = parameters;
     _ = calibration;
     _ = @import("in_flight.zig");
+    _ = filter_plan;
     _ = @import("exact.zig");
     _ = rescoring;
     _ = @import("record.zig");

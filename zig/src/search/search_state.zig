@@ -36,6 +36,7 @@ const rescoring_file = @import("rescoring.zig");
 const every = @import("every.zig");
 const Rescoring = rescoring_file.Rescoring;
 const parameters_file = @import("parameters.zig");
+const Bound = @import("bound.zig").Bound;
 const Parameters = parameters_file.Parameters;
 const assert = std.debug.assert;
 
@@ -88,6 +89,9 @@ pub const Search = struct {
     cost: Cost = .{},
     /// Taken as absent: a query that is itself a row of the index looks for its other neighbors (calibration).
     excluded: u32 = none_excluded,
+    /// What others have found, as users see it; and what is made of it.
+    told: f32 = std.math.inf(f32),
+    bound: Bound = .{},
     /// All passing vertices have been estimated: there is nothing to navigate to.
     scanned: bool = false,
     /// Navigation asks the filter (filtered.zig).
@@ -191,6 +195,7 @@ pub const Search = struct {
         const reader = self.shared.reader;
         self.parameters = parameters;
         self.parameters.exact = parameters.exact and reader.vectors != null;
+        self.bound = .of(self.told, reader.metric, self.shared.plan, &self.parameters);
         self.filter = filter;
         self.given = bytes;
         self.given_dtype = dtype;
@@ -219,7 +224,7 @@ pub const Search = struct {
         self.given_up_count = 0;
         self.from_cache.reset();
         self.cost = .{ .outside = @intFromBool(self.lies_outside()) };
-        if (parameters.every and self.parameters.exact) every.begin(self) else if (filter != null) filtered.begin(self) else if (parameters.scan or self.is_remote()) filtered.scan(self) else self.enter();
+        if (parameters.every and self.parameters.exact) every.begin(self) else if (filter != null) filtered.begin(self) else if (parameters.scan or self.is_remote()) filtered.scan(self) else if (on_disk.prefers_scan(self)) on_disk.scan(self) else self.enter();
     }
 
     /// A query outside the rows has its nearest at the rim, all about as far: a graph of rows does not lead there, and no
@@ -390,6 +395,7 @@ pub const Search = struct {
             const vertex = candidate.vertex();
             const sigma = self.query.sigma_upper(&reader.codes, vertex, candidate.distance);
             if (candidate.distance - self.parameters.sigma * sigma > reach) continue;
+            if (self.bound.excludes(candidate.distance, sigma)) continue;
             const page = reader.directory.page_of(vertex);
             if (self.pages.contains(page)) continue;
             if (cached.answer(self, vertex)) continue;

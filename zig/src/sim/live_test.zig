@@ -1,19 +1,13 @@
 //! Live data against a crash at any change, a full disk and syncs that fail: what was acknowledged as durable is there,
 //! all else wholly or not at all, and what was written is never what nobody wrote.
 const std = @import("std");
-const builtin = @import("builtin");
 const base = @import("base");
 const layout = @import("layout");
 const live_room = @import("live");
 const SimulatedStore = @import("store.zig").SimulatedStore;
 const BitSet = base.BitSet;
+const worlds = @import("worlds.zig");
 const Live = live_room.Live(SimulatedStore);
-
-fn run_count() u64 {
-    const default: u64 = if (builtin.sanitize_thread) 100 else 12_000;
-    const text = std.posix.getenv("VELO_LIVE_RUNS") orelse return default;
-    return std.fmt.parseInt(u64, text, 10) catch default;
-}
 
 const rows = 96;
 
@@ -226,7 +220,7 @@ const Run = struct {
 const Allocator = std.heap.DebugAllocator(.{ .stack_trace_frames = 0 });
 
 fn run(seed: u64, crash_at: ?u64) !u64 {
-    var leaks: Allocator = .init;
+    var leaks: Allocator = .{ .backing_allocator = std.heap.c_allocator };
     const changes = try run_with(leaks.allocator(), seed, crash_at);
     if (leaks.deinit() != .ok) {
         std.debug.print("seed {d}: leak\n", .{seed});
@@ -254,11 +248,11 @@ fn run_with(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) !u64 {
 }
 
 test "thousands of worlds, each with crashes, full disks and failed syncs of its own" {
-    for (0..run_count()) |seed| _ = try run(seed, null);
+    for (0..worlds.count(12_000)) |seed| _ = try run(seed, null);
 }
 
 test "a crash at every change of some worlds" {
-    for (0..if (builtin.sanitize_thread) 1 else 12) |seed| {
+    for (0..worlds.crash_count(12)) |seed| {
         for (0..250) |at| _ = try run(1_000_000 + seed, at);
     }
 }

@@ -1,18 +1,12 @@
 //! Rows that come, go and are folded, against a crash at any change, a full disk and syncs that fail: what was acknowledged
 //! as durable is there, all else wholly or not at all, and no id has two rows.
 const std = @import("std");
-const builtin = @import("builtin");
 const base = @import("base");
 const live_room = @import("live");
 const SimulatedStore = @import("store.zig").SimulatedStore;
+const worlds = @import("worlds.zig");
 const Live = live_room.Live(SimulatedStore);
 const Diagnostic = live_room.Diagnostic;
-
-fn run_count() u64 {
-    const default: u64 = if (builtin.sanitize_thread) 100 else 10_000;
-    const text = std.posix.getenv("VELO_LIVE_RUNS") orelse return default;
-    return std.fmt.parseInt(u64, text, 10) catch default;
-}
 
 const id_count = 24;
 const call_max = 5;
@@ -420,7 +414,7 @@ const Run = struct {
 const Allocator = std.heap.DebugAllocator(.{ .stack_trace_frames = 0 });
 
 fn run(seed: u64, crash_at: ?u64) !void {
-    var leaks: Allocator = .init;
+    var leaks: Allocator = .{ .backing_allocator = std.heap.c_allocator };
     try run_with(leaks.allocator(), seed, crash_at);
     if (leaks.deinit() != .ok) {
         std.debug.print("seed {d}: leak\n", .{seed});
@@ -446,11 +440,11 @@ fn run_with(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) !void {
 }
 
 test "thousands of worlds in which rows come, go and are folded" {
-    for (0..run_count()) |seed| try run(seed, null);
+    for (0..worlds.count(10_000)) |seed| try run(seed, null);
 }
 
 test "a crash at every change of some of these worlds" {
-    for (0..if (builtin.sanitize_thread) 1 else 10) |seed| {
+    for (0..worlds.crash_count(10)) |seed| {
         for (0..300) |at| try run(2_000_000 + seed, at);
     }
 }

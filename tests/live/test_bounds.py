@@ -1,0 +1,199 @@
+"""One bound over all parts: what others have found, a part need not read for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import velo
+from velo import SearchTuning, errors
+from velo.search.request import Request
+from velo.testing import brute_force, recall_at_k, synthetic_vectors
+
+DIM = 24
+K = 10
+METRICS: tuple[Any, ...] = ("l2", "ip", "cosine")
+PLANS: tuple[Any, ...] = ("links_in_memory", "links_on_disk")
+#: A worker that has one query at a time shares no read.
+ALONE = velo.OpenTuning(queries_in_flight=1)
+#: Nothing that an estimate says wrongly is left out.
+WIDE = SearchTuning(sigma=4.0)
+
+
+def rows_of(count: int, seed: int = 3, start: int = 0) -> np.ndarray:
+    return synthetic_vectors(count, DIM, seed=seed, start=start, intrinsic_dim=10)
+
+
+# ---- one index that is told of a bound
+
+
+@pytest.fixture(scope="module", params=METRICS)
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("bounds") / "a.velo"
+    rows = rows_of(4_000)
+    kinds = pa.table({"kind": pa.array(np.arange(len(rows)) % 3)})
+    velo.build(path, rows, metric=request.param, metadata=kinds, store_vectors=True).close()
+    return path
+
+
+def ask(index: velo.Index, queries: np.ndarray, bounds: np.ndarray | None, **how: Any) -> Request:
+    names = ("filters", "recall", "list_size", "timeout_s", "tuning", "exact")
+    request = index._request(queries, K, *(how.get(name) for name in names))
+    if bounds is not None:
+        request.bound(np.ascontiguousarray(bounds, np.float32))
+    return index._run(request)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"recall": 0.95},
+        {"list_size": 60, "exact": True},
+        {"recall": 0.9, "filters": velo.col("kind") == 1},
+        {"list_size": 60, "filters": velo.col("kind") == 1, "filter_plan": "late"},
+        {"list_size": 60, "filter_plan": "scan"},
+        {"recall": 1.0},
+    ],
+    ids=["recall", "exact", "filter", "late", "scan", "every"],
+)
+def test_within_a_bound_is_found_what_is_found_without(built: Path, plan: Any, how: dict[str, Any]) -> None:
+    queries = rows_of(60, start=4_000)
+    asked = {name: value for name, value in how.items() if name != "filter_plan"}
+    tuning = SearchTuning(sigma=4.0, filter_plan=how.get("filter_plan", "auto"))
+    with velo.open(built, plan=plan, threads=1, tuning=ALONE) as index:
+        free = ask(index, queries, None, tuning=tuning, **asked)
+        none = ask(index, queries, np.full(len(queries), np.inf), tuning=tuning, **asked)
+        if plan == "links_in_memory":
+            assert (none.vertices == free.vertices).all()
+            assert (none.distances == free.distances).all()
+            assert (none.narrow == free.narrow).all()  # reads, rounds and all that is counted
+        bounds = free.distances[:, 3]
+        bounded = ask(index, queries, bounds, tuning=tuning, **asked)
+        within = free.distances <= bounds[:, None]
+        assert within.sum() >= 4 * len(queries)
+        again = (free.vertices[:, :, None] == bounded.vertices[:, None, :]).any(axis=2)
+        # The way in to links on disk is shorter within a bound.
+        assert (within & ~again).sum() <= (0 if plan == "links_in_memory" else 0.01 * within.sum())
+        reads, before = bounded.stats()["reads"], free.stats()["reads"]
+        if how == {"recall": 1.0}:
+            assert (reads == before).all()  # it looks at every row
+            return
+        assert reads.sum() < before.sum()
+        if plan == "links_in_memory":
+            assert (reads <= before).all()
+        nothing = ask(index, queries, np.full(len(queries), -1e30), tuning=tuning, **asked)
+        assert nothing.stats()["reads"].sum() <= (0 if plan == "links_in_memory" else 0.7 * before.sum())
+
+
+def test_each_query_has_a_bound_of_its_own(built: Path) -> None:
+    queries = rows_of(40, start=4_000)
+    with velo.open(built, threads=1, tuning=ALONE) as index:
+        free = ask(index, queries, None, recall=0.9)
+        bounds = np.where(np.arange(40) % 2 == 0, np.inf, -1e30)
+        found = ask(index, queries, bounds, recall=0.9)
+        assert (found.vertices[::2] == free.vertices[::2]).all()
+        assert (found.stats()["reads"][::2] == free.stats()["reads"][::2]).all()
+        assert not found.stats()["reads"][1::2].any()
+        again = ask(index, queries, None, recall=0.9)  # the options that searches share know of none
+        assert (again.stats()["reads"] == free.stats()["reads"]).all()
+
+
+def test_a_bound_that_is_no_number_is_refused(built: Path) -> None:
+    bounds = np.full(5, np.inf)
+    bounds[3] = np.nan
+    with velo.open(built, threads=1) as index, pytest.raises(errors.NotFiniteError) as caught:
+        ask(index, rows_of(5), bounds)
+    assert (caught.value.argument, caught.value.row) == ("bounds", 3)
+
+
+# ---- live data
+
+
+def grown(path: Path, metric: Any, rows: np.ndarray, young: int, each: int) -> None:
+    """A part of most rows, young ones, and some rows that no part holds."""
+    base = len(rows) - (young + 1) * each
+    velo.build(path, rows[:base], metric=metric, store_vectors=True).close()
+    with velo.open(path, writable=True, threads=1) as index:
+        for start in range(base, base + young * each, each):
+            index.insert(rows[start : start + each])
+            index.flush()
+        index.insert(rows[base + young * each :])
+
+
+@pytest.fixture(scope="module", params=METRICS)
+def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("parts") / "a.velo"
+    rows = rows_of(6_000, seed=5)
+    grown(path, request.param, rows, 6, 120)
+    return path, request.param, rows, rows_of(200, seed=5, start=6_000)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_young_parts_add_few_reads_and_keep_the_recall(parts: Any, plan: Any, tmp_path: Path) -> None:
+    path, metric, rows, queries = parts
+    truth = brute_force(rows, queries, K, metric=metric).ids
+    velo.build(tmp_path / "whole", rows, metric=metric, store_vectors=True).close()
+    with velo.open(tmp_path / "whole", plan=plan, threads=1, tuning=ALONE) as index:
+        merged = index.search(queries, K, recall=0.95).stats["reads"].mean()
+    with velo.open(path, plan=plan, threads=1, tuning=ALONE) as index:
+        assert len(index.info()["live"]["parts"]) == 7
+        found = index.search(queries, K, recall=0.95)
+        assert recall_at_k(found.ids, truth) >= 0.95
+        assert found.stats["reads"].mean() < 1.6 * merged
+        exact = index.search(queries, K, recall=0.95, exact=True)
+        assert recall_at_k(exact.ids, truth) >= 0.95
+        wide = index.search(queries, K, list_size=200, exact=True, tuning=WIDE)
+        assert recall_at_k(wide.ids, truth) >= (0.998 if plan == "links_in_memory" else 0.98)
+
+
+def test_what_parts_are_expected_to_cost_together_is_what_they_cost(tmp_path: Path) -> None:
+    rows = rows_of(6_000, seed=9)
+    velo.build(tmp_path / "a.velo", rows[:4_000], store_vectors=True).close()
+    with velo.open(tmp_path / "a.velo", writable=True, threads=1, tuning=ALONE) as index:
+        for start in (4_000, 5_000):  # a part of fewer is not calibrated
+            index.insert(rows[start : start + 1_000])
+            index.flush()
+        found = index.search(rows_of(200, seed=9, start=6_000), K, recall=0.95)
+        for name in ("reads", "rounds", "records_scored"):
+            expected = getattr(found.expected, name)
+            assert expected is not None
+            assert 0.6 * expected < found.stats[name].mean() < 1.6 * expected
+
+
+def test_answers_that_are_all_in_one_young_part_are_found(tmp_path: Path) -> None:
+    random = np.random.default_rng(4)
+    rows = rows_of(4_000, seed=6)
+    apart = (random.normal(size=(400, DIM)) * 0.1 + rows[17] * 1.5).astype(np.float32)
+    queries = (apart[:80] + random.normal(size=(80, DIM)) * 0.02).astype(np.float32)
+    velo.build(tmp_path / "a.velo", rows, metric="l2", store_vectors=True).close()
+    with velo.open(tmp_path / "a.velo", writable=True, threads=1) as index:
+        index.insert(apart)
+        index.flush()
+        index.insert(rows_of(300, seed=6, start=5_000))
+        index.flush()
+        truth = brute_force(np.concatenate([rows, apart, rows_of(300, seed=6, start=5_000)]), queries, K)
+        assert ((truth.ids >= 4_000) & (truth.ids < 4_400)).all()
+        assert recall_at_k(index.search(queries, K, recall=0.95).ids, truth.ids) >= 0.95
+
+
+def test_an_answer_waited_for_is_that_of_a_call_that_blocks(parts: Any) -> None:
+    path, _, _, queries = parts
+    with velo.open(path, threads=1, tuning=ALONE) as index:
+        at_once = index.search(queries, K, recall=0.95)
+
+        async def waited() -> list[velo.SearchResult]:
+            halves = (queries[:100], queries[100:])
+            return list(await asyncio.gather(*(index.search_async(one, K, recall=0.95) for one in halves)))
+
+        found = asyncio.run(waited())
+        assert (np.concatenate([one.ids for one in found]) == at_once.ids).all()
+        assert (np.concatenate([one.distances for one in found]) == at_once.distances).all()
+        assert (np.concatenate([one.stats["reads"] for one in found]) == at_once.stats["reads"]).all()
+        alone = [index.search(one, K, recall=0.95) for one in queries[:20]]
+        assert all((one.ids == at_once.ids[place]).all() for place, one in enumerate(alone))

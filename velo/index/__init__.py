@@ -1,0 +1,16 @@
+"""An open index: search it, look into it, close it."""
+
+from velo.index.index import Index
+from velo.index.inspection import BUDGETED, device_dict
+from velo.index.open import UNKNOWN_COLUMNS, create_index, open_index
+from velo.index.verify import verify_folder
+
+__all__ = [
+    "BUDGETED",
+    "UNKNOWN_COLUMNS",
+    "Index",
+    "create_index",
+    "device_dict",
+    "open_index",
+    "verify_folder",
+]

@@ -1,0 +1,290 @@
+"""An open index: what it holds, what a call that begins now sees, and its end."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from velo.errors import UnsupportedError
+from velo.folder.exchange import change_metadata
+from velo.folder.live import is_live
+from velo.hints import METHODS
+from velo.index.inspection import Inspection
+from velo.index.parts import Owned, begin, close_native
+from velo.live.data import MOVED, LiveData
+from velo.live.folds import Folds
+from velo.live.moment import Moment
+from velo.live.verbs import LiveVerbs
+from velo.options import METRIC_CODES
+from velo.search.gate import Gate
+from velo.search.searches import Searches
+from velo.search.segment import OpenOptions, Segment
+from velo.types import MetricName
+
+__all__ = ["Index"]
+
+_METRICS: Final[dict[int, MetricName]] = {code: name for name, code in METRIC_CODES.items()}  # type: ignore[misc]
+
+
+class Index(Inspection, Searches, LiveVerbs):
+    """An open index. :func:`velo.open` and :func:`velo.build` make it; ``with`` or :meth:`close` ends it.
+
+    Several threads can call all methods at once. An index belongs to the process that opened it: a forked
+    child gets :class:`ForkedError` and opens its own. Pickling sends the path and the options, not the
+    contents.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        The folder.
+    n : int
+        Rows that were built, those that were deleted since among them. ``len(index)`` counts the rows that
+        live.
+    dim : int
+        Dimensions of a vector.
+    metric : {"l2", "ip", "cosine"}
+        How vectors are compared.
+    """
+
+    if not TYPE_CHECKING:  # a type checker would believe that there is every attribute
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Index:
+            """Say how an index is made to who calls the class."""
+            if len(args) < 3:
+                raise TypeError(
+                    "velo.Index is not called: velo.build(path, vectors) makes an index, "
+                    "velo.open(path) opens one"
+                )
+            return super().__new__(cls)
+
+        def __getattr__(self, name: str) -> Any:
+            """Name velo's word for what another library calls so."""
+            hint = METHODS.get(name)
+            raise AttributeError(
+                f"'Index' object has no attribute {name!r}" + (f": {hint}" if hint else ""),
+                name=name,
+                obj=self,
+            )
+
+    def __init__(
+        self,
+        folder: Path,
+        how: OpenOptions,
+        reopen: partial[Index],
+        segments: list[Segment],
+        live: LiveData | None,
+    ) -> None:
+        self.path = folder
+        self._how = how
+        self._reopen = reopen
+        self._gate = Gate(str(folder))
+        self._refreshing = threading.Lock()
+        self._updating = threading.Lock()
+        self._live: LiveData | None = None
+        self._folds: Folds | None = None
+        self._newest: Moment | None = None
+        self._shown_layout = -1
+        self._owned = Owned(segments)
+        if live is None:
+            self._take(segments[0])
+            metric = segments[0].metric
+        else:
+            self._own(live)
+            metric = int(live.info().metric)
+        self.metric: MetricName = _METRICS[metric]
+        self._finalizer = weakref.finalize(self, close_native, self._gate, self._owned)
+
+    def _take(self, segment: Segment) -> None:
+        """Searches are those of an index that is as it was built."""
+        self.n, self.dim = segment.n, segment.dim
+        self._single_shapes = ((self.dim,), (1, self.dim))
+        self._handle, self._completions = segment.handle, segment.completions
+        self._prepared = segment.prepared
+        self._ids, self._metadata, self._filters = segment.ids, segment.metadata, segment.filters
+
+    def _own(self, live: LiveData) -> None:
+        """Searches go by what the moment is."""
+        self._owned.live = live
+        if live.durability is not None:
+            how = self._how
+
+            def open_part(name: str, of_rows: int) -> Segment:
+                return Segment(live.folder / name, how, of_rows, name)
+
+            self._folds = self._owned.folds = Folds(live, open_part, how.threads, how.memory)
+        self._live = live
+        self._show()
+
+    def _show(self) -> None:
+        """Attributes follow what was written."""
+        moment = self._reader_moment()
+        self.n, self.dim, self._shown_layout = moment.n, moment.dim, moment.seen.layout
+        self._ids, self._metadata, self._filters = moment._ids, moment._metadata, moment._filters
+        segments = moment.seen.segments
+        if segments:
+            self._handle = segments[0].handle
+
+    def _reader_moment(self) -> Moment:
+        """What a call that begins now sees, also of an index that is as it was built."""
+        live = self._live
+        if live is None:
+            raise AssertionError("only live data has moments")
+        view = live.view()
+        newest = self._newest
+        if newest is None or newest.seen is not view:
+            newest = self._newest = Moment(view, self._gate, weakref.WeakMethod(self.info))
+        return newest
+
+    def _moment(self) -> Moment | None:
+        """What to search, where rows came or went."""
+        if self._live is None:
+            return None
+        with self._gate:
+            return self._reader_moment()
+
+    def _view(self) -> None:
+        """All rows live."""
+
+    def _vertices_of(self, ids: Any) -> Any:
+        return self._ids.vertices([ids] if isinstance(ids, str | int | np.integer) else ids)
+
+    def _refreshed(self) -> bool:
+        with self._refreshing:
+            live = self._live
+            if live is not None:
+                changed = live.refresh()
+                if changed != MOVED:
+                    if changed:
+                        self._show()
+                    return bool(changed)
+                known = live.segments
+            else:
+                if not is_live(self.path):
+                    return False
+                known = self._owned.segments
+            fresh, segments = begin(
+                LiveData(self.path), self._how, {(one.name, one.uuid): one for one in known}, None
+            )
+            changed_any = live is not None or fresh.info().sequence > 0
+            self._own(fresh)  # the former one is closed once nobody looks at it any more
+            self._owned.segments = tuple(segments)
+            return bool(changed_any)
+
+    # ---- metadata ----
+
+    def set_metadata(self, table: Any, *, ids_column: str | None = None) -> None:
+        """Put other metadata in the place of what the index has, without touching pages or graph.
+
+        The change is atomic: a process killed meanwhile leaves the old metadata. Searches of this index that
+        have begun go on with the old one; other open indexes of the same folder keep it until they are opened
+        again.
+
+        Parameters
+        ----------
+        table : pyarrow.Table, RecordBatch, pandas.DataFrame, mapping of columns, or path
+            One row a vector.
+        ids_column : str, optional
+            The column that says by id which vector a row belongs to; it becomes no metadata. Without it rows
+            are in the order in which the vectors were given to :func:`velo.build`.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Another number of rows, or a column that cannot be stored.
+        UnknownColumnError, UnknownIdError, DuplicateIdError
+            Of `ids_column`.
+        BusyError
+            The metadata of this index is being changed already.
+
+        Examples
+        --------
+        >>> with velo.open("shop.velo") as index:
+        ...     index.set_metadata({"color": ["red", "blue"] * 1_000})
+        ...     index.search(query, k=1, filter={"color": "red"}, return_metadata=True).metadata.to_pylist()
+        [{'color': 'red'}]
+        """
+        self._change_metadata(table, ids_column=ids_column)
+
+    def add_columns(self, table: Any, *, ids_column: str | None = None, overwrite: bool = False) -> None:
+        """Add columns to the metadata, atomically as :meth:`set_metadata`.
+
+        Parameters
+        ----------
+        table, ids_column :
+            As for :meth:`set_metadata`.
+        overwrite : bool
+            Columns of the same name take the place of those that are there; refused without it.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Also where the index has a column of that name.
+        UnknownColumnError, UnknownIdError, DuplicateIdError, BusyError
+
+        Examples
+        --------
+        >>> with velo.open("shop.velo") as index:
+        ...     index.add_columns({"color": ["red", "blue"] * 1_000})
+        ...     index.info()["columns"]
+        ['label', 'price', 'brand', 'tags', 'color']
+        """
+        self._change_metadata(table, ids_column=ids_column, keep=True, overwrite=overwrite)
+
+    def _change_metadata(self, table: Any, **how: Any) -> None:
+        with self._gate:
+            if self._live is not None:
+                raise UnsupportedError(
+                    f"{self.path} is open to write, or has rows that were deleted: "
+                    "its metadata cannot be exchanged"
+                )
+            change_metadata(self.path, table, self.n, self._ids, **how)
+            segment = self._owned.segments[0]
+            segment.load_metadata()
+            self._take(segment)
+
+    # ---- its end ----
+
+    def close(self) -> None:
+        """Stop the workers and give memory and files back; twice is once. Searches under way end first.
+
+        In a forked child this does nothing: the index is its parent's.
+        """
+        self._finalizer()
+
+    @property
+    def closed(self) -> bool:
+        """True after :meth:`close`."""
+        return self._gate.closed
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """Rows that live."""
+        live = self._live
+        if live is None:
+            return self.n
+        with self._gate:
+            return self._reader_moment().seen.live_count
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self._reopen,)
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._gate.closed else ""
+        return f"velo.Index({str(self.path)!r}, n={self.n}, dim={self.dim}, metric={self.metric!r}{state})"
+
+
+def _reopened(reopen: partial[Index]) -> Index:
+    return reopen()

@@ -1,0 +1,234 @@
+"""What an index is, what it costs, and whether its files are whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from velo import _native
+from velo.filters.compiler import FilterCompiler
+from velo.folder.ids import Ids
+from velo.folder.live import PART_FIRST
+from velo.folder.metadata import MetadataStore
+from velo.index.parts import Owned
+from velo.index.verify import verify_folder
+from velo.live.data import LiveData
+from velo.live.folds import Folds
+from velo.live.moment import Moment
+from velo.live.rows import ROW
+from velo.options import IO_CODES, PLAN_CODES
+from velo.search.gate import Gate
+from velo.search.segment import Segment
+from velo.types import Float32Array, MetricName
+
+__all__ = ["BUDGETED", "Inspection", "device_dict"]
+
+_PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
+_IO_NAMES: Final = {code: name for name, code in IO_CODES.items()}
+_DTYPE_NAMES: Final = {0: "float32", 1: "float16", 2: "uint8", 3: "int8"}
+
+#: The parts of its memory that an index's budget bounds.
+BUDGETED: Final = ("codes", "links", "cache", "pages")
+
+
+class Inspection:
+    """The looks into :class:`velo.Index`, over what its attributes say."""
+
+    path: Path
+    n: int
+    dim: int
+    metric: MetricName
+    _gate: Gate
+    _owned: Owned
+    _live: LiveData | None
+    _folds: Folds | None
+    _ids: Ids
+    _metadata: MetadataStore | None
+    _filters: FilterCompiler
+    _show: Callable[[], None]
+    _moment: Callable[[], Moment | None]
+    _reader_moment: Callable[[], Moment]
+    _vertices_of: Callable[[Any], Any]
+
+    def get_vectors(self, ids: Any) -> Float32Array:
+        """The stored vectors of some ids.
+
+        Parameters
+        ----------
+        ids : array-like of shape (m,)
+
+        Returns
+        -------
+        ndarray of shape (m, dim), float32
+            In the space of the input.
+
+        Raises
+        ------
+        UnknownIdError
+        UnsupportedError
+            The index was built without ``store_vectors=True``.
+
+        Examples
+        --------
+        >>> index.get_vectors([3, 5]).shape
+        (2, 32)
+        """
+        moment = self._moment()
+        with self._gate:
+            if moment is not None:
+                return moment.seen.vectors(moment.vertices(ids))
+            return self._owned.segments[0].vectors(self._vertices_of(ids))
+
+    def verify(self) -> int:
+        """Read every file whole and check every checksum, page and link.
+
+        Returns
+        -------
+        int
+            How many pages were checked.
+
+        Raises
+        ------
+        CorruptIndexError
+            A file is damaged. The message names it, and the page.
+        """
+        with self._gate:
+            return verify_folder(self.path)
+
+    def _segments(self) -> tuple[Segment, ...]:
+        live = self._live
+        return self._owned.segments if live is None else live.segments
+
+    def info(self) -> dict[str, Any]:
+        """What this index is and what it costs.
+
+        Returns
+        -------
+        dict
+            Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), of them
+            ``memory_within_budget_bytes`` (what a budget bounds: codes, links, cache, page directory) and
+            ``memory_beside_budget_bytes`` (workers, filters and tombstones), ``disk_bytes`` (by file),
+            ``column_bytes`` (mapped from the file as far as filters touch them), ``device``, and ``live``:
+            what was changed since it was built, None where nothing was.
+
+        Examples
+        --------
+        >>> info = index.info()
+        >>> info["n"], info["dim"], info["metric"], info["columns"]
+        (2000, 32, 'l2', ['label', 'price', 'brand', 'tags'])
+        """
+        with self._gate:
+            if self._live is not None:
+                self._show()
+            segments = self._segments()
+            infos = [segment.info() for segment in segments]
+        # What parts may differ in is told of the largest.
+        info = max(infos, key=lambda one: int(one.n)) if infos else _native.new("velo_index_info")
+        memory = {
+            "codes": sum(int(one.memory_codes_bytes) for one in infos),
+            "links": sum(int(one.memory_links_bytes) for one in infos),
+            "cache": sum(int(one.memory_cache_bytes) for one in infos),
+            "pages": sum(int(one.memory_pages_bytes) for one in infos),
+            "workers": sum(int(one.memory_workers_bytes) for one in infos),
+            "filters": self._filters.memory_bytes,
+        }
+        if self._live is not None:
+            with self._gate:
+                memory["live"] = self._live.memory_bytes
+        return {
+            "path": str(self.path),
+            "uuid": _native.text(info.uuid),
+            "n": self.n,
+            "dim": self.dim,
+            "metric": self.metric,
+            "dtype": self._dtype_name(info),
+            "ids": self._ids.kind,
+            "columns": [] if self._metadata is None else list(self._metadata.column_names),
+            "column_bytes": {} if self._metadata is None else self._metadata.bytes_by_column,
+            "memory_bits": int(info.memory_bits),
+            "record_bits": int(info.record_bits),
+            "degree": int(info.degree),
+            "links_built": int(info.links_built),
+            "links_kept": int(info.links_kept),
+            "page_size": int(info.page_size),
+            "page_count": sum(int(one.page_count) for one in infos),
+            "records_per_page": float(info.records_per_page),
+            "page_links": bool(info.page_links),
+            "edges_per_vertex": float(info.edges_per_vertex),
+            "adjacency_bits_per_edge": float(info.adjacency_bits_per_edge),
+            "plan": _PLANS.get(info.plan, "unknown") if infos else "scan",
+            "threads": int(info.threads),
+            "queries_in_flight": int(info.queries_in_flight),
+            "stores_vectors": all(segment.stores_vectors for segment in segments),
+            "memory_bytes": memory,
+            "memory_bytes_total": sum(memory.values()),
+            "memory_within_budget_bytes": sum(memory[part] for part in BUDGETED),
+            "memory_beside_budget_bytes": sum(memory.values()) - sum(memory[part] for part in BUDGETED),
+            "memory_budget_bytes": sum(int(one.memory_budget_bytes) for one in infos) or None,
+            "disk_bytes": _disk_bytes(self.path),
+            "live": self._live_info(),
+            "device": device_dict(info.device),
+        }
+
+    def _live_info(self) -> dict[str, Any] | None:
+        live = self._live
+        if live is None:
+            return None
+        with self._gate:
+            info = live.info()
+            view = self._reader_moment().seen
+            parts = [
+                {
+                    "path": segment.name or PART_FIRST,
+                    "n": segment.n,
+                    "dead": 0 if alive.rows is None else segment.n - alive.rows.count(),
+                    "bytes": sum(_disk_bytes(segment.folder).values()) if segment.name else None,
+                }
+                for segment, alive in zip(view.segments, view.alive, strict=True)
+            ]
+        return {
+            "writable": bool(info.is_writable),
+            "durability": live.durability,
+            "numbered": live.shape().id_kind == ROW,
+            "sequence": int(info.sequence),
+            "dead": int(info.dead_rows) + int(info.delta_dead_rows),
+            "parts": parts,
+            "delta": {
+                "n": int(info.delta_rows),
+                "dead": int(info.delta_dead_rows),
+                "bytes": int(info.delta_bytes),
+                "bytes_max": int(info.delta_bytes_max),
+            },
+            "pressure": min(1.0, int(info.delta_bytes) / max(1, int(info.delta_bytes_max))),
+            "fold_failure": None
+            if self._folds is None or self._folds.failure is None
+            else str(self._folds.failure),
+            "log_bytes": int(info.log_bytes),
+            "log_durable_bytes": int(info.log_synced_bytes),
+        }
+
+    def _dtype_name(self, info: Any) -> str:
+        live = self._live
+        if live is None:
+            return _DTYPE_NAMES.get(info.dtype, "unknown")
+        return str(live.shape().dtype)
+
+
+def _disk_bytes(folder: Path) -> dict[str, int]:
+    files = (entry for entry in sorted(folder.rglob("*")) if entry.is_file())
+    return {str(entry.relative_to(folder)): entry.stat().st_size for entry in files}
+
+
+def device_dict(device: Any) -> Mapping[str, Any]:
+    """A ``velo_device_info`` as a dict."""
+    return {
+        "name": _native.text(device.name),
+        "io": _IO_NAMES.get(device.io, "unknown"),
+        "direct": bool(device.direct),
+        "queue_depth": int(device.queue_depth),
+        "uring_errno": int(device.uring_errno),
+        "direct_errno": int(device.direct_errno),
+        "reason": _native.text(device.reason),
+        "advice": _native.text(device.advice),
+    }

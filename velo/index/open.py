@@ -1,0 +1,196 @@
+"""Open an index, or make one without rows."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from velo import _native
+from velo.errors import IndexExistsError, InvalidArgumentError, NotAnIndexError, VeloError
+from velo.folder.live import data_folders, is_live
+from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE
+from velo.folder.metadata import encoded_columns
+from velo.folder.replace import os_failure
+from velo.hints import hinted
+from velo.index.index import Index
+from velo.index.parts import begin, close_all
+from velo.live.columns import schema_text
+from velo.live.data import LiveData
+from velo.options import (
+    DTYPE_CODES,
+    METRIC_CODES,
+    OpenTuning,
+    code_of,
+    folder_path,
+    memory_bytes,
+    whole_number,
+)
+from velo.search.segment import OpenOptions, Segment, shape_in_manifest
+from velo.types import DurabilityName, IoName, Memory, MetricName, PathLike, PlanName, UnknownColumns
+
+__all__ = ["UNKNOWN_COLUMNS", "create_index", "open_index"]
+
+#: What a filter means by a column that there is not.
+UNKNOWN_COLUMNS: Final = {"error": 0, "missing": 1}
+#: What new rows may take before a part is made of them: a tenth of `memory`, within these bounds.
+_DELTA_BYTES: Final = (1 << 20, 64 << 20)
+
+
+@hinted
+def open_index(
+    path: PathLike,
+    *,
+    memory: Memory | None = None,
+    threads: int | None = None,
+    io: IoName = "auto",
+    plan: PlanName = "auto",
+    tuning: OpenTuning | None = None,
+    unknown_columns: UnknownColumns = "error",
+    writable: bool = False,
+    durability: DurabilityName = "sync",
+) -> Index:
+    """Open one index. :func:`velo.open` says what the options mean, and opens collections of shards, too."""
+    folder = folder_path(path)
+    if (folder / COLLECTION_FILE).is_file():
+        raise NotAnIndexError(f"{folder} is a collection of shards, not one index", argument="path")
+    _check_there(folder)
+    how = OpenOptions(
+        memory=memory,
+        threads=threads,
+        io=io,
+        plan=plan,
+        tuning=tuning,
+        unknown_is_missing=bool(code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns")),
+    )
+    how.native()  # refused before anything is opened
+    reopen = partial(
+        open_index,
+        str(folder),
+        memory=memory,
+        threads=threads,
+        io=io,
+        plan=plan,
+        tuning=tuning,
+        unknown_columns=unknown_columns,
+    )
+    live = _live_of(folder, durability if writable else None, memory)
+    if live is None:
+        return Index(folder, how, reopen, [Segment(folder, how)], None)
+    live, segments = begin(live, how, {}, durability if writable else None)
+    try:
+        return Index(folder, how, reopen, segments, live)
+    except BaseException:
+        close_all(segments, live)
+        raise
+
+
+def _check_there(folder: Path) -> None:
+    """Say in a user's words what is no index; where the system refuses to look the library says why."""
+    try:
+        there, is_folder = folder.exists(), folder.is_dir()
+    except OSError:
+        return
+    if not is_folder:
+        what = "is a file, and an index is a folder" if there else "does not exist"
+        hint = "velo.build(path, vectors) makes an index"
+        raise NotAnIndexError(f"{folder} {what}; {hint}", argument="path")
+
+
+@hinted
+def create_index(
+    path: PathLike,
+    *,
+    dim: int,
+    metric: MetricName = "l2",
+    dtype: str = "float32",
+    metadata: Any = None,
+    memory: Memory | None = None,
+    threads: int | None = None,
+    durability: DurabilityName = "sync",
+) -> Index:
+    """Make an index without rows, open to write.
+
+    The first rows decide what ids are: numbers that the index gives, where they bring none, whole numbers, or
+    strings. Its vectors are stored.
+
+    Parameters
+    ----------
+    path : path
+        The folder to make; its parent must exist.
+    dim : int
+    metric : {"l2", "ip", "cosine"}
+    dtype : {"float32", "float16", "uint8", "int8"}
+        Of the vectors.
+    metadata : pyarrow.Schema, optional
+        The columns that every row brings.
+    memory, threads, durability :
+        As for :func:`velo.open`.
+
+    Returns
+    -------
+    Index
+
+    Raises
+    ------
+    IndexExistsError
+        The folder is there and not empty.
+    InvalidArgumentError
+        Among others a column of a type that cannot be stored.
+    NoSpaceError, PermissionDeniedError
+    """
+    folder = folder_path(path)
+    codes = (code_of(METRIC_CODES, metric, "metric"), code_of(DTYPE_CODES, dtype, "dtype"))
+    whole_number(dim, "dim", 1, 8192)
+    OpenOptions(memory=memory, threads=threads).native()
+    schema = None
+    if metadata is not None:
+        if not isinstance(metadata, pa.Schema) or not metadata.names:
+            raise InvalidArgumentError(
+                "metadata is the pyarrow.Schema of the columns, one at least", argument="metadata"
+            )
+        if len(set(metadata.names)) < len(metadata.names):
+            raise InvalidArgumentError("metadata has two columns of one name", argument="metadata")
+        encoded_columns(metadata.empty_table(), np.zeros(0, np.int64))
+        schema = _native.ffi.new("char[]", schema_text(metadata).encode())
+    try:
+        folder.mkdir(exist_ok=True)
+        if any(folder.iterdir()):
+            raise IndexExistsError(f"{folder} is not empty", argument="path")
+    except OSError as error:
+        raise error if isinstance(error, VeloError) else os_failure(error, str(folder)) from error
+    try:
+        status = _native.lib.velo_live_create(
+            bytes(folder), dim, *codes, _native.ffi.NULL if schema is None else schema
+        )
+        _native.check(status, "path")
+    except BaseException:
+        for name in ("live.json.tmp", "log-0000000000000001.velolog"):
+            with contextlib.suppress(OSError):
+                (folder / name).unlink()
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
+    return open_index(folder, memory=memory, threads=threads, writable=True, durability=durability)
+
+
+def _live_of(folder: Path, durability: DurabilityName | None, memory: Memory | None) -> LiveData | None:
+    """The changes of an index, where there are any or may be."""
+    if durability is None and not is_live(folder) and (folder / MANIFEST_FILE).is_file():
+        return None
+    delta_bytes = 0
+    if memory is not None and durability is not None:
+        whole = memory_bytes(
+            memory, *shape_in_manifest(data_folders(folder)[0] if data_folders(folder) else folder)
+        )
+        delta_bytes = min(max(whole // 10, _DELTA_BYTES[0]), _DELTA_BYTES[1])
+    try:
+        return LiveData(folder, durability, delta_bytes)
+    except NotAnIndexError:
+        if durability is not None:
+            raise
+        return None  # the library says what is wrong with what is there

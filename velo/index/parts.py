@@ -1,0 +1,94 @@
+"""The parts of an index that changes: opened at one moment, closed together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Final
+
+from velo.errors import CorruptIndexError, NotAnIndexError
+from velo.folder.live import PART_FIRST
+from velo.live.data import LiveData
+from velo.live.folds import Folds
+from velo.search.gate import Gate
+from velo.search.segment import OpenOptions, Segment
+from velo.types import DurabilityName
+
+__all__ = ["Owned", "begin", "close_all", "close_native"]
+
+#: How often parts are opened that a writer takes away meanwhile.
+_OPEN_ATTEMPTS: Final = 8
+
+
+def begin(
+    live: LiveData,
+    how: OpenOptions,
+    known: Mapping[tuple[str, str], Segment],
+    durability: DurabilityName | None,
+) -> tuple[LiveData, list[Segment]]:
+    """Live data whose parts are open; those of `known`, by name and uuid, are not opened again.
+
+    A writer may take parts away between the look at the root and at them: then it is looked at again.
+    """
+    for attempt in range(_OPEN_ATTEMPTS):
+        segments: list[Segment] = []
+        opened: list[Segment] = []
+        try:
+            parts = live.parts()
+            rows = int(live.info().rows)
+            for name, uuid in parts:
+                # What was open as it was built is the first part now, unless another build took its place.
+                folder = live.folder / name
+                segment = known.get((name, uuid)) or (known.get(("", uuid)) if name == PART_FIRST else None)
+                if segment is None or not segment.is_at(folder):
+                    segment = Segment(folder, how, rows if len(parts) > 1 else None, name)
+                    opened.append(segment)
+                segments.append(segment)
+            live.begin(segments, how.unknown_is_missing)
+        except (NotAnIndexError, CorruptIndexError):
+            was = live.parts()
+            close_all(opened, live)
+            if attempt + 1 == _OPEN_ATTEMPTS or durability is not None:
+                raise
+            live = LiveData(live.folder)
+            if live.parts() == was and attempt:
+                close_all([], live)
+                raise
+        except BaseException:
+            close_all(opened, live)
+            raise
+        else:
+            return live, segments
+    raise AssertionError("the last attempt returns or raises")
+
+
+def close_all(segments: list[Segment], live: LiveData) -> None:
+    with contextlib.ExitStack() as stack:
+        stack.callback(live.close)
+        for segment in segments:
+            stack.callback(segment.close)
+
+
+class Owned:
+    """What an index closes, in a box that does not refer to the index."""
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self.segments = tuple(segments)
+        self.live: LiveData | None = None
+        self.folds: Folds | None = None
+
+    def close(self) -> None:
+        if self.folds is not None:
+            self.folds.join()
+        live = self.live
+        with contextlib.ExitStack() as stack:  # all are closed, whichever fails
+            if live is not None:
+                stack.callback(live.close)
+            for segment in self.segments if live is None else live.segments:
+                stack.callback(segment.close)
+
+
+def close_native(gate: Gate, owned: Owned) -> None:
+    """Free an index that was dropped without close(); in a forked child there is nothing to free."""
+    if not gate.forked and gate.close():
+        owned.close()
