@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -216,8 +218,15 @@ class Inspection:
 
 
 def _disk_bytes(folder: Path) -> dict[str, int]:
-    files = (entry for entry in sorted(folder.rglob("*")) if entry.is_file())
-    return {str(entry.relative_to(folder)): entry.stat().st_size for entry in files}
+    """Of each file; one that a build or a fold takes away meanwhile does not count."""
+    found = {}
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            entry = Path(parent, name)
+            with contextlib.suppress(FileNotFoundError):
+                found[str(entry.relative_to(folder))] = entry.stat().st_size
+    return found
 
 
 def device_dict(device: Any) -> Mapping[str, Any]:

@@ -8,9 +8,10 @@ before that, the folder is what it was, and the next writer takes away what was 
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -23,12 +24,18 @@ from velo.live.view import View
 from velo.search.segment import Segment
 from velo.types import AnyArray, Memory
 
-__all__ = ["Builder", "Folds", "set_builder"]
+__all__ = ["Builder", "Folds", "parts_to_fold", "set_builder"]
 
 #: Rows that are read at a time, in bytes of float32.
 _READ_BYTES: Final = 8 << 20
-#: Young parts that are made before all are folded into one.
-_PARTS_MAX: Final = 8
+#: Parts of about one size that are folded into one, and how many times as many rows are another size.
+_SIZE_PARTS: Final = 4
+#: All is folded into one part once the young ones have this share of the rows of the largest.
+_YOUNG_SHARE: Final = 0.2
+#: Parts that an index has at most, however often it is flushed: every search asks all of them.
+_PARTS_MAX: Final = 32
+#: A part of which this share is dead is made anew.
+_DEAD_SHARE: Final = 0.2
 
 #: How much a fold in the background gives way to searches: the nice value of the threads that link.
 _NICE: Final = 10
@@ -105,6 +112,8 @@ class Folds:
         with self._fold_lock:
             self._failure = None  # now it is seen whether it fails again
             self._fold_delta()
+            if len(self._live.segments) > _PARTS_MAX:
+                self._fold_young()
 
     def optimize(self) -> None:
         """Make one part of everything."""
@@ -156,10 +165,11 @@ class Folds:
     def _work(self, everything: bool) -> None:
         try:
             with self._fold_lock, self._giving_way():
-                if everything or (len(self._live.segments) >= _PARTS_MAX and self._is_whole()):
+                if everything:
                     self._fold_all()
                 else:
                     self._fold_delta()
+                    self._fold_young()
                 self._live.sweep()
         except BaseException as error:
             with self._state:
@@ -176,9 +186,6 @@ class Folds:
             yield
         finally:
             self._gives_way = False
-
-    def _is_whole(self) -> bool:
-        return all(segment.stores_vectors for segment in self._live.segments)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Fold the delta in the background and wait for it; False where that took too long."""
@@ -206,7 +213,24 @@ class Folds:
             return
         rows = np.flatnonzero(view.delta_alive)
         vertices = rows + sum(segment.n for segment in view.segments)
-        self._fold(view, [], vertices, lambda _: view.delta_vectors()[rows])
+        self._fold(view, [], vertices, lambda _: view.delta_vectors()[rows], with_delta=True)
+
+    def _fold_young(self) -> None:
+        """Fold parts until none of them is to be folded: a row is written once a size, not once a part."""
+        while True:
+            view = self._live.view()
+            alive = [
+                segment.n if one.rows is None else one.rows.count()
+                for segment, one in zip(view.segments, view.alive, strict=True)
+            ]
+            parts = parts_to_fold(
+                [segment.n for segment in view.segments],
+                alive,
+                [segment.stores_vectors for segment in view.segments],
+            )
+            if not parts:
+                return
+            self._fold_parts(view, parts, with_delta=False)
 
     def _fold_all(self) -> None:
         view = self._live.view()
@@ -219,12 +243,21 @@ class Folds:
                     f"{self._live.folder / segment.name} stores no vectors, so its rows cannot be built "
                     "again: build it with store_vectors=True"
                 )
-        vertices = np.flatnonzero(view.alive_rows())
+        self._fold_parts(view, list(range(len(view.segments))), with_delta=True)
+
+    def _fold_parts(self, view: View, parts: list[int], with_delta: bool) -> None:
+        starts = np.cumsum([0, *(segment.n for segment in view.segments)])
+        wanted = np.zeros(view.n, bool)
+        for part in parts:
+            wanted[starts[part] : starts[part + 1]] = True
+        wanted[starts[-1] :] = with_delta
+        vertices = np.flatnonzero(wanted & view.alive_rows())
         self._fold(
             view,
-            list(range(len(view.segments))),
+            parts,
             vertices,
             lambda folder: self._vectors(view, vertices, folder),
+            with_delta=with_delta,
         )
 
     def _vectors(self, view: View, vertices: AnyArray, folder: Path) -> AnyArray:
@@ -240,11 +273,17 @@ class Folds:
         return mapped
 
     def _fold(
-        self, view: View, parts: list[int], vertices: AnyArray, vectors_of: Callable[[Path], AnyArray]
+        self,
+        view: View,
+        parts: list[int],
+        vertices: AnyArray,
+        vectors_of: Callable[[Path], AnyArray],
+        *,
+        with_delta: bool,
     ) -> None:
         live = self._live
         if len(vertices) == 0:
-            self._commit(view, parts, None)
+            self._commit(view, parts, None, with_delta)
             return
         name = live.next_part()
         folder, work = live.folder / name, live.folder / f"{name}.work"
@@ -273,7 +312,7 @@ class Folds:
         finally:
             shutil.rmtree(work, ignore_errors=True)
         try:
-            self._commit(view, parts, made)
+            self._commit(view, parts, made, with_delta)
         except BaseException:
             # Where a sync failed the root may name it: the next writer takes away what it does not name.
             made.close()
@@ -291,6 +330,43 @@ class Folds:
         rows[vertices[own] - first] = own
         return self._live.folder / self._live.parts()[number][0], rows
 
-    def _commit(self, view: View, parts: list[int], made: Segment | None) -> None:
-        done = self._live.fold(view, parts, True, made)
+    def _commit(self, view: View, parts: list[int], made: Segment | None, with_delta: bool) -> None:
+        done = self._live.fold(view, parts, with_delta, made)
         assert done.outcome == DONE, "folds come one at a time"
+
+
+def parts_to_fold(rows: Sequence[int], alive: Sequence[int], stored: Sequence[bool]) -> list[int]:
+    """Which parts are to become one now; none of them where nothing is to be done.
+
+    As in a log-structured merge tree, parts of about one size become one of the next. So a row is written
+    once a size. The largest part, which has most rows, is written anew only when it is worth it.
+
+    Parameters
+    ----------
+    rows, alive : sequence of int
+        Of each part: its rows, and those of them that live.
+    stored : sequence of bool
+        Whether it stores its vectors. What stores none cannot be built again.
+
+    Returns
+    -------
+    list of int
+        Ascending.
+    """
+    if not rows:
+        return []
+    base = max(range(len(rows)), key=rows.__getitem__)
+    young = [part for part in range(len(rows)) if part != base]
+    if all(stored) and sum(alive[part] for part in young) >= _YOUNG_SHARE * max(1, rows[base]):
+        return sorted([base, *young])
+    for part in range(len(rows)):
+        if stored[part] and rows[part] - alive[part] >= _DEAD_SHARE * rows[part]:
+            return [part]
+    sizes: dict[int, list[int]] = {}
+    for part in young:
+        if stored[part]:
+            sizes.setdefault(int(math.log(rows[part], _SIZE_PARTS)), []).append(part)
+    for _, group in sorted(sizes.items()):
+        if len(group) >= _SIZE_PARTS:
+            return group
+    return []

@@ -1,0 +1,77 @@
+"""Which parts become one, and what growing costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import velo
+from velo.live import folds
+from velo.live.folds import parts_to_fold
+
+DIM = 32
+
+
+@pytest.mark.parametrize(
+    ("rows", "dead", "wanted"),
+    [
+        ([], {}, []),
+        ([1000], {}, []),
+        ([100_000, 900], {}, []),
+        ([100_000, 900, 800, 1000], {}, []),
+        ([100_000, 900, 800, 1000, 200], {}, []),  # 256 and 1,024 are where another size begins
+        ([100_000, 900, 800, 1000, 200, 600], {}, [1, 2, 3, 5]),
+        ([100_000, 900, 5000, 800, 1000, 700], {}, [1, 3, 4, 5]),
+        ([900, 100_000, 800, 700, 600], {}, [0, 2, 3, 4]),
+        ([100_000, 19_999], {}, []),
+        ([100_000, 20_000], {}, [0, 1]),
+        ([100_000, 10_000, 10_000], {}, [0, 1, 2]),
+        ([100_000, 20_000], {1: 1}, []),
+        ([100_000, 900], {0: 20_000}, [0]),
+        ([100_000, 900], {0: 19_999}, []),
+        ([100_000, 900], {1: 180}, [1]),
+        ([900], {0: 900}, [0]),
+        ([100_000, 25_000], {0: 50_000}, [0, 1]),
+    ],
+)
+def test_parts_that_become_one(rows: list[int], dead: dict[int, int], wanted: list[int]) -> None:
+    alive = [count - dead.get(part, 0) for part, count in enumerate(rows)]
+    assert parts_to_fold(rows, alive, [True] * len(rows)) == wanted
+
+
+def test_what_stores_no_vectors_stays() -> None:
+    rows = [100_000, 30_000, 900, 800, 700, 600]
+    assert parts_to_fold(rows, rows, [True, True, True, True, True, True]) == [0, 1, 2, 3, 4, 5]
+    assert parts_to_fold(rows, rows, [False, True, True, True, True, True]) == [2, 3, 4, 5]
+    assert parts_to_fold(rows, [50_000, *rows[1:]], [False, True, False, True, True, True]) == []
+
+
+def test_growing_writes_a_row_few_times(tmp_path: Path) -> None:
+    """Every row is found, parts stay few, and no part is made again and again."""
+    vectors = np.random.default_rng(3).normal(size=(10_000, DIM)).astype(np.float32)
+    made: dict[str, int] = {}
+    with velo.create(tmp_path / "i", dim=DIM, memory="1MiB", durability="process", threads=2) as index:
+        for start in range(0, len(vectors), 250):
+            index.insert(vectors[start : start + 250])
+            for part in index.info()["live"]["parts"]:
+                made[part["path"]] = part["n"]
+        parts = index.info()["live"]["parts"]
+        assert len(parts) <= 3 * 6 + 1
+        written = sum(made.values()) / len(vectors)
+        assert written <= 8, made
+        assert sum(part["n"] for part in parts) <= len(vectors)
+        found = index.search(vectors[::1000], 1, recall=0.99)
+        assert found.ids[:, 0].tolist() == list(range(0, len(vectors), 1000))
+
+
+def test_however_often_it_is_flushed_parts_stay_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folds, "_PARTS_MAX", 3)
+    vectors = np.random.default_rng(4).normal(size=(9, DIM)).astype(np.float32)
+    with velo.create(tmp_path / "i", dim=DIM, durability="process", threads=1) as index:
+        for row in range(len(vectors)):
+            index.insert(vectors[row : row + 1])
+            index.flush()
+            assert len(index.info()["live"]["parts"]) <= 3
+        assert index.search(vectors, 1).ids[:, 0].tolist() == list(range(len(vectors)))
