@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from velo_serving.cluster_search import ClusterSearch
     from velo_serving.collection import Collection, Pin, read_collection
     from velo_serving.gateway import GatewayLimits, create_app
+    from velo_serving.gateway.access import Access
     from velo_serving.local_backend import open_local_backend
     from velo_serving.router import Router, RouterLimits
     from velo_serving.serve import serve_local, serve_ray
     from velo_serving.vector_search import VectorSearch
 
 __all__ = [
+    "Access",
     "Backend",
     "Client",
     "Cluster",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Access": "gateway.access",
     "Backend": "backend",
     "Client": "client",
     "Cluster": "cluster",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import io
 import json
 import random
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
@@ -17,17 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from velo import errors as velo_errors
-from velo.errors import DimensionMismatchError, InvalidArgumentError, MissingDependencyError, VeloError
+from velo.errors import DimensionMismatchError, InvalidArgumentError
 from velo.results import RangeResult, SearchResult, Served
-from velo_serving import errors as serving_errors
 from velo_serving.answers import groups_result, nearest_result, ranges_result
 from velo_serving.client_lookups import ClientLookups
-from velo_serving.errors import QueueFullError, RemoteError, ServingError
-
-try:
-    import httpx
-except ImportError as error:
-    raise MissingDependencyError("httpx is not installed; pip install 'veloann[serving]'") from error
+from velo_serving.client_tries import ConnectionFailedError, Tries, httpx
+from velo_serving.client_writes import ClientWrites, WriteCall
 
 __all__ = ["Client", "ConnectionFailedError"]
 
@@ -35,8 +31,6 @@ BodyFormat: TypeAlias = Literal["json", "npy"]
 
 _TYPES = {"json": "application/json", "npy": "application/x-npy"}
 _NPZ = "application/x-npz"
-
-RETRY_STATUSES = (429, 503)
 
 #: Options of every search, of the nearest alone, of those within a radius alone.
 _OPTIONS = frozenset(
@@ -46,11 +40,7 @@ _OF_NEAREST = frozenset(("group_by", "group_size"))
 _OF_RADIUS = frozenset(("radius", "limit"))
 
 
-class ConnectionFailedError(ServingError, ConnectionError):
-    """The gateway cannot be reached, or the connection broke."""
-
-
-class Client(ClientLookups):
+class Client(ClientLookups, ClientWrites):
     """A connection to a gateway; threads may share it, and so may the tasks of one event loop.
 
     Parameters
@@ -66,6 +56,11 @@ class Client(ClientLookups):
         Of a request as a whole, tries and pauses included.
     retries : int
         Further tries after 429, 503 or a broken connection, paced by ``Retry-After``.
+    api_key : str, optional
+        One of the server's file.
+    verify : bool, path or ssl.SSLContext
+        By what a server's certificate is trusted: the authorities that httpx brings, those of a file or
+        folder in PEM, or, with False, anything. A certificate of the client's own goes with a context.
     transport, async_transport : optional
         httpx transports, for tests.
 
@@ -86,6 +81,8 @@ class Client(ClientLookups):
         body_format: BodyFormat = "json",
         timeout_s: float = 30.0,
         retries: int = 3,
+        api_key: str | None = None,
+        verify: bool | str | Path | ssl.SSLContext = True,
         transport: httpx.BaseTransport | None = None,
         async_transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -103,6 +100,8 @@ class Client(ClientLookups):
         self._body_format = body_format
         self._timeout_s = timeout_s
         self._retries = retries
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {_plain_key(api_key)}"}
+        self._verify = _verify_of(verify)
         self._transport = transport
         self._async_transport = async_transport
         self._sleep = sleep
@@ -203,6 +202,26 @@ class Client(ClientLookups):
         assert isinstance(answer, dict)
         return answer
 
+    def _write(self, call: WriteCall) -> dict[str, Any]:
+        answer = self._send("POST", self._write_path(call), self._write_call(call)).json()
+        assert isinstance(answer, dict)
+        return answer
+
+    async def _write_async(self, call: WriteCall) -> dict[str, Any]:
+        answer = (await self._send_async("POST", self._write_path(call), self._write_call(call))).json()
+        assert isinstance(answer, dict)
+        return answer
+
+    def _write_path(self, call: WriteCall) -> str:
+        if self._collection is None:
+            raise InvalidArgumentError(f"{call.what} needs the name of a collection", argument="collection")
+        return f"{self._info_path}/{call.what}"
+
+    @staticmethod
+    def _write_call(call: WriteCall) -> _Call:
+        headers = {"Content-Type": call.media_type, "Accept": _TYPES["json"]}
+        return _Call(call.body, headers, call.params, False, 0, None)
+
     def info(self) -> dict[str, Any]:
         """Ask what the gateway says of the collection, or of all where the client names none.
 
@@ -245,13 +264,23 @@ class Client(ClientLookups):
 
     def _client(self) -> httpx.Client:
         if self._sync is None:
-            self._sync = httpx.Client(base_url=self._url, transport=self._transport, trust_env=False)
+            self._sync = httpx.Client(
+                base_url=self._url,
+                headers=self._headers,
+                verify=self._verify,
+                transport=self._transport,
+                trust_env=False,
+            )
         return self._sync
 
     def _client_async(self) -> httpx.AsyncClient:
         if self._async is None:
             self._async = httpx.AsyncClient(
-                base_url=self._url, transport=self._async_transport, trust_env=False
+                base_url=self._url,
+                headers=self._headers,
+                verify=self._verify,
+                transport=self._async_transport,
+                trust_env=False,
             )
         return self._async
 
@@ -283,11 +312,11 @@ class Client(ClientLookups):
                 return outcome
             await self._sleep_async(pause_s)
 
-    def _tries(self, method: str, path: str, call: _Call | None) -> _Tries:
+    def _tries(self, method: str, path: str, call: _Call | None) -> Tries:
         request: dict[str, Any] = {"method": method, "url": path}
         if call is not None:
             request |= {"content": call.body, "headers": dict(call.headers), "params": dict(call.params)}
-        return _Tries(self._retries, self._timeout_s, self._jitter, self._url, request)
+        return Tries(self._retries, self._timeout_s, self._jitter, self._url, request)
 
     # ---- ending ----
 
@@ -325,103 +354,24 @@ class Client(ClientLookups):
         await self.aclose()
 
 
-class _Tries:
-    """Decides after each try: take it, pause and try again, or raise. Both kinds of sending share it."""
-
-    def __init__(
-        self,
-        retries: int,
-        timeout_s: float,
-        jitter: random.Random,
-        url: str,
-        request: Mapping[str, Any],
-    ) -> None:
-        self._request = request
-        self._left = retries
-        self._made = 0
-        self._timeout_s = timeout_s
-        self._deadline = time.monotonic() + timeout_s
-        self._jitter = jitter
-        self._url = url
-
-    def arguments(self) -> dict[str, Any]:
-        """What the next try sends, and for how long."""
-        return {**self._request, "timeout": self.left_s()}
-
-    def after(self, outcome: httpx.Response | httpx.HTTPError) -> float | None:
-        """Return the pause before the next try, None if this is the answer, or raise."""
-        if isinstance(outcome, httpx.HTTPError):
-            return self._after_error(outcome)
-        return self._after_response(outcome)
-
-    def left_s(self) -> float:
-        return max(0.001, self._deadline - time.monotonic())
-
-    def _after_error(self, error: httpx.HTTPError) -> float:
-        if isinstance(error, httpx.TimeoutException):
-            raise serving_errors.DeadlineExceededError(
-                f"{self._url} did not answer within {self._timeout_s:g} s"
-            ) from error
-        pause_s = self._pause(None)
-        if pause_s is None:
-            raise ConnectionFailedError(
-                f"{self._url} cannot be reached: {str(error) or type(error).__name__}"
-            ) from error
-        return pause_s
-
-    def _after_response(self, response: httpx.Response) -> float | None:
-        if response.is_success:
-            return None
-        if response.status_code in RETRY_STATUSES:
-            pause_s = self._pause(_retry_after_s(response))
-            if pause_s is not None:
-                return pause_s
-        raise _error_of(response)
-
-    def _pause(self, asked_s: float | None) -> float | None:
-        if self._left == 0:
-            return None
-        self._left -= 1
-        self._made += 1
-        # A little longer than asked, each client differently, so that they do not all come back together.
-        base_s = min(0.05 * 2**self._made, 2.0) if asked_s is None else asked_s
-        pause_s = base_s * (1.0 + 0.25 * self._jitter.random())
-        return pause_s if pause_s < self.left_s() else None
+def _plain_key(key: str) -> str:
+    if not key.isascii() or not key.isprintable() or " " in key or not key:
+        raise InvalidArgumentError("an API key is text without spaces, of ASCII alone", argument="api_key")
+    return key
 
 
-def _retry_after_s(response: httpx.Response) -> float | None:
-    """Read Retry-After: seconds, or a date."""
-    text = response.headers.get("retry-after")
-    if text is None:
-        return None
+def _verify_of(given: bool | str | Path | ssl.SSLContext) -> bool | ssl.SSLContext:
+    if not isinstance(given, str | Path):
+        return given
+    path = Path(given)
     try:
-        return max(0.0, float(text))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (TypeError, ValueError):
-        return None
-
-
-def _error_of(response: httpx.Response) -> VeloError:
-    """Make the exception that the gateway meant."""
-    try:
-        told = response.json()["error"]
-        kind, message = str(told["type"]), str(told["message"])
-    except (ValueError, KeyError, TypeError):
-        return RemoteError(f"the server answered {response.status_code}", status=response.status_code)
-    known = getattr(serving_errors, kind, None) or getattr(velo_errors, kind, None)
-    if known is QueueFullError:
-        return QueueFullError(message, retry_after_s=_retry_after_s(response) or 1.0)
-    if not (isinstance(known, type) and issubclass(known, VeloError)) or known is RemoteError:
-        error: VeloError = RemoteError(f"{kind}: {message}", status=response.status_code)
-    else:
-        error = known(message)
-    for name in ("argument", "file", "page", "row"):
-        if told.get(name) is not None:
-            setattr(error, name, told[name])
-    return error
+        return ssl.create_default_context(
+            cafile=None if path.is_dir() else str(path), capath=str(path) if path.is_dir() else None
+        )
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{path} holds no certificates that can be read: {error}", argument="verify"
+        ) from None
 
 
 @dataclass(frozen=True)

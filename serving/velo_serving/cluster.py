@@ -86,6 +86,8 @@ class Cluster(JobSearches):
         plan: str = "auto",
         num_cpus: float = 0,
         detached: bool = False,
+        writable: bool = False,
+        durability: str = "sync",
         start_timeout_s: float = 120.0,
         progress: Callable[[str], None] | None = None,
     ) -> Cluster:
@@ -113,6 +115,11 @@ class Cluster(JobSearches):
             Ray's counting of processors should not keep it from there.
         detached : bool
             Whether the actors outlive this process.
+        writable : bool
+            Whether rows can be written. The first replica of each shard writes; the others must see the same
+            folder, and see what was written a tenth of a second later.
+        durability : {"sync", "interval", "process"}
+            As in ``velo.open``.
         start_timeout_s : float
             Time for all shards to open.
         progress : callable, optional
@@ -141,7 +148,9 @@ class Cluster(JobSearches):
         there = places_of(described.name)
         if there:
             raise exists_error(there[0])
-        options = ActorOptions(replicas, pin, memory, threads, io, plan, num_cpus, detached)
+        options = ActorOptions(
+            replicas, pin, memory, threads, io, plan, num_cpus, detached, writable, durability
+        )
         about = About(described, options, 1, secrets.token_urlsafe(32))
         return cls(about, *start_actors(about, start_timeout_s, progress))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from velo.errors import InvalidArgumentError, NotAnIndexError, PermissionDeniedError, UnsupportedVersionError
+from velo.folder.live import ROOT_FILE, is_live
 from velo_serving.errors import CollectionFormatError
 from velo_serving.shard import ShardSpec
 
@@ -160,6 +161,8 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
     try:
         if (folder / COLLECTION_FILE).is_file():
             return _read_sharded(folder, given_name)
+        if is_live(folder):
+            return _read_live(folder, given_name)
         if (folder / MANIFEST_FILE).is_file():
             return _read_single(folder, given_name)
     except PermissionError as error:
@@ -194,6 +197,17 @@ def _read_single(folder: Path, name: str) -> Collection:
         # The library reads manifests for real and says what is wrong with this one when the shard opens it.
         n, dim = 0, 0
     return Collection(name, folder, n, dim, str(metric), (ShardEntry("0", folder, n, 0),))
+
+
+def _read_live(folder: Path, name: str) -> Collection:
+    """An index that was written to: its parts have the rows, and may have none."""
+    root = _load(folder / ROOT_FILE)
+    dim, parts = root.get("dim", 0), root.get("parts", [])
+    rows = [part.get("n", 0) for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    # The library reads it for real, and says what is wrong when the shard opens it.
+    n = sum(one for one in rows if _is_count(one))
+    shard = ShardEntry("0", folder, n, 0)
+    return Collection(name, folder, n, dim if _is_count(dim) else 0, str(root.get("metric", "")), (shard,))
 
 
 def _read_sharded(folder: Path, name: str) -> Collection:

@@ -13,7 +13,11 @@ from velo.errors import (
 )
 
 __all__ = [
+    "AdminKeyError",
+    "ApiKeyError",
+    "ApiKeyFileError",
     "BodyTooLargeError",
+    "CertificateError",
     "ChildEndedError",
     "ClusterExistsError",
     "CollectionFormatError",
@@ -22,6 +26,7 @@ __all__ = [
     "MalformedBodyError",
     "NoShardAnsweredError",
     "NotAcceptableError",
+    "PartialWriteError",
     "PlacementError",
     "PortInUseError",
     "ProtocolError",
@@ -74,6 +79,25 @@ class NoShardAnsweredError(ServingError):
     """Too few shards answered to give the answer that was asked for."""
 
 
+class PartialWriteError(ServingError):
+    """Some shards did their part of a write, and others did not, or do not say.
+
+    A write is whole within each shard. To repeat it with the same ``request_id`` does what is missing.
+
+    Attributes
+    ----------
+    shards : tuple of str
+        Those that did not, or do not say.
+    rows : int
+        What the others wrote.
+    """
+
+    def __init__(self, message: str = "", *, shards: tuple[str, ...] = (), rows: int = 0) -> None:
+        super().__init__(message)
+        self.shards = shards
+        self.rows = rows
+
+
 class DeadlineExceededError(ServingError, SearchTimeoutError):
     """The deadline of a request passed before any shard had answered."""
 
@@ -94,6 +118,22 @@ class QueueFullError(ServingError, BusyError):
 
 class ShuttingDownError(ServingError, ClosedError):
     """The server is closing and takes no further requests."""
+
+
+class ApiKeyError(ServingError):
+    """The server asks for a key, and was given none that it knows."""
+
+
+class AdminKeyError(ApiKeyError):
+    """What was asked for takes an admin key, and the one given is for reading."""
+
+
+class ApiKeyFileError(ServingError, FormatError):
+    """The file of keys cannot be read, or has a line that is none."""
+
+
+class CertificateError(ServingError, ConnectionError):
+    """A server's certificate is not to be trusted: it expired, is another's, or nobody vouches for it."""
 
 
 class UnknownCollectionError(ServingError, LookupError):

@@ -23,6 +23,7 @@ from velo_serving.backend import Backend
 from velo_serving.child import QUESTION
 from velo_serving.errors import ShardUnavailableError
 from velo_serving.gateway import GatewayLimits
+from velo_serving.gateway.access import Access
 from velo_serving.records import CollectionRecord, Place
 from velo_serving.router import RouterLimits
 from velo_serving.serve import run
@@ -45,6 +46,7 @@ class WorkerMessage(msgspec.Struct):
     drain_s: float
     slow_s: float | None
     log_json: bool
+    access: Access
 
 
 class Question(msgspec.Struct):
@@ -141,6 +143,7 @@ def main() -> None:
         drain_s=message.drain_s,
         slow_s=message.slow_s,
         log_json=message.log_json,
+        access=message.access,
         # SIGUSR1 is the parent's word for an interrupt: end at once, without a drain.
         signals=(signal.SIGTERM, signal.SIGUSR1),
     )

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from velo.errors import SearchTimeoutError
 from velo_serving.clock import Clock, Timer
-from velo_serving.errors import ShardUnavailableError
+from velo_serving.errors import DeadlineExceededError, ShardUnavailableError
 from velo_serving.limits import RouterLimits
 from velo_serving.observer import Observer
 from velo_serving.types import (
@@ -44,8 +44,11 @@ RATE_MEMORY = 0.98
 #: So many queries must have been answered before their rate is believed.
 RATE_QUERIES_MIN = 32
 
-#: A timer that fires later than this fired in a process that was busy itself: it judges nobody.
-LATE_S = 0.02
+#: A time limit passes in so many steps, none shorter than this; one that takes longer than so many times its
+#: length ended in a process that was not awake, and counts no more.
+STEPS = 20
+STEP_MIN_S = 0.01
+STEP_LATE = 1.5
 
 #: The shard judges after this share of the time that it is given, so that its verdict arrives.
 TRIAL_SHARE = 0.75
@@ -237,6 +240,29 @@ class Lane:
         """
         return await self._in_time(self.channel.look_up(what, arguments, timeout_s), timeout_s)
 
+    async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Do something to the shard's rows; it waits for nobody here.
+
+        Raises
+        ------
+        DeadlineExceededError
+            It is not known whether it was done.
+        ShardUnavailableError
+            The shard is down, or its connection ended meanwhile.
+        VeloError
+            What the shard says.
+        """
+        if not self.up:
+            raise ShardUnavailableError(self.failure().message)
+        try:
+            return await self._in_time(self.channel.write(what, arguments, timeout_s), timeout_s)
+        except ShardUnavailableError as error:
+            raise ShardUnavailableError(f"{error.message}; it may have been written") from None
+        except SearchTimeoutError:
+            raise DeadlineExceededError(
+                f"shard {self.name} did not answer within {timeout_s:g} s; it may have been written"
+            ) from None
+
     def failure(self) -> Failure:
         """What a request is told while the shard is down."""
         return Failure("ShardUnavailableError", f"shard {self.name} is down: {self.reason}")
@@ -355,23 +381,30 @@ class Lane:
 
     @contextlib.contextmanager
     def _time_limit(self, seconds: float, give_up: Callable[[], object]) -> Iterator[None]:
-        """Call `give_up` after so long, unless this process was too busy itself to hear an answer."""
+        """Call `give_up` after so long of time in which this process was awake.
+
+        A process that is starved, or busy itself, hears answers late. Then so does a shard beside it, which
+        is not hung for that. So time is taken in steps, and a step that ends late counts as one alone.
+        """
+        step_s = min(max(seconds / STEPS, STEP_MIN_S), seconds)
+        left_s, last = seconds, self._clock.now()
         timer: Timer
 
-        def arm(seconds: float) -> None:
+        def look() -> None:
+            nonlocal left_s, last
+            now = self._clock.now()
+            left_s -= min(now - last, step_s * STEP_LATE)
+            last = now
+            if left_s > STEP_MIN_S / 10:
+                arm()
+            else:
+                give_up()
+
+        def arm() -> None:
             nonlocal timer
-            due = self._clock.now() + seconds
+            timer = self._clock.call_at(last + min(step_s, left_s), look)
 
-            def ring() -> None:
-                late_s = self._clock.now() - due
-                if late_s > LATE_S:
-                    arm(min(late_s, seconds))
-                else:
-                    give_up()
-
-            timer = self._clock.call_at(due, ring)
-
-        arm(seconds)
+        arm()
         try:
             yield
         finally:

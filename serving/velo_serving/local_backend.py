@@ -57,6 +57,10 @@ class LocalChannel:
         """Look something up in the shard's rows."""
         return await self._shard.look_up(what, arguments)
 
+    async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Do something to the shard's rows."""
+        return await self._shard.write(what, arguments, timeout_s)
+
     def watch(self, lost: Callable[[str], None]) -> None:
         """There is no connection to lose."""
 
@@ -79,7 +83,8 @@ def open_shards(
     memory : int, float or str, optional
         Of the whole collection: bytes are divided among the shards by their rows, a share is a share of each.
     **options
-        ``threads``, ``io``, ``plan``, as in ``velo.open``; without ``threads`` the shards share the cores.
+        ``threads``, ``io``, ``plan``, ``writable``, ``durability``, as in ``velo.open``; without ``threads``
+        the shards share the cores.
 
     Raises
     ------
@@ -145,8 +150,8 @@ def open_local_backend(
         Of each collection.
     opener : callable, optional
     **options
-        ``memory``, ``threads``, ``io``, ``plan``, as in ``velo.open``, for each collection; all shards share
-        the cores where ``threads`` is not given.
+        ``memory``, ``threads``, ``io``, ``plan``, ``writable``, ``durability``, as in ``velo.open``, for each
+        collection; all shards share the cores where ``threads`` is not given.
 
     Returns
     -------

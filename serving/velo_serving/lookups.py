@@ -17,10 +17,11 @@ from velo_serving.errors import NoShardAnsweredError
 from velo_serving.router import Router
 from velo_serving.types import Failure, Float32Matrix, ShardFailure
 from velo_serving.wire.codec import stream_of, table_of
+from velo_serving.writing import ids_of, present
 
 __all__ = ["LOOKUPS", "Found", "count", "explain", "get", "look_up", "rows", "vectors"]
 
-LOOKUPS: Final = ("count", "explain", "rows", "vectors")
+LOOKUPS: Final = ("count", "explain", "present", "rows", "vectors")
 
 
 def look_up(index: Any, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,6 +38,8 @@ def look_up(index: Any, what: str, arguments: Mapping[str, Any]) -> dict[str, An
         return {"count": int(index.count(arguments["filter"]))}
     if what == "rows":
         return {"table": stream_of(index.rows(**arguments))}
+    if what == "present":
+        return {"present": np.flatnonzero(present(index, ids_of(arguments["ids"]))).astype("<u4").tobytes()}
     if what == "vectors":
         known = index.rows(arguments["ids"], limit=len(arguments["ids"]), columns=False)["id"].to_pylist()
         found = index.get_vectors(known) if known else np.empty((0, index.dim), np.float32)

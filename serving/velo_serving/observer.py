@@ -27,6 +27,9 @@ class Observer(Protocol):
     def request_ended(self, outcome: str, queries: int, hits: Hits | None) -> None:
         """A request ended: "complete", "partial", "rejected", "deadline", "unavailable" or "error"."""
 
+    def write_ended(self, verb: str, outcome: str, rows: int) -> None:
+        """A write ended: "done", "partial", "rejected", "deadline", "unavailable" or "error"."""
+
 
 class SilentObserver:
     """Nobody listens."""
@@ -44,4 +47,7 @@ class SilentObserver:
         """Do nothing."""
 
     def request_ended(self, outcome: str, queries: int, hits: Hits | None) -> None:
+        """Do nothing."""
+
+    def write_ended(self, verb: str, outcome: str, rows: int) -> None:
         """Do nothing."""

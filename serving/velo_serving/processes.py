@@ -152,8 +152,9 @@ def open_processes(
     replicas : int
         Processes of each shard. Each takes as much memory.
     **options
-        ``memory``, ``threads``, ``io``, ``plan``, as in ``velo.open``, for each collection; all shards share
-        the cores where ``threads`` is not given.
+        ``memory``, ``threads``, ``io``, ``plan``, ``writable``, ``durability``, as in ``velo.open``, for each
+        collection; all shards share the cores where ``threads`` is not given. The first replica of a shard
+        writes, and the others see what it wrote.
     """
     if replicas < 1:
         raise InvalidArgumentError(f"there is at least one replica, not {replicas}", argument="replicas")
@@ -164,7 +165,11 @@ def open_processes(
         options["threads"] = share_of_cores(replicas * sum(len(one.shards) for one in collections))
     started = {
         collection.name: [
-            ShardProcess(entry.spec(memory=budget, **options), version=collection.version, replica=replica)
+            ShardProcess(
+                entry.spec(memory=budget, **options).of_replica(replica),
+                version=collection.version,
+                replica=replica,
+            )
             for entry, budget in zip(collection.shards, split_memory(collection, memory), strict=True)
             for replica in range(replicas)
         ]

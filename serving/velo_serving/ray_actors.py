@@ -87,7 +87,7 @@ class ActorOptions:
 
     Attributes
     ----------
-    replicas, pin, memory, threads, io, plan, num_cpus, detached
+    replicas, pin, memory, threads, io, plan, num_cpus, detached, writable, durability
         As in ``Cluster.start``.
     """
 
@@ -99,6 +99,8 @@ class ActorOptions:
     plan: str = "auto"
     num_cpus: float = 0
     detached: bool = False
+    writable: bool = False
+    durability: str = "sync"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +299,13 @@ def start_actors(
         for place in about.places():
             entry = shards[place.shard]
             spec = entry.spec(
-                memory=budgets[place.shard], threads=options.threads, io=options.io, plan=options.plan
-            )
+                memory=budgets[place.shard],
+                threads=options.threads,
+                io=options.io,
+                plan=options.plan,
+                writable=options.writable,
+                durability=options.durability,
+            ).of_replica(place.replica)
             where = _placement(_pin_of(options.pin, place) or entry.pin, options.replicas)
             arguments = where | {
                 "name": actor_name(place),

@@ -118,11 +118,11 @@ class Replicas:
             asked.timer = self._clock.call_at(asked.began + self._hedge_s, lambda: self._hedge(gather))
 
     async def look_up(
-        self, what: str, arguments: Mapping[str, Any], timeout_s: float
+        self, what: str, arguments: Mapping[str, Any], timeout_s: float, *, writer: bool = False
     ) -> dict[str, Any] | Failure:
-        """Look something up at a replica, and at the next one where that fails."""
+        """Look something up at a replica, and at the next one where that fails; or at the one that writes."""
         failure = self.lanes[0].failure()
-        for lane in [lane for lane in self.lanes if lane.up]:
+        for lane in [lane for lane in self.lanes[: 1 if writer else None] if lane.up]:
             try:
                 return await lane.look_up(what, arguments, timeout_s)
             except VeloError as error:
@@ -130,6 +130,25 @@ class Replicas:
                 if failure.fault == "caller":
                     break
         return failure
+
+    async def write(
+        self, what: str, arguments: Mapping[str, Any], timeout_s: float
+    ) -> dict[str, Any] | Failure:
+        """Do something to the rows at the replica that writes, the first; the others see it later."""
+        try:
+            return await self.lanes[0].write(what, arguments, timeout_s)
+        except VeloError as error:
+            return Failure.of(error)
+
+    @property
+    def writer(self) -> ShardHealth | None:
+        """What the replica that writes says of itself; None where it never answered."""
+        return self.lanes[0].health
+
+    @property
+    def health(self) -> ShardHealth | None:
+        """What the first replica that is known says of itself."""
+        return next((lane.health for lane in self.lanes if lane.health is not None), None)
 
     def withdraw(self, gather: Gather) -> None:
         """Nobody waits for this request any more."""

@@ -203,6 +203,7 @@ class Router:
         timeout_s: float | None = None,
         *,
         only: int | None = None,
+        writers: bool = False,
     ) -> list[tuple[str, dict[str, Any] | Failure]]:
         """Look something up in the rows of all shards, or of one.
 
@@ -213,6 +214,8 @@ class Router:
         timeout_s : float, optional
         only : int, optional
             Place of the only shard that is asked.
+        writers : bool
+            Ask the replica of each shard that writes, and no other: it knows what was written just now.
 
         Returns
         -------
@@ -234,7 +237,10 @@ class Router:
         self._queries_admitted += 1
         try:
             replies = await asyncio.gather(
-                *(shard.look_up(what, arguments, min(limit_s, self.limits.timeout_max_s)) for shard in shards)
+                *(
+                    shard.look_up(what, arguments, min(limit_s, self.limits.timeout_max_s), writer=writers)
+                    for shard in shards
+                )
             )
         finally:
             self._queries_admitted -= 1
@@ -242,6 +248,67 @@ class Router:
             if isinstance(reply, Failure) and reply.fault == "caller":
                 raise reply.to_error()
         return [(shard.name, reply) for shard, reply in zip(shards, replies, strict=True)]
+
+    async def write(
+        self,
+        what: str,
+        arguments: Mapping[int, Mapping[str, Any]],
+        timeout_s: float | None = None,
+    ) -> dict[int, dict[str, Any] | Failure]:
+        """Do something to the rows of some shards; each does it wholly or not at all.
+
+        Parameters
+        ----------
+        what : str
+            One of ``writing.WRITES``.
+        arguments : mapping
+            Of each shard that has to do something, by its place.
+        timeout_s : float, optional
+
+        Returns
+        -------
+        dict of int to dict or Failure
+            What each of them says.
+
+        Raises
+        ------
+        QueueFullError, ShuttingDownError
+            Nothing was written.
+        """
+        if self._closed:
+            raise ShuttingDownError("the server is closing")
+        if self._queries_admitted >= self.limits.queue_queries_max:
+            raise QueueFullError(f"{self._queries_admitted} queries wait already")
+        limit_s = self.limits.timeout_default_s if timeout_s is None else timeout_s
+        limit_s = min(limit_s, self.limits.timeout_max_s)
+        self._queries_admitted += 1
+        try:
+            replies = await asyncio.gather(
+                *(self._shards[place].write(what, asked, limit_s) for place, asked in arguments.items())
+            )
+        finally:
+            self._queries_admitted -= 1
+        return dict(zip(arguments, replies, strict=True))
+
+    def note_write(self, verb: str, outcome: str, rows: int) -> None:
+        """Tell the observer how a write ended."""
+        self._observer.write_ended(verb, outcome, rows)
+
+    @property
+    def writers(self) -> list[ShardHealth | None]:
+        """What the replica of each shard that writes said last; None where it never answered."""
+        return [shard.writer for shard in self._shards]
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of all shards, when they were last asked; None where one never answered."""
+        healths = [shard.health for shard in self._shards]
+        return None if None in healths else sum(one.n for one in healths if one is not None)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the shards."""
+        return [shard.name for shard in self._shards]
 
     async def _fill(self, request: SearchRequest, answer: Answer, started: float) -> Answer:
         """Ask all shards for the rows of groups that one of them may not have shown."""

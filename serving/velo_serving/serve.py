@@ -23,6 +23,7 @@ try:
     from fastapi import FastAPI
 
     from velo_serving.gateway import GatewayLimits, create_app
+    from velo_serving.gateway.access import Access
     from velo_serving.gateway.connections import bounded_protocol
     from velo_serving.gateway.logs import log_as_json
 except ImportError as error:
@@ -40,6 +41,8 @@ __all__ = ["bind", "run", "serve_local", "serve_ray"]
 #: Connections beyond this are refused by uvicorn with 503 before the gateway sees them.
 CONNECTIONS_MAX = 1024
 BACKLOG = 256
+
+DURABILITIES = ("sync", "interval", "process")
 
 
 def serve_local(
@@ -61,6 +64,14 @@ def serve_local(
     replicas: int = 1,
     slow_s: float | None = None,
     log_json: bool = False,
+    writable: bool = False,
+    durability: str = "sync",
+    api_keys: str | Path | None = None,
+    cors_origins: Sequence[str] = (),
+    ssl_certfile: str | Path | None = None,
+    ssl_keyfile: str | Path | None = None,
+    ssl_keyfile_password: str | None = None,
+    ssl_ca_certs: str | Path | None = None,
 ) -> None:
     """Serve indexes or sharded collections from this machine until interrupted.
 
@@ -92,6 +103,20 @@ def serve_local(
         As in ``create_app``.
     log_json : bool
         Whether the log on stderr is lines of JSON.
+    writable : bool
+        Whether rows can be written. This server is then the only one that may write to these indexes.
+    durability : {"sync", "interval", "process"}
+        As in ``velo.open``.
+    api_keys : path, optional
+        A file of lines ``read KEY`` and ``admin KEY``. With it each request needs a key, to write one of an
+        admin. It is read again when it changes.
+    cors_origins : sequence of str
+        Origins whose web pages may ask, ``"*"`` for any.
+    ssl_certfile, ssl_keyfile : path, optional
+        Certificate and key in PEM: serve HTTPS.
+    ssl_keyfile_password : str, optional
+    ssl_ca_certs : path, optional
+        Clients must show a certificate that one of these vouches for.
 
     Raises
     ------
@@ -101,7 +126,16 @@ def serve_local(
         The index cannot be opened.
     """
     _check_workers(workers)
-    options: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
+    _check_durability(durability)
+    access = _access(api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs)
+    options: dict[str, Any] = {
+        "memory": memory,
+        "threads": threads,
+        "io": io,
+        "plan": plan,
+        "writable": writable,
+        "durability": durability,
+    }
     common: dict[str, Any] = {
         "gateway_limits": gateway_limits,
         "on_ready": on_ready,
@@ -109,6 +143,7 @@ def serve_local(
         "drain_s": drain_s,
         "slow_s": slow_s,
         "log_json": log_json,
+        "access": access,
     }
     with bind(host, port) as listener:
         if workers > 1:
@@ -126,18 +161,52 @@ def _check_workers(workers: int) -> None:
         raise InvalidArgumentError(f"there is at least one worker, not {workers}", argument="workers")
 
 
+def _check_durability(durability: str) -> None:
+    """Here, for a shard that cannot be opened is served as one that is down."""
+    if durability not in DURABILITIES:
+        raise InvalidArgumentError(
+            f"durability must be one of {', '.join(map(repr, DURABILITIES))}, not {durability!r}",
+            argument="durability",
+        )
+
+
+def _access(
+    api_keys: str | Path | None,
+    cors_origins: Sequence[str],
+    ssl_certfile: str | Path | None,
+    ssl_keyfile: str | Path | None,
+    ssl_keyfile_password: str | None,
+    ssl_ca_certs: str | Path | None,
+) -> Access:
+    access = Access(
+        _text(api_keys),
+        tuple(cors_origins),
+        _text(ssl_certfile),
+        _text(ssl_keyfile),
+        ssl_keyfile_password,
+        _text(ssl_ca_certs),
+    )
+    access.check()
+    return access
+
+
+def _text(path: str | Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
 def _run_workers(
     directory: Any,
     listener: socket.socket,
     count: int,
     *,
     on_ready: Callable[[str], None] | None,
+    access: Access,
     **options: Any,
 ) -> None:
     from velo_serving.workers import run_workers
 
-    say = on_ready or _say
-    run_workers(directory, listener, count, on_ready=lambda: say(_url_of(listener)), **options)
+    say, url = on_ready or _say, _url_of(listener, access)
+    run_workers(directory, listener, count, on_ready=lambda: say(url), access=access, **options)
 
 
 def serve_ray(
@@ -162,6 +231,14 @@ def serve_ray(
     replicas: int = 1,
     slow_s: float | None = None,
     log_json: bool = False,
+    writable: bool = False,
+    durability: str = "sync",
+    api_keys: str | Path | None = None,
+    cors_origins: Sequence[str] = (),
+    ssl_certfile: str | Path | None = None,
+    ssl_keyfile: str | Path | None = None,
+    ssl_keyfile_password: str | None = None,
+    ssl_ca_certs: str | Path | None = None,
 ) -> None:
     """Start a Ray actor for each shard, serve them until interrupted, stop them.
 
@@ -179,10 +256,14 @@ def serve_ray(
         Called with a line of text as Ray and the shards start; default: print it on stderr.
     host, port, memory, threads, io, plan, limits, gateway_limits, on_ready, ready_shards, drain_s
         As in ``serve_local``.
-    workers, replicas, slow_s, log_json
+    workers, replicas, slow_s, log_json, writable, durability
+        As in ``serve_local``.
+    api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs
         As in ``serve_local``.
     """
     _check_workers(workers)
+    _check_durability(durability)
+    access = _access(api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs)
     from velo_serving.cluster import Cluster
     from velo_serving.ray_actors import ray_session
 
@@ -190,7 +271,14 @@ def serve_ray(
     with bind(host, port) as listener:
         tell("starting Ray; some seconds" if address is None else f"connecting to Ray at {address}")
         with ray_session(address):
-            options: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
+            options: dict[str, Any] = {
+                "memory": memory,
+                "threads": threads,
+                "io": io,
+                "plan": plan,
+                "writable": writable,
+                "durability": durability,
+            }
             tell("starting an actor for each shard")
             with Cluster.start(
                 path, name=name, replicas=replicas, pin=pin, progress=tell, **options
@@ -202,6 +290,7 @@ def serve_ray(
                     "drain_s": drain_s,
                     "slow_s": slow_s,
                     "log_json": log_json,
+                    "access": access,
                 }
                 if workers > 1:
                     _run_workers(cluster, listener, workers, limits=limits, **common)
@@ -255,6 +344,7 @@ def run(
     drain_s: float = 0.0,
     slow_s: float | None = None,
     log_json: bool = False,
+    access: Access | None = None,
     signals: Sequence[int] = (signal.SIGINT, signal.SIGTERM),
 ) -> None:
     """Serve a backend at a bound socket until SIGINT or SIGTERM; requests under way are answered first.
@@ -270,11 +360,14 @@ def run(
         As in ``serve_local``. A second signal ends the wait.
     slow_s, log_json
         As in ``serve_local``.
+    access : Access, optional
+        API keys, TLS and origins.
     signals : sequence of int
         Those that end it; only SIGTERM drains.
     """
-    app = create_app(backend, limits=gateway_limits, ready_shards=ready_shards, slow_s=slow_s)
-    _announce(app, _url_of(listener), on_ready or _say)
+    who = access or Access()
+    app = create_app(backend, limits=gateway_limits, ready_shards=ready_shards, slow_s=slow_s, access=who)
+    _announce(app, _url_of(listener, who), on_ready or _say)
     logging.getLogger("velo_serving").setLevel(logging.INFO)
     if log_json:
         log_as_json()
@@ -288,13 +381,15 @@ def run(
         timeout_graceful_shutdown=10,
         lifespan="on",
         http=bounded_protocol(gateway_limits or GatewayLimits()),
+        **who.uvicorn_options,
     )
     _Server(config, backend, drain_s, signals).run(sockets=[listener])
 
 
-def _url_of(listener: socket.socket) -> str:
+def _url_of(listener: socket.socket, access: Access) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if access.ssl_certfile is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class _Server(uvicorn.Server):

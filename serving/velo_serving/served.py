@@ -81,6 +81,12 @@ class ServedCollection:
         """Of the generation that is served now."""
         return self.now.router
 
+    @property
+    def rows(self) -> int:
+        """Rows that live, when shards were last asked."""
+        rows = self.router.rows
+        return self.now.n if rows is None else rows
+
     @contextmanager
     def hold(self) -> Iterator[Generation]:
         """Keep what is served now for a request, whatever is published meanwhile.

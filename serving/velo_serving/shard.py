@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import dataclasses
 import math
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from velo.errors import FilterError, SearchTimeoutError, VeloError
 from velo.filters import from_sql
+from velo.folder.live import is_live
 from velo_serving.errors import ShardNotHereError, ShardUnavailableError
 from velo_serving.hits import concat_hits
 from velo_serving.loops import LoopThread
@@ -32,6 +35,7 @@ from velo_serving.types import (
     ShardHealth,
     ShardReply,
 )
+from velo_serving.writing import Follower, ShardWriter
 
 __all__ = ["IndexOpener", "Shard", "ShardSpec", "open_velo_index"]
 
@@ -63,6 +67,12 @@ class ShardSpec:
         Folder of the index on the node that holds it.
     memory, threads, io, plan
         As in ``velo.open``.
+    writable : bool
+        Whether this process is the one that writes to the index.
+    durability : {"sync", "interval", "process"}
+        As in ``velo.open``.
+    follows : bool
+        Whether another process writes to the index, and this one is to see it.
     """
 
     name: str
@@ -71,7 +81,16 @@ class ShardSpec:
     threads: int | None = None
     io: str = "auto"
     plan: str = "auto"
+    writable: bool = False
+    durability: str = "sync"
+    follows: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def of_replica(self, replica: int) -> ShardSpec:
+        """What a replica opens: the first one writes, the others see what it wrote."""
+        if not self.writable or replica == 0:
+            return self
+        return dataclasses.replace(self, writable=False, follows=True)
 
 
 IndexOpener = Callable[[ShardSpec], SearchIndex]
@@ -86,6 +105,8 @@ def open_velo_index(spec: ShardSpec) -> SearchIndex:
         arguments["memory"] = spec.memory
     if spec.threads is not None:
         arguments["threads"] = spec.threads
+    if spec.writable:
+        arguments |= {"writable": True, "durability": spec.durability}
     index = velo.open(spec.path, **arguments)
     _warm(index)
     opened: SearchIndex = index
@@ -119,6 +140,8 @@ class Shard:
         self._health = ShardHealth()
         self._closed = False
         self._ended = 0  # searches that the index has answered
+        self._writer = ShardWriter(spec.name, spec.writable)
+        self._follower: Follower | None = None
         # Filters are compiled and rows read in a loop of their own: the loop that hears requests stays free.
         self._aside = LoopThread(f"velo-shard-{spec.name}")
 
@@ -148,9 +171,23 @@ class Shard:
                         file=self.spec.path,
                     )
                 index = self._opener(self.spec)
-                self._health = _health_of(index, node)
+                self._health = _health_of(index, node, self.spec)
                 self._index = index
+                if self.spec.follows or (is_live(Path(self.spec.path)) and not self.spec.writable):
+                    self._follower = Follower(index)
+            return self._now()
+
+    def _now(self) -> ShardHealth:
+        """What changes with time."""
+        index, follower = self._index, self._follower
+        if follower is not None and follower.failure is not None:
+            raise ShardUnavailableError(
+                f"shard {self.name} does not see what is written: {follower.failure.message}"
+            )
+        if follower is None and not self.spec.writable:
             return self._health
+        live: Any = index
+        return dataclasses.replace(self._health, n=len(live))
 
     def health(self) -> ShardHealth:
         """Return what the shard serves, or why it cannot; opens the index if that failed before."""
@@ -164,6 +201,9 @@ class Shard:
         with self._opening:
             self._closed = True
             index, self._index = self._index, None
+        if self._follower is not None:
+            self._follower.close()
+        self._writer.close()
         if index is not None:
             index.close()
         self._aside.close()
@@ -208,6 +248,25 @@ class Shard:
 
         return await asyncio.to_thread(look_up, index, what, arguments)
 
+    async def write(
+        self, what: str, arguments: Mapping[str, Any], timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """Do something to the rows; as ``ShardWriter.write``.
+
+        Who stops waiting does not undo it.
+
+        Raises
+        ------
+        ShardUnavailableError
+            The shard has no open index.
+        VeloError
+            What the index says.
+        """
+        index = self._index
+        if index is None:
+            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        return await self._writer.write(index, what, arguments, timeout_s)
+
     async def trial(self, timeout_s: float) -> bool:
         """Show that searches still end: one of our own, or any other.
 
@@ -236,10 +295,14 @@ class Shard:
         request = SearchRequest(np.ones((1, self._health.dim), dtype=np.float32), 1)
         ended, worked_s = self._ended, _worked_s()
         own = asyncio.ensure_future(_search(index, request, timeout_s))
-        deadline = time.monotonic() + timeout_s
+        # Time in which this process was awake: one that is starved ends no search, and is not hung.
+        awake_s, last = 0.0, time.monotonic()
         try:
-            while not own.done() and self._ended == ended and time.monotonic() < deadline:
+            while not own.done() and self._ended == ended and awake_s < timeout_s:
                 await asyncio.wait({own}, timeout=TRIAL_LOOK_S)
+                now = time.monotonic()
+                awake_s += min(now - last, 2 * TRIAL_LOOK_S)
+                last = now
             # A page that is damaged is told to those who need it: such a search has ended, too.
             if self._ended != ended or (own.done() and not isinstance(own.exception(), SearchTimeoutError)):
                 return True
@@ -414,12 +477,36 @@ def _hits(result: Any, ids: Any, distances: Any, counts: Any, **further: Any) ->
     return Hits(ids, distances, counts, **costs, **further)
 
 
-def _health_of(index: SearchIndex, node: str) -> ShardHealth:
+def _uuid_of(info: Mapping[str, Any], spec: ShardSpec) -> str:
+    """By what an index is known again: its own uuid; of one that is written to, whose parts come and go with
+    theirs, the folder."""
+    folder = Path(spec.path)
+    if spec.writable or spec.follows or is_live(folder):
+        return f"folder-{folder.stat().st_ino}"
+    return str(info.get("uuid", ""))
+
+
+def _writable_details(index: Any, info: Mapping[str, Any]) -> dict[str, Any]:
+    """What a gateway needs to know to make rows of what clients send."""
+    live = info.get("live") or {}
+    if not live.get("writable"):
+        return {}
+    schema = pa.schema(list(index.get([]).schema)[1:])
+    return {
+        "writable": True,
+        "durability": live["durability"],
+        "dtype": info["dtype"],
+        "numbered": live["numbered"],
+        "schema": base64.b64encode(schema.serialize().to_pybytes()).decode(),
+    }
+
+
+def _health_of(index: SearchIndex, node: str, spec: ShardSpec) -> ShardHealth:
     info = index.info()
     memory = info.get("memory_bytes", 0)
     device = info.get("device", "")
     return ShardHealth(
-        uuid=str(info.get("uuid", "")),
+        uuid=_uuid_of(info, spec),
         n=int(info["n"]),
         dim=int(info["dim"]),
         metric=str(info["metric"]),
@@ -432,6 +519,7 @@ def _health_of(index: SearchIndex, node: str) -> ShardHealth:
             "threads": int(info.get("threads", 0)),
             "ids": info.get("ids", ""),
             "columns": list(info.get("columns", ())),
+            **_writable_details(index, info),
         },
     )
 

@@ -48,6 +48,7 @@ CALLER_ERRORS = (
     velo_errors.EmptyError,
     velo_errors.FilterError,
     velo_errors.NotFiniteError,
+    velo_errors.ReadOnlyError,
     velo_errors.UnknownIdError,
     velo_errors.UnsupportedError,
 )
@@ -341,6 +342,9 @@ class ShardChannel(Protocol):
 
     async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Look something up in the shard's rows; as ``lookups.look_up``."""
+
+    async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Do something to the shard's rows; as ``Shard.write``."""
 
     def watch(self, lost: Callable[[str], None]) -> None:
         """Call back, with the reason, when the connection is lost."""

@@ -16,6 +16,7 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from velo_serving.child import Child
 from velo_serving.gateway import GatewayLimits
+from velo_serving.gateway.access import Access
 from velo_serving.gateway_process import Question, Told, WorkerMessage
 from velo_serving.loops import LoopThread
 from velo_serving.records import Directory, Place
@@ -42,6 +43,7 @@ def run_workers(
     drain_s: float = 0.0,
     slow_s: float | None = None,
     log_json: bool = False,
+    access: Access | None = None,
     on_ready: Callable[[], None],
 ) -> None:
     """Serve with several gateways until SIGINT or SIGTERM; one that dies is started again.
@@ -55,7 +57,7 @@ def run_workers(
     count : int
     limits, gateway_limits
         Of each gateway.
-    ready_shards, drain_s, slow_s, log_json
+    ready_shards, drain_s, slow_s, log_json, access
         As in ``serve_local``.
     on_ready : callable
         Called once all gateways answer.
@@ -82,6 +84,7 @@ def run_workers(
                 drain_s=drain_s,
                 slow_s=slow_s,
                 log_json=log_json,
+                access=access or Access(),
             )
             gateway = Child(
                 f"gateway {number}",

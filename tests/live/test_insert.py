@@ -433,3 +433,24 @@ def test_a_fold_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
         index.flush()
         assert len(index) == 101
         assert len(index.info()["live"]["parts"]) == 1
+
+
+def test_contains_tells_which_ids_live(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(5).normal(size=(40, 8)).astype(np.float32)
+    with velo.build(tmp_path / "index.velo", vectors, ids=list(range(100, 140)), threads=1) as index:
+        assert index.contains([100, 7, 139]).tolist() == [True, False, True]
+        assert index.contains(100).tolist() == [True]
+    with velo.open(tmp_path / "index.velo", writable=True, durability="process") as index:
+        assert index.info()["live"]["numbered"] is False
+        index.delete([100])
+        index.insert(vectors[:2], ids=[7, 8])
+        index.delete([8])
+        assert index.contains([100, 101, 7, 8, 9]).tolist() == [False, True, True, False, False]
+        assert index.contains([]).tolist() == []
+        with pytest.raises(errors.InvalidArgumentError, match="whole numbers"):
+            index.contains(["a"])
+    velo.build(tmp_path / "numbered.velo", vectors, threads=1).close()
+    with velo.open(tmp_path / "numbered.velo", writable=True, durability="process") as index:
+        assert index.info()["live"]["numbered"] is True  # before a row came, and after
+        index.insert(vectors[:1])
+        assert index.info()["live"]["numbered"] is True

@@ -79,8 +79,9 @@ class Served:
         try:
             self.url: str = json.loads(line)["url"]
         except ValueError:
-            code, told = self.stop()
-            raise AssertionError(f"velo serve ended with {code}: {line} {told}") from None
+            rest, told = self.process.communicate(timeout=60)  # it ends by itself
+            code = self.process.returncode
+            raise AssertionError(f"velo serve ended with {code}: {line}{rest} {told}") from None
 
     def stop(self) -> tuple[int, str]:
         """Interrupt it; its exit code and what it wrote to stderr."""

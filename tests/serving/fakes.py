@@ -61,6 +61,12 @@ class HandClock:
         self._now = end
         await settle()
 
+    async def stall(self, seconds: float) -> None:
+        """Let time pass while nothing runs: what fell due meanwhile is called back late."""
+        await settle()
+        self._now += seconds
+        await self.crank(0.0)
+
     @property
     def timers_waiting(self) -> int:
         return sum(timer.callback is not None for _, _, timer in self._timers)
@@ -163,6 +169,8 @@ class CommandedChannel:
         self.timeouts: list[float] = []
         self.canceled = 0
         self.looked_up: list[str] = []
+        self.written: list[tuple[str, Any]] = []
+        self.take: Callable[[str, Any], Awaitable[dict[str, Any]]] = self.takes
         self.probes = 0
         self.trials = 0
         self.resets = 0
@@ -196,6 +204,13 @@ class CommandedChannel:
     async def look_up(self, what: str, arguments: Any, timeout_s: float) -> dict[str, Any]:
         self.looked_up.append(what)
         return {"count": self.number}
+
+    async def write(self, what: str, arguments: Any, timeout_s: float) -> dict[str, Any]:
+        self.written.append((what, arguments))
+        return await self.take(what, arguments)
+
+    async def takes(self, what: str, arguments: Any) -> dict[str, Any]:
+        return {"rows": 1, "missing": 0, "sequence": self.number, "durable": True}
 
     def watch(self, lost: Callable[[str], None]) -> None:
         self.lost = lost

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -343,6 +346,62 @@ def test_a_version_is_published_under_load_and_every_answer_has_one(
         asyncio.run(run(owner))
         assert owner.search(sharded_queries, k=1).ids.min() >= 1000, "a job follows, too"
     assert places_of("books") == [], "what others published ends with its owner"
+
+
+def test_actors_write_and_have_what_they_acknowledged_after_a_kill(local_ray: None, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(4).standard_normal((60, 8)).astype(np.float32)
+    path = velo.build_collection(
+        tmp_path / "notes.velo",
+        vectors,
+        shards=2,
+        ids=[f"n{row}" for row in range(60)],
+        store_vectors=True,
+        threads=1,
+    )
+
+    async def run(cluster: Cluster) -> None:
+        async with gateway(cluster, PATIENT) as one:
+            names = [f"new-{row}" for row in range(20)]
+            done = await one.upsert_async(vectors[:20] + 1, names, request="first")
+            assert (done.rows, done.replaced, done.repeated) == (20, 0, False)
+            for actor in cluster.actors:
+                victim = await actor.health.remote()
+                os.kill(victim.pid, signal.SIGKILL)
+            end = time.monotonic() + RECOVERY_S
+            while True:  # Ray starts them again; the same call is not done twice
+                try:
+                    again = await one.upsert_async(vectors[:20] + 1, names, request="first")
+                    break
+                except VeloError:
+                    assert time.monotonic() < end, "the actors did not come back"
+                    await asyncio.sleep(0.1)
+            assert again.repeated
+            found = await one.search_async(vectors[:20] + 1, k=1, recall=1.0)
+            assert [row[0] for row in found.ids.tolist()] == names
+            assert (await one.delete_async([*names, "n1"])).rows == 21
+            assert (await one.search_async(vectors[1], k=1, recall=1.0)).ids[0] != "n1"
+
+    with Cluster.start(path, writable=True, threads=1) as cluster:
+        asyncio.run(run(cluster))
+
+
+def test_known_shards_answer_while_rays_own_service_is_killed(
+    sharded_path: Path, sharded_queries: np.ndarray
+) -> None:
+    """In a process of its own, with a Ray of its own: that one is not to be used any more."""
+    dim = sharded_queries.shape[1]
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.serving.gcs_killed", str(sharded_path), str(dim)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert told["shards"] == SHARDS
+    assert told["answers"] > 50, told
 
 
 def test_velo_serve_with_ray_survives_a_kill(sharded_path: Path, sharded_queries: np.ndarray) -> None:

@@ -410,6 +410,26 @@ async def test_a_quiet_shard_is_tried_and_falls_whatever_its_health_says(stage: 
 
 
 @on_stage(shards=1)
+async def test_a_prober_that_is_starved_takes_no_shard_for_hung(stage: Stage) -> None:
+    """Whatever the clock says: what counts is time in which an answer would have been heard."""
+    shard = stage.shards[0]
+    shard.answer, shard.end_a_search = shard.never, shard.never
+    task = stage.ask(timeout_s=60.0)
+    await stage.clock.crank(LIMITS.quiet_s + 0.01)
+    trials = shard.trials
+    for _ in range(5):  # many times what a trial may take
+        await stage.clock.stall(0.25)
+    assert shard.trials == trials, "the same search is on trial"
+    assert stage.states == ["up"]
+    assert not task.done()
+    # Once this process is awake, a shard that is hung is found as soon as ever.
+    await stage.clock.crank(LIMITS.trial_s)
+    assert stage.states == ["down"]
+    with pytest.raises(NoShardAnsweredError):
+        task.result()
+
+
+@on_stage(shards=1)
 async def test_a_slow_search_is_not_a_hung_shard(stage: Stage) -> None:
     shard = stage.shards[0]
     gate = gated(shard)

@@ -535,6 +535,26 @@ def serve(
         float | None, typer.Option(min=0, help="Write requests to the log that take as long.")
     ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as lines of JSON.")] = False,
+    writable: Annotated[
+        bool, typer.Option("--writable", help="Let clients write rows; nobody else may write meanwhile.")
+    ] = False,
+    durability: Annotated[
+        str, typer.Option(help='When a write is on the device: "sync", "interval" or "process".')
+    ] = "sync",
+    api_keys: Annotated[
+        Path | None, typer.Option(help='File of lines "read KEY" and "admin KEY"; ask for one of them.')
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help='Let web pages of this origin ask; "*": of any.')
+    ] = None,
+    ssl_certfile: Annotated[Path | None, typer.Option(help="Certificate in PEM: serve HTTPS.")] = None,
+    ssl_keyfile: Annotated[Path | None, typer.Option(help="Its key, if it is in another file.")] = None,
+    ssl_keyfile_password: Annotated[
+        str | None, typer.Option(envvar="VELO_SSL_KEYFILE_PASSWORD", help="Of the key.")
+    ] = None,
+    ssl_ca_certs: Annotated[
+        Path | None, typer.Option(help="Ask clients for a certificate that one of these vouches for.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve indexes or sharded collections over HTTP until interrupted."""
@@ -558,6 +578,14 @@ def serve(
         replicas=replicas,
         slow_s=None if slow_ms is None else slow_ms / 1000,
         log_json=log_json,
+        writable=writable,
+        durability=durability,
+        api_keys=api_keys,
+        cors_origins=cors_origin or (),
+        ssl_certfile=ssl_certfile,
+        ssl_keyfile=ssl_keyfile,
+        ssl_keyfile_password=ssl_keyfile_password,
+        ssl_ca_certs=ssl_ca_certs,
         as_json=as_json,
     )
 

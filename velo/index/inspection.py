@@ -18,6 +18,7 @@ from velo.index.verify import verify_folder
 from velo.live.data import LiveData
 from velo.live.folds import Folds
 from velo.live.moment import Moment
+from velo.live.rows import ROW
 from velo.options import IO_CODES, PLAN_CODES
 from velo.search.gate import Gate
 from velo.search.segment import Segment
@@ -191,6 +192,7 @@ class Inspection:
         return {
             "writable": bool(info.is_writable),
             "durability": live.durability,
+            "numbered": live.shape().id_kind == ROW,
             "sequence": int(info.sequence),
             "dead": int(info.dead_rows) + int(info.delta_dead_rows),
             "parts": parts,

@@ -152,6 +152,12 @@ class Moment(Searches):
                 )
         return vertices
 
+    def _living(self, found: Any) -> Any:
+        """Of vertices that ids were found at, -1 for none, whether they live."""
+        there = found >= 0
+        there[there] = self.seen.are_alive(found[there])
+        return there
+
     def _passing(self, given: Any) -> NativeFilter | None:
         """The rows that live and pass one filter."""
         if self.seen.sole is not None:

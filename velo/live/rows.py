@@ -20,7 +20,7 @@ from velo.formats.source import array_of, native_dtype
 from velo.live.columns import NativeIds, batch_bytes, given_columns
 from velo.types import AnyArray
 
-__all__ = ["DTYPES", "MAGNITUDE_MAX", "STRINGS", "NewRows", "RowShape", "last_of_each"]
+__all__ = ["DTYPES", "MAGNITUDE_MAX", "ROW", "STRINGS", "NewRows", "RowShape", "last_of_each"]
 
 #: Element types by the numbers of velo.h.
 DTYPES: Final = (np.dtype("float32"), np.dtype("float16"), np.dtype("uint8"), np.dtype("int8"))

@@ -56,6 +56,34 @@ class Lookups:
         passing = self._passing(filter)
         return self.n if passing is None else passing.count()
 
+    def contains(self, ids: Any) -> AnyArray:
+        """Tell of some ids whether a row has them.
+
+        Parameters
+        ----------
+        ids : array-like of shape (m,), or one id
+
+        Returns
+        -------
+        ndarray of shape (m,), bool
+
+        Examples
+        --------
+        >>> index.contains([17, 1_000_000])
+        array([ True, False])
+        """
+        moment = self._moment()
+        if moment is not None:
+            there: AnyArray = moment.contains(ids)
+            return there
+        self._check_open()
+        found = self._ids.find([ids] if isinstance(ids, str | int | np.integer) else ids)
+        return self._living(found)
+
+    def _living(self, found: AnyArray) -> AnyArray:
+        """Of vertices that ids were found at, -1 for none, whether they live."""
+        return found >= 0
+
     def get(self, ids: Any, *, columns: Sequence[str] | bool = True) -> pa.Table:
         """Return the metadata of some ids.
 

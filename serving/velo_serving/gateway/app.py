@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from velo.errors import SearchTimeoutError
@@ -19,6 +20,7 @@ from velo_serving import lookups
 from velo_serving.backend import Backend, Generation, ServedCollection
 from velo_serving.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
 from velo_serving.gateway import bodies
+from velo_serving.gateway.access import Access, ApiKeys, Guarded, check_may_write, describe_security
 from velo_serving.gateway.docs_page import render_docs
 from velo_serving.gateway.errors import BodyTimeoutError, install
 from velo_serving.gateway.limits import GatewayLimits
@@ -36,6 +38,7 @@ from velo_serving.gateway.schemas import (
     SearchBody,
     ShardAnswer,
 )
+from velo_serving.gateway.writes import WRITE_ROUTES, WriteRoute, write_body
 from velo_serving.types import Answer, SearchRequest
 
 __all__ = ["create_app"]
@@ -68,6 +71,17 @@ _ERRORS: Mapping[int | str, dict[str, Any]] = {
     },
     503: {"model": ErrorAnswer, "description": "No shard answered, or the server starts or stops."},
     504: {"model": ErrorAnswer, "description": "The deadline passed before any shard answered."},
+}
+
+_WRITE_ERRORS: Mapping[int | str, dict[str, Any]] = {
+    **_ERRORS,
+    409: {"model": ErrorAnswer, "description": "An id is there already, or the collection is only read."},
+    503: {
+        "model": ErrorAnswer,
+        "description": "Shards are away. `shards` names those that did not write, if others did.",
+    },
+    504: {"model": ErrorAnswer, "description": "The deadline passed; it may have been written."},
+    507: {"model": ErrorAnswer, "description": "A device is full; nothing was written there."},
 }
 
 _BINARY = {"type": "string", "format": "binary"}
@@ -105,6 +119,7 @@ def create_app(
     limits: GatewayLimits | None = None,
     ready_shards: int | None = None,
     slow_s: float | None = None,
+    access: Access | None = None,
 ) -> FastAPI:
     """Make the gateway over a backend.
 
@@ -118,6 +133,8 @@ def create_app(
         fewer shards needs all of its own.
     slow_s : float, optional
         A request that takes as long is written to the log ``velo_serving.requests``; none are without it.
+    access : Access, optional
+        API keys, and origins whose web pages may ask; TLS is up to whoever runs the app.
 
     Returns
     -------
@@ -145,8 +162,21 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
     )
+    who = access or Access()
+    who.check()
+    if who.api_keys is not None:
+        app.add_middleware(Guarded, keys=ApiKeys(who.api_keys))
     app.add_middleware(Measured, metrics=metrics)
     app.add_middleware(Logged, slow_s=slow_s)
+    if who.cors_origins:
+        # Outermost: what a browser asks before it asks has no key.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(who.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Accept", "Authorization", "Content-Type", "X-Request-Id", "traceparent"],
+            expose_headers=["Retry-After", "Velo-Answer", "X-Request-Id"],
+        )
     install(app)
 
     @app.post("/v1/search", summary="Search the only collection", **_SEARCH)
@@ -173,6 +203,23 @@ def create_app(
             openapi_extra=json_body(what.body),
             name=what.path,
         )(answering())
+
+    for verb in WRITE_ROUTES:
+
+        def writing(verb: WriteRoute = verb) -> Any:
+            async def answer(request: Request, name: str) -> Response:
+                return await gate.write(request, backend.collection(name), verb)
+
+            return answer
+
+        app.post(
+            f"/v1/collections/{{name}}/{verb.what}",
+            summary=verb.summary,
+            response_model=verb.answer,
+            responses={status: told for status, told in _WRITE_ERRORS.items() if status != 406},
+            openapi_extra=write_body(verb),
+            name=verb.what,
+        )(writing())
 
     @app.get("/v1/collections", response_model=CollectionList, summary="List the collections")
     async def collections() -> CollectionList:
@@ -226,7 +273,25 @@ def create_app(
     async def docs() -> HTMLResponse:
         return HTMLResponse(render_docs(app.openapi()))
 
+    if who.api_keys is not None:
+        _describe_keys(app)
     return app
+
+
+def _describe_keys(app: FastAPI) -> None:
+    """The OpenAPI document of an app that asks for keys."""
+    plain = app.openapi
+    writes = [f"/v1/collections/{{name}}/{route.what}" for route in WRITE_ROUTES]
+    schema = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = plain()
+            describe_security(document, writes, schema)
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = described  # type: ignore[method-assign]
 
 
 def _version() -> str:
@@ -243,6 +308,7 @@ class _Gate:
         self._limits = limits
         self._requests = 0
         self._bytes_arriving = 0
+        self._bytes_written = 0
 
     async def search(self, request: Request, backend: Backend, name: str | None) -> Response:
         started = time.perf_counter()
@@ -268,6 +334,35 @@ class _Gate:
         with self._admitted(), served.hold() as now:
             content = await lookup(body, now, self._limits)
         return Response(content, media_type=bodies.JSON)
+
+    async def write(self, request: Request, served: ServedCollection, route: WriteRoute) -> Response:
+        """Write; a client that hangs up does not undo it."""
+        check_may_write()
+        started = time.perf_counter()
+        media_type = bodies.media_type_of(request.headers.get("content-type"))
+        bodies.check_encoding(request.headers.get("content-encoding"))
+        if media_type not in route.media_types:
+            raise UnsupportedMediaTypeError(
+                f"this path reads {', '.join(route.media_types)}, not {media_type}"
+            )
+        body = await self._body(request)
+        if body is None:
+            return Response(status_code=400)  # nobody reads it
+        pairs = request.query_params.multi_items()
+        with self._admitted(), self._room_for(len(body)), served.hold() as now:
+            work = route.work(media_type, body, pairs, now, self._limits, started)
+            return Response(await asyncio.shield(asyncio.ensure_future(work)), media_type=bodies.JSON)
+
+    @contextmanager
+    def _room_for(self, size: int) -> Iterator[None]:
+        """Room for the rows of a write, which may wait long at its shard."""
+        if self._bytes_written + size > self._limits.writes_bytes_max:
+            raise QueueFullError(f"writes of {self._bytes_written} bytes are under way already")
+        self._bytes_written += size
+        try:
+            yield
+        finally:
+            self._bytes_written -= size
 
     async def _body(self, request: Request) -> bytes | None:
         """The body, or None where the client is gone."""
@@ -406,7 +501,7 @@ def _summary(served: ServedCollection) -> CollectionSummary:
     return CollectionSummary(
         name=served.name,
         version=served.now.version,
-        n=served.now.n,
+        n=served.rows,
         dim=served.now.dim,
         metric=served.now.metric,
         shards_up=served.router.shards_up,
@@ -440,6 +535,9 @@ def _describe(served: ServedCollection) -> CollectionAnswer:
     return CollectionAnswer(
         **_summary(served).model_dump(),
         columns=columns,
+        writable=any(
+            state.health is not None and bool(state.health.details.get("writable")) for state in states
+        ),
         queries_admitted=served.router.queries_admitted,
         shards=shards,
     )

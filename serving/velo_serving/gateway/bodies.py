@@ -32,11 +32,14 @@ __all__ = [
     "JSON",
     "NPY",
     "NPZ",
+    "array_of_arrow",
+    "array_of_npy",
     "check_encoding",
     "choose_encoder",
     "is_long_to_parse",
     "media_type_of",
     "parse_search",
+    "table_of_arrow",
 ]
 
 JSON = "application/json"
@@ -258,7 +261,25 @@ def _request(
 
 
 def _matrix_of_npy(body: bytes) -> Float32Matrix:
-    """Read one array without trusting it: its header is checked before memory is taken for it."""
+    return _float32(array_of_npy(body))
+
+
+def array_of_npy(body: bytes) -> Any:
+    """Read a matrix without trusting it: its header is checked before memory is taken for it.
+
+    Parameters
+    ----------
+    body : bytes
+
+    Returns
+    -------
+    ndarray of shape (rows, dim)
+        Of the type that the body has.
+
+    Raises
+    ------
+    MalformedBodyError, RequestError
+    """
     header, start = _npy_header(body)
     descr, fortran_order, shape = (header.get(name) for name in ("descr", "fortran_order", "shape"))
     dtype = NPY_DTYPES.get(descr) if isinstance(descr, str) else None
@@ -279,7 +300,7 @@ def _matrix_of_npy(body: bytes) -> Float32Matrix:
         )
     values = np.frombuffer(body, dtype=dtype, count=count, offset=start)
     matrix = values.reshape(sizes, order="F" if fortran_order else "C")
-    return _float32(matrix.reshape(1, -1) if matrix.ndim == 1 else matrix)
+    return matrix.reshape(1, -1) if matrix.ndim == 1 else matrix
 
 
 def _npy_header(body: bytes) -> tuple[dict[str, Any], int]:
@@ -321,12 +342,7 @@ def _matrix_of_arrow(
     body: bytes, limits: GatewayLimits
 ) -> tuple[Float32Matrix, tuple[FilterForm | None, ...] | None]:
     """Read a stream with a list column ``vector`` and, if there is one, a text column ``filter`` of JSON."""
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-            table = reader.read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise MalformedBodyError(f"the body is not an Arrow stream: {error}") from None
+    table = table_of_arrow(body)
     if "vector" not in table.column_names:
         raise RequestError(
             f"the Arrow stream has no column 'vector' but {', '.join(table.column_names) or 'none'}",
@@ -341,7 +357,55 @@ def _matrix_of_arrow(
                 argument=name,
                 place={"path": name},
             )
-    column: Any = table.column("vector").combine_chunks()
+    matrix = _float32(array_of_arrow(table.column("vector")))
+    if "filter" not in table.column_names:
+        return matrix, None
+    texts = table.column("filter").to_pylist()
+    _check_sql([text for text in texts if isinstance(text, str) and not _is_json(text)], "filter", limits)
+    return matrix, tuple(_filter_of_text(place, text) for place, text in enumerate(texts))
+
+
+def table_of_arrow(body: bytes) -> Any:
+    """Read an Arrow stream without trusting it.
+
+    Parameters
+    ----------
+    body : bytes
+
+    Returns
+    -------
+    pyarrow.Table
+
+    Raises
+    ------
+    MalformedBodyError
+    """
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise MalformedBodyError(f"the body is not an Arrow stream: {error}") from None
+    return table
+
+
+def array_of_arrow(given: Any) -> Any:
+    """Make a matrix of a list column.
+
+    Parameters
+    ----------
+    given : pyarrow.ChunkedArray
+
+    Returns
+    -------
+    ndarray of shape (rows, dim)
+        Of the type of the lists.
+
+    Raises
+    ------
+    RequestError, DimensionMismatchError
+    """
+    column: Any = given.combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
     kind = column.type
@@ -359,12 +423,7 @@ def _matrix_of_arrow(
     lengths = np.unique(np.asarray(column.value_lengths())) if rows else np.zeros(1, dtype=np.int64)
     if len(lengths) > 1:
         raise DimensionMismatchError(f"the vectors have {len(lengths)} different lengths", argument="vector")
-    matrix = _float32(values.to_numpy(zero_copy_only=False).reshape(rows, int(lengths[0])))
-    if "filter" not in table.column_names:
-        return matrix, None
-    texts = table.column("filter").to_pylist()
-    _check_sql([text for text in texts if isinstance(text, str) and not _is_json(text)], "filter", limits)
-    return matrix, tuple(_filter_of_text(place, text) for place, text in enumerate(texts))
+    return values.to_numpy(zero_copy_only=False).reshape(rows, int(lengths[0]))
 
 
 def _is_json(text: str) -> bool:

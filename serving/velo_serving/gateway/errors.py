@@ -57,11 +57,16 @@ class BodyTimeoutError(serving_errors.ServingError):
 
 #: The first line that matches decides, so that the special stands before the general.
 STATUSES: tuple[tuple[type[BaseException], int], ...] = (
+    (serving_errors.AdminKeyError, 403),
+    (serving_errors.ApiKeyError, 401),
     (serving_errors.UnknownCollectionError, 404),
     (velo_errors.UnknownIdError, 404),
+    (velo_errors.DuplicateIdError, 409),
+    (velo_errors.ReadOnlyError, 409),
     (serving_errors.NotAcceptableError, 406),
     (BodyTimeoutError, 408),
     (serving_errors.BodyTooLargeError, 413),
+    (velo_errors.BudgetTooSmallError, 413),
     (serving_errors.UnsupportedMediaTypeError, 415),
     (serving_errors.MalformedBodyError, 400),
     (velo_errors.FilterError, 400),
@@ -69,7 +74,9 @@ STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (velo_errors.SearchTimeoutError, 504),
     (serving_errors.NoShardAnsweredError, 503),
     (serving_errors.ShardUnavailableError, 503),
+    (serving_errors.PartialWriteError, 503),
     (velo_errors.ClosedError, 503),
+    (velo_errors.NoSpaceError, 507),
     (velo_errors.InvalidArgumentError, 422),
     (velo_errors.DimensionMismatchError, 422),
     (velo_errors.DtypeError, 422),
@@ -106,16 +113,20 @@ def error_response(error: BaseException) -> Response:
     if status in (429, 503):
         retry_after_s = getattr(error, "retry_after_s", 1.0)
         headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     body: dict[str, Any] = {
         "type": type(error).__name__,
         "message": "the server made a mistake; its log says more",
     }
     if isinstance(error, VeloError):
         body["message"] = error.message
-        for name in ("argument", "file", "page", "row", "position"):
+        for name in ("argument", "file", "page", "row", "position", "needed_bytes"):
             value = getattr(error, name)
             if value is not None:
                 body[name] = value
+    if isinstance(error, serving_errors.PartialWriteError):
+        body |= {"shards": list(error.shards), "rows": error.rows}
     if isinstance(error, velo_errors.FilterError):
         place = filter_place(error.message, "$")
         if place is not None and "line" in place:

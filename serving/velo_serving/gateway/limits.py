@@ -28,6 +28,10 @@ class GatewayLimits:
         Searches under way at once, counted once their bodies are there; more is 429.
     queries_max : int
         Vectors in one request; more is 413.
+    rows_max : int
+        Rows, or ids, in one write; more is 413.
+    writes_bytes_max : int
+        Bytes of all bodies of writes under way; what would be above is 429.
     k_max : int
     hits_max : int
         Vectors times k of one request; more is 413.
@@ -49,6 +53,8 @@ class GatewayLimits:
     bodies_bytes_max: int = 256 << 20
     requests_max: int = 1024
     queries_max: int = 1024
+    rows_max: int = 65_536
+    writes_bytes_max: int = 256 << 20
     k_max: int = 10_000
     hits_max: int = 1_000_000
     inline_bytes_max: int = 64 << 10

@@ -77,6 +77,15 @@ class Metrics:
         self.cache_hits = Counter(
             "velo_cache_hits", "Records found in the cache.", ["collection"], registry=registry
         )
+        self.writes = Counter(
+            "velo_writes",
+            "Writes by outcome: done, partial, rejected, deadline, unavailable, error.",
+            ["collection", "verb", "outcome"],
+            registry=registry,
+        )
+        self.rows_written = Counter(
+            "velo_rows_written", "Rows that writes changed.", ["collection", "verb"], registry=registry
+        )
         self.shard_calls = Counter(
             "velo_shard_calls",
             "Calls to shards by outcome: ok, error, canceled, unavailable, hung.",
@@ -161,6 +170,10 @@ class _RouterObserver:
             metrics.shared_reads.labels(collection).inc(hits.shared_reads)
             metrics.cache_hits.labels(collection).inc(hits.cache_hits)
 
+    def write_ended(self, verb: str, outcome: str, rows: int) -> None:
+        self._metrics.writes.labels(self._collection, verb, outcome).inc()
+        self._metrics.rows_written.labels(self._collection, verb).inc(rows)
+
 
 class _Gauge(NamedTuple):
     """What is read off the routers when somebody asks."""
@@ -196,7 +209,7 @@ def _now(backend: Backend) -> Iterator[tuple[_Gauge, tuple[str, ...], float]]:
     yield _GATEWAYS, (), 1
     for served in backend.collections:
         yield _ADMITTED, (served.name,), served.router.queries_admitted
-        yield _VECTORS, (served.name,), served.now.n
+        yield _VECTORS, (served.name,), served.rows
         for shard in served.router.shards():
             labels = (served.name, shard.name)
             yield _UP, labels, shard.state == "up"

@@ -405,6 +405,7 @@ class CollectionAnswer(CollectionSummary):
     """A collection with its shards."""
 
     columns: list[str]
+    writable: Annotated[bool, Field(description="Whether rows can be written here.")]
     queries_admitted: int
     shards: list[ShardAnswer]
 

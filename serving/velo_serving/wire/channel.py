@@ -105,6 +105,10 @@ class SocketChannel:
         """Look something up in the shard's rows."""
         return decode(await self._call(what, timeout_s, arguments), dict)
 
+    async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Do something to the shard's rows."""
+        return decode(await self._call(what, timeout_s, arguments), dict)
+
     async def _call(self, method: str, timeout_s: float, arguments: Mapping[str, Any] | None = None) -> bytes:
         link = self._link
         if link is None:

@@ -19,6 +19,7 @@ from velo_serving.wire import frames
 from velo_serving.wire.codec import Call, Hello, decode, decode_search, encode, encode_hits
 from velo_serving.wire.endpoint import Endpoint, this_host
 from velo_serving.wire.frames import Frame, FrameReader, frame_start
+from velo_serving.writing import WRITES
 
 __all__ = ["ServerLimits", "ShardHost", "ShardServer"]
 
@@ -234,6 +235,8 @@ class _Peer(asyncio.Protocol):
             head = encode(await self._server.health())
         elif call.method == "trial":
             head = encode(await self._server.shard.trial(frame.timeout_us / 1e6))
+        elif call.method in WRITES:
+            head = encode(await self._server.shard.write(call.method, call.arguments, frame.timeout_us / 1e6))
         else:
             head = encode(await self._server.shard.look_up(call.method, call.arguments))
         self._send([frame_start(frames.REPLY, frame.request, len(head)), head])

@@ -1,0 +1,292 @@
+"""Who may ask, and from where: API keys from a file, TLS, browsers' origins."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import re
+import ssl
+import time
+from collections.abc import Iterable, Mapping, MutableMapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from velo.errors import InvalidArgumentError
+from velo_serving.errors import AdminKeyError, ApiKeyError, ApiKeyFileError
+from velo_serving.gateway.errors import error_response
+
+__all__ = ["OPEN_PATHS", "Access", "ApiKeys", "Guarded", "check_may_write", "describe_security"]
+
+Role: TypeAlias = Literal["read", "admin"]
+
+#: What answers without a key: whether the server is well, and what may be asked of it.
+OPEN_PATHS: Final = frozenset(("/", "/livez", "/healthz", "/readyz", "/docs", "/openapi.json"))
+
+#: How often the file is looked at.
+LOOK_S: Final = 1.0
+
+#: Keys are long enough that nobody guesses one.
+KEY_LENGTH_MIN: Final = 16
+FILE_BYTES_MAX: Final = 1 << 20
+
+_ROLES: Final[tuple[Role, ...]] = ("read", "admin")
+_KEY: Final = re.compile(r"[!-~]+")
+_ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
+
+#: Of the key that the request under way was made with; admin where no keys are asked for.
+_role: ContextVar[Role] = ContextVar("velo_role", default="admin")
+
+log = logging.getLogger("velo_serving")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may ask a gateway, and how.
+
+    Attributes
+    ----------
+    api_keys : str or None
+        A file of keys; without one nobody is asked who they are.
+    cors_origins : tuple of str
+        Web pages of these origins may ask; ``"*"``: of any.
+    ssl_certfile, ssl_keyfile, ssl_keyfile_password : str or None
+        Certificate, with those that vouch for it, and its key, as files in PEM.
+    ssl_ca_certs : str or None
+        Clients must show a certificate that one of these vouches for.
+    """
+
+    api_keys: str | None = None
+    cors_origins: tuple[str, ...] = ()
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    ssl_keyfile_password: str | None = None
+    ssl_ca_certs: str | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot be, before anything is opened.
+
+        Raises
+        ------
+        ApiKeyFileError, InvalidArgumentError
+        """
+        if self.api_keys is not None:
+            ApiKeys(self.api_keys)
+        for origin in self.cors_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise InvalidArgumentError(
+                    f"an origin reads 'https://example.com' or '*', not {origin!r}", argument="cors_origins"
+                )
+        if self.ssl_certfile is None:
+            if self.ssl_keyfile is not None or self.ssl_ca_certs is not None:
+                raise InvalidArgumentError(
+                    "TLS needs a certificate: give ssl_certfile", argument="ssl_certfile"
+                )
+            return
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(
+                self.ssl_certfile, self.ssl_keyfile, lambda: self.ssl_keyfile_password or ""
+            )
+            if self.ssl_ca_certs is not None:
+                context.load_verify_locations(self.ssl_ca_certs)
+        except (OSError, ValueError) as error:
+            named = (self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs)
+            files = ", ".join(one for one in named if one is not None)
+            raise InvalidArgumentError(
+                f"certificate or key cannot be used: {error} ({files})", argument="ssl_certfile"
+            ) from None
+
+    @property
+    def uvicorn_options(self) -> dict[str, Any]:
+        """What uvicorn is told."""
+        if self.ssl_certfile is None:
+            return {}
+        options: dict[str, Any] = {
+            "ssl_certfile": self.ssl_certfile,
+            "ssl_keyfile": self.ssl_keyfile,
+            "ssl_keyfile_password": self.ssl_keyfile_password,
+        }
+        if self.ssl_ca_certs is not None:
+            options |= {"ssl_ca_certs": self.ssl_ca_certs, "ssl_cert_reqs": ssl.CERT_REQUIRED}
+        return options
+
+
+class ApiKeys:
+    """The keys of a file, read again when it changes.
+
+    A line has a role and a key: ``read KEY`` or ``admin KEY``. Empty lines and those that begin with ``#``
+    say nothing. Where the file cannot be read any more, the keys that were known stay, and the log says why.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Raises
+    ------
+    ApiKeyFileError
+        The file cannot be read, or has a line that is none.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._looked_at = time.monotonic()
+        self._stamp = self._stamp_now()
+        self._roles = _read_keys(self._path)
+
+    def role_of(self, key: str) -> Role | None:
+        """What may be done with a key; None where it is none of ours.
+
+        All keys are looked at, and as digests, so that the time it takes tells nothing about them.
+
+        Parameters
+        ----------
+        key : str
+        """
+        self._look()
+        given = _digest(key)
+        found: Role | None = None
+        for known, role in self._roles.items():
+            if hmac.compare_digest(known, given):
+                found = role
+        return found
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        stamp = self._stamp_now()
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._roles = _read_keys(self._path)
+            log.info("%s changed: %d keys", self._path, len(self._roles))
+        except ApiKeyFileError as error:
+            log.error("the keys stay as they were: %s", error)
+
+    def _stamp_now(self) -> tuple[int, ...]:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return ()
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _read_keys(path: Path) -> dict[bytes, Role]:
+    def wrong(why: str, line: int | None = None) -> ApiKeyFileError:
+        place = f"{path}" if line is None else f"{path}, line {line}"
+        return ApiKeyFileError(f"{place}: {why}", file=str(path), argument="api_keys")
+
+    try:
+        with open(path, "rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise wrong(f"cannot be read: {error.strerror}") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise wrong(f"has more than {FILE_BYTES_MAX} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise wrong("is no text") from None
+    roles: dict[bytes, Role] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        role = next((one for one in _ROLES if one == words[0]), None)
+        if role is None or len(words) != 2 or not _KEY.fullmatch(words[1]):
+            raise wrong("a line reads 'read KEY' or 'admin KEY'", number)
+        if len(words[1]) < KEY_LENGTH_MIN:
+            raise wrong(f"a key has {KEY_LENGTH_MIN} characters at least", number)
+        if roles.setdefault(_digest(words[1]), role) != role:
+            raise wrong("this key has another role above", number)
+    if not roles:
+        raise wrong("names no key, so nobody could ask")
+    return roles
+
+
+class Guarded:
+    """Middleware: asks for a key, and remembers what may be done with it.
+
+    Parameters
+    ----------
+    app : ASGIApp
+    keys : ApiKeys
+    """
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or _path_in_app(scope) in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+        role = self._keys.role_of(key.strip()) if scheme.lower() == "bearer" else None
+        if role is None:
+            why = "this key is not known here" if key else "this server asks for a key"
+            answer = error_response(ApiKeyError(f"{why}: send 'Authorization: Bearer KEY'"))
+            await answer(scope, receive, send)
+            return
+        _role.set(role)
+        await self._app(scope, receive, send)
+
+
+def _path_in_app(scope: Scope) -> str:
+    """The path below where the app is mounted."""
+    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def check_may_write() -> None:
+    """Refuse a request whose key is for reading.
+
+    Raises
+    ------
+    AdminKeyError
+    """
+    if _role.get() != "admin":
+        raise AdminKeyError("this key is for reading: to write takes an admin key")
+
+
+def describe_security(
+    document: MutableMapping[str, Any], writes: Iterable[str], errors: Mapping[str, Any]
+) -> None:
+    """Say in an OpenAPI document which operations ask for a key.
+
+    Parameters
+    ----------
+    document : mapping
+        It is changed.
+    writes : iterable of str
+        Paths that need an admin key.
+    errors : mapping
+        The content of an answer that is an error.
+    """
+    document["components"]["securitySchemes"] = {
+        "apiKey": {"type": "http", "scheme": "bearer", "description": "A key of the server's file."}
+    }
+    need_admin = set(writes)
+    for path, methods in document["paths"].items():
+        if path in OPEN_PATHS:
+            continue
+        for operation in methods.values():
+            operation["security"] = [{"apiKey": []}]
+            told = operation["responses"]
+            told["401"] = {"description": "No key, or one that is not known.", "content": dict(errors)}
+            if path in need_admin:
+                told["403"] = {"description": "A key that is for reading.", "content": dict(errors)}

@@ -1,0 +1,484 @@
+"""Bodies of writes: JSON, npy and Arrow, made into what shards are told."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from velo.errors import (
+    DimensionMismatchError,
+    DtypeError,
+    DuplicateIdError,
+    InvalidArgumentError,
+    NotFiniteError,
+    UnknownColumnError,
+)
+from velo_serving.collection_writes import RowFormat, Verb, WriteRequest
+from velo_serving.errors import BodyTooLargeError
+from velo_serving.gateway import bodies
+from velo_serving.gateway.errors import RequestError
+from velo_serving.gateway.limits import GatewayLimits
+from velo_serving.gateway.schemas import FilterJson, Timeout, check_filter, refusal
+
+__all__ = [
+    "BODIES",
+    "DeleteBody",
+    "FlushBody",
+    "InsertBody",
+    "OptimizeBody",
+    "UpdateBody",
+    "UpsertBody",
+    "parse_write",
+]
+
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+#: What an Arrow column is called that is metadata of the name of another part of the row.
+_METADATA: Final = "metadata."
+
+RequestId = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        max_length=256,
+        description="A name for this request. To send it again with the same name does nothing twice.",
+    ),
+]
+Ids = list[int] | list[str]
+MetadataRows = Annotated[
+    list[dict[str, Any]] | dict[str, list[Any]],
+    Field(description="Columns of the rows: an object a row, or a list a column."),
+]
+Vectors = Annotated[list[list[float]], Field(description="One a row, all of the same length.")]
+
+
+class InsertBody(BaseModel):
+    """Add rows. Ids that are there already are refused."""
+
+    model_config = ConfigDict(
+        **_STRICT,
+        json_schema_extra={
+            "examples": [{"vectors": [[0.1, 0.2, 0.3]], "ids": [17], "metadata": [{"title": "dawn"}]}]
+        },
+    )
+
+    vectors: Vectors
+    ids: Annotated[
+        Ids | None, Field(description="One a row; none where the collection numbers its rows.")
+    ] = None
+    metadata: MetadataRows | None = None
+    request_id: RequestId = None
+    timeout_ms: Timeout = None
+
+
+class UpsertBody(BaseModel):
+    """Add rows, each in the place of the one that has its id, where there is one."""
+
+    model_config = ConfigDict(
+        **_STRICT,
+        json_schema_extra={
+            "examples": [{"vectors": [[0.1, 0.2, 0.3]], "ids": [17], "metadata": [{"title": "dusk"}]}]
+        },
+    )
+
+    vectors: Vectors
+    ids: Annotated[Ids, Field(description="One a row; of several rows with one id the last counts.")]
+    metadata: MetadataRows | None = None
+    request_id: RequestId = None
+    timeout_ms: Timeout = None
+
+
+class UpdateBody(BaseModel):
+    """Change columns of rows; their vectors and other columns stay."""
+
+    model_config = ConfigDict(
+        **_STRICT, json_schema_extra={"examples": [{"ids": [17], "metadata": [{"title": "noon"}]}]}
+    )
+
+    ids: Ids
+    metadata: MetadataRows
+    request_id: RequestId = None
+    timeout_ms: Timeout = None
+
+
+class DeleteBody(BaseModel):
+    """Delete rows by id, or all that pass a filter."""
+
+    model_config = ConfigDict(**_STRICT, json_schema_extra={"examples": [{"ids": [17, 4]}]})
+
+    ids: Ids | None = None
+    filter: Annotated[FilterJson | None, Field(description="A dict of conditions, or SQL text.")] = None
+    timeout_ms: Timeout = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> DeleteBody:
+        if (self.ids is None) == (self.filter is None):
+            raise ValueError("give one of 'ids' and 'filter'")
+        return self
+
+
+class FlushBody(BaseModel):
+    """Make a part of new rows, and put everything on the device."""
+
+    model_config = _STRICT
+
+    timeout_ms: Timeout = None
+
+
+class OptimizeBody(BaseModel):
+    """Make one part of all rows."""
+
+    model_config = _STRICT
+
+    wait: Annotated[bool, Field(description="Whether to wait for the end, as long as there is time.")] = True
+    timeout_ms: Timeout = None
+
+
+#: What each write reads as JSON.
+BODIES: Final[Mapping[str, type[BaseModel]]] = {
+    "insert": InsertBody,
+    "upsert": UpsertBody,
+    "update": UpdateBody,
+    "delete": DeleteBody,
+    "flush": FlushBody,
+    "optimize": OptimizeBody,
+}
+
+
+class _Options(BaseModel):
+    """What stands in the query string where the body holds rows alone."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    ids: Ids | None = None
+    request_id: RequestId = None
+    timeout_ms: Timeout = None
+
+
+def parse_write(
+    verb: Verb,
+    media_type: str,
+    body: bytes,
+    pairs: list[tuple[str, str]],
+    *,
+    dim: int,
+    rows: RowFormat,
+    limits: GatewayLimits,
+) -> WriteRequest:
+    """Make a write of a body and the query string.
+
+    Parameters
+    ----------
+    verb : {"insert", "upsert", "update", "delete"}
+    media_type : str
+        JSON, npy or Arrow.
+    body : bytes
+    pairs : list of (str, str)
+        The query string. With a JSON body it must be empty.
+    dim : int
+        Of the collection.
+    rows : RowFormat
+    limits : GatewayLimits
+
+    Raises
+    ------
+    VeloError
+        One that ``gateway.errors`` maps to 400, 409, 413 or 422.
+    """
+    if media_type == bodies.JSON:
+        request = _of_json(verb, body, pairs, dim, rows, limits)
+    else:
+        options = _options(pairs)
+        if media_type == bodies.NPY:
+            request = _of_npy(verb, body, options, dim)
+        else:
+            request = _of_arrow(verb, body, options, dim, rows)
+    if request.count > limits.rows_max:
+        raise BodyTooLargeError(
+            f"{request.count} rows are above the limit of {limits.rows_max}: give fewer a request"
+        )
+    if request.vectors is not None and request.vectors.nbytes > limits.body_bytes_max:
+        raise BodyTooLargeError(
+            f"the vectors take {request.vectors.nbytes} bytes, more than the limit of "
+            f"{limits.body_bytes_max}: give fewer a request",
+            argument="vectors",
+        )
+    _check_ids(request)
+    return request
+
+
+def _options(pairs: list[tuple[str, str]]) -> _Options:
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise RequestError(f"{name} is given twice", argument=name, place={"path": name})
+        fields[name] = value
+    if "ids" in fields:
+        try:
+            fields["ids"] = json.loads(fields["ids"])
+        except (ValueError, RecursionError):
+            raise RequestError(
+                "ids in the query string are a JSON list", argument="ids", place={"path": "ids"}
+            ) from None
+    try:
+        return _Options.model_validate(fields)
+    except ValidationError as error:
+        raise refusal(error, b"") from None
+
+
+def _of_json(
+    verb: Verb,
+    body: bytes,
+    pairs: list[tuple[str, str]],
+    dim: int,
+    rows: RowFormat,
+    limits: GatewayLimits,
+) -> WriteRequest:
+    if pairs:
+        raise RequestError(
+            f"{pairs[0][0]}: with a JSON body the options stand in the body", argument=pairs[0][0]
+        )
+    try:
+        parsed: Any = BODIES[verb].model_validate_json(body)
+    except ValidationError as error:
+        raise refusal(error, body) from None
+    given = getattr(parsed, "vectors", None)
+    vectors = None if given is None else _matrix(given, dim, rows.dtype)
+    condition = getattr(parsed, "filter", None)
+    if isinstance(condition, str) and len(condition) > limits.sql_bytes_max:
+        raise BodyTooLargeError(
+            f"filter: SQL of {len(condition)} characters is above the limit of {limits.sql_bytes_max}",
+            argument="filter",
+        )
+    check_filter(condition, "filter")
+    ids = None if parsed.ids is None else _id_column(parsed.ids)
+    metadata = getattr(parsed, "metadata", None)
+    count = len(ids) if vectors is None and ids is not None else 0 if vectors is None else len(vectors)
+    return WriteRequest(
+        verb,
+        vectors,
+        ids,
+        None if metadata is None else _table(metadata, rows.schema, count),
+        condition,
+        getattr(parsed, "request_id", None),
+        None if parsed.timeout_ms is None else parsed.timeout_ms / 1000,
+    )
+
+
+def _of_npy(verb: Verb, body: bytes, options: _Options, dim: int) -> WriteRequest:
+    if verb not in ("insert", "upsert"):
+        raise RequestError(f"{verb} takes no vectors: send JSON or Arrow", argument="vectors")
+    return WriteRequest(
+        verb,
+        _checked(bodies.array_of_npy(body), dim),
+        None if options.ids is None else _id_column(options.ids),
+        request_id=options.request_id,
+        timeout_s=None if options.timeout_ms is None else options.timeout_ms / 1000,
+    )
+
+
+def _of_arrow(verb: Verb, body: bytes, options: _Options, dim: int, rows: RowFormat) -> WriteRequest:
+    if options.ids is not None:
+        raise RequestError("ids stand in the column 'id'", argument="ids", place={"path": "ids"})
+    table = bodies.table_of_arrow(body)
+    for name in ("vector", "id"):
+        if table.column_names.count(name) > 1:
+            raise RequestError(f"the Arrow stream has two columns {name!r}", status=400, argument=name)
+    vectors = ids = None
+    if verb in ("insert", "upsert"):
+        if "vector" not in table.column_names:
+            raise RequestError("the Arrow stream has no column 'vector'", argument="vector")
+        vectors = _checked(bodies.array_of_arrow(table.column("vector")), dim)
+    if "id" in table.column_names:
+        ids = _id_column(table.column("id"))
+    elif verb != "insert":
+        raise RequestError("the Arrow stream has no column 'id'", argument="id")
+    parts = [name for name in table.column_names if name not in ("vector", "id")]
+    if "vector" in table.column_names and vectors is None:
+        raise RequestError(f"{verb} takes no vectors", argument="vector")
+    columns = None
+    if parts and verb == "delete":
+        raise RequestError(f"delete takes ids, and no column {parts[0]!r}", argument=parts[0])
+    if parts:
+        given = {
+            name.removeprefix(_METADATA)
+            if name in ("metadata.id", "metadata.vector")
+            else name: table.column(name)
+            for name in parts
+        }
+        columns = _columns(given, rows.schema)
+    return WriteRequest(
+        verb,
+        vectors,
+        ids,
+        columns,
+        request_id=options.request_id,
+        timeout_s=None if options.timeout_ms is None else options.timeout_ms / 1000,
+    )
+
+
+# ---- vectors and ids ----
+
+
+def _matrix(given: Sequence[Sequence[float]], dim: int, dtype: np.dtype[Any]) -> Any:
+    """Rows of JSON numbers as the index holds them; what it cannot hold is refused, not rounded to it."""
+    for place, row in enumerate(given):
+        if len(row) != dim:
+            raise RequestError(
+                f"vectors[{place}] has {len(row)} numbers, the collection has {dim} dimensions",
+                argument="vectors",
+                place={"path": f"vectors[{place}]"},
+                kind="DimensionMismatchError",
+            )
+    exact = np.array(given, np.float64).reshape(len(given), dim)
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return _finite(exact.astype(dtype))
+    info = np.iinfo(dtype)
+    wrong = (exact != np.floor(exact)) | (exact < info.min) | (exact > info.max)
+    if wrong.any():
+        at, column = (int(place) for place in np.argwhere(wrong)[0])
+        raise DtypeError(
+            f"vectors[{at}][{column}] is no {dtype}: this collection holds whole numbers from {info.min} to "
+            f"{info.max}",
+            argument="vectors",
+            row=at,
+        )
+    return exact.astype(dtype)
+
+
+def _checked(matrix: Any, dim: int) -> Any:
+    if matrix.shape[1] != dim:
+        raise DimensionMismatchError(
+            f"the vectors have {matrix.shape[1]} dimensions, the collection {dim}", argument="vectors"
+        )
+    return _finite(matrix)
+
+
+def _finite(matrix: Any) -> Any:
+    if matrix.dtype.kind == "f" and not np.isfinite(matrix).all():
+        row, column = (int(place) for place in np.argwhere(~np.isfinite(matrix))[0])
+        raise NotFiniteError(f"vectors[{row}][{column}] is not finite", argument="vectors", row=row)
+    return matrix
+
+
+def _id_column(given: Any) -> Any:
+    """Ids as int64, or as an Arrow array of large strings."""
+    column: Any = given
+    try:
+        if not isinstance(given, pa.ChunkedArray):
+            column = pa.chunked_array([pa.array(given, pa.int64() if not given else None)])
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if column.null_count:
+            raise InvalidArgumentError("ids: there is a null among them", argument="ids")
+        if pa.types.is_integer(column.type):
+            return np.asarray(column.cast(pa.int64()))
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            raise InvalidArgumentError(
+                f"ids must be whole numbers or strings, not {column.type}", argument="ids"
+            )
+        return column.cast(pa.large_string()).combine_chunks() if column.num_chunks > 1 else _only(column)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        raise InvalidArgumentError(
+            f"ids must be whole numbers of 64 bits or strings: {error}", argument="ids"
+        ) from None
+
+
+def _only(column: Any) -> Any:
+    plain = column.cast(pa.large_string())
+    return plain.chunk(0) if plain.num_chunks else pa.array([], pa.large_string())
+
+
+def _check_ids(request: WriteRequest) -> None:
+    """Refuse here what a shard would refuse after another one wrote its rows."""
+    ids = request.ids
+    if ids is None:
+        return
+    if request.vectors is not None and len(ids) != len(request.vectors):
+        raise InvalidArgumentError(
+            f"{len(ids)} ids were given for {len(request.vectors)} vectors", argument="ids"
+        )
+    if isinstance(ids, np.ndarray) and request.verb in ("insert", "upsert") and bool((ids == -1).any()):
+        row = int(np.argmax(ids == -1))
+        raise InvalidArgumentError(
+            f"ids: row {row} has the id -1, which in answers means that there is no hit",
+            argument="ids",
+            row=row,
+        )
+    if request.verb != "insert":
+        return
+    seen: dict[Any, int] = {}
+    for row, one in enumerate(ids.tolist() if isinstance(ids, np.ndarray) else ids.to_pylist()):
+        first = seen.setdefault(one, row)
+        if first != row:
+            raise DuplicateIdError(
+                f"ids: {one!r} of row {row} was given to row {first} already", argument="ids", row=row
+            )
+
+
+# ---- metadata ----
+
+
+def _table(given: Any, schema: pa.Schema, count: int) -> pa.Table:
+    """Metadata as JSON has it, in the types of the collection's columns."""
+    if isinstance(given, list):
+        names = list(dict.fromkeys(name for row in given for name in row))
+        found = len(given)
+        lists = {name: [row.get(name) for row in given] for name in names}
+    else:
+        lists = given
+        found = len(next(iter(lists.values()))) if lists else count
+        for name, values in lists.items():
+            if len(values) != found:
+                raise InvalidArgumentError(
+                    f"metadata: column {name!r} has {len(values)} values, another has {found}",
+                    argument="metadata",
+                )
+    if found != count:
+        raise InvalidArgumentError(f"metadata has {found} rows, {count} are needed", argument="metadata")
+    return _columns(lists, schema)
+
+
+def _columns(given: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    fields, arrays = [], []
+    for name, values in given.items():
+        if name not in schema.names:
+            known = ", ".join(map(repr, schema.names)) or "no columns"
+            raise UnknownColumnError(
+                f"the collection has no column {name!r}; it has {known}", argument="metadata"
+            )
+        field = schema.field(name)
+        fields.append(field)
+        try:
+            arrays.append(
+                values.cast(field.type) if isinstance(values, pa.ChunkedArray) else _array(values, field.type)
+            )
+        except (pa.ArrowException, TypeError, ValueError, OverflowError, binascii.Error) as error:
+            raise InvalidArgumentError(
+                f"metadata: column {name!r} is {field.type}: {error}", argument="metadata"
+            ) from None
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _array(values: list[Any], kind: Any) -> Any:
+    """Values of JSON in the type of a column: times are ISO 8601, bytes are base64."""
+    if pa.types.is_dictionary(kind):
+        return _array(values, kind.value_type).cast(kind)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return pa.array(
+            [None if one is None else base64.b64decode(one, b"-_", validate=True) for one in values], kind
+        )
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+        texts = all(one is None or isinstance(one, str) for one in values)
+        return pa.array(values, pa.string()).cast(kind) if texts else pa.array(values, kind)
+    return pa.array(values, kind)
