@@ -192,3 +192,16 @@ def test_a_manifest_too_deep_for_a_parser_is_refused(sound: list[Sound], tmp_pat
     with pytest.raises(CorruptIndexError) as caught:
         velo.open(path, threads=1)
     assert caught.value.file == "manifest.json"
+
+
+@pytest.mark.parametrize("name", ["codes.bin", "links.bin", "page_starts.bin", "pages.bin"])
+def test_no_room_is_made_for_what_a_manifest_only_says(sound: list[Sound], tmp_path: Path, name: str) -> None:
+    path = tmp_path / "i"
+    shutil.copytree(sound[0].folder, path)
+    manifest = read_manifest(path)
+    next(file for file in manifest["files"] if file["name"] == name)["bytes"] = 2**50
+    replace_file(path, "manifest.json", manifest_bytes(json.dumps(manifest, indent=2)))
+    for use in (velo.open, velo.verify):
+        with pytest.raises(CorruptIndexError) as caught:
+            use(path)
+        assert caught.value.file == name

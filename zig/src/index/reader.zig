@@ -98,6 +98,7 @@ pub const Reader = struct {
 
         // ---- codes ----
         const codes_file = m.file(file_codes) orelse return bad_manifest(diagnostic, file_codes);
+        try check_size(dir, codes_file, diagnostic); // before room is made for what a manifest says
         var codes_memory = try base.AlignedBytes.alloc(std.math.cast(usize, codes_file.bytes) orelse return error.OutOfMemory, .{ .huge_pages = true });
         errdefer codes_memory.free();
         try load(allocator, dir, codes_file, codes_memory.bytes, diagnostic);
@@ -139,6 +140,7 @@ pub const Reader = struct {
         const pages_header = try read_pages_header(dir, m, &header, diagnostic);
         const adjacency = layout.page_lists.Codec.load(&pages_header.codec) catch return bad_file(diagnostic, file_pages);
         const starts_file = m.file(file_page_starts) orelse return bad_manifest(diagnostic, file_page_starts);
+        try check_size(dir, starts_file, diagnostic);
         const starts_bytes = try allocator.alloc(u8, std.math.cast(usize, starts_file.bytes) orelse return error.OutOfMemory);
         defer allocator.free(starts_bytes);
         try load(allocator, dir, starts_file, starts_bytes, diagnostic);
