@@ -291,7 +291,16 @@ class Router:
         return dict(zip(arguments, replies, strict=True))
 
     def note_write(self, verb: str, outcome: str, rows: int) -> None:
-        """Tell the observer how a write ended."""
+        """Tell the observer how a write ended.
+
+        Parameters
+        ----------
+        verb : str
+            As in the path of the request.
+        outcome : str
+        rows : int
+            That it changed.
+        """
         self._observer.write_ended(verb, outcome, rows)
 
     @property
