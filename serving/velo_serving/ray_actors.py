@@ -77,6 +77,9 @@ CALLS_AT_ONCE = 64
 #: A shard takes this much of a node's resource; the resource says where, not how many.
 PIN_SHARE = 0.001
 
+#: How long a start that failed waits for the end of what it had started, at most.
+END_S = 10.0
+
 #: How long an actor waits to hear on which nodes the others are.
 NEIGHBORS_S = 10.0
 
@@ -322,7 +325,15 @@ def start_actors(
         return actors, await_shards(about, actors, timeout_s, progress)
     except BaseException:
         kill(list(actors.values()))
+        await_end(about.collection.name, actors)
         raise
+
+
+def await_end(collection: str, places: Mapping[Place, Any]) -> None:
+    """Wait until Ray knows the names of killed actors no more: whoever asked may try again at once."""
+    deadline = time.monotonic() + END_S
+    while not set(places).isdisjoint(places_of(collection)) and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def exists_error(place: Place) -> ClusterExistsError:
