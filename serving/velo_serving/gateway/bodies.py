@@ -20,12 +20,14 @@ from velo_serving.errors import (
     BodyTooLargeError,
     MalformedBodyError,
     NotAcceptableError,
+    ProtocolError,
     UnsupportedMediaTypeError,
 )
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, refusal
 from velo_serving.types import Answer, FilterForm, Float32Matrix, SearchRequest
+from velo_serving.wire.codec import table_of
 
 __all__ = [
     "ARROW",
@@ -381,12 +383,9 @@ def table_of_arrow(body: bytes) -> Any:
     MalformedBodyError
     """
     try:
-        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-            table = reader.read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise MalformedBodyError(f"the body is not an Arrow stream: {error}") from None
-    return table
+        return table_of(body)
+    except ProtocolError as error:
+        raise MalformedBodyError(f"the body cannot be read: {error}") from None
 
 
 def array_of_arrow(given: Any) -> Any:

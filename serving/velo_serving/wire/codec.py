@@ -352,7 +352,7 @@ def table_of(stream: bytes) -> pa.Table:
             table = reader.read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ProtocolError(f"a part of the body is no Arrow stream: {error}") from None
+        raise ProtocolError(f"this is no Arrow stream: {error}") from None
     return table
 
 

@@ -216,8 +216,8 @@ test "a filter never makes more expensive than the late check" {
         const choice = test_case(share).choose();
         const chosen = if (choice.plan == .scan) choice.scan else choice.gate;
         try std.testing.expect(chosen.reads <= choice.late.reads);
-        // Where all pass, the longer list of the gate buys nothing.
-        try std.testing.expect(chosen.ns <= choice.late.ns * gate_margin);
+        // Where all pass, the longer list of the gate buys nothing; only there may it cost what it is longer.
+        try std.testing.expect(chosen.ns <= choice.late.ns * @as(f64, if (share == 1) gate_margin else 1.001));
     }
 }
 
