@@ -128,6 +128,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--seconds", type=float, default=5.0, help="of upserts, and of idle queries")
     sub.add_argument("--turnovers", type=int, default=10, help="of a tenth of the rows each")
     sub.add_argument("--single", type=int, default=300, help="queries of the one-at-a-time pass")
+    sub.add_argument(
+        "--runbook", metavar="FILE:SET", help="of big-ann's streaming track; its ranges are scaled to the set"
+    )
     sub.add_argument("--peers", default="hnswlib", help="hnswlib, or none")
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
 
@@ -263,7 +266,7 @@ def run_steps(arguments: argparse.Namespace) -> None:
 
 
 def run_live(arguments: argparse.Namespace) -> None:
-    keys = ("memory", "burst", "deletes", "callers", "seconds", "turnovers")
+    keys = ("memory", "burst", "deletes", "callers", "seconds", "turnovers", "runbook")
     options = {key: getattr(arguments, key) for key in keys}
     options["peers"] = [] if arguments.peers == "none" else arguments.peers.split(",")
     name = arguments.name or "live"

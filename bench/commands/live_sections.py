@@ -1,37 +1,45 @@
-"""What ``bench live`` measures: rows that come and go, section by section, each over a folder of its own.
-
-An index of all rows and one of four fifths of them are built once, and copied by ``Index.snapshot`` for each
-section, so that a section finds them as they were built.
-"""
+"""What ``bench live`` measures: rows that come and go, section by section, each over a folder of its own."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import velo
-from bench.harness import datasets
+from bench.commands import live_churn, live_runbook
+from bench.commands.live_indexes import (
+    KEPT,
+    RECALL,
+    Resident,
+    Truth,
+    Work,
+    built,
+    bytes_written,
+    columns,
+    copy_of,
+    insert_all,
+    memory_of,
+    metric_of,
+    opened,
+    searched,
+    stretches,
+    velo_schema,
+)
 from bench.harness.datasets import Dataset, K
 from bench.harness.sections import Context, Results, Section
 from bench.peers import install
 
-RECALL = 0.95
-#: Of the rows, in the index that new ones come to.
-_KEPT = 0.8
 _LIMIT_S = 4 * 3600.0
-_RSS_EVERY_S = 0.01
 
 #: Writes batches until the log holds some, says so, and is killed.
 _WRITER = """
@@ -64,190 +72,13 @@ def sections_of(context: Context) -> Mapping[str, Section]:
         "merge": merge,
         "disk": disk,
         "kill": kill,
-        "churn": churn,
+        **{f"churn:{kind}": partial(live_churn.churn, kind) for kind in live_churn.KINDS},
+        "runbook": live_runbook.runbook,
     }
     found = {name: Section(name, measure, _LIMIT_S) for name, measure in every.items()}
     if "hnswlib" in peers:
         found["hnswlib"] = Section("hnswlib", hnswlib, _LIMIT_S)
     return found
-
-
-# ---- what all need
-
-
-def memory_of(context: Context, dataset: Dataset) -> int:
-    """The budget in bytes."""
-    return int(float(str(context.options["memory"]).rstrip("%")) / 100 * dataset.float32_bytes)
-
-
-def metric_of(dataset: Dataset) -> Any:
-    """As velo takes it."""
-    return dataset.metric
-
-
-def some_of(dataset: Dataset, rows: Any) -> Any:
-    """Some base vectors, in memory."""
-    return np.asarray(dataset.base[rows])
-
-
-def columns(ids: NDArray[np.int64]) -> dict[str, Any]:
-    return {"bucket": (ids % 10).astype(np.int8)}
-
-
-def folder_of(context: Context, dataset: Dataset) -> Path:
-    folder = context.folder / "live" / f"{dataset.name}-{dataset.n}"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def built(context: Context, dataset: Dataset, share: float) -> Path:
-    """The index of the first rows, as it was built."""
-    count = int(dataset.n * share)
-    path = folder_of(context, dataset) / f"built-{count}.velo"
-    if not (path / "manifest.json").is_file():
-        ids = np.arange(count)
-        velo.build(
-            path,
-            some_of(dataset, slice(count)),
-            ids=ids,
-            metadata=columns(ids),
-            metric=metric_of(dataset),
-            store_vectors=True,
-            threads=context.threads,
-        ).close()
-    return path
-
-
-class Work:
-    """A folder of a section, gone afterwards."""
-
-    def __init__(self, context: Context, dataset: Dataset, name: str) -> None:
-        self.path = folder_of(context, dataset) / f"work-{name}"
-
-    def __enter__(self) -> Path:
-        shutil.rmtree(self.path, ignore_errors=True)
-        self.path.mkdir()
-        return self.path
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-
-
-def copy_of(source: Path, target: Path) -> Path:
-    with velo.open(source, threads=1) as index:
-        index.snapshot(target)
-    return target
-
-
-def opened(context: Context, dataset: Dataset, path: Path, durability: Any = "interval") -> velo.Index:
-    index: velo.Index = velo.open(
-        path,
-        writable=True,
-        memory=memory_of(context, dataset),
-        threads=context.threads,
-        durability=durability,
-    )
-    return index
-
-
-class Resident:
-    """How far memory rises above where it stood, looked at every 10 ms."""
-
-    def __init__(self) -> None:
-        self.began = self._now()
-        self.peak = self.began
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-
-    @staticmethod
-    def _now() -> int:
-        """Pages of our own: mapped files are the system's to drop."""
-        resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
-        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
-
-    def _look(self) -> None:
-        while not self._stop.wait(_RSS_EVERY_S):
-            self.peak = max(self.peak, self._now())
-
-    def growth(self) -> int:
-        """The bytes; it ends."""
-        self._stop.set()
-        self._thread.join()
-        return self.peak - self.began
-
-
-def bytes_written() -> int:
-    """What this process gave to the system to write."""
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
-
-
-class Truth:
-    """The queries and how far their true neighbors among some rows are."""
-
-    def __init__(self, context: Context, dataset: Dataset, rows: NDArray[np.int64]) -> None:
-        self.dataset = dataset
-        self.queries: Any = np.asarray(dataset.queries[: context.query_count])
-        if len(rows) == dataset.n:
-            near = dataset.truth_ids[: len(self.queries), :K]
-        else:
-            near = rows[datasets.nearest(some_of(dataset, rows), self.queries, K, dataset.metric)]
-        self.bound = datasets.exact_distances(dataset.base, self.queries, near, dataset.metric).max(axis=1)
-
-    def recall(self, ids: Any) -> float:
-        counts = np.full(len(self.queries), K)
-        return float(datasets.recall_within(self.dataset, self.queries, ids, self.bound, counts).mean())
-
-
-def searched(context: Context, index: velo.Index, truth: Truth) -> Results:
-    """Recall, reads and queries a second; in batches, and one at a time."""
-    queries = truth.queries
-    index.search(queries[: context.single_count], K, recall=RECALL)  # caches and pages of the library
-    began = time.perf_counter()
-    rounds = 0
-    while rounds == 0 or time.perf_counter() - began < 1.0:
-        found = index.search(queries, K, recall=RECALL)
-        rounds += 1
-    taken = (time.perf_counter() - began) / rounds
-    alone = []
-    for query in queries[: context.single_count]:
-        start = time.perf_counter()
-        index.search(query, K, recall=RECALL)
-        alone.append(time.perf_counter() - start)
-    return {
-        "recall": truth.recall(found.ids),
-        "reads": float(np.mean(found.stats["reads"])),
-        "qps": len(queries) / taken,
-        "alone_us": float(np.mean(alone)) * 1e6,
-    }
-
-
-def insert_all(
-    index: velo.Index,
-    dataset: Dataset,
-    rows: NDArray[np.int64],
-    batch: int,
-    as_ids: NDArray[np.int64] | None = None,
-) -> Results:
-    """Rows go in, batch by batch: seconds, processor seconds, and the longest call."""
-    ids = rows if as_ids is None else as_ids
-    began, used = time.perf_counter(), time.process_time()
-    longest = 0.0
-    for start in range(0, len(rows), batch):
-        some = slice(start, start + batch)
-        call = time.perf_counter()
-        index.insert(some_of(dataset, rows[some]), ids[some], columns(ids[some]))
-        longest = max(longest, time.perf_counter() - call)
-    return {
-        "rows": len(rows),
-        "seconds": time.perf_counter() - began,
-        "cpu_s": time.process_time() - used,
-        "longest_s": longest,
-    }
-
-
-# ---- sections
 
 
 def insert(context: Context) -> Results:
@@ -288,14 +119,9 @@ def insert(context: Context) -> Results:
             "written_bytes": bytes_written() - before,
             "given_bytes": given,
             "growth_bytes": resident.growth(),
+            "growth_over_time": resident.drawn(),
             "memory_bytes": memory,
         }
-
-
-def velo_schema() -> Any:
-    import pyarrow as pa
-
-    return pa.schema([("bucket", pa.int8())])
 
 
 def upserts(context: Context) -> Results:
@@ -303,7 +129,7 @@ def upserts(context: Context) -> Results:
     dataset = context.dataset()
     found: Results = {}
     with Work(context, dataset, "upserts") as work:
-        path = copy_of(built(context, dataset, _KEPT), work / "a.velo")
+        path = copy_of(built(context, dataset, KEPT), work / "a.velo")
         with opened(context, dataset, path, "sync") as index:
             for callers in (1, context.options["callers"]):
                 found[str(callers)] = upserts_from(index, dataset, callers, context.options["seconds"])
@@ -369,9 +195,9 @@ def parts(context: Context) -> Results:
     with Work(context, dataset, "parts") as work:
         with opened(context, dataset, copy_of(built(context, dataset, 1.0), work / "fresh.velo")) as index:
             found["fresh"] = searched(context, index, truth)
-        path = copy_of(built(context, dataset, _KEPT), work / "a.velo")
+        path = copy_of(built(context, dataset, KEPT), work / "a.velo")
         with opened(context, dataset, path) as index:
-            new = np.arange(int(dataset.n * _KEPT), dataset.n)
+            new = np.arange(int(dataset.n * KEPT), dataset.n)
             began = time.perf_counter()
             found["at_once"] = 0
             for some in np.array_split(new, 4):
@@ -413,22 +239,29 @@ def merge(context: Context) -> Results:
     dataset = context.dataset()
     queries = np.asarray(dataset.queries[: context.query_count])
     with Work(context, dataset, "merge") as work:
-        path = copy_of(built(context, dataset, _KEPT), work / "a.velo")
+        path = copy_of(built(context, dataset, KEPT), work / "a.velo")
         with opened(context, dataset, path) as index:
-            insert_all(index, dataset, np.arange(int(dataset.n * _KEPT), dataset.n), 1000)
+            insert_all(index, dataset, np.arange(int(dataset.n * KEPT), dataset.n), 1000)
             index.flush()
+
+            first = time.perf_counter()
+            over_time: list[list[float]] = []
 
             def lone(until: Callable[[], bool]) -> list[float]:
                 taken: list[float] = []
+                starts: list[float] = []
                 while not until():
                     query = queries[len(taken) % len(queries)]
                     start = time.perf_counter()
                     index.search(query, K, recall=RECALL)
                     taken.append(time.perf_counter() - start)
+                    starts.append(start - first)
+                over_time.extend(stretches(starts, taken, max))
                 return taken
 
             end = time.perf_counter() + 1.0
             lone(lambda: time.perf_counter() > end)
+            over_time.clear()
             end = time.perf_counter() + float(context.options["seconds"])
             idle = lone(lambda: time.perf_counter() > end)
             uuid = index.info()["uuid"]
@@ -445,9 +278,15 @@ def merge(context: Context) -> Results:
             busy = lone(ended)
             seconds = time.perf_counter() - began
             growth = resident.growth()
+            merges = [began - first, began - first + seconds]
+            end = time.perf_counter() + float(context.options["seconds"])
+            lone(lambda: time.perf_counter() > end)
     return {
         "seconds": seconds,
+        "over_time": over_time,
+        "merge_s": merges,
         "growth_bytes": growth,
+        "growth_over_time": resident.drawn(),
         "memory_bytes": memory_of(context, dataset),
         **{
             name: {
@@ -477,7 +316,7 @@ def kill(context: Context) -> Results:
     """A writer is killed with much in its log; how long the next one takes until it answers."""
     dataset = context.dataset()
     with Work(context, dataset, "kill") as work:
-        path = copy_of(built(context, dataset, _KEPT), work / "a.velo")
+        path = copy_of(built(context, dataset, KEPT), work / "a.velo")
         np.save(work / "rows.npy", np.asarray(dataset.base))
         command = [sys.executable, "-c", _WRITER, str(path), str(work / "rows.npy")]
         command.append(str(memory_of(context, dataset)))
@@ -492,57 +331,6 @@ def kill(context: Context) -> Results:
             first_s = time.perf_counter() - began
             rows = index.info()["live"]["delta"]["n"]
     return {"log_bytes": told["log_bytes"], "rows": rows, "open_s": open_s, "first_answer_s": first_s}
-
-
-def churn(context: Context) -> Results:
-    """A tenth of the rows after the other is replaced, by rows at random and by rows that lie together."""
-    dataset = context.dataset()
-    turnovers = int(context.options["turnovers"])
-    found: Results = {}
-    for kind in ("random", "clusters"):
-        random = np.random.default_rng(4)
-        lives = np.zeros(dataset.n, bool)
-        lives[: int(dataset.n * _KEPT)] = True
-        steps = []
-        with Work(context, dataset, f"churn-{kind}") as work:
-            path = copy_of(built(context, dataset, _KEPT), work / "a.velo")
-            with opened(context, dataset, path) as index:
-                for _ in range(turnovers):
-                    count = int(lives.sum()) // 10
-                    gone = chosen(dataset, np.flatnonzero(lives), count, kind, random)
-                    come = chosen(dataset, np.flatnonzero(~lives), count, kind, random)
-                    index.delete(gone)
-                    insert_all(index, dataset, come, 1000)
-                    lives[gone], lives[come] = False, True
-                    index.optimize()
-                    steps.append(searched(context, index, Truth(context, dataset, np.flatnonzero(lives))))
-            rows = np.flatnonzero(lives)
-            velo.build(
-                work / "fresh.velo",
-                some_of(dataset, rows),
-                ids=rows,
-                metric=metric_of(dataset),
-                store_vectors=True,
-                threads=context.threads,
-            ).close()
-            with opened(context, dataset, work / "fresh.velo") as index:
-                fresh = searched(context, index, Truth(context, dataset, rows))
-        found[kind] = {"steps": steps, "fresh": fresh}
-    return found
-
-
-def chosen(
-    dataset: Dataset, rows: NDArray[np.int64], count: int, kind: str, random: np.random.Generator
-) -> NDArray[np.int64]:
-    """Some of these rows: any, or those nearest to one of them."""
-    if kind == "random" or count >= len(rows):
-        return random.permutation(rows)[:count]
-    center = dataset.base[random.choice(rows)].astype(np.float32)
-    distances = np.empty(len(rows), np.float32)
-    for start in range(0, len(rows), datasets.BLOCK_ROWS):
-        some = slice(start, start + datasets.BLOCK_ROWS)
-        distances[some] = ((dataset.base[rows[some]].astype(np.float32) - center) ** 2).sum(axis=1)
-    return rows[np.argpartition(distances, count)[:count]]
 
 
 def hnswlib(context: Context) -> Results:

@@ -238,20 +238,36 @@ def lines(
     log_x: bool = False,
     log_y: bool = False,
     backwards: bool = False,
+    dots: bool = True,
+    low: float = 0.0,
+    marks: Sequence[float] = (),
+    levels: Mapping[str, float] | None = None,
+    ends: Mapping[str, float] | None = None,
 ) -> None:
-    """One line a label through its (x, y) points."""
+    """One line a label through its (x, y) points.
+
+    ``marks`` are upright lines at such x, ``levels`` level ones at such y, and ``ends`` a hollow point of a
+    label beyond its last x; ``low`` is where y begins.
+    """
     drawn, axes = figure()
     for number, (label, points) in enumerate(series.items()):
         ordered = sorted(points)
+        color = DISTINCT[number % len(DISTINCT)]
         axes.plot(
             [point[0] for point in ordered],
             [point[1] for point in ordered],
-            color=DISTINCT[number % len(DISTINCT)],
-            marker="osD^vXPh"[number % 8],
+            color=color,
+            marker="osD^vXPh"[number % 8] if dots else None,
             markersize=4,
             linewidth=1.4,
             label=label,
         )
+        if ends and label in ends:
+            axes.plot([ordered[-1][0] + 1], [ends[label]], color=color, marker="o", fillstyle="none")
+    for mark in marks:
+        axes.axvline(mark, color="#57534e", linewidth=1.0, linestyle=":")
+    for label, level in (levels or {}).items():
+        axes.axhline(level, color="#111111", linewidth=1.0, linestyle="--", label=label)
     if log_x:
         axes.set_xscale("log")
         plain_log(axes.xaxis)
@@ -259,7 +275,7 @@ def lines(
         axes.set_yscale("log")
         plain_log(axes.yaxis)
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=low)
     if backwards:
         axes.invert_xaxis()
     save(drawn, axes, path, title=title, x=x, y=y)

@@ -1,0 +1,231 @@
+"""What the sections of ``bench live`` share: indexes built once and copied, what is measured of them.
+
+An index of all rows and one of four fifths of them are built once, and copied by ``Index.snapshot`` for each
+section, so that a section finds them as they were built.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import velo
+from bench.harness import datasets
+from bench.harness.datasets import Dataset, K
+from bench.harness.sections import Context, Results
+
+RECALL = 0.95
+#: Of the rows, in the index that new ones come to.
+KEPT = 0.8
+_RSS_EVERY_S = 0.01
+#: Points of a picture over time.
+_STRETCHES = 400
+
+
+def memory_of(context: Context, dataset: Dataset) -> int:
+    """The budget in bytes."""
+    return int(float(str(context.options["memory"]).rstrip("%")) / 100 * dataset.float32_bytes)
+
+
+def metric_of(dataset: Dataset) -> Any:
+    """As velo takes it."""
+    return dataset.metric
+
+
+def some_of(dataset: Dataset, rows: Any) -> Any:
+    """Some base vectors, in memory."""
+    return np.asarray(dataset.base[rows])
+
+
+def columns(ids: NDArray[np.int64]) -> dict[str, Any]:
+    return {"bucket": (ids % 10).astype(np.int8)}
+
+
+def velo_schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema([("bucket", pa.int8())])
+
+
+def folder_of(context: Context, dataset: Dataset) -> Path:
+    folder = context.folder / "live" / f"{dataset.name}-{dataset.n}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def built(context: Context, dataset: Dataset, share: float) -> Path:
+    """The index of the first rows, as it was built."""
+    count = int(dataset.n * share)
+    path = folder_of(context, dataset) / f"built-{count}.velo"
+    if not (path / "manifest.json").is_file():
+        ids = np.arange(count)
+        velo.build(
+            path,
+            some_of(dataset, slice(count)),
+            ids=ids,
+            metadata=columns(ids),
+            metric=metric_of(dataset),
+            store_vectors=True,
+            threads=context.threads,
+        ).close()
+    return path
+
+
+class Work:
+    """A folder of a section, gone afterwards."""
+
+    def __init__(self, context: Context, dataset: Dataset, name: str) -> None:
+        self.path = folder_of(context, dataset) / f"work-{name}"
+
+    def __enter__(self) -> Path:
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path.mkdir()
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def copy_of(source: Path, target: Path) -> Path:
+    with velo.open(source, threads=1) as index:
+        index.snapshot(target)
+    return target
+
+
+def opened(context: Context, dataset: Dataset, path: Path, durability: Any = "interval") -> velo.Index:
+    index: velo.Index = velo.open(
+        path,
+        writable=True,
+        memory=memory_of(context, dataset),
+        threads=context.threads,
+        durability=durability,
+    )
+    return index
+
+
+class Resident:
+    """How far memory rises above where it stood, looked at every 10 ms."""
+
+    def __init__(self) -> None:
+        self.began = self._now()
+        self.began_s = time.perf_counter()
+        self.peak = self.began
+        self._seen = array("d")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def _now() -> int:
+        """Pages of our own: mapped files are the system's to drop."""
+        resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
+        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+    def _look(self) -> None:
+        while not self._stop.wait(_RSS_EVERY_S):
+            now = self._now()
+            self.peak = max(self.peak, now)
+            self._seen.extend((time.perf_counter() - self.began_s, now - self.began))
+
+    def growth(self) -> int:
+        """The bytes; it ends."""
+        self._stop.set()
+        self._thread.join()
+        return self.peak - self.began
+
+    def drawn(self) -> list[list[float]]:
+        """Seconds and the growth in bytes, the highest of each of some hundred stretches."""
+        return stretches(list(self._seen[::2]), list(self._seen[1::2]), max)
+
+
+def stretches(
+    times: Sequence[float], values: Sequence[float], of: Callable[[Sequence[float]], float]
+) -> list[list[float]]:
+    """What a picture needs of many values over time: one of each stretch."""
+    step = max(1, len(times) // _STRETCHES)
+    return [
+        [float(times[start]), float(of(values[start : start + step]))] for start in range(0, len(times), step)
+    ]
+
+
+def bytes_written() -> int:
+    """What this process gave to the system to write."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
+
+
+class Truth:
+    """The queries and how far their true neighbors among some rows are."""
+
+    def __init__(self, context: Context, dataset: Dataset, rows: NDArray[np.int64]) -> None:
+        self.dataset = dataset
+        self.queries: Any = np.asarray(dataset.queries[: context.query_count])
+        if len(rows) == dataset.n:
+            near = dataset.truth_ids[: len(self.queries), :K]
+        else:
+            near = rows[datasets.nearest(some_of(dataset, rows), self.queries, K, dataset.metric)]
+        self.bound = datasets.exact_distances(dataset.base, self.queries, near, dataset.metric).max(axis=1)
+
+    def recall(self, ids: Any) -> float:
+        counts = np.full(len(self.queries), K)
+        return float(datasets.recall_within(self.dataset, self.queries, ids, self.bound, counts).mean())
+
+
+def searched(context: Context, index: velo.Index, truth: Truth) -> Results:
+    """Recall, reads and queries a second; in batches, and one at a time."""
+    queries = truth.queries
+    index.search(queries[: context.single_count], K, recall=RECALL)  # caches and pages of the library
+    began = time.perf_counter()
+    rounds = 0
+    while rounds == 0 or time.perf_counter() - began < 1.0:
+        found = index.search(queries, K, recall=RECALL)
+        rounds += 1
+    taken = (time.perf_counter() - began) / rounds
+    alone = []
+    for query in queries[: context.single_count]:
+        start = time.perf_counter()
+        index.search(query, K, recall=RECALL)
+        alone.append(time.perf_counter() - start)
+    return {
+        "recall": truth.recall(found.ids),
+        "reads": float(np.mean(found.stats["reads"])),
+        "qps": len(queries) / taken,
+        "alone_us": float(np.mean(alone)) * 1e6,
+    }
+
+
+def insert_all(
+    index: velo.Index,
+    dataset: Dataset,
+    rows: NDArray[np.int64],
+    batch: int,
+    as_ids: NDArray[np.int64] | None = None,
+) -> Results:
+    """Rows go in, batch by batch: seconds, processor seconds, and the longest call."""
+    ids = rows if as_ids is None else as_ids
+    began, used = time.perf_counter(), time.process_time()
+    longest = 0.0
+    ends: list[float] = []
+    for start in range(0, len(rows), batch):
+        some = slice(start, start + batch)
+        call = time.perf_counter()
+        index.insert(some_of(dataset, rows[some]), ids[some], columns(ids[some]))
+        ends.append(time.perf_counter())
+        longest = max(longest, ends[-1] - call)
+    given = np.minimum(np.arange(1, len(ends) + 1) * batch, len(rows))
+    return {
+        "rows": len(rows),
+        "seconds": time.perf_counter() - began,
+        "cpu_s": time.process_time() - used,
+        "longest_s": longest,
+        "over_time": stretches([end - began for end in ends], given.tolist(), max),
+    }

@@ -1,0 +1,115 @@
+"""``bench live``: runbooks are read as they are meant, and its sections run over a small set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.commands import live, live_churn, live_pictures, live_runbook, live_sections
+from bench.harness.datasets import DataError, Dataset, nearest
+from bench.harness.sections import Context, Results
+
+_BOOK = """
+other:
+  max_pts: 10
+  1: {operation: search}
+random-clustered:
+  max_pts: 1000
+  gt_url: "https://example.org/truth"
+  1: {operation: "insert", start: 0, end: 700}
+  2: {operation: "search"}
+  3: {operation: "replace", tags_start: 0, tags_end: 100, ids_start: 700, ids_end: 800}
+  4: {operation: "delete", start: 100, end: 300}
+  5: {operation: "search"}
+"""
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    path = tmp_path / "book.yaml"
+    path.write_text(_BOOK)
+    return path
+
+
+@pytest.fixture
+def context(tmp_path: Path, book: Path) -> Context:
+    """3,000 rows of 16 dimensions, as bench's own sets lie on disk."""
+    random = np.random.default_rng(3)
+    folder = tmp_path / "small"
+    folder.mkdir()
+    base = random.normal(size=(3000, 16)).astype(np.float32)
+    queries = random.normal(size=(60, 16)).astype(np.float32)
+    np.save(folder / "base.npy", base)
+    np.save(folder / "query.npy", queries)
+    np.savez(folder / "truth.npz", ids=nearest(base, queries, 10, "l2"))
+    (folder / "set.json").write_text(json.dumps({"metric": "l2"}))
+    options = {
+        "memory": "40%",
+        "burst": 1000,
+        "deletes": 500,
+        "callers": 4,
+        "seconds": 0.2,
+        "turnovers": 2,
+        "peers": [],
+        "runbook": f"{book}:random-clustered",
+    }
+    return Context(str(folder), str(tmp_path / "work"), None, 40, 10, 2, options)
+
+
+def test_a_runbook_is_read_step_by_step(book: Path) -> None:
+    points, steps = live_runbook.read(book, "random-clustered")
+    assert points == 1000
+    assert [step.operation for step in steps] == ["insert", "search", "replace", "delete", "search"]
+    assert (steps[2].ids, steps[2].rows) == (range(100), range(700, 800))
+    assert live_runbook.scaled(steps[2], points, 3000).rows == range(2100, 2400)
+    assert live_runbook.scaled(steps[3], points, 3000).ids == range(300, 900)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: {max_pts: 10, 1: {operation: jump}}",
+        "a: {max_pts: 10, 1: {operation: insert, start: 0, end: 11}}",
+        "a: {max_pts: 10, 1: {operation: replace, tags_start: 0, tags_end: 2, ids_start: 0, ids_end: 1}}",
+        "a: {1: {operation: search}}",
+        "b: {max_pts: 10}",
+        "a: [",
+    ],
+)
+def test_what_is_no_runbook_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "book.yaml"
+    path.write_text(text)
+    with pytest.raises(DataError, match="no runbook with a set 'a'"):
+        live_runbook.read(path, "a")
+
+
+@pytest.mark.parametrize("kind", live_churn.KINDS)
+def test_a_turnover_takes_a_tenth_and_brings_as_many(kind: str, context: Context) -> None:
+    dataset: Dataset = context.dataset()
+    order = live_churn.along(dataset)
+    before = np.sort(order[:2400])
+    for gone, come, lives in live_churn.turns(kind, dataset, order, 12):
+        assert len(gone) == len(come) == 240
+        assert np.isin(gone, before).all()
+        assert not np.isin(come, before).any()
+        assert (lives == np.setdiff1d(np.union1d(before, come), gone)).all()
+        before = lives
+
+
+def test_its_sections_run_and_are_drawn(context: Context, tmp_path: Path) -> None:
+    sections = live_sections.sections_of(context)
+    found: dict[str, Results] = {}
+    for name in ("insert", "merge", "churn:norms", "runbook"):
+        found[name] = {"result": json.loads(json.dumps(sections[name].measure(context)))}
+    assert min(one["recall"] for one in found["runbook"]["result"]["searches"]) > 0.9
+    assert len(found["churn:norms"]["result"]["steps"]) == 3
+    table = live.lines_of(found, context)
+    assert sum(line.value is not None for line in table) >= 9
+    (tmp_path / "out").mkdir()
+    pictures = live_pictures.draw(tmp_path / "out", "live", found)
+    for _, file in pictures:
+        assert (tmp_path / "out" / file).read_bytes().startswith(b"\x89PNG")
+    assert len(pictures) == 6
