@@ -16,6 +16,7 @@ from bench.commands import (
     hard_tables,
     ladder,
     live,
+    live_peers,
     report,
     store,
     sweep,
@@ -131,7 +132,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--runbook", metavar="FILE:SET", help="of big-ann's streaming track; its ranges are scaled to the set"
     )
-    sub.add_argument("--peers", default="hnswlib", help="hnswlib, or none")
+    sub.add_argument("--peers", default=",".join(live_peers.NAMES), help="comma-separated, or none")
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
 
     sub = commands.add_parser(

@@ -9,7 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from bench.commands import live_pictures, live_sections
+from bench.commands import live_peers, live_pictures, live_sections
 from bench.commands.live_churn import KINDS
 from bench.harness import lines, machine, runs, sections, tables
 from bench.harness.lines import Line
@@ -279,17 +279,5 @@ def markdown(
             ],
         )
     text += ["", *(f"![{title}]({file})\n" for title, file in pictures)]
-    peer = results.get("hnswlib", {})
-    if "result" in peer:
-        r = peer["result"]
-        text += [
-            "",
-            "## Beside hnswlib (M = 32, in memory, nothing durable)",
-            "",
-            f"{r['rows']:,} rows added to four fifths: {r['rows'] / r['cpu_s']:,.0f} a second of processor. "
-            f"{r['deleted']:,} rows marked as deleted in {r['delete_s']:.3f} s; "
-            f"QPS with them ÷ before {r['qps_tenth_dead'] / r['qps']:.2f}.",
-        ]
-    elif peer:
-        text += ["", f"hnswlib: {peer.get('error')}"]
+    text += live_peers.text(results)
     return "\n".join([*text, "", f"Rows: {name}.jsonl.", ""])

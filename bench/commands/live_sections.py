@@ -10,13 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import velo
-from bench.commands import live_churn, live_runbook
+from bench.commands import live_churn, live_peers, live_runbook
 from bench.commands.live_indexes import (
     KEPT,
     RECALL,
@@ -37,7 +36,6 @@ from bench.commands.live_indexes import (
 )
 from bench.harness.datasets import Dataset, K
 from bench.harness.sections import Context, Results, Section
-from bench.peers import install
 
 _LIMIT_S = 4 * 3600.0
 
@@ -74,11 +72,9 @@ def sections_of(context: Context) -> Mapping[str, Section]:
         "kill": kill,
         **{f"churn:{kind}": partial(live_churn.churn, kind) for kind in live_churn.KINDS},
         "runbook": live_runbook.runbook,
+        **{f"peer:{name}": partial(live_peers.peer, name) for name in peers},
     }
-    found = {name: Section(name, measure, _LIMIT_S) for name, measure in every.items()}
-    if "hnswlib" in peers:
-        found["hnswlib"] = Section("hnswlib", hnswlib, _LIMIT_S)
-    return found
+    return {name: Section(name, measure, _LIMIT_S) for name, measure in every.items()}
 
 
 def insert(context: Context) -> Results:
@@ -331,23 +327,3 @@ def kill(context: Context) -> Results:
             first_s = time.perf_counter() - began
             rows = index.info()["live"]["delta"]["n"]
     return {"log_bytes": told["log_bytes"], "rows": rows, "open_s": open_s, "first_answer_s": first_s}
-
-
-def hnswlib(context: Context) -> Results:
-    """The peer that adds rows: in memory, durable only when it is saved whole."""
-    dataset = context.dataset()
-    python = install.interpreter("hnswlib", context.folder)
-    with Work(context, dataset, "hnswlib") as work:
-        np.save(work / "base.npy", np.asarray(dataset.base))
-        np.save(work / "queries.npy", np.asarray(dataset.queries[: context.query_count]))
-        script = Path(install.__file__).parent / "hnswlib" / "churn.py"
-        done = subprocess.run(
-            [str(python), str(script), str(work), dataset.metric, str(context.threads)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(done.stderr[-2000:])
-        told: Results = json.loads(done.stdout)
-    return told
