@@ -67,8 +67,8 @@ ROOMS = (
     _room(
         "velo",
         "planning",
-        "velo.errors velo.types velo.options velo._native velo.formats velo.testing velo.folder velo.index "
-        "velo.building",
+        "velo.errors velo.types velo.options velo.results velo._native velo.formats velo.testing velo.folder "
+        "velo.index velo.building",
     ),
     _room(
         "velo",

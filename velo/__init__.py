@@ -28,6 +28,7 @@ from velo.index import verify_folder as verify
 from velo.options import OpenTuning, SearchTuning
 from velo.planning.budgets import plans
 from velo.planning.proposal import Proposal, TunedCandidate
+from velo.planning.sample import TunedPoint
 from velo.planning.sizes import SizePlan, size_plan
 from velo.planning.tune import tune
 from velo.results import Expectation, Explanation, GroupedResult, RangeResult, SearchResult, Written
@@ -48,6 +49,7 @@ __all__ = [
     "ShardedIndex",
     "SizePlan",
     "TunedCandidate",
+    "TunedPoint",
     "VeloError",
     "Written",
     "__version__",

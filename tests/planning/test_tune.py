@@ -203,6 +203,58 @@ def test_points_are_read_off_between_lists() -> None:
     assert at_recall(points, 0.95) == points[1]
 
 
+def test_the_plot_draws_what_was_measured(proposed: velo.Proposal, tmp_path: Path) -> None:
+    axes = proposed.plot()
+    lines = axes.get_lines()[: len(proposed.candidates)]
+    drawn = {tuple(zip(*line.get_data(), strict=True)) for line in lines}
+    assert drawn == {
+        tuple((point.recall, point.queries_per_s) for point in one.sample_points)
+        for one in proposed.candidates
+    }
+    assert all(rate > 0 for line in drawn for _, rate in line)
+    assert {line.get_label() for line in lines} == {
+        f"degree {one.degree}, {one.memory_bits} + {one.record_bits} bits" for one in proposed.candidates
+    }
+    assert axes.get_xlabel() == "recall@10"
+    assert proposed.plot(axes) is axes
+    assert proposed.plot(tmp_path / "curves.svg").figure is not axes.figure
+    assert "<svg" in (tmp_path / "curves.svg").read_text()
+
+
+def test_a_plot_that_cannot_be_written_is_refused(proposed: velo.Proposal, tmp_path: Path) -> None:
+    with pytest.raises(velo.errors.InvalidArgumentError, match=r"\.png, .*\.svg") as raised:
+        proposed.plot(tmp_path / "curves.velo")
+    assert raised.value.argument == "to"
+    with pytest.raises(velo.errors.InvalidArgumentError, match="no such folder"):
+        proposed.plot(tmp_path / "nowhere" / "curves.png")
+    (tmp_path / "taken.png").mkdir()
+    with pytest.raises(velo.errors.InvalidArgumentError, match="directory"):
+        proposed.plot(tmp_path / "taken.png")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["taken.png"]
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(
+    proposed: velo.Proposal, sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(velo.errors.MissingDependencyError, match=r"pip install 'veloann\[plot\]'"):
+        proposed.plot()
+    given = ["tune", str(sample.folder / "sample.u8bin"), "--plot", str(tmp_path / "curves.png")]
+    done = CliRunner().invoke(app, given)  # at once, not after a minute of measuring
+    assert done.exit_code == 1
+    assert "pip install 'veloann[plot]'" in done.stderr
+    assert "drawing the sample" not in done.stderr
+
+
+def test_a_proposal_shows_a_table(proposed: velo.Proposal) -> None:
+    heads, *rows, build_line, open_line = repr(proposed).splitlines()
+    assert heads.split()[:2] == ["degree", "bits"]
+    assert len(rows) == len(proposed.candidates)
+    assert [row.startswith("*") for row in rows].count(True) == 1
+    assert (build_line, open_line) == (proposed.build_line(), proposed.open_line())
+    assert proposed._repr_html_().count("<tr>") == len(rows) + 1
+
+
 def test_what_a_sample_cannot_tell_apart_stays_as_it_is_by_default(proposed: velo.Proposal) -> None:
     bits = (4, 6)
     one = replace(
@@ -243,8 +295,10 @@ def test_bits_around_what_a_budget_chooses() -> None:
 def test_the_command_prints_candidates_and_lines_that_run(sample: Any, tmp_path: Path) -> None:
     given = ["tune", str(sample.folder / "sample.u8bin"), "--memory", "30%", "--sample", "4000"]
     given += ["--degree", "16", "--threads", "2", "--scratch", str(tmp_path)]
-    shown = CliRunner().invoke(app, given)
+    shown = CliRunner().invoke(app, [*given, "--plot", str(tmp_path / "curves.png")])
     assert shown.exit_code == 0, shown.output
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "curves.png").unlink()
     assert shown.stdout.count("*") == 1
     assert "degree 16" in shown.stderr
     told = json.loads(CliRunner().invoke(app, [*given, "--json"]).stdout)

@@ -251,6 +251,10 @@ def tune(
             help="Folder for the small indexes, on the device to tune for. Without it: beside the file."
         ),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw queries a second over recall into a file: .png, .svg or .pdf."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Propose options for build and open, after measuring small indexes over a sample of the vectors."""
@@ -268,6 +272,7 @@ def tune(
         threads=threads,
         seed=seed,
         scratch=scratch,
+        plot=plot,
         as_json=as_json,
     )
 

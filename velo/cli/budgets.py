@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from velo.cli.output import console, emit_json, size_text, table
+from velo.cli.output import console, emit_json, table
 from velo.planning.budgets import Costs, PlannedBudget, measure_costs, open_to_measure, plans
+from velo.results import size_text
 
 __all__ = ["bought", "costs_text", "show"]
 

@@ -15,10 +15,11 @@ from velo.building.build import Watch, build_shard
 from velo.building.collection import build_shards
 from velo.building.queries import query_sample
 from velo.building.tables import parts_of
-from velo.cli.output import console, emit_json, facts, size_text, watching
+from velo.cli.output import console, emit_json, facts, watching
 from velo.errors import InvalidArgumentError, LeftOutWarning
 from velo.folder.manifest import COLLECTION_FILE, read_manifest
 from velo.options import BuildOptions
+from velo.results import size_text
 
 __all__ = ["run"]
 

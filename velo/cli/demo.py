@@ -16,12 +16,13 @@ from rich.console import Console
 
 from velo.building.build import build_shard
 from velo.cli.glyphs import descriptor_row
-from velo.cli.output import console, emit_json, size_text, table, watching
+from velo.cli.output import console, emit_json, table, watching
 from velo.cli.search import query_filters
 from velo.formats import open_vectors, read_truth
 from velo.formats.files import as_source
 from velo.index import Index, open_index
 from velo.options import BuildOptions, SearchTuning
+from velo.results import size_text
 from velo.testing import brute_force, recall_at_k, synthetic_metadata, synthetic_vectors
 from velo.types import AnyArray, Int64Array
 

@@ -15,12 +15,13 @@ import typer
 import velo
 from velo import _native
 from velo._native import loader
-from velo.cli.output import EXIT_ERROR, console, emit_json, facts, size_text, table
+from velo.cli.output import EXIT_ERROR, console, emit_json, facts, table
 from velo.errors import NativeLibraryError, NotAnIndexError
 from velo.folder.leftovers import clean_folder
 from velo.folder.manifest import COLLECTION_FILE
 from velo.index import device_dict, open_index, verify_folder
 from velo.options import IO_CODES
+from velo.results import size_text
 
 __all__ = ["doctor", "info", "probe", "verify"]
 

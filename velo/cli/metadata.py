@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from velo.cli.output import console, emit_json, size_text, table
+from velo.cli.output import console, emit_json, table
 from velo.errors import InvalidArgumentError
 from velo.folder.exchange import change_metadata, find_index
 from velo.folder.live import data_folder
 from velo.folder.manifest import COLLECTION_FILE
 from velo.folder.metadata import MetadataStore, file_names, given_metadata, open_metadata, read_table
+from velo.results import size_text
 
 __all__ = ["set_table", "show"]
 

@@ -26,7 +26,6 @@ __all__ = [
     "emit_json",
     "facts",
     "reported",
-    "size_text",
     "table",
     "watching",
 ]
@@ -90,15 +89,6 @@ def _fail(error: VeloError, code: int, options: Mapping[str, Any]) -> NoReturn:
         emit_json({"error": {"type": type(error).__name__, "message": line, **places}})
     sys.stderr.write(f"velo: {line}\n")
     raise typer.Exit(code)
-
-
-def size_text(count: float) -> str:
-    """Bytes with a binary unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} TiB"
 
 
 def table(*columns: str, title: str | None = None) -> Table:

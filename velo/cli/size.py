@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from velo.cli.output import console, emit_json, facts, size_text
+from velo.cli.output import console, emit_json, facts
 from velo.errors import InvalidArgumentError
 from velo.planning.sizes import MEASURED_ROWS_MAX, SizePlan, size_plan
+from velo.results import size_text
 
 __all__ = ["run"]
 

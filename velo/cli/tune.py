@@ -8,16 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from velo.cli.budgets import costs_text
-from velo.cli.output import console, emit_json, size_text, table
+from velo.cli.output import console, emit_json, table
 from velo.formats import open_vectors
-from velo.planning.proposal import Proposal, TunedCandidate
+from velo.planning.plot import check_plot
+from velo.planning.proposal import Proposal
 from velo.planning.tune import DEGREES, tune
+from velo.results import size_text
 
 __all__ = ["run"]
 
 
 def run(
-    vectors: Path, *, column: str | None, degrees: list[int] | None, as_json: bool, **options: Any
+    vectors: Path,
+    *,
+    column: str | None,
+    degrees: list[int] | None,
+    plot: Path | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Try candidates and print a row for each, the proposal, and the lines that follow from it."""
     last = ("", 0)
@@ -30,7 +38,11 @@ def run(
             sys.stderr.flush()
 
     source = open_vectors(vectors, column=column)
+    if plot is not None:
+        check_plot(plot)
     proposal = tune(source, degrees=degrees or DEGREES, progress=tell, **options)
+    if plot is not None:
+        proposal.plot(plot)
     build_line = proposal.build_line(shlex.quote(str(vectors))) + (
         f" --column {shlex.quote(column)}" if column else ""
     )
@@ -44,23 +56,10 @@ def run(
 
 def _print(proposal: Proposal, build_line: str) -> None:
     out = console()
-    grid = table(
-        "",
-        "degree",
-        "bits",
-        "links",
-        "list",
-        "recall",
-        "reads",
-        "rounds",
-        "QPS",
-        "ms",
-        "memory",
-        "disk B",
-        "build s",
-    )
-    for one in proposal.candidates:
-        grid.add_row(*_cells(one, one is proposal.chosen))
+    heads, *rows = proposal.table
+    grid = table(*heads)
+    for row in rows:
+        grid.add_row(*row)
     out.print(grid)
     chosen = proposal.chosen
     out.print(
@@ -79,21 +78,3 @@ def _print(proposal: Proposal, build_line: str) -> None:
             f"no candidate came to recall {proposal.recall} with lists up to {chosen.sample_list_size:.0f}"
         )
     out.print(f"\n{build_line}\n{proposal.open_line()}", soft_wrap=True)
-
-
-def _cells(one: TunedCandidate, chosen: bool) -> tuple[str, ...]:
-    return (
-        "*" if chosen else "",
-        str(one.degree),
-        f"{one.memory_bits} + {one.record_bits}",
-        str(one.links_kept) if one.plan == "links_in_memory" else "disk",
-        f"{one.list_size:.0f}",
-        f"{one.recall:.3f}",
-        f"{one.reads:.1f}",
-        f"{one.rounds:.1f}",
-        f"{one.queries_per_s:,.0f}",
-        f"{one.latency_us / 1e3:.2f}",
-        size_text(one.memory_bytes),
-        f"{one.disk_bytes_per_vector:.0f}",
-        f"{one.build_s:,.0f}",
-    )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from velo.options import OpenTuning
 from velo.planning.budgets import Costs
-from velo.types import Memory, MetricName
+from velo.planning.plot import draw_curves
+from velo.planning.sample import TunedPoint
+from velo.results import html_table, size_text
+from velo.types import Memory, MetricName, PathLike
 
 __all__ = ["Proposal", "TunedCandidate"]
 
@@ -41,6 +45,9 @@ class TunedCandidate:
     build_s : float
         For all rows, from the build over the sample as n·log n.
     sample_build_s : float
+    sample_points : tuple of TunedPoint
+        What searches of the sample were measured to be like, one list after another, until the recall was
+        found. :meth:`Proposal.plot` draws them.
     """
 
     degree: int
@@ -66,9 +73,10 @@ class TunedCandidate:
     disk_bytes_per_vector: float
     build_s: float
     sample_build_s: float
+    sample_points: tuple[TunedPoint, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Proposal:
     """What :func:`velo.tune` proposes.
 
@@ -110,6 +118,22 @@ class Proposal:
     sample_rows: int
     query_count: int
     costs: Costs
+
+    @property
+    def table(self) -> list[tuple[str, ...]]:
+        """The candidates as rows of text, the heads of the columns first; ``*`` marks the chosen one."""
+        return [_HEADS, *(_cells(one, one is self.chosen) for one in self.candidates)]
+
+    def __repr__(self) -> str:
+        rows = self.table
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
+        return "\n".join([*lines, self.build_line(), self.open_line()])
+
+    def _repr_html_(self) -> str:
+        heads, *rows = self.table
+        lines = "\n".join([self.build_line(), self.open_line()])
+        return f"{html_table(heads, rows)}<pre>{html.escape(lines)}</pre>"
 
     @property
     def build_options(self) -> dict[str, Any]:
@@ -165,6 +189,38 @@ class Proposal:
             f"tuning=velo.OpenTuning(queries_in_flight={self.queries_in_flight}))"
         )
 
+    def plot(self, to: PathLike | Any = None) -> Any:
+        """Draw queries a second over recall, as measured on the sample. Needs matplotlib.
+
+        Each set of options that was tried is a line, and each list that it was searched with is a point.
+
+        Parameters
+        ----------
+        to : path or matplotlib.axes.Axes, optional
+            The file to write, in a format of its suffix (``.png``, ``.svg``, ``.pdf``), or axes to draw into.
+            Without it a new figure is drawn.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            What was drawn into; its ``figure`` is the whole picture.
+
+        Raises
+        ------
+        MissingDependencyError
+            matplotlib is not installed.
+        InvalidArgumentError, NoSpaceError, PermissionDeniedError
+            The file cannot be written, or its suffix names no format.
+        """
+        curves = {
+            f"degree {one.degree}, {one.memory_bits} + {one.record_bits} bits": [
+                (point.recall, point.queries_per_s) for point in one.sample_points
+            ]
+            for one in (self.chosen, *(other for other in self.candidates if other is not self.chosen))
+        }
+        title = f"{self.sample_rows:,} sampled rows × {self.dim}, {self.costs.threads} threads"
+        return draw_curves(curves, to, title=title, k=self.k, recall=self.recall)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON.
 
@@ -177,3 +233,27 @@ class Proposal:
             "build_options": self.build_options,
             "open_options": {"memory": self.memory, "queries_in_flight": self.queries_in_flight},
         }
+
+
+_HEADS: Final = (
+    *("", "degree", "bits", "links", "list", "recall", "reads", "rounds"),
+    *("QPS", "ms", "memory", "disk B", "build s"),
+)
+
+
+def _cells(one: TunedCandidate, chosen: bool) -> tuple[str, ...]:
+    return (
+        "*" if chosen else "",
+        str(one.degree),
+        f"{one.memory_bits} + {one.record_bits}",
+        str(one.links_kept) if one.plan == "links_in_memory" else "disk",
+        f"{one.list_size:.0f}",
+        f"{one.recall:.3f}",
+        f"{one.reads:.1f}",
+        f"{one.rounds:.1f}",
+        f"{one.queries_per_s:,.0f}",
+        f"{one.latency_us / 1e3:.2f}",
+        size_text(one.memory_bytes),
+        f"{one.disk_bytes_per_vector:.0f}",
+        f"{one.build_s:,.0f}",
+    )

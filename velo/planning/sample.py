@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from velo.types import AnyArray, Int64Array, MetricName, PathLike
 __all__ = [
     "Counts",
     "Sample",
+    "TunedPoint",
     "at_recall",
     "check_source",
     "draw",
@@ -39,6 +40,9 @@ __all__ = [
 _ROWS_MIN: Final = 1000
 _QUERIES_MAX: Final = 600
 _LISTS: Final = (10, 16, 26, 42, 68, 110, 180, 290, 470, 760)
+
+#: How often each list is searched with; the fastest counts.
+_RUNS: Final = 2
 
 #: Bits by which a link in memory, or an edge in a record, grows with each doubling of the vectors (gaps of
 #: ids in placement order): 0.68 to 0.73 from 50,000 to a million SIFT descriptors.
@@ -59,6 +63,23 @@ class Counts:
     reads: float
     rounds: float
     estimates: float
+
+
+@dataclass(frozen=True)
+class TunedPoint(Counts):
+    """Searches of a sample with one list: what they found and cost, and how fast they were.
+
+    Attributes
+    ----------
+    list_size : float
+        Candidates that such a search keeps.
+    recall, reads, rounds, estimates : float
+        Means of a query.
+    queries_per_s : float
+        The faster of two runs over all queries, with all threads.
+    """
+
+    queries_per_s: float
 
 
 @dataclass(frozen=True)
@@ -124,17 +145,30 @@ class Sample:
         grown = links_bytes_grown(info["links_kept"], len(self.rows), self.n)
         return float(self.n * (own / len(self.rows) + grown))
 
-    def curve(self, index: Index, recall: float) -> list[Counts]:
+    def curve(self, index: Index, recall: float) -> list[TunedPoint]:
         """Searches with growing lists until `recall` is found, or the longest list was tried."""
-        points: list[Counts] = []
+        points: list[TunedPoint] = []
         for list_size in sorted({max(self.k, size) for size in _LISTS}):
-            found = index.search(self.queries, self.k, list_size=list_size)
+            elapsed_s = math.inf
+            for _ in range(_RUNS):
+                started = time.perf_counter()
+                found = index.search(self.queries, self.k, list_size=list_size)
+                elapsed_s = min(elapsed_s, time.perf_counter() - started)
             means = {name: float(values.mean()) for name, values in found.stats.items()}
             distances = exact_distances(self.rows, self.queries, found.ids, metric=self.metric)
             share = recall_at_k(
                 found.ids, self.truth, found_distances=distances, true_distances=self.truth_distances
             )
-            points.append(Counts(list_size, share, means["reads"], means["rounds"], means["estimates"]))
+            points.append(
+                TunedPoint(
+                    list_size,
+                    share,
+                    means["reads"],
+                    means["rounds"],
+                    means["estimates"],
+                    len(self.queries) / elapsed_s,
+                )
+            )
             if share >= recall or list_size >= index.n:
                 break
         return points
@@ -145,7 +179,7 @@ def links_bytes_grown(links: float, sample_rows: int, n: int) -> float:
     return links * _LINK_BITS_DOUBLING * math.log2(max(1.0, n / sample_rows)) / 8
 
 
-def at_recall(points: list[Counts], recall: float) -> Counts:
+def at_recall(points: Sequence[Counts], recall: float) -> Counts:
     """What a recall takes, between the points around it; the last point where none comes so far."""
     above = next((number for number, point in enumerate(points) if point.recall >= recall), None)
     if above is None or above == 0:

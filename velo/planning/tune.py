@@ -53,6 +53,7 @@ from velo.planning.proposal import Proposal, TunedCandidate
 from velo.planning.sample import (
     Counts,
     Sample,
+    TunedPoint,
     at_recall,
     check_source,
     draw,
@@ -83,6 +84,9 @@ _ALPHA: Final = 2.0
 _IN_FLIGHT_LEAST: Final = 4
 #: Not more than so many are tried beyond that B: each takes page buffers, outside the budget.
 _IN_FLIGHT_TRIED: Final = 64
+
+#: Lists grow beyond the recall asked for, to this one: so that a plot shows what more would cost.
+_RECALL_SHOWN: Final = 0.99
 
 #: How often costs are measured; the least counts.
 _TURNS: Final = 3
@@ -287,7 +291,7 @@ class _Seen:
     bits: tuple[int, int]
     folder: Path
     build_s: float
-    points: list[Counts]
+    points: list[TunedPoint]
     info: dict[str, Any]
     resident_bytes: float
 
@@ -323,7 +327,7 @@ class _Trial:
         folder = self._folder / f"{degree}-{bits[0]}-{bits[1]}"
         build_s = self._sample.build(folder, options, self._steps.again)
         with self._sample.open_within(folder, self._budget, options.threads) as index:
-            points = self._sample.curve(index, self._recall)
+            points = self._sample.curve(index, max(self._recall, _RECALL_SHOWN))
             info, resident = index.info(), self._sample.resident_bytes(index)
         if bits not in self._growth:
             self._growth[bits] = self._grown(options, info, points)
@@ -416,9 +420,12 @@ class _Trial:
             disk_bytes_per_vector=sum(info["disk_bytes"].values()) / rows + links_bytes_grown(edges, rows, n),
             build_s=seen.build_s * n * math.log(n) / (rows * math.log(rows)),
             sample_build_s=seen.build_s,
+            sample_points=tuple(seen.points),
         )
 
-    def _grown(self, options: BuildOptions, info: dict[str, Any], points: list[Counts]) -> dict[str, float]:
+    def _grown(
+        self, options: BuildOptions, info: dict[str, Any], points: Sequence[Counts]
+    ) -> dict[str, float]:
         """The power of the number of rows by which each count grew from a quarter of the sample."""
         quarter = quarter_of(self._sample, self._options.seed)
         folder = self._folder / "quarter"

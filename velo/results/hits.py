@@ -1,68 +1,25 @@
-"""What a search answers."""
+"""What a search found, as arrays and as a table."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from velo.results.texts import html_table, value_text
 from velo.types import AnyArray, Float32Array
 
-__all__ = [
-    "Expectation",
-    "Explanation",
-    "FilterCost",
-    "FilterPlan",
-    "GroupedResult",
-    "Hits",
-    "RangeResult",
-    "SearchResult",
-    "Served",
-    "Written",
-    "html_table",
-]
+__all__ = ["Expectation", "GroupedResult", "Hits", "RangeResult", "SearchResult", "Served"]
 
 
-@dataclass(frozen=True)
-class Written:
-    """What became of a write.
-
-    Attributes
-    ----------
-    rows : int
-        Rows that it changed.
-        Of an insert those that are new, and those that took another's place.
-    missing : int
-        Ids that no row had.
-    sequence : int
-        The number of this change, or of the one before where there was nothing to do.
-    durable : bool
-        It is on the device: not even a power cut takes it back. False where ``durability`` is not ``"sync"``
-        and no sync came by yet.
-    replaced : int
-        Of the rows of an upsert: took the place of one with the same id.
-    first_id : int or None
-        Where the index numbers its rows: the id of the first one inserted, the others follow.
-    repeated : bool
-        A call of this ``request`` was done before: this tells of that one, and nothing was done again.
-    pressure : float
-        How full the memory for rows that no part holds is, 0 to 1. From a half on a part is made of them; at
-        1 writes wait for it.
-    """
-
-    rows: int
-    missing: int
-    sequence: int
-    durable: bool
-    replaced: int = 0
-    first_id: int | None = None
-    repeated: bool = False
-    pressure: float = 0.0
+#: Rows of a table that a notebook, and lines that a terminal shows.
+_ROWS_SHOWN: Final = 20
+_LINES_SHOWN: Final = 5
 
 
 @dataclass(frozen=True)
@@ -87,11 +44,6 @@ class Expectation:
     estimates: float | None = None
     expanded: float | None = None
     records_scored: float | None = None
-
-
-#: Rows of a table that a notebook, and lines that a terminal shows.
-_ROWS_SHOWN: Final = 20
-_LINES_SHOWN: Final = 5
 
 
 @dataclass(frozen=True)
@@ -177,7 +129,7 @@ class Hits:
         table = self.to_arrow()
         lines = [self._summary()]
         lines += [
-            "  " + "  ".join(f"{name} {_shown(value)}" for name, value in row.items())
+            "  " + "  ".join(f"{name} {value_text(value)}" for name, value in row.items())
             for row in table.slice(0, _LINES_SHOWN).to_pylist()
         ]
         if table.num_rows > _LINES_SHOWN:
@@ -187,23 +139,9 @@ class Hits:
     def _repr_html_(self) -> str:
         table = self.to_arrow()
         more = table.num_rows - _ROWS_SHOWN
-        rows = [list(map(_shown, row.values())) for row in table.slice(0, _ROWS_SHOWN).to_pylist()]
+        rows = [list(map(value_text, row.values())) for row in table.slice(0, _ROWS_SHOWN).to_pylist()]
         note = f"<p>… {more:,} more</p>" if more > 0 else ""
         return f"<p>{html.escape(self._summary())}</p>{html_table(table.column_names, rows)}{note}"
-
-
-def _shown(value: Any) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
-
-
-def html_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table as notebooks show it."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in row) + "</tr>" for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 @dataclass(eq=False, repr=False)
@@ -444,175 +382,3 @@ def _with_metadata(columns: dict[str, Any], metadata: Any) -> pa.Table:
             shown = name if name not in columns else f"metadata.{name}"
             table = table.append_column(shown, found.column(name))
     return table
-
-
-@dataclass(frozen=True)
-class FilterCost:
-    """What one plan of a filtered search is expected to take, a query.
-
-    Attributes
-    ----------
-    possible : bool
-        False: the plan cannot be had as the index is open.
-    reads, estimates, expanded : float
-        Pages read, distances estimated in memory, vertices followed.
-    cost_us : float
-        Of one core, for comparing plans; not a promise about this machine.
-    """
-
-    possible: bool
-    reads: float
-    estimates: float
-    expanded: float
-    cost_us: float
-
-
-@dataclass(frozen=True)
-class FilterPlan:
-    """How a filtered search goes about it, and why.
-
-    Attributes
-    ----------
-    chosen : {"late", "gate", "scan"}
-    reason : str
-    matches : float
-        Rows that are expected to pass.
-    matches_exact : bool
-        Counted, not estimated from a sample.
-    costs : dict of str to FilterCost
-        For ``"scan"``, ``"gate"`` and ``"late"``.
-    gate_needs_bytes : int
-        Links on disk: the memory with which the gate could be had; 0 otherwise.
-    """
-
-    chosen: str
-    reason: str
-    matches: float
-    matches_exact: bool
-    costs: Mapping[str, FilterCost]
-    gate_needs_bytes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON.
-
-        Returns
-        -------
-        dict
-        """
-        return asdict(self)
-
-    def lines(self) -> list[str]:
-        """As `Explanation` prints it."""
-        counted = "exactly" if self.matches_exact else "about"
-        shown = [f"filtering   {self.chosen}: {self.reason} ({counted} {self.matches:,.0f} matches)"]
-        for name, cost in self.costs.items():
-            if cost.possible:
-                shown.append(
-                    f"  {name:<9} {cost.reads:,.0f} reads, {cost.estimates:,.0f} estimates, "
-                    f"{cost.expanded:,.0f} hops expected, about {cost.cost_us:,.0f} µs"
-                )
-            else:
-                shown.append(
-                    f"  {name:<9} needs links in memory: open with memory={self.gate_needs_bytes} or more"
-                    if self.gate_needs_bytes
-                    else f"  {name:<9} needs links in memory: build with links_kept"
-                )
-        return shown
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """How one query was answered; ``print`` it, or take the parts.
-
-    Attributes
-    ----------
-    result : SearchResult
-        The answer itself.
-    index : dict
-        ``Index.info()``.
-    matches : int or None
-        Rows that pass the filter; None without one.
-    times_us : dict of str to float
-        Time of each stage as seen from Python, microseconds.
-    request : dict
-        What was asked: k, list_size, recall.
-    filter_plan : FilterPlan or None
-        How the filter was met, and what each plan was expected to take; None without a filter.
-    """
-
-    result: SearchResult
-    index: Mapping[str, Any]
-    matches: int | None
-    times_us: Mapping[str, float]
-    request: Mapping[str, Any]
-    filter_plan: FilterPlan | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON.
-
-        Returns
-        -------
-        dict
-        """
-        return {
-            "plan": self.index["plan"],
-            "filter_plan": None if self.filter_plan is None else self.filter_plan.to_dict(),
-            "device": self.index["device"]["name"],
-            "request": dict(self.request),
-            "expected": None if self.result.expected is None else asdict(self.result.expected),
-            "matches": self.matches,
-            "n": self.index["n"],
-            "memory_bytes": dict(self.index["memory_bytes"]),
-            **{name: int(values[0]) for name, values in self.result.stats.items()},
-            "found": int(self.result.counts[0]),
-            "times_us": dict(self.times_us),
-        }
-
-    def _repr_html_(self) -> str:
-        rows = [(line[:12].strip(), line[12:]) for line in str(self).splitlines()]
-        return html_table(("", ""), rows)
-
-    def __str__(self) -> str:
-        info, stats = self.index, {name: int(values[0]) for name, values in self.result.stats.items()}
-        memory = info["memory_bytes"]
-        device = info["device"]
-        lines = [
-            f"plan        {info['plan']}, {info['memory_bits']} + {info['record_bits']} bits a dimension, "
-            f"{info['links_kept']} links a vertex in memory",
-            f"device      {device['name']}{', O_DIRECT' if device['direct'] else ', buffered'}",
-            "memory      " + ", ".join(f"{name} {_size(size)}" for name, size in memory.items()),
-            "asked       " + ", ".join(f"{name} {value}" for name, value in self.request.items()),
-        ]
-        expected = self.result.expected
-        if expected is not None and expected.recall is not None and self.matches is None:
-            lines.append(
-                f"expected    recall {expected.recall:.3f}, {expected.reads:.1f} reads in "
-                f"{expected.rounds:.1f} rounds, as measured by the build"
-            )
-        if self.matches is not None:
-            share = self.matches / info["n"] if info["n"] else 0.0
-            lines.append(
-                f"filter      {self.matches:,} of {info['n']:,} rows pass ({share:.2%}); "
-                f"{stats['filtered']:,} vertices navigated through that do not"
-            )
-        if self.filter_plan is not None:
-            lines += self.filter_plan.lines()
-        lines += [
-            f"navigate    {stats['expanded']:,} hops, {stats['estimates']:,} distances estimated in memory",
-            f"read        {stats['reads']:,} reads in {stats['rounds']:,} rounds, "
-            f"{_size(stats['bytes_read'])}, {stats['cache_hits']:,} cache hits",
-            f"score       {stats['records_scored']:,} records scored, {stats['records_used']:,} of them used",
-            f"found       {int(self.result.counts[0])} neighbors",
-            "time        "
-            + ", ".join(f"{name} {value:,.0f} µs" for name, value in self.times_us.items())
-            + f" (in the worker {stats['latency_us']:,} µs)",
-        ]
-        return "\n".join(lines)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024
-    raise AssertionError("the loop ends at GiB")

@@ -1,0 +1,21 @@
+"""What searches and writes answer."""
+
+from velo.results.explanation import Explanation, FilterCost, FilterPlan
+from velo.results.hits import Expectation, GroupedResult, Hits, RangeResult, SearchResult, Served
+from velo.results.texts import html_table, size_text
+from velo.results.written import Written
+
+__all__ = [
+    "Expectation",
+    "Explanation",
+    "FilterCost",
+    "FilterPlan",
+    "GroupedResult",
+    "Hits",
+    "RangeResult",
+    "SearchResult",
+    "Served",
+    "Written",
+    "html_table",
+    "size_text",
+]
