@@ -46,7 +46,7 @@ METHODS: Final = {
 
 #: Names of options of build, open and search.
 OPTIONS: Final = {
-    **dict.fromkeys(("top_k", "topk", "n_neighbors", "n_results", "num_results"), "k"),
+    **dict.fromkeys(("top_k", "topk", "limit", "n_neighbors", "n_results", "num_results"), "k"),
     **dict.fromkeys(
         ("ef", "ef_search", "efSearch", "nprobe", "search_k", "num_candidates", "L"), "list_size, or recall"
     ),
@@ -68,6 +68,9 @@ OPTIONS: Final = {
 }
 
 METRICS: Final = {
+    "l2": "l2",
+    "ip": "ip",
+    "cosine": "cosine",
     **dict.fromkeys(("euclidean", "l2sq", "sqeuclidean", "euclid", "l2_squared", "squared_l2"), "l2"),
     **dict.fromkeys(("dot", "dot_product", "inner_product", "inner", "innerproduct", "mips"), "ip"),
     **dict.fromkeys(("cos", "angular", "cosine_similarity"), "cosine"),

@@ -61,6 +61,7 @@ def test_methods(index: Any, name: str, part: str) -> None:
     ("options", "part"),
     [
         ({"top_k": 3}, "'top_k'; velo's word is k$"),
+        ({"limit": 3}, "'limit'; velo's word is k$"),
         ({"ef": 3}, "'ef'; velo's word is list_size, or recall"),
         ({"where": {}}, "velo's word is filter"),
         ({"nonsense": 3}, r"'nonsense'; help\(search\)"),
@@ -85,7 +86,14 @@ def test_options_of_a_build(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("metric", "said"),
-    [("euclidean", "l2"), ("dot", "ip"), ("Inner-Product", "ip"), ("angular", "cosine"), ("manhattan", None)],
+    [
+        ("euclidean", "l2"),
+        ("dot", "ip"),
+        ("Inner-Product", "ip"),
+        ("angular", "cosine"),
+        ("L2", "l2"),
+        ("manhattan", None),
+    ],
 )
 def test_metrics(metric: Any, said: str | None, tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidArgumentError) as caught:

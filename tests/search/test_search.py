@@ -516,7 +516,7 @@ def test_explain(sample: Any, sample_index: velo.Index) -> None:
     labels = np.asarray(sample.labels.column("uniform10"))
     assert told.matches == int((labels == 3).sum())
     assert told.result.ids.shape == (5,)
-    shown = str(told)
+    shown = repr(told)
     for word in ("links_in_memory", "reads", "rounds", "hops", f"{told.matches:,} of 20,000", "µs"):
         assert word in shown
     assert told.to_dict()["reads"] == int(told.result.stats["reads"][0])

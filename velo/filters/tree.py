@@ -438,8 +438,8 @@ class Mask(_TwoValued):
 
 
 @dataclass(frozen=True, eq=False)
-class And(Expr):
-    """All of ``children``; true where there are none."""
+class _Branch(Expr):
+    """A condition on others."""
 
     children: tuple[Expr, ...]
     depth: int = field(default=1, init=False, repr=False)
@@ -447,6 +447,23 @@ class And(Expr):
 
     def __post_init__(self) -> None:
         _measure(self, self.children)
+
+
+@dataclass(frozen=True, eq=False)
+class _Wrapper(Expr):
+    """A condition on another one."""
+
+    child: Expr
+    depth: int = field(default=1, init=False, repr=False)
+    nodes: int = field(default=1, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _measure(self, (self.child,))
+
+
+@dataclass(frozen=True, eq=False)
+class And(_Branch):
+    """All of ``children``; true where there are none."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -457,15 +474,8 @@ class And(Expr):
 
 
 @dataclass(frozen=True, eq=False)
-class Or(Expr):
+class Or(_Branch):
     """Any of ``children``; false where there are none."""
-
-    children: tuple[Expr, ...]
-    depth: int = field(default=1, init=False, repr=False)
-    nodes: int = field(default=1, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        _measure(self, self.children)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -476,15 +486,8 @@ class Or(Expr):
 
 
 @dataclass(frozen=True, eq=False)
-class Not(Expr):
+class Not(_Wrapper):
     """``child`` is false; null where that is."""
-
-    child: Expr
-    depth: int = field(default=1, init=False, repr=False)
-    nodes: int = field(default=1, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        _measure(self, (self.child,))
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -495,15 +498,8 @@ class Not(Expr):
 
 
 @dataclass(frozen=True, eq=False)
-class IsNotTrue(Expr):
+class IsNotTrue(_Wrapper):
     """``child`` is false or null."""
-
-    child: Expr
-    depth: int = field(default=1, init=False, repr=False)
-    nodes: int = field(default=1, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        _measure(self, (self.child,))
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -9,8 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from velo.errors import UnsupportedError
 from velo.folder.exchange import change_metadata
 from velo.folder.live import is_live
@@ -25,7 +23,7 @@ from velo.options import METRIC_CODES
 from velo.search.gate import Gate
 from velo.search.searches import Searches
 from velo.search.segment import OpenOptions, Segment
-from velo.types import MetricName
+from velo.types import AnyArray, MetricName
 
 __all__ = ["Index"]
 
@@ -141,18 +139,18 @@ class Index(Inspection, Searches, LiveVerbs):
             newest = self._newest = Moment(view, self._gate, weakref.WeakMethod(self.info))
         return newest
 
-    def _moment(self) -> Moment | None:
-        """What to search, where rows came or went."""
+    def _moment(self) -> Moment | Index:
+        """What a call that begins now searches: itself, unless rows came or went."""
         if self._live is None:
-            return None
+            return self
         with self._gate:
             return self._reader_moment()
 
     def _view(self) -> None:
         """All rows live."""
 
-    def _vertices_of(self, ids: Any) -> Any:
-        return self._ids.vertices([ids] if isinstance(ids, str | int | np.integer) else ids)
+    def _vectors(self, vertices: AnyArray) -> AnyArray:
+        return self._owned.segments[0].vectors(vertices)
 
     def _refreshed(self) -> bool:
         with self._refreshing:

@@ -49,9 +49,8 @@ class Inspection:
     _metadata: MetadataStore | None
     _filters: FilterCompiler
     _show: Callable[[], None]
-    _moment: Callable[[], Moment | None]
+    _moment: Callable[[], Any]
     _reader_moment: Callable[[], Moment]
-    _vertices_of: Callable[[Any], Any]
 
     def get_vectors(self, ids: Any) -> Float32Array:
         """The stored vectors of some ids.
@@ -76,24 +75,18 @@ class Inspection:
         >>> index.get_vectors([3, 5]).shape
         (2, 32)
         """
-        moment = self._moment()
+        at = self._moment()
         with self._gate:
-            if moment is not None:
-                return moment.seen.vectors(moment.vertices(ids))
-            return self._owned.segments[0].vectors(self._vertices_of(ids))
+            vectors: Float32Array = at._vectors(at._vertices(ids))
+        return vectors
 
     def verify(self) -> int:
-        """Read every file whole and check every checksum, page and link.
+        """Check every file, as :func:`velo.verify` does.
 
         Returns
         -------
         int
             How many pages were checked.
-
-        Raises
-        ------
-        CorruptIndexError
-            A file is damaged. The message names it, and the page.
         """
         with self._gate:
             return verify_folder(self.path)

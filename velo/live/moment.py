@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from velo import _native
-from velo.errors import UnknownIdError
 from velo.filters.arguments import filters_of
 from velo.filters.native import NativeFilter
 from velo.live.merged import MergedRequest
@@ -20,6 +17,7 @@ from velo.search.gate import Gate
 from velo.search.request import Request
 from velo.search.searches import Searches
 from velo.search.segment import Segment
+from velo.types import AnyArray
 
 __all__ = ["Moment"]
 
@@ -55,8 +53,8 @@ class Moment(Searches):
         told = self._info()
         return {} if told is None else told()
 
-    def _moment(self) -> None:
-        return None
+    def _moment(self) -> Moment:
+        return self
 
     def _view(self) -> AliveRows | None:
         """The rows that live; None where all do."""
@@ -132,25 +130,8 @@ class Moment(Searches):
 
     # ---- rows by id
 
-    def vertices(self, ids: Any) -> Any:
-        """The vertex of the row that lives of each id.
-
-        Raises
-        ------
-        UnknownIdError
-        """
-        single = isinstance(ids, str | int | np.integer)
-        vertices = self._ids.vertices([ids] if single else ids)
-        if self.seen.sole is not None and len(vertices):
-            rows = self.seen.alive[0].rows
-            passes = None if rows is None else rows.check(vertices.astype(np.uint32))
-            if passes is not None and not passes.all():
-                raise UnknownIdError(
-                    "no vector has this id any more: it was deleted",
-                    argument="ids",
-                    row=int(np.argmin(passes)),
-                )
-        return vertices
+    def _vectors(self, vertices: AnyArray) -> AnyArray:
+        return self.seen.vectors(vertices)
 
     def _living(self, found: Any) -> Any:
         """Of vertices that ids were found at, -1 for none, whether they live."""

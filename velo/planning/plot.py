@@ -62,7 +62,9 @@ def draw_curves(
     for number, (name, points) in enumerate(curves.items()):
         axes.plot(*zip(*points, strict=True), marker="o", linewidth=1 if number else 2.5, label=name)
     axes.axvline(recall, color="gray", linestyle=":", linewidth=1)
-    axes.set_yscale("log")
+    axes.set_yscale("log", subs=())
+    axes.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(f"recall@{k}")
     axes.set_ylabel("queries a second")
     axes.set_title(title)

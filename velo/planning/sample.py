@@ -42,7 +42,7 @@ _QUERIES_MAX: Final = 600
 _LISTS: Final = (10, 16, 26, 42, 68, 110, 180, 290, 470, 760)
 
 #: How often each list is searched with; the fastest counts.
-_RUNS: Final = 2
+_RUNS: Final = 3
 
 #: Bits by which a link in memory, or an edge in a record, grows with each doubling of the vectors (gaps of
 #: ids in placement order): 0.68 to 0.73 from 50,000 to a million SIFT descriptors.
@@ -76,7 +76,7 @@ class TunedPoint(Counts):
     recall, reads, rounds, estimates : float
         Means of a query.
     queries_per_s : float
-        The faster of two runs over all queries, with all threads.
+        The fastest of three runs over all queries, with all threads.
     """
 
     queries_per_s: float

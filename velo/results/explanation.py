@@ -86,9 +86,9 @@ class FilterPlan:
         return shown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
-    """How one query was answered; ``print`` it, or take the parts.
+    """How one query was answered, as text or in parts.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class Explanation:
         rows = [(line[:12].strip(), line[12:]) for line in str(self).splitlines()]
         return html_table(("", ""), rows)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         info, stats = self.index, {name: int(values[0]) for name, values in self.result.stats.items()}
         memory = info["memory_bytes"]
         device = info["device"]

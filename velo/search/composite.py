@@ -90,25 +90,11 @@ class FurtherSearches:
         >>> bool((distances <= 20.0).all())
         True
         """
-        moment = self._moment()
-        if moment is not None:
-            told: RangeResult = moment.range_search(
-                queries,
-                radius,
-                filter=filter,
-                limit=limit,
-                recall=recall,
-                list_size=list_size,
-                exact=exact,
-                return_metadata=return_metadata,
-                timeout_s=timeout_s,
-                tuning=tuning,
-            )
-            return told
-        columns = self._columns(return_metadata)
-        prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
-        script = self._range_script(queries, radius, limit, filter)
-        return self._range_result(drive(script, lambda one: self._run(prepare(one))), columns)
+        at: FurtherSearches = self._moment()
+        columns = at._columns(return_metadata)
+        prepare = at._rounds(recall, list_size, timeout_s, tuning, exact)
+        script = at._range_script(queries, radius, limit, filter)
+        return at._range_result(drive(script, lambda one: at._run(prepare(one))), columns)
 
     async def range_search_async(
         self,
@@ -135,27 +121,11 @@ class FurtherSearches:
         -------
         RangeResult
         """
-        moment = self._moment()
-        if moment is not None:
-            told: RangeResult = await moment.range_search_async(
-                queries,
-                radius,
-                filter=filter,
-                limit=limit,
-                recall=recall,
-                list_size=list_size,
-                exact=exact,
-                return_metadata=return_metadata,
-                timeout_s=timeout_s,
-                tuning=tuning,
-            )
-            return told
-        columns = self._columns(return_metadata)
-        prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
-        script = self._range_script(queries, radius, limit, filter)
-        return self._range_result(
-            await drive_async(script, lambda one: self._run_async(prepare(one))), columns
-        )
+        at: FurtherSearches = self._moment()
+        columns = at._columns(return_metadata)
+        prepare = at._rounds(recall, list_size, timeout_s, tuning, exact)
+        script = at._range_script(queries, radius, limit, filter)
+        return at._range_result(await drive_async(script, lambda one: at._run_async(prepare(one))), columns)
 
     # ---- how
 

@@ -50,11 +50,9 @@ class Lookups:
         >>> index.count({"price": {"$lt": 0.2}})
         387
         """
-        moment = self._moment()
-        if moment is not None:
-            return int(moment.count(filter))
-        passing = self._passing(filter)
-        return self.n if passing is None else passing.count()
+        at: Lookups = self._moment()
+        passing = at._passing(filter)
+        return at.n if passing is None else passing.count()
 
     def contains(self, ids: Any) -> AnyArray:
         """Tell of some ids whether a row has them.
@@ -72,13 +70,28 @@ class Lookups:
         >>> index.contains([17, 1_000_000])
         array([ True, False])
         """
-        moment = self._moment()
-        if moment is not None:
-            there: AnyArray = moment.contains(ids)
-            return there
-        self._check_open()
-        found = self._ids.find([ids] if isinstance(ids, str | int | np.integer) else ids)
-        return self._living(found)
+        at: Lookups = self._moment()
+        at._check_open()
+        found = at._ids.find([ids] if isinstance(ids, str | int | np.integer) else ids)
+        return at._living(found)
+
+    def _vertices(self, ids: Any) -> AnyArray:
+        """The vertex of the row that lives of each id.
+
+        Raises
+        ------
+        UnknownIdError
+        """
+        single = isinstance(ids, str | int | np.integer)
+        vertices: AnyArray = self._ids.vertices([ids] if single else ids)
+        view = self._view()
+        if view is not None and len(vertices):
+            dead = np.flatnonzero(~view.rows.check(vertices.astype(np.uint32)))
+            if len(dead):
+                raise UnknownIdError(
+                    "no vector has this id any more: it was deleted", argument="ids", row=int(dead[0])
+                )
+        return vertices
 
     def _living(self, found: AnyArray) -> AnyArray:
         """Of vertices that ids were found at, -1 for none, whether they live."""
@@ -108,22 +121,10 @@ class Lookups:
         >>> index.get([17, 4], columns=["brand"]).to_pydict()
         {'id': [17, 4], 'brand': [...]}
         """
-        moment = self._moment()
-        if moment is not None:
-            found: pa.Table = moment.get(ids, columns=columns)
-            return found
-        names = self._columns(columns)
-        self._check_open()
-        single = isinstance(ids, str | int | np.integer)
-        vertices = self._ids.vertices([ids] if single else ids)
-        view = self._view()
-        if view is not None and len(vertices):
-            dead = np.flatnonzero(~view.rows.check(vertices.astype(np.uint32)))
-            if len(dead):
-                raise UnknownIdError(
-                    "no vector has this id any more: it was deleted", argument="ids", row=int(dead[0])
-                )
-        return self._table(vertices, names)
+        at: Lookups = self._moment()
+        names = at._columns(columns)
+        at._check_open()
+        return at._table(at._vertices(ids), names)
 
     def rows(
         self,
@@ -160,22 +161,19 @@ class Lookups:
         >>> len(first), set(first["id"].to_pylist()) & set(next_page["id"].to_pylist())
         (5, set())
         """
-        moment = self._moment()
-        if moment is not None:
-            page: pa.Table = moment.rows(filter, limit=limit, after=after, columns=columns)
-            return page
-        names = self._columns(columns)
+        at: Lookups = self._moment()
+        names = at._columns(columns)
         most = whole_number(limit, "limit", 1, _LIMIT_MAX)
-        passing = self._passing(filter)
+        passing = at._passing(filter)
         start = 0
         if after is not None:
             as_py = getattr(after, "as_py", None)  # a value of an Arrow column
-            start = int(self._ids.vertices([after if as_py is None else as_py()], "after")[0]) + 1
+            start = int(at._ids.vertices([after if as_py is None else as_py()], "after")[0]) + 1
         if passing is None:
-            vertices: AnyArray = np.arange(start, min(self.n, start + most))
+            vertices: AnyArray = np.arange(start, min(at.n, start + most))
         else:
             vertices = np.flatnonzero(passing.matches()[start:])[:most] + start
-        return self._table(vertices, names)
+        return at._table(vertices, names)
 
     def _passing(self, given: Any) -> NativeFilter | None:
         """The rows that live and pass one filter; None where all do."""

@@ -117,44 +117,29 @@ class Searches(FurtherSearches, Lookups):
         >>> int(nearest.ids[0]), float(nearest.distances[0])
         (7, 0.0)
         """
-        moment = self._moment()
-        if moment is not None:
-            found: SearchResult = moment.search(
-                queries,
-                k,
-                filter=filter,
-                recall=recall,
-                list_size=list_size,
-                exact=exact,
-                return_metadata=return_metadata,
-                group_by=group_by,
-                group_size=group_size,
-                timeout_s=timeout_s,
-                tuning=tuning,
-            )
-            return found
-        columns = None if return_metadata is None else self._columns(return_metadata)
+        at: Searches = self._moment()
+        columns = None if return_metadata is None else at._columns(return_metadata)
         if group_by is not None:
-            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
-            script, single = self._group_script(queries, k, filter, group_by, group_size)
-            return self._group_result(drive(script, lambda one: self._run(prepare(one))), single, columns)
+            prepare = at._rounds(recall, list_size, timeout_s, tuning, exact)
+            script, single = at._group_script(queries, k, filter, group_by, group_size)
+            return at._group_result(drive(script, lambda one: at._run(prepare(one))), single, columns)
         check_no_group_size(group_size)
         if type(k) is int and k > k_of_one_search():
-            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
-            pages, single = self._page_script(queries, k, filter)
-            return self._page_result(drive(pages, lambda one: self._run(prepare(one))), single, columns)
+            prepare = at._rounds(recall, list_size, timeout_s, tuning, exact)
+            pages, single = at._page_script(queries, k, filter)
+            return at._page_result(drive(pages, lambda one: at._run(prepare(one))), single, columns)
         if (
             filter is None
             and columns is None
             and type(queries) is np.ndarray
-            and queries.shape in self._single_shapes
+            and queries.shape in at._single_shapes
         ):
-            prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
-            view = self._view()
+            prepared = at._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
+            view = at._view()
             rows = None if view is None else view.rows
-            return prepared.search_one(self._handle, self._gate, self._ids, queries, rows)
-        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
-        return self._result(self._run(request), columns)
+            return prepared.search_one(at._handle, at._gate, at._ids, queries, rows)
+        request = at._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
+        return at._result(at._run(request), columns)
 
     async def search_async(
         self,
@@ -197,36 +182,21 @@ class Searches(FurtherSearches, Lookups):
         >>> asyncio.run(nearest())
         [(3,), (3,), (3,), (3,), (3,)]
         """
-        moment = self._moment()
-        if moment is not None:
-            answer: SearchResult = await moment.search_async(
-                queries,
-                k,
-                filter=filter,
-                recall=recall,
-                list_size=list_size,
-                exact=exact,
-                return_metadata=return_metadata,
-                group_by=group_by,
-                group_size=group_size,
-                timeout_s=timeout_s,
-                tuning=tuning,
-            )
-            return answer
-        columns = self._columns(return_metadata)
+        at: Searches = self._moment()
+        columns = at._columns(return_metadata)
         if group_by is not None:
-            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
-            script, single = self._group_script(queries, k, filter, group_by, group_size)
-            found = await drive_async(script, lambda one: self._run_async(prepare(one)))
-            return self._group_result(found, single, columns)
+            prepare = at._rounds(recall, list_size, timeout_s, tuning, exact)
+            script, single = at._group_script(queries, k, filter, group_by, group_size)
+            found = await drive_async(script, lambda one: at._run_async(prepare(one)))
+            return at._group_result(found, single, columns)
         check_no_group_size(group_size)
         if type(k) is int and k > k_of_one_search():
-            prepare = self._rounds(recall, list_size, timeout_s, tuning, exact)
-            pages, single = self._page_script(queries, k, filter)
-            whole = await drive_async(pages, lambda one: self._run_async(prepare(one)))
-            return self._page_result(whole, single, columns)
-        request = self._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
-        return self._result(await self._run_async(request), columns)
+            prepare = at._rounds(recall, list_size, timeout_s, tuning, exact)
+            pages, single = at._page_script(queries, k, filter)
+            whole = await drive_async(pages, lambda one: at._run_async(prepare(one)))
+            return at._page_result(whole, single, columns)
+        request = at._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
+        return at._result(await at._run_async(request), columns)
 
     def _arguments(self, handle: Any, request: Request) -> Any:
         """What every native search takes, up to its end."""
@@ -296,33 +266,22 @@ class Searches(FurtherSearches, Lookups):
         >>> print(explained)
         plan        links_in_memory, ...
         """
-        moment = self._moment()
-        if moment is not None:
-            told: Explanation = moment.explain(
-                query,
-                k,
-                filter=filter,
-                recall=recall,
-                list_size=list_size,
-                exact=exact,
-                tuning=tuning,
-            )
-            return told
+        at: Searches = self._moment()
         started = time.perf_counter()
         counted = replace(tuning or SearchTuning(), count_used=True)
-        request = self._request(query, k, filter, recall, list_size, None, counted, exact)
+        request = at._request(query, k, filter, recall, list_size, None, counted, exact)
         if request.query_count != 1:
             raise InvalidArgumentError("explain takes a single query", argument="query")
-        plan = self._filter_plan(request, counted.filter_plan)
+        plan = at._filter_plan(request, counted.filter_plan)
         prepared = time.perf_counter()
-        self._run(request, "query")
+        at._run(request, "query")
         searched = time.perf_counter()
-        result = self._result(request, None)
+        result = at._result(request, None)
         ended = time.perf_counter()
         return Explanation(
             result=result,
-            index=self.info(),
-            matches=self._matches(request),
+            index=at.info(),
+            matches=at._matches(request),
             times_us={
                 "filter and arguments": (prepared - started) * 1e6,
                 "search": (searched - prepared) * 1e6,
