@@ -45,7 +45,7 @@ def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator
     there = (target / written_last).is_file() or is_live(target)
     if there and not overwrite and is_live(target):
         raise IndexExistsError(
-            f"{target} already holds an index; pass overwrite to replace it", argument="path"
+            f"{target} already holds an index; overwrite=True or --overwrite replaces it", argument="path"
         )
     if not (overwrite and there):
         yield target

@@ -282,7 +282,7 @@ pub const Builder = struct {
         if (self.complete) {
             if (self.options.restart or !try self.take_up() or self.written == null) {
                 diagnostic.argument = "path";
-                diagnostic.say("{s} already holds an index, of other vectors or options; pass overwrite to replace it", .{self.path});
+                diagnostic.say("{s} already holds an index, of other vectors or options; overwrite=True or --overwrite replaces it", .{self.path});
                 return error.Exists;
             }
             // Of these rows: what is left to do is done as if the manifest had not been written.

@@ -74,7 +74,7 @@ pub fn claim(path: []const u8, overwrite: bool, diagnostic: *Diagnostic) Error!F
     const complete = had_manifest and had_marker and !overwrite;
     if (had_manifest and !overwrite and !complete) {
         diagnostic.argument = "path";
-        diagnostic.say("{s} already holds an index; pass overwrite to replace it", .{path});
+        diagnostic.say("{s} already holds an index; overwrite=True or --overwrite replaces it", .{path});
         return error.Exists;
     }
     if (!had_manifest and !had_marker and !empty) {
