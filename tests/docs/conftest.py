@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,11 @@ from tests.docs.runner import ROOT, environment
 
 
 def build_site(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    """Build the site as ./dev docs does; its warnings are errors."""
+    """Build the site with the words of ./dev docs; its warnings are errors."""
+    words = re.findall(r"-m (mkdocs build .*) \"\$@\"", (ROOT / "dev").read_text())
+    assert len(words) == 1
     return subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", config, "-d", site],
+        [sys.executable, "-m", *words[0].split(), "-f", config, "-d", site],
         cwd=ROOT,
         env=environment() | {"NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "default"},
         capture_output=True,
