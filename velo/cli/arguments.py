@@ -1,20 +1,51 @@
-"""Arguments of commands that are made from what Python takes: each option of a build is described once."""
+"""Arguments that several commands share, and those that are made from what Python takes."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
 from velo.errors import NativeLibraryError
+from velo.folder.manifest import COLLECTION_FILE
 from velo.options import BuildOptions, PublicField, limit_of
 from velo.types import Memory
 
-__all__ = ["Command", "takes_build_options"]
+__all__ = [
+    "AsJson",
+    "Command",
+    "IndexPath",
+    "IoDevice",
+    "MemoryText",
+    "NewColumn",
+    "NewIds",
+    "NewMetadata",
+    "NewVectors",
+    "PlanChoice",
+    "Threads",
+    "folders_of",
+    "takes_build_options",
+]
 
 Command = Callable[..., None]
+
+IndexPath = Annotated[Path, typer.Argument(help="Folder of an index.", metavar="INDEX")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+MemoryText = Annotated[
+    str | None, typer.Option(help='Budget: "15%" of the float32 vectors, "2GiB", or bytes.', metavar="BUDGET")
+]
+Threads = Annotated[int | None, typer.Option(help="Worker threads; all cores without it.")]
+IoDevice = Annotated[str, typer.Option(help="auto, uring or threads.")]
+PlanChoice = Annotated[str, typer.Option(help="How to open: auto, links_in_memory or links_on_disk.")]
+NewVectors = Annotated[Path, typer.Argument(help="File of the new vectors, in any format that velo reads.")]
+NewIds = Annotated[
+    str | None, typer.Option(help="Ids separated by commas, or @FILE with one a line.", metavar="IDS")
+]
+NewMetadata = Annotated[Path | None, typer.Option(help="Parquet or Arrow file, one row a vector.")]
+NewColumn = Annotated[str | None, typer.Option(help="Column or data set of the vectors.")]
 
 
 def takes_build_options(command: Command) -> Command:
@@ -53,3 +84,10 @@ def _range_text(name: str) -> str:
     except NativeLibraryError:  # none, or an installation without velo.h, of which `velo doctor` is to tell
         return ""
     return f" {low} to {high}."
+
+
+def folders_of(path: Path) -> list[Path]:
+    """The index itself, or the shards of a collection."""
+    if (path / COLLECTION_FILE).is_file():
+        return sorted(entry for entry in path.iterdir() if entry.name.startswith("shard-"))
+    return [path]

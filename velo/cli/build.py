@@ -6,41 +6,71 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from velo.building.build import Watch, build_shard
 from velo.building.collection import build_shards
 from velo.building.queries import query_sample
 from velo.building.tables import parts_of
+from velo.cli.arguments import AsJson
 from velo.cli.output import console, emit_json, facts, watching
 from velo.errors import InvalidArgumentError, LeftOutWarning
 from velo.folder.manifest import COLLECTION_FILE, read_manifest
 from velo.options import BuildOptions
 from velo.results import size_text
 
-__all__ = ["run"]
+__all__ = ["build"]
 
 
-def run(
-    vectors: Path,
-    output: Path,
-    *,
-    metadata: Path | None,
-    column: str | None,
-    ids_column: str | None,
-    keep_columns: bool,
-    queries: Path | None,
-    shards: int | None,
-    build_memory: str | None,
-    overwrite: bool,
-    resume: bool,
-    as_json: bool,
-    options: Mapping[str, Any],
+def build(
+    vectors: Annotated[
+        Path, typer.Argument(help="File of vectors (fbin, fvecs, npy, HDF5, Parquet, Arrow, …).")
+    ],
+    output: Annotated[Path, typer.Argument(help="Folder to make.", metavar="INDEX")],
+    metadata: Annotated[Path | None, typer.Option(help="Parquet or Arrow file, one row a vector.")] = None,
+    column: Annotated[str | None, typer.Option(help="Column or data set of the vectors.")] = None,
+    ids_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that holds the ids, in the file of the vectors or in the metadata. "
+            "Without it ids are row numbers."
+        ),
+    ] = None,
+    keep_columns: Annotated[
+        bool,
+        typer.Option("--keep-columns", help="Take the other columns of that file as the metadata."),
+    ] = False,
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of queries like those of your users. The build calibrates with them instead of rows."
+        ),
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option(help="Make a collection of this many shards instead of one index.")
+    ] = None,
+    build_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Budget of the build: a share of the float32 vectors, or bytes. A graph that does not "
+            "fit is built in partitions.",
+            metavar="BUDGET",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an index once the new one is complete.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume/--restart", help="Go on where a killed build of the same input stopped.")
+    ] = True,
+    as_json: AsJson = False,
+    **options: Any,
 ) -> None:
-    """Build from a file and tell what came of it."""
+    """Build an index, or a collection of shards, from a file of vectors."""
     chosen = BuildOptions(**options)
     if keep_columns and metadata is not None:
         raise InvalidArgumentError("--keep-columns and --metadata do not go together", argument="metadata")

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from velo.cli.arguments import AsJson, IndexPath
 from velo.cli.output import console, emit_json
 from velo.errors import FilterError, InvalidArgumentError
 from velo.filters import from_sql
 from velo.index import open_index
 
-__all__ = ["ids_of", "run"]
+__all__ = ["delete", "ids_of"]
 
 
-def run(path: Path, *, ids: str | None, condition: str | None, as_json: bool) -> None:
-    """Delete rows by id or by filter, and say how many."""
+def delete(
+    path: IndexPath,
+    ids: Annotated[
+        str | None, typer.Option(help="Ids separated by commas, or @FILE with one a line.", metavar="IDS")
+    ] = None,
+    condition: Annotated[
+        str | None, typer.Option("--filter", help="All rows that pass: SQL, or JSON of a filter dict.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete rows by id, or all that pass a filter. Others may search the index meanwhile."""
     if (ids is None) == (condition is None):
         raise InvalidArgumentError("delete takes --ids or --filter, and one of them", argument="ids")
     with open_index(path, writable=True, threads=1) as index:

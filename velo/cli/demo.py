@@ -7,14 +7,16 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import typer
 from rich.console import Console
 
 from velo.building.build import build_shard
+from velo.cli.arguments import AsJson, Threads
 from velo.cli.glyphs import descriptor_row
 from velo.cli.output import console, emit_json, table, watching
 from velo.cli.search import query_filters
@@ -26,7 +28,7 @@ from velo.results import size_text
 from velo.testing import brute_force, recall_at_k, synthetic_metadata, synthetic_vectors
 from velo.types import AnyArray, Int64Array
 
-__all__ = ["run"]
+__all__ = ["demo"]
 
 K = 10
 #: The list of the demo; the sample is harder than its size suggests.
@@ -81,8 +83,15 @@ def _sample() -> Sample:
     )
 
 
-def run(*, memory: str, keep: Path | None, threads: int | None, as_json: bool) -> None:
-    """Build, search, print."""
+def demo(
+    memory: Annotated[str, typer.Option(help="Budget of the open index.", metavar="BUDGET")] = "20%",
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep the index in this folder instead of a temporary one.")
+    ] = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build an index over sample data, search it with and without a filter, and show what it took."""
     sample = _sample()
     out = console()
     with ExitStack() as stack:

@@ -8,17 +8,18 @@ import platform
 import resource
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 import velo
 from velo import _native
 from velo._native import loader
+from velo.cli.arguments import AsJson, IndexPath, IoDevice, MemoryText, PlanChoice, folders_of
+from velo.cli.budgets import show as show_budgets
 from velo.cli.output import EXIT_ERROR, console, emit_json, facts, table
 from velo.errors import NativeLibraryError, NotAnIndexError
 from velo.folder.leftovers import clean_folder
-from velo.folder.manifest import COLLECTION_FILE
 from velo.index import device_dict, open_index, verify_folder
 from velo.options import IO_CODES
 from velo.results import size_text
@@ -26,18 +27,26 @@ from velo.results import size_text
 __all__ = ["doctor", "info", "probe", "verify"]
 
 
-def _folders(path: Path) -> list[Path]:
-    """The index itself, or the shards of a collection."""
-    if (path / COLLECTION_FILE).is_file():
-        return sorted(entry for entry in path.iterdir() if entry.name.startswith("shard-"))
-    return [path]
-
-
-def info(path: Path, *, memory: str | None, io: Any, plan: Any, as_json: bool) -> None:
-    """Print what an index, or each shard of a collection, is."""
+def info(
+    path: IndexPath,
+    memory: MemoryText = None,
+    io: IoDevice = "auto",
+    plan: PlanChoice = "auto",
+    budgets: Annotated[
+        bool, typer.Option("--budgets", help="Show what each budget would buy, and what another 5 % would.")
+    ] = False,
+    recall: Annotated[float, typer.Option(help="With --budgets: the recall of the searches.")] = 0.95,
+    k: Annotated[int, typer.Option("-k", "--k", help="With --budgets: the neighbors of each query.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Print what an index is, what it costs and how memory would be divided."""
+    if budgets:
+        show_budgets(path, memory=memory, recall=recall, k=k, as_json=as_json)
+        return
     indexes = []
-    for folder in _folders(path):
-        with open_index(folder, memory=memory, io=io, plan=plan) as index:
+    how: dict[str, Any] = {"memory": memory, "io": io, "plan": plan}
+    for folder in folders_of(path):
+        with open_index(folder, **how) as index:
             indexes.append(index.info())
     if as_json:
         emit_json(indexes[0] if len(indexes) == 1 else {"shards": indexes})
@@ -101,10 +110,19 @@ def _print_info(one: dict[str, Any]) -> None:
     out.print(disk)
 
 
-def verify(path: Path, *, clean: bool, as_json: bool) -> None:
-    """Check an index, or each shard of a collection."""
+def verify(
+    path: IndexPath,
+    clean: Annotated[
+        bool,
+        typer.Option(
+            "--clean", help="First remove what killed builds and exchanges left there and beside it."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read every file of an index whole and check every checksum, page and link."""
     removed = clean_folder(path) if clean else []
-    pages = {folder.name: verify_folder(folder) for folder in _folders(path)}
+    pages = {folder.name: verify_folder(folder) for folder in folders_of(path)}
     if not pages:
         raise NotAnIndexError(f"{path} is a collection without shards", argument="path")
     if as_json:
@@ -123,8 +141,11 @@ def probe(folder: Path, io: str = "auto") -> dict[str, Any]:
     return dict(device_dict(device))
 
 
-def doctor(folder: Path, *, as_json: bool) -> None:
-    """Print what this machine and installation are like."""
+def doctor(
+    folder: Annotated[Path, typer.Argument(help="Folder whose device to look at.")] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Say which device, processor level and library are in use, why, and how to get better ones."""
     memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     report: dict[str, Any] = {
         "velo": velo.__version__,

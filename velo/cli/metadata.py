@@ -4,34 +4,39 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from velo.cli.arguments import AsJson, IndexPath, folders_of
 from velo.cli.output import console, emit_json, table
 from velo.errors import InvalidArgumentError
 from velo.folder.exchange import change_metadata, find_index
 from velo.folder.live import data_folder
-from velo.folder.manifest import COLLECTION_FILE
 from velo.folder.metadata import MetadataStore, file_names, given_metadata, open_metadata, read_table
 from velo.results import size_text
 
-__all__ = ["set_table", "show"]
+__all__ = ["metadata_set", "metadata_show"]
 
 
-def _folders(path: Path) -> list[Path]:
-    """The index itself, or the shards of a collection."""
-    if (path / COLLECTION_FILE).is_file():
-        return sorted(entry for entry in path.iterdir() if entry.name.startswith("shard-"))
-    return [path]
-
-
-def set_table(
-    path: Path, source: Path, *, ids_column: str | None, add: bool, overwrite: bool, as_json: bool
+def metadata_set(
+    path: IndexPath,
+    source: Annotated[Path, typer.Argument(help="Parquet or Arrow file, one row a vector.", metavar="table")],
+    ids_column: Annotated[
+        str | None,
+        typer.Option(help="Column of the table that holds ids. Without it rows are in their order."),
+    ] = None,
+    add: Annotated[bool, typer.Option("--add", help="Keep the columns that are there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="With --add: replace columns of the same name.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Put a file's columns in the place of the metadata, or add them to it."""
+    """Replace the metadata of an index, or of all shards of a collection. The graph stays as it is."""
     if overwrite and not add:
         raise InvalidArgumentError("--overwrite goes with --add", argument="overwrite")
     started = time.perf_counter()
-    indexes = [(folder, *find_index(folder)) for folder in _folders(path)]
+    indexes = [(folder, *find_index(folder)) for folder in folders_of(path)]
     source_table: Any = source
     if len(indexes) > 1:
         source_table = read_table(source)
@@ -64,10 +69,10 @@ def _size(folder: Path, store: MetadataStore) -> int:
     return sum((folder / name).stat().st_size for name in file_names(store.generation))
 
 
-def show(path: Path, *, as_json: bool) -> None:
-    """Print the statistics of every column."""
+def metadata_show(path: IndexPath, as_json: AsJson = False) -> None:
+    """Print each column's type, nulls, distinct and frequent values, and extremes."""
     indexes: list[dict[str, Any]] = []
-    for folder in _folders(path):
+    for folder in folders_of(path):
         rows, _ = find_index(folder)
         store = open_metadata(data_folder(folder), rows)
         columns = [] if store is None else list(store.statistics.values())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
+import typer
 
+from velo.cli.arguments import AsJson, IndexPath, NewColumn, NewIds, NewMetadata, NewVectors
 from velo.cli.delete import ids_of
 from velo.cli.output import console, emit_json
 from velo.errors import InvalidArgumentError, UnknownColumnError
@@ -14,21 +16,45 @@ from velo.folder.metadata import read_table
 from velo.formats import open_vectors
 from velo.index import Index, open_index
 
-__all__ = ["keep_up", "run", "run_snapshot", "run_update"]
+__all__ = ["flush", "insert", "optimize", "snapshot", "update", "upsert"]
 
 #: Rows of one call at most: a call is held in memory.
 _CALL_BYTES: Final = 4 << 20
 
 
-def run(
+def insert(
+    path: IndexPath,
+    vectors: NewVectors,
+    ids: NewIds = None,
+    metadata: NewMetadata = None,
+    column: NewColumn = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add rows to an index. Others may search it meanwhile. Rows that were added before a failure stay."""
+    _add(path, vectors, ids, metadata, column, as_json, upsert=False)
+
+
+def upsert(
+    path: IndexPath,
+    vectors: NewVectors,
+    ids: NewIds = None,
+    metadata: NewMetadata = None,
+    column: NewColumn = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add rows, or replace those that have their ids. After a failure the command can be repeated."""
+    _add(path, vectors, ids, metadata, column, as_json, upsert=True)
+
+
+def _add(
     path: Path,
     vectors: Path,
-    *,
     ids: str | None,
     metadata: Path | None,
     column: str | None,
-    upsert: bool,
     as_json: bool,
+    *,
+    upsert: bool,
 ) -> None:
     """Add the vectors of a file, call by call, and say how many."""
     source = open_vectors(vectors, column=column)
@@ -62,8 +88,14 @@ def run(
     console().print(f"{path}: {count:,} rows written{others}; there are {left:,}")
 
 
-def run_update(path: Path, metadata: Path, *, ids: str | None, ids_column: str | None, as_json: bool) -> None:
-    """Change columns of rows, call by call, and say how many."""
+def update(
+    path: IndexPath,
+    metadata: Annotated[Path, typer.Argument(help="Parquet or Arrow file of the columns that change.")],
+    ids: NewIds = None,
+    ids_column: Annotated[str | None, typer.Option(help="Its column that holds the ids.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change columns of rows. Their vectors and other columns stay as they are."""
     if (ids is None) == (ids_column is None):
         raise InvalidArgumentError("update takes --ids or --ids-column, and one of them", argument="ids")
     table = read_table(metadata)
@@ -92,8 +124,12 @@ def run_update(path: Path, metadata: Path, *, ids: str | None, ids_column: str |
     console().print(f"{path}: {written:,} rows changed{others}")
 
 
-def run_snapshot(path: Path, target: Path, *, as_json: bool) -> None:
-    """Copy an index beside others that may write to it."""
+def snapshot(
+    path: IndexPath,
+    target: Annotated[Path, typer.Argument(help="The folder to make.")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy an index, as it is now, into another folder. Others may write meanwhile."""
     with open_index(path, threads=1) as index:
         index.snapshot(target)
     with open_index(target, threads=1) as copy:
@@ -110,8 +146,17 @@ def _id_kind(index: Index) -> str:
     return str(info["ids"]) if info["n"] else "string"
 
 
-def keep_up(path: Path, *, everything: bool, as_json: bool) -> None:
-    """Make a part of new rows, or one part of everything."""
+def flush(path: IndexPath, as_json: AsJson = False) -> None:
+    """Fold new rows into a part, which is an index of the ordinary format."""
+    _keep_up(path, everything=False, as_json=as_json)
+
+
+def optimize(path: IndexPath, as_json: AsJson = False) -> None:
+    """Fold all live rows into one part. Searches are fastest then, and dead rows take no room."""
+    _keep_up(path, everything=True, as_json=as_json)
+
+
+def _keep_up(path: Path, *, everything: bool, as_json: bool) -> None:
     with open_index(path, writable=True) as index:
         if everything:
             index.optimize()

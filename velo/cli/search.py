@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import typer
 
+from velo.cli.arguments import AsJson, IndexPath, IoDevice, MemoryText, PlanChoice, Threads
 from velo.cli.output import console, emit_json, table
 from velo.collection import open_path
 from velo.errors import FilterError, InvalidArgumentError, UnknownColumnError
@@ -21,40 +23,67 @@ from velo.options import SearchTuning
 from velo.results import GroupedResult, RangeResult, SearchResult
 from velo.testing import recall_at_k
 
-__all__ = ["query_filters", "run"]
+__all__ = ["query_filters", "search"]
 
 #: Hits of a query that are printed; a radius may have thousands of them.
 _LINES_OF_A_QUERY = 20
 
 
-def run(
-    index_path: Path,
-    queries_path: Path,
-    *,
-    k: int,
-    filter_json: str | None,
-    query_table: Path | None,
-    filter_plan: str,
-    group_by: str | None,
-    group_size: int,
-    radius: float | None,
-    limit: int,
-    truth: Path | None,
-    recall: float | None,
-    list_size: int | None,
-    exact: bool | None,
-    first: int | None,
-    column: str | None,
-    memory: str | None,
-    threads: int | None,
-    io: Any,
-    plan: Any,
-    output: Path | None,
-    show: int,
-    explain: bool,
-    as_json: bool,
+def search(
+    index_path: IndexPath,
+    queries_path: Annotated[Path, typer.Argument(help="File of queries.", metavar="queries")],
+    k: Annotated[int, typer.Option("-k", "--k", help="Neighbors of each query.")] = 10,
+    filter_json: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            help='Filter as SQL ("year >= 2020") or JSON (\'{"year": {"$gte": 2020}}\'). In JSON a value '
+            '"@name" stands for that column of --query-table in the query\'s row.',
+        ),
+    ] = None,
+    query_table: Annotated[
+        Path | None, typer.Option(help="Parquet file, one row a query, that the filter may refer to.")
+    ] = None,
+    filter_plan: Annotated[
+        str,
+        typer.Option(help="How a search applies its filter: auto; for comparison late, gate or scan."),
+    ] = "auto",
+    group_by: Annotated[
+        str | None, typer.Option(help="Find the nearest k groups of rows with equal values in this column.")
+    ] = None,
+    group_size: Annotated[int, typer.Option(help="Rows of a group.")] = 1,
+    radius: Annotated[
+        float | None, typer.Option(help="Find all rows within this distance instead of the nearest k.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="The most hits of a query within the radius.")] = 10_000,
+    truth: Annotated[Path | None, typer.Option(help="Exact neighbors, to measure recall.")] = None,
+    recall: Annotated[float | None, typer.Option(help="Recall to aim for, between 0 and 1.")] = None,
+    list_size: Annotated[int | None, typer.Option(help="Candidates kept while searching.")] = None,
+    exact: Annotated[
+        bool | None,
+        typer.Option("--exact/--estimated", help="Distances from stored vectors, or from codes alone."),
+    ] = None,
+    first: Annotated[
+        int | None, typer.Option(min=1, help="Search only so many queries, from the first on.")
+    ] = None,
+    column: Annotated[str | None, typer.Option(help="Column or data set of the queries.")] = None,
+    memory: MemoryText = None,
+    threads: Threads = None,
+    io: IoDevice = "auto",
+    plan: PlanChoice = "auto",
+    output: Annotated[
+        Path | None, typer.Option(help="Write ids and distances there: .npz, .parquet or .arrow.")
+    ] = None,
+    show: Annotated[
+        int,
+        typer.Option(min=0, help="Print the nearest 20 of so many queries; 0 with --json leaves ids out."),
+    ] = 3,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Explain how the first query was answered.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Search a file of queries and tell what came of it."""
+    """Search an index. Print recall, speed and reads."""
     if radius is not None and group_by is not None:
         raise InvalidArgumentError("--radius and --group-by do not go together", argument="group_by")
     if explain and (index_path / COLLECTION_FILE).is_file():

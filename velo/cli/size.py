@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Annotated, Any, Final, cast
 
+import typer
+
+from velo.cli.arguments import AsJson
 from velo.cli.output import console, emit_json, facts
 from velo.errors import InvalidArgumentError
 from velo.planning.sizes import MEASURED_ROWS_MAX, SizePlan, size_plan
 from velo.results import size_text
 
-__all__ = ["run"]
+__all__ = ["size"]
 
 _TIMES: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 
 
-def run(rows: str, dim: int, *, memory: str | None, as_json: bool, **options: Any) -> None:
-    """Print what an index of such a shape takes."""
-    plan = size_plan(_count(rows), dim, memory=memory, **options)
+def size(
+    rows: Annotated[str, typer.Option(help="Vectors of all shards: 20000, 500M, 1.2B.", metavar="COUNT")],
+    dim: Annotated[int, typer.Option(help="Dimensions.")],
+    memory: Annotated[
+        str | None,
+        typer.Option(help='Budget of searches, of all shards: "64GB", "15%", or bytes.', metavar="BUDGET"),
+    ] = None,
+    shards: Annotated[int, typer.Option(help="Indexes that the rows are divided into.")] = 1,
+    store_vectors: Annotated[
+        bool, typer.Option("--store-vectors", help="The index stores the vectors, too.")
+    ] = False,
+    dtype: Annotated[str, typer.Option(help="Of the vectors: f32, f16, u8 or i8.")] = "f32",
+    memory_bits: Annotated[int | None, typer.Option(help="Bits a dimension in memory.")] = None,
+    record_bits: Annotated[int | None, typer.Option(help="Bits a dimension on disk.")] = None,
+    degree: Annotated[int | None, typer.Option(help="Links of a vertex.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan an index before there are vectors: its memory, its disk, its build, and the cost of a query."""
+    plan = size_plan(
+        _count(rows),
+        dim,
+        memory=memory,
+        shards=shards,
+        store_vectors=store_vectors,
+        dtype=cast(Any, dtype),
+        memory_bits=memory_bits,
+        record_bits=record_bits,
+        degree=degree,
+    )
     if as_json:
         emit_json(plan.to_dict())
         return

@@ -5,29 +5,54 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
 
+import typer
+
+from velo.cli.arguments import AsJson, Threads
 from velo.cli.budgets import costs_text
 from velo.cli.output import console, emit_json, table
 from velo.formats import open_vectors
 from velo.planning.plot import check_plot
 from velo.planning.proposal import Proposal
-from velo.planning.tune import DEGREES, tune
+from velo.planning.tune import DEGREES
+from velo.planning.tune import tune as propose
 from velo.results import size_text
 
-__all__ = ["run"]
+__all__ = ["tune"]
 
 
-def run(
-    vectors: Path,
-    *,
-    column: str | None,
-    degrees: list[int] | None,
-    plot: Path | None,
-    as_json: bool,
-    **options: Any,
+def tune(
+    vectors: Annotated[Path, typer.Argument(help="File of vectors, as for build.")],
+    memory: Annotated[
+        str, typer.Option(help='Budget of searches: "15%", "2GiB", or bytes.', metavar="BUDGET")
+    ] = "20%",
+    recall: Annotated[float, typer.Option(help="Recall to tune for.")] = 0.95,
+    k: Annotated[int, typer.Option("-k", "--k", help="Neighbors to tune for.")] = 10,
+    metric: Annotated[str, typer.Option(help="l2, ip or cosine.")] = "l2",
+    column: Annotated[str | None, typer.Option(help="Column or data set of the vectors.")] = None,
+    sample: Annotated[int, typer.Option(help="Rows to draw.")] = 50_000,
+    degrees: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--degree", help="Degree to try; may be repeated. Without it 24, 32, 48 and 64 are tried."
+        ),
+    ] = None,
+    threads: Threads = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    scratch: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the small indexes, on the device to tune for. Without it: beside the file."
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw queries a second over recall into a file: .png, .svg or .pdf."),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Try candidates and print a row for each, the proposal, and the lines that follow from it."""
+    """Propose options for build and open, after measuring small indexes over a sample of the vectors."""
     last = ("", 0)
 
     def tell(doing: str, done: int, total: int) -> None:
@@ -40,7 +65,19 @@ def run(
     source = open_vectors(vectors, column=column)
     if plot is not None:
         check_plot(plot)
-    proposal = tune(source, degrees=degrees or DEGREES, progress=tell, **options)
+    proposal = propose(
+        source,
+        memory=memory,
+        recall=recall,
+        k=k,
+        metric=cast(Any, metric),
+        sample=sample,
+        degrees=degrees or DEGREES,
+        threads=threads,
+        seed=seed,
+        scratch=scratch,
+        progress=tell,
+    )
     if plot is not None:
         proposal.plot(plot)
     build_line = proposal.build_line(shlex.quote(str(vectors))) + (
