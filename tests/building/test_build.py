@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -543,72 +542,3 @@ def test_a_file_is_streamed_and_not_held(tmp_path: Path, run_python: Any) -> Non
     done = run_python(program, tmp_path / "i", tmp_path / "v.fbin")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 64 << 20
-
-
-# ---- collections
-
-
-def test_a_collection_of_shards(tmp_path: Path) -> None:
-    rows, table = rows_of(1000), synthetic_metadata(1000)
-    told: list[int] = []
-    path = velo.build_collection(
-        tmp_path / "c",
-        rows,
-        shards=3,
-        metadata=table,
-        progress=lambda done, total: told.append(done),  # type: ignore[arg-type,return-value]
-        **QUICK,
-    )
-    assert path == tmp_path / "c"
-    assert told == sorted(told)
-    assert told[-1] == 1000
-    document = json.loads((path / "collection.json").read_text())
-    assert (document["n"], document["dim"], document["metric"]) == (1000, 24, "l2")
-    assert sum(shard["rows"] for shard in document["shards"]) == 1000
-    found: list[tuple[float, int]] = []
-    for shard in document["shards"]:
-        with velo.open(path / shard["path"]) as index:
-            result = index.search(rows[700], k=5, list_size=200, return_metadata=["label"])
-            assert (
-                result.metadata.column("label").to_pylist()
-                == table.column("label").take(result.ids).to_pylist()
-            )
-            assert (
-                (result.ids >= shard["first_row"]) & (result.ids < shard["first_row"] + shard["rows"])
-            ).all()
-            found += zip(result.distances.tolist(), result.ids.tolist(), strict=True)
-            mask = np.zeros(shard["rows"], bool)
-            mask[3] = True
-            assert index.search(rows[0], k=2, filter=mask).ids.tolist() == [shard["first_row"] + 3, -1]
-    assert sorted(found)[0][1] == 700
-    with velo.open(path, threads=1) as whole:
-        assert len(whole) == 1000
-    assert sorted(os.listdir(path)) == ["collection.json", "shard-00000", "shard-00001", "shard-00002"]
-
-
-def test_a_collection_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    rows = rows_of(1000)
-    rows[900] = np.nan
-    with pytest.raises(errors.NotFiniteError):
-        velo.build_collection(tmp_path / "c", rows, shards=3, **QUICK)
-    assert not (tmp_path / "c").exists()
-    with pytest.raises(errors.InvalidArgumentError) as caught:
-        velo.build_collection(tmp_path / "c", rows[:2], shards=3, **QUICK)
-    assert caught.value.argument == "shards"
-    velo.build_collection(tmp_path / "c", rows[:300], shards=2, **QUICK)
-    with pytest.raises(errors.IndexExistsError):
-        velo.build_collection(tmp_path / "c", rows[:300], shards=2, **QUICK)
-    velo.build_collection(tmp_path / "c", rows[:400], shards=4, overwrite=True, **QUICK)
-    assert json.loads((tmp_path / "c" / "collection.json").read_text())["n"] == 400
-    assert os.listdir(tmp_path) == ["c"]
-
-
-def test_ids_of_a_collection(tmp_path: Path) -> None:
-    rows, ids = rows_of(100), [f"v{number}" for number in range(100)]
-    velo.build_collection(tmp_path / "c", rows, shards=2, ids=ids, **QUICK)
-    with velo.open(tmp_path / "c" / "shard-00001") as index:
-        assert index.search(rows[99], k=1).ids.tolist() == ["v99"]
-    ids[99] = "v0"
-    with pytest.raises(errors.DuplicateIdError, match="row 99"):
-        velo.build_collection(tmp_path / "d", rows, shards=2, ids=ids, **QUICK)
-    assert not (tmp_path / "d").exists()
