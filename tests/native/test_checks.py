@@ -25,9 +25,9 @@ FREED = {
     "quant/query.zig": 2,
     "quant/store.zig": 3,
     "search/cached.zig": 1,
+    "search/entry.zig": 2,
     "search/list.zig": 7,
     "search/navigation.zig": 2,
-    "search/search_state.zig": 2,
 }
 
 

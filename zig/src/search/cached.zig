@@ -47,12 +47,13 @@ fn score_page(search: *Search, vertex: u32) void {
 }
 
 fn score_once(search: *Search, vertex: u32, found: record.Record) void {
-    if (vertex == search.excluded) return;
+    if (vertex == search.request.excluded) return;
     var distance: [1]f32 = undefined;
     search.query.estimate_records(&search.shared.reader.codes, &.{vertex}, &.{found.lower}, &.{found.factors}, &distance);
-    const passes = if (search.filter) |filter| filter.passes(vertex) else true;
+    const passes = if (search.request.filter) |filter| filter.passes(vertex) else true;
     if (passes) _ = search.results.insert_once(vertex, distance[0]);
-    if (!search.scanned and distance[0] < search.list.bound()) search.bring(vertex, distance[0]);
+    const pending = search.pending() orelse return;
+    if (distance[0] < search.list.bound()) pending.add(vertex, distance[0]);
 }
 
 /// What stays of a page that was read: the records that were asked for (candidates within the bound, and those that entered

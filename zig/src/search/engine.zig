@@ -11,9 +11,11 @@ const job_file = @import("job.zig");
 const Job = job_file.Job;
 const Queue = job_file.Queue;
 const Outcome = job_file.Outcome;
-const Search = @import("search_state.zig").Search;
-const Fate = @import("search_state.zig").Fate;
-const File = @import("search_state.zig").File;
+const search_state = @import("search_state.zig");
+const Search = search_state.Search;
+const Fate = search_state.Fate;
+const File = search_state.File;
+const RecentPages = @import("recent_pages.zig").RecentPages;
 const InFlight = @import("in_flight.zig").InFlight;
 const Pool = @import("buffers.zig").Pool;
 const Stack = @import("buffers.zig").Stack;
@@ -166,7 +168,7 @@ pub fn Engine(comptime Device: type) type {
                 const slot_count = options.queries_in_flight;
                 // With links on disk queries hold on to pages: enough for all of them, so that none waits for another.
                 const page_buffers: u32 = if (engine.shared.plan == .links_on_disk)
-                    slot_count * (Search.held_max + beam_reads_max)
+                    slot_count * (RecentPages.max + beam_reads_max)
                 else
                     2 * depth;
                 const vector_buffers: u32 = if (options.vectors_file == null) 0 else 2 * depth;
@@ -304,9 +306,7 @@ pub fn Engine(comptime Device: type) type {
                     slot.search.cost = .{};
                     return self.make_ready(number);
                 }
-                slot.search.excluded = if (job.excluded) |excluded| excluded[@intCast(task.query)] else Search.none_excluded;
-                slot.search.told = if (job.bounds) |bounds| bounds[@intCast(task.query)] else std.math.inf(f32);
-                slot.search.start(job.queries[@intCast(task.query * job.query_bytes)..][0..job.query_bytes], job.dtype, job.parameters, job.filter_of(task.query));
+                slot.search.start(job.request_of(task.query));
                 self.make_ready(number);
             }
 
@@ -326,11 +326,9 @@ pub fn Engine(comptime Device: type) type {
                     if (slot.outcome == .ok) {
                         const search = &slot.search;
                         const step = search.step();
-                        for (search.given_up[0..search.given_up_count]) |buffer| self.put_back(buffer);
-                        search.given_up_count = 0;
+                        for (search.released.take()) |buffer| self.put_back(buffer);
                         if (step) |want| {
-                            // Nothing wanted and nothing on its way: there is nothing to wait for.
-                            slot.ended = want == .done or (search.wanted_count == 0 and slot.in_flight == 0);
+                            slot.ended = want == .done;
                             if (!slot.ended) {
                                 self.ask(number);
                                 slot.asked_us = base.nowMicros();
@@ -361,10 +359,9 @@ pub fn Engine(comptime Device: type) type {
             /// Pages that are on their way for another query are waited for, the others are read.
             fn ask(self: *Worker, number: u32) void {
                 const slot = &self.slots[number];
-                const search = &slot.search;
-                const file = search.wanted_file;
-                while (search.wanted_next < search.wanted_count) {
-                    const page = search.wanted[search.wanted_next];
+                const round = &slot.search.round;
+                const file = slot.search.file();
+                while (round.upcoming()) |page| {
                     const name = InFlight.name_of(@intFromEnum(file), page);
                     const buffer = self.in_flight.find(name) orelse blk: {
                         const own = self.begin_read(number, file, page) orelse {
@@ -375,7 +372,7 @@ pub fn Engine(comptime Device: type) type {
                         self.in_flight.insert(name, own);
                         break :blk own;
                     };
-                    search.wanted_next += 1;
+                    round.advance();
                     slot.in_flight += 1;
                     self.in_flight.wait(buffer, number);
                 }
@@ -418,7 +415,7 @@ pub fn Engine(comptime Device: type) type {
                 const slot = &self.slots[number];
                 if (slot.starved) return;
                 if (slot.outcome == .ok and !slot.ended) {
-                    if (slot.search.wanted_next < slot.search.wanted_count) return;
+                    if (!slot.search.round.is_asked()) return;
                     if (slot.in_flight > 0 and self.engine.shared.plan == .links_in_memory) return;
                 } else if (slot.in_flight > 0) return;
                 self.make_ready(number);
@@ -451,8 +448,8 @@ pub fn Engine(comptime Device: type) type {
                     slot.in_flight -= 1;
                     switch (fate) {
                         .free => {},
-                        .held => self.users[buffer] += 1,
-                        .exchanged => |other| {
+                        .hold => self.users[buffer] += 1,
+                        .exchange => |other| {
                             self.users[buffer] += 1;
                             self.put_back(other);
                         },
@@ -533,8 +530,8 @@ pub fn Engine(comptime Device: type) type {
                 const slot = &self.slots[number];
                 const job = slot.job;
                 write_answer(slot, self.engine.shared);
-                for (slot.search.held_pages()) |held| self.put_back(held.buffer);
-                slot.search.held_count = 0;
+                slot.search.end();
+                for (slot.search.released.take()) |buffer| self.put_back(buffer);
                 self.idle.push(number);
                 if (!job.finish_query(slot.outcome, slot.page, slot.file)) return;
                 job.following = self.ended;
@@ -564,7 +561,7 @@ pub fn Engine(comptime Device: type) type {
             }
             if (answers.distances) |distances| {
                 for (distances[q * k ..][0..k], 0..) |*distance, i|
-                    distance.* = if (i >= results.len) std.math.inf(f32) else if (search.rescoring.ended) results[i].distance else index.space.reported(metric, results[i].distance);
+                    distance.* = if (i >= results.len) std.math.inf(f32) else if (search.is_exact()) results[i].distance else index.space.reported(metric, results[i].distance);
             }
             if (answers.counts) |counts| counts[q] = @intCast(results.len);
             if (answers.outcomes) |outcomes| outcomes[q] = slot.outcome;

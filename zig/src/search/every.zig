@@ -13,45 +13,46 @@ const parameters_file = @import("parameters.zig");
 const state = @import("search_state.zig");
 const Search = state.Search;
 
+pub const Every = struct {
+    /// The k nearest of what was scored, in order.
+    neighbors: rescoring.Neighbors,
+    next_page: u32 = 0,
+};
+
 pub fn begin(search: *Search) void {
-    rescoring.take_query(search);
-    search.rescoring.every = true;
+    search.change(.{ .every = .{ .neighbors = .init(search) } });
 }
 
 /// Wants the next pages of vectors.bin, or ends the search.
 pub fn step(search: *Search) state.Want {
-    const self = &search.rescoring;
+    const self = &search.state.every;
+    const round = &search.round;
     const reader = search.shared.reader;
     const geometry = reader.vectors.?.geometry;
     const page_count = geometry.page_count(reader.n());
-    search.wanted_file = .vectors;
-    while (search.wanted_count < search.parameters.burst_max and self.next_page < page_count) : (self.next_page += 1) {
+    while (round.count < search.parameters.burst_max and self.next_page < page_count) : (self.next_page += 1) {
         const rows = rows_of(search, self.next_page);
-        if (search.filter) |filter| if (!any_passes(filter, rows.first, rows.end)) continue;
-        search.wanted[search.wanted_count] = self.next_page;
-        search.wanted_count += 1;
+        if (search.request.filter) |filter| if (!any_passes(filter, rows.first, rows.end)) continue;
+        round.add(self.next_page);
     }
-    if (search.wanted_count == 0) {
-        rescoring.finish(search);
-        return .done;
-    }
+    if (round.count == 0) return self.neighbors.finish(search);
     search.cost.rounds += 1;
     return .pages;
 }
 
 /// A page that was wanted has arrived and is whole.
 pub fn on_page(search: *Search, page_number: u32, page: []const u8) void {
-    const self = &search.rescoring;
+    const neighbors = &search.state.every.neighbors;
     const reader = search.shared.reader;
     const geometry = reader.vectors.?.geometry;
     const rows = rows_of(search, page_number);
     for (rows.first..rows.end) |number| {
         const vertex: u32 = @intCast(number);
-        if (vertex == search.excluded) continue;
-        if (search.filter) |filter| if (!filter.passes(vertex)) continue;
-        const distance = exact.distance(reader.metric, reader.dtype, search.row, self.query2, geometry.row(page, vertex));
+        if (vertex == search.request.excluded) continue;
+        if (search.request.filter) |filter| if (!filter.passes(vertex)) continue;
+        const distance = exact.distance(reader.metric, reader.dtype, search.row, neighbors.query2, geometry.row(page, vertex));
         search.cost.records_scored += 1;
-        self.take(search.parameters.k, vertex, distance);
+        neighbors.take(search.parameters.k, vertex, distance);
     }
 }
 

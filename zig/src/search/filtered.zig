@@ -16,13 +16,15 @@ const filter_room = @import("filter");
 const lists = @import("list.zig");
 const filter_plan = @import("filter_plan.zig");
 const parameters_file = @import("parameters.zig");
+const entry = @import("entry.zig");
 const state = @import("search_state.zig");
 const navigation = @import("navigation.zig");
 const Search = state.Search;
-const FilterPlan = parameters_file.FilterPlan;
+const Pending = @import("pending.zig").Pending;
+const assert = std.debug.assert;
 
 comptime {
-    std.debug.assert(scan_batch <= Search.fresh_max);
+    assert(scan_batch <= Search.fresh_max);
 }
 
 /// Vertices of a neighborhood in placement order.
@@ -36,40 +38,63 @@ const prior = 32;
 /// Vertices followed before the plan is looked at again, each time.
 const review_every = 32;
 
-pub const Gate = struct {
-    plan: FilterPlan = .auto,
-    /// Blocks whose passing vertices were estimated.
+/// What the gate points at.
+pub const Room = struct {
+    frontier: lists.Frontier,
     blocks: lists.Visited,
+
+    const frontier_capacity = 1 << 14;
+    const blocks_capacity = 1 << 14;
+
+    pub fn init(allocator: std.mem.Allocator) error{OutOfMemory}!Room {
+        var frontier = try lists.Frontier.init(allocator, frontier_capacity);
+        errdefer frontier.deinit(allocator);
+        return .{ .frontier = frontier, .blocks = try .init(allocator, blocks_capacity) };
+    }
+
+    pub fn deinit(self: *Room, allocator: std.mem.Allocator) void {
+        self.frontier.deinit(allocator);
+        self.blocks.deinit(allocator);
+    }
+};
+
+pub const Gate = struct {
+    pending: Pending,
+    /// What fails and may lead on.
+    frontier: *lists.Frontier,
+    /// Blocks whose passing vertices were estimated.
+    blocks: *lists.Visited,
     /// Of the vertices met best first, how many pass and fail.
     passed: u32 = 0,
     failed: u32 = 0,
     /// Share of all rows that pass, and of those around here.
-    share: f32 = 0,
-    local: f32 = 0,
+    share: f32,
+    local: f32,
     /// The candidates that count: the list's first so many.
     reach: u32 = 0,
-    review_at: u32 = 0,
+    review_at: u32 = review_every,
     /// What a scan would cost, and a vertex followed.
-    scan_ns: f32 = 0,
-    follow_ns: f32 = 0,
+    scan_ns: f32,
+    follow_ns: f32,
 
-    pub fn init(allocator: std.mem.Allocator) error{OutOfMemory}!Gate {
-        return .{ .blocks = try .init(allocator, 1 << 14) };
+    fn init(search: *Search, case: *const filter_plan.Case) Gate {
+        const room = &search.room.gate;
+        room.frontier.len = 0;
+        room.blocks.reset(256);
+        return .{
+            .pending = .{ .items = search.room.pending },
+            .frontier = &room.frontier,
+            .blocks = &room.blocks,
+            .share = @floatCast(case.share),
+            .local = @floatCast(case.share),
+            .scan_ns = @floatCast(case.scan().ns),
+            .follow_ns = @floatCast(case.gate_step_ns()),
+        };
     }
 
-    pub fn deinit(self: *Gate, allocator: std.mem.Allocator) void {
-        self.blocks.deinit(allocator);
-    }
-
-    fn reset(self: *Gate, case: *const filter_plan.Case) void {
-        self.blocks.reset(256);
-        self.passed = 0;
-        self.failed = 0;
-        self.share = @floatCast(case.share);
-        self.local = self.share;
-        self.review_at = review_every;
-        self.scan_ns = @floatCast(case.scan().ns);
-        self.follow_ns = @floatCast(case.gate_step_ns());
+    /// Nothing at this distance or beyond needs to be followed.
+    inline fn bound(self: *const Gate, list: *const lists.List) f32 {
+        return if (list.len < self.reach) std.math.inf(f32) else list.items[self.reach - 1].distance;
     }
 
     /// From what was met to what counts.
@@ -97,37 +122,35 @@ pub const Gate = struct {
 };
 
 /// The first step of a search with a filter.
-pub fn begin(search: *Search) void {
-    const filter = search.filter.?;
-    const gate = &search.gate;
-    gate.plan = filter_plan.plan_of(search.shared, filter, &search.parameters);
-    if (search.parameters.filter_plan == .auto and search.is_remote()) gate.plan = .scan;
-    if (filter.estimate() == 0) { // exact, and nothing passes
-        search.scanned = true;
-        return;
-    }
-    if (search.parameters.sigma_by_plan and (gate.plan == .scan or gate.plan == .gate)) {
+pub fn begin(search: *Search, filter: *const filter_room.Filter) void {
+    const remote = search.parameters.filter_plan == .auto and search.is_remote();
+    const plan = if (remote) .scan else filter_plan.plan_of(search.shared, filter, &search.parameters);
+    if (filter.estimate() == 0) return search.change(.scan); // exact, and nothing passes
+    if (search.parameters.sigma_by_plan and (plan == .scan or plan == .gate)) {
         const asked = filter_plan.sigma_share * parameters_file.sigma_of_scan(&search.parameters);
         const widest = if (search.parameters.recall > 0) @max(filter_plan.sigma_least, asked) else filter_plan.sigma_least;
         const least: f32 = @floatCast(widest * (1 - filter.estimate()));
         search.parameters.sigma = @max(search.parameters.sigma, least);
         search.bound.widen(search.parameters.sigma);
     }
-    switch (gate.plan) {
-        .scan => return scan(search),
+    switch (plan) {
+        .scan => scan(search),
         .gate => {
-            gate.reset(&.of(search.shared, filter, &search.parameters));
+            var gate: Gate = .init(search, &.of(search.shared, filter, &search.parameters));
             search.list.reset(parameters_file.list_size_filtered(&search.parameters));
             gate.adapt(search.list.limit, search.parameters.k);
-            search.gated = true;
+            search.change(.{ .gated = gate });
+            entry.enter(search);
         },
-        .late => if (search.parameters.filter_plan == .auto) {
-            const case = filter_plan.Case.of(search.shared, filter, &search.parameters);
-            search.list.reset(@intFromFloat(case.late_list_size()));
+        .late => {
+            if (search.parameters.filter_plan == .auto) {
+                const case = filter_plan.Case.of(search.shared, filter, &search.parameters);
+                search.list.reset(@intFromFloat(case.late_list_size()));
+            }
+            search.begin_graph();
         },
-        .auto => {},
+        .auto => unreachable, // the planner has chosen
     }
-    search.enter();
 }
 
 /// Estimates every passing vertex, or every one without a filter; what is left in the list needs no navigation.
@@ -144,9 +167,8 @@ pub fn scan(search: *Search) void {
 /// The same with the list and the bounds as they are.
 pub fn look_at_all(search: *Search) void {
     const parameters = &search.parameters;
-    search.gated = false;
-    search.scanned = true;
-    const filter = search.filter orelse {
+    search.change(.scan);
+    const filter = search.request.filter orelse {
         const n = search.shared.reader.n();
         var first: u32 = 0;
         while (first < n) {
@@ -188,40 +210,37 @@ pub fn look_at_all(search: *Search) void {
 /// as it is nearer than what counts.
 pub fn offer(search: *Search, vertex: u32, distance: f32) void {
     if (!(distance < search.list.bound())) return;
-    if (search.filter.?.passes(vertex)) {
+    const gate = &search.state.gated;
+    if (search.request.filter.?.passes(vertex)) {
         _ = search.list.insert(vertex, distance);
-    } else if (distance < bound(search)) search.frontier.push(vertex, distance);
-}
-
-/// Nothing at this distance or beyond needs to be followed.
-inline fn bound(search: *const Search) f32 {
-    const reach = search.gate.reach;
-    return if (search.list.len < reach) std.math.inf(f32) else search.list.items[reach - 1].distance;
+    } else if (distance < gate.bound(&search.list)) gate.frontier.push(vertex, distance);
 }
 
 /// Best first, until nothing within what counts is left to follow.
 pub fn navigate(search: *Search) state.PageError!void {
-    var gated: Gated = .{};
+    var gated: Gated = .{ .gate = &search.state.gated, .filter = search.request.filter.? };
     return navigation.run(search, &gated);
 }
 
 /// The filter stands between what is met and what is estimated.
 const Gated = struct {
+    gate: *Gate,
+    filter: *const filter_room.Filter,
     /// Of `fresh`, by place.
     passes: [Search.fresh_max]bool = undefined,
 
     pub const added_max = block_size;
 
     /// The nearest to follow: a candidate of the list, or what fails but lies within what counts.
-    pub fn choose(_: *Gated, search: *Search) ?u32 {
-        const gate = &search.gate;
-        const reach = bound(search);
+    pub fn choose(self: *Gated, search: *Search) ?u32 {
+        const gate = self.gate;
+        const reach = gate.bound(&search.list);
         const place = search.list.nearest_unexpanded() orelse search.list.len;
         const near = if (place < @min(gate.reach, search.list.len)) search.list.items[place].distance else std.math.inf(f32);
         while (true) {
-            const failing = search.frontier.nearest();
+            const failing = gate.frontier.nearest();
             if (!(failing < near and failing < reach)) break;
-            const vertex = search.frontier.pop();
+            const vertex = gate.frontier.pop();
             gate.failed += 1;
             if (gate.is_thin() and gate.blocks.contains(vertex / block_size)) continue;
             search.cost.filtered += 1;
@@ -235,10 +254,10 @@ const Gated = struct {
 
     /// Of what was met and fails only such stay whose block nothing stands for yet; the block of the vertex is added.
     pub inline fn keep(self: *Gated, search: *Search, vertex: u32, at: u32, met: u32) ?u32 {
-        const gate = &search.gate;
-        var count = ask_filter(search, search.fresh[at..][0..met], self.passes[at..]);
+        const gate = self.gate;
+        var count = self.ask_filter(search.fresh[at..][0..met], self.passes[at..]);
         if (gate.is_thin()) {
-            const around = look_around(search, vertex / block_size, search.fresh[at + count ..]);
+            const around = self.look_around(search, vertex / block_size, search.fresh[at + count ..]);
             @memset(self.passes[at + count ..][0..around], true);
             count += around;
         }
@@ -256,50 +275,50 @@ const Gated = struct {
     pub inline fn offer(self: *Gated, search: *Search, at: u32, distance: f32) bool {
         const vertex = search.fresh[at];
         if (self.passes[at]) return search.list.insert(vertex, distance);
-        if (!(distance < bound(search))) return false;
-        search.frontier.push(vertex, distance);
+        if (!(distance < self.gate.bound(&search.list))) return false;
+        self.gate.frontier.push(vertex, distance);
         return true;
     }
 
     pub inline fn move(self: *Gated, head: u32, tail: u32) void {
         std.mem.copyForwards(bool, self.passes[0 .. tail - head], self.passes[head..tail]);
     }
+
+    /// Asks the filter for what was met and leaves in place what will be estimated: of those that fail only such whose block
+    /// nothing stands for yet. Returns how many.
+    fn ask_filter(self: *const Gated, met: []u32, passes: []bool) u32 {
+        const gate = self.gate;
+        self.filter.passes_many(met, passes[0..met.len]);
+        var kept: u32 = 0;
+        for (met, 0..) |id, i| {
+            const pass = passes[i];
+            if (!pass and gate.is_thin() and gate.blocks.contains(id / block_size)) continue;
+            met[kept] = id;
+            passes[kept] = pass;
+            kept += 1;
+        }
+        return kept;
+    }
+
+    /// The passing vertices of a block that were not met before, unless it was looked at already. Returns how many.
+    fn look_around(self: *const Gated, search: *Search, block: u32, out: []u32) u32 {
+        if (!self.gate.blocks.insert(block)) return 0;
+        var word = self.filter.matching_word(block);
+        var count: u32 = 0;
+        while (word != 0) : (word &= word - 1) {
+            const id: u32 = block * block_size + @ctz(word);
+            out[count] = id;
+            count += @intFromBool(search.visited.insert(id));
+        }
+        return count;
+    }
 };
-
-/// Asks the filter for what was met and leaves in place what will be estimated: of those that fail only such whose block
-/// nothing stands for yet. Returns how many.
-fn ask_filter(search: *Search, met: []u32, passes: []bool) u32 {
-    const gate = &search.gate;
-    search.filter.?.passes_many(met, passes[0..met.len]);
-    var kept: u32 = 0;
-    for (met, 0..) |id, i| {
-        const pass = passes[i];
-        if (!pass and gate.is_thin() and gate.blocks.contains(id / block_size)) continue;
-        met[kept] = id;
-        passes[kept] = pass;
-        kept += 1;
-    }
-    return kept;
-}
-
-/// The passing vertices of a block that were not met before, unless it was looked at already. Returns how many.
-fn look_around(search: *Search, block: u32, out: []u32) u32 {
-    if (!search.gate.blocks.insert(block)) return 0;
-    var word = search.filter.?.matching_word(block);
-    var count: u32 = 0;
-    while (word != 0) : (word &= word - 1) {
-        const id: u32 = block * block_size + @ctz(word);
-        out[count] = id;
-        count += @intFromBool(search.visited.insert(id));
-    }
-    return count;
-}
 
 /// Estimates the first of `fresh`, which pass and were not met.
 fn estimate_passing(search: *Search, count: usize) void {
     search.query.estimate(&search.shared.reader.codes, search.fresh[0..count], search.distances[0..count]);
     search.cost.estimates += @intCast(count);
     for (search.fresh[0..count], search.distances[0..count]) |vertex, distance| {
-        if (vertex != search.excluded) _ = search.list.insert(vertex, distance);
+        if (vertex != search.request.excluded) _ = search.list.insert(vertex, distance);
     }
 }

@@ -3,7 +3,9 @@ const std = @import("std");
 const base = @import("base");
 const filter_room = @import("filter");
 const index = @import("index");
-const File = @import("search_state.zig").File;
+const search_state = @import("search_state.zig");
+const File = search_state.File;
+const Request = search_state.Request;
 const Parameters = @import("parameters.zig").Parameters;
 const Costs = @import("cost.zig").Costs;
 
@@ -60,7 +62,19 @@ pub const Job = struct {
     failure_page: std.atomic.Value(i64) = .init(-1),
     failure_file: std.atomic.Value(u8) = .init(0),
 
-    pub fn filter_of(self: *const Job, query: u64) ?*const filter_room.Filter {
+    pub fn request_of(self: *const Job, query: u64) Request {
+        const at: usize = @intCast(query);
+        return .{
+            .vector = self.queries[at * self.query_bytes ..][0..self.query_bytes],
+            .dtype = self.dtype,
+            .parameters = self.parameters,
+            .filter = self.filter_of(query),
+            .excluded = if (self.excluded) |excluded| excluded[at] else Request.excluded_none,
+            .bound = if (self.bounds) |bounds| bounds[at] else std.math.inf(f32),
+        };
+    }
+
+    fn filter_of(self: *const Job, query: u64) ?*const filter_room.Filter {
         return switch (self.filters.len) {
             0 => null,
             1 => self.filters[0],

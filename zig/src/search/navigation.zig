@@ -21,7 +21,7 @@ const estimated_together = 8;
 const chosen_ahead = 2;
 
 /// Every vertex may be a candidate.
-pub const Plain = struct {
+const Plain = struct {
     /// Vertices that one step adds to `fresh` beside neighbors.
     pub const added_max = 0;
 
@@ -47,6 +47,13 @@ pub const Plain = struct {
     /// `fresh[head..tail]` moved to the front.
     pub inline fn move(_: *Plain, _: u32, _: u32) void {}
 };
+
+/// Best first, until every candidate was followed.
+pub fn navigate(search: *Search) state.PageError!void {
+    assert(search.state == .graph);
+    var plain: Plain = .{};
+    return run(search, &plain);
+}
 
 /// Until the policy chooses nothing any more.
 pub fn run(search: *Search, policy: anytype) state.PageError!void {

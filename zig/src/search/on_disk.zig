@@ -8,7 +8,7 @@
 //! - A page is read only for a candidate that may still matter: one whose estimate, less some σ, reaches the k-th best
 //!   full distance. What is at hand is followed as long as it stands in the list, for that costs no read.
 //! - Every record of a page that was read is scored and may become a candidate, and a page stays at hand for as long as
-//!   its query runs (up to `held_max`), so that a neighbor on the same page costs no second read.
+//!   its query follows links (recent_pages.zig), so that a neighbor on the same page costs no second read.
 const std = @import("std");
 const layout = @import("layout");
 const state = @import("search_state.zig");
@@ -17,6 +17,8 @@ const cached = @import("cached.zig");
 const lists = @import("list.zig");
 const filter_plan = @import("filter_plan.zig");
 const filtered = @import("filtered.zig");
+const recent_pages = @import("recent_pages.zig");
+const Pending = @import("pending.zig").Pending;
 const Search = state.Search;
 
 /// Entry points around which codes are looked through: more save less than a read.
@@ -62,12 +64,33 @@ pub fn look_around(search: *Search, best: []const lists.Candidate) void {
     }
 }
 
+/// What only a search over links on disk has.
+pub const Walk = struct {
+    pending: Pending,
+    recent: recent_pages.RecentPages,
+
+    /// Keeps a page at hand; one that goes for it may be read again.
+    pub fn hold(self: *Walk, search: *Search, page: recent_pages.Page) state.Fate {
+        const former = self.recent.add(page) orelse return .hold;
+        search.pages.remove(former.number);
+        return .{ .exchange = former.buffer };
+    }
+
+    /// The page at this place is needed no more, but may be read again.
+    fn release(self: *Walk, search: *Search, place: u32) void {
+        const page = self.recent.remove(place);
+        search.pages.remove(page.number);
+        search.released.add(page.buffer);
+    }
+};
+
 pub fn step(search: *Search) state.PageError!state.Want {
     while (true) {
         // Failing vertices lead on, but what they lead to can only be read from disk: they are followed like others.
         const nearest = nearest_that_matters(search) orelse return .done;
         const place = find_at_hand(search, nearest) orelse {
             ask_ahead(search, nearest);
+            if (search.round.awaited == 0) return .done; // as many pages as a query may ask for
             search.cost.rounds += 1;
             return .pages;
         };
@@ -117,12 +140,9 @@ fn ask_ahead(search: *Search, nearest: u32) void {
         if (candidate.expanded()) continue;
         const vertex = candidate.vertex();
         const page = search.shared.reader.directory.page_of(vertex);
-        const wanted = !at_hand(search, vertex) and worth_a_read(search, candidate) and
-            search.wanted_count < search.wanted.len and search.pages.insert(page);
-        if (wanted) {
-            search.wanted[search.wanted_count] = page;
-            search.wanted_count += 1;
-        }
+        const ask = !at_hand(search, vertex) and worth_a_read(search, candidate) and
+            search.round.count < search.round.pages.len and search.pages.insert(page);
+        if (ask) search.round.add(page);
         seen += 1;
         if (seen == width) break;
     }
@@ -130,49 +150,49 @@ fn ask_ahead(search: *Search, nearest: u32) void {
 
 /// Brings the full distance of one record of a page at hand, which may have come before the vertex was met.
 fn score_alone(search: *Search, vertex: u32, view: *const layout.page.View) void {
-    if (vertex == search.excluded) return;
+    if (vertex == search.request.excluded) return;
     const reader = search.shared.reader;
     const slot = vertex - view.first_vertex;
     const lower = view.lower + slot * reader.pages_header.lower_bytes;
     var distance: [1]f32 = undefined;
     search.query.estimate_records(&reader.codes, &.{vertex}, &.{lower}, &.{cached.factors_of(view, slot)}, &distance);
-    const passes = if (search.filter) |filter| filter.passes(vertex) else true;
+    const passes = if (search.request.filter) |filter| filter.passes(vertex) else true;
     if (passes) _ = search.results.insert_once(vertex, distance[0]);
 }
 
 fn at_hand(search: *const Search, vertex: u32) bool {
-    if (find_held(search, search.shared.reader.directory.page_of(vertex)) != null) return true;
+    if (search.state.disk.recent.find(search.shared.reader.directory.page_of(vertex)) != null) return true;
     const cache = search.shared.cache orelse return false;
     return cache.contains(vertex);
-}
-
-fn find_held(search: *const Search, page: u32) ?u32 {
-    for (search.held_pages(), 0..) |*held, i| {
-        if (held.page == page) return @intCast(i);
-    }
-    return null;
 }
 
 fn follow_at_hand(search: *Search, vertex: u32) state.PageError!void {
     const reader = search.shared.reader;
     search.cost.expanded += 1;
-    if (find_held(search, reader.directory.page_of(vertex))) |place| {
-        const view = &search.held[place].view;
+    const walk = &search.state.disk;
+    if (walk.recent.find(reader.directory.page_of(vertex))) |place| {
+        const view = &walk.recent.slots[place].view;
         const list = try view.list(vertex - view.first_vertex);
         const ids = reader.adjacency.decode(vertex, list.bytes, list.length, reader.n(), &search.neighbors) catch return error.BadList;
         // What else the page holds is not used: the next record of it costs a read of its own.
         if (ablations.of(search.shared).record_only) {
             score_alone(search, vertex, view);
-            search.let_go(place);
+            walk.release(search, place);
         }
         return search.follow(ids);
     }
     // Another query's insertion may have taken the slot since the look: then the vertex is a candidate again.
-    const cache = search.shared.cache orelse return search.unmark(vertex);
-    const pin = cache.peek(vertex) orelse return search.unmark(vertex);
+    const cache = search.shared.cache orelse return follow_later(search, vertex);
+    const pin = cache.peek(vertex) orelse return follow_later(search, vertex);
     defer cache.release(pin);
     const found = cached.score(search, vertex, pin.bytes());
     const ids = reader.adjacency.decode(vertex, found.list.ptr, @intCast(found.list.len), reader.n(), &search.neighbors) catch return error.BadList;
     search.follow(ids);
-    search.take_brought();
+    search.take_pending();
+}
+
+fn follow_later(search: *Search, vertex: u32) void {
+    for (search.list.slice(), 0..) |candidate, place| {
+        if (candidate.vertex() == vertex) return search.list.unmark(@intCast(place));
+    }
 }

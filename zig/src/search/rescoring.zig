@@ -4,7 +4,7 @@
 //! (`spare`). Each has a lower and an upper bound, from the σ of full codes and what rounding adds. Whatever may be among
 //! the k nearest has a lower bound that reaches the k-th upper bound: the pages of vectors.bin with those are read, all
 //! at once, as far as a round may. What was scored knows its distance, so the bounds of later rounds are tighter. In the
-//! end k results stand with their distances, and every other that was held has been excluded.
+//! end k results stand with their distances, and every other neighbor has been excluded.
 const std = @import("std");
 const base = @import("base");
 const index = @import("index");
@@ -13,10 +13,10 @@ const parameters_file = @import("parameters.zig");
 const state = @import("search_state.zig");
 const Search = state.Search;
 
-/// Estimates held beyond the k nearest. Where more of them than this lie within their error of the k-th (many copies of one
+/// Estimates kept beyond the k nearest. Where more of them than this lie within their error of the k-th (many copies of one
 /// vector), those behind are given up.
 pub const spare = 256;
-pub const held_max = parameters_file.k_max + spare;
+pub const neighbors_max = parameters_file.k_max + spare;
 
 /// Standard deviations of a full code's error within which its distance is taken to lie. Two neighbors change places
 /// wrongly only where their errors together are twice that, which is 4.2 deviations of their difference.
@@ -27,9 +27,10 @@ const factor_rounding = 1.6e-5;
 const step_rounding = 0.29;
 const float_rounding = 1e-6;
 
-const Held = struct {
+const Neighbor = struct {
     vertex: u32,
-    scored: bool = false,
+    /// Its distance is known.
+    exact: bool = false,
     /// Of what is compared; both are the distance once it is known.
     lower: f64,
     upper: f64,
@@ -37,147 +38,142 @@ const Held = struct {
     distance: f64 = 0,
 };
 
-pub const Rescoring = struct {
-    /// Has begun; the search has finished with codes.
-    active: bool = false,
-    /// Results hold distances as users see them.
-    ended: bool = false,
-    held: []Held,
-    count: u32 = 0,
-    /// Room to look for the k-th upper bound.
+/// What `Rescoring` and `Every` point at.
+pub const Room = struct {
+    neighbors: []Neighbor,
     uppers: []f64,
-    query2: f64 = 0,
-    /// All vectors are looked at (every.zig), from this page on.
-    every: bool = false,
-    next_page: u32 = 0,
 
-    pub fn init(allocator: std.mem.Allocator, reader: *const index.Reader) error{OutOfMemory}!Rescoring {
-        const room: usize = if (reader.vectors == null) 0 else held_max;
-        const held = try base.alloc_untouched(allocator, Held, room);
-        errdefer base.free_untouched(allocator, held);
-        return .{ .held = held, .uppers = try base.alloc_untouched(allocator, f64, room) };
+    pub fn init(allocator: std.mem.Allocator, reader: *const index.Reader) error{OutOfMemory}!Room {
+        const count: usize = if (reader.vectors == null) 0 else neighbors_max;
+        const neighbors = try base.alloc_untouched(allocator, Neighbor, count);
+        errdefer base.free_untouched(allocator, neighbors);
+        return .{ .neighbors = neighbors, .uppers = try base.alloc_untouched(allocator, f64, count) };
     }
 
-    pub fn deinit(self: *Rescoring, allocator: std.mem.Allocator) void {
-        base.free_untouched(allocator, self.held);
+    pub fn deinit(self: *Room, allocator: std.mem.Allocator) void {
+        base.free_untouched(allocator, self.neighbors);
         base.free_untouched(allocator, self.uppers);
-    }
-
-    pub fn reset(self: *Rescoring) void {
-        self.active = false;
-        self.ended = false;
-        self.count = 0;
-        self.every = false;
-        self.next_page = 0;
-    }
-
-    /// A vertex with its distance, among the k nearest in order if it is one of them.
-    pub fn take(self: *Rescoring, k: u32, vertex: u32, distance: f64) void {
-        const found: Held = .{ .vertex = vertex, .scored = true, .lower = distance, .upper = distance, .distance = distance };
-        if (self.count == k) {
-            if (!nearer({}, found, self.held[k - 1])) return;
-        } else self.count += 1;
-        const place = std.sort.lowerBound(Held, self.held[0 .. self.count - 1], found, order);
-        std.mem.copyBackwards(Held, self.held[place + 1 .. self.count], self.held[place .. self.count - 1]);
-        self.held[place] = found;
     }
 };
 
+/// What may be among the k nearest.
+pub const Neighbors = struct {
+    items: []Neighbor,
+    len: u32 = 0,
+    /// The query's squared length.
+    query2: f64,
+
+    /// Puts the query as it was given in place of what was made of it for codes.
+    pub fn init(search: *Search) Neighbors {
+        index.space.convert(search.request.dtype, search.request.vector, search.row);
+        return .{ .items = search.room.rescoring.neighbors, .query2 = exact.sum_squares(search.row) };
+    }
+
+    pub fn slice(self: *const Neighbors) []Neighbor {
+        return self.items[0..self.len];
+    }
+
+    /// A vertex with its distance, among the k nearest in order if it is one of them.
+    pub fn take(self: *Neighbors, k: u32, vertex: u32, distance: f64) void {
+        const one: Neighbor = .{ .vertex = vertex, .exact = true, .lower = distance, .upper = distance, .distance = distance };
+        if (self.len == k) {
+            if (!nearer({}, one, self.items[k - 1])) return;
+        } else self.len += 1;
+        const place = std.sort.lowerBound(Neighbor, self.items[0 .. self.len - 1], one, order);
+        std.mem.copyBackwards(Neighbor, self.items[place + 1 .. self.len], self.items[place .. self.len - 1]);
+        self.items[place] = one;
+    }
+
+    /// The nearest of those whose distance is known take the place of the estimates, and the search is done.
+    pub fn finish(self: *const Neighbors, search: *Search) state.Want {
+        const all = self.slice();
+        var count: u32 = 0;
+        for (all) |one| {
+            if (!one.exact) continue;
+            all[count] = one;
+            count += 1;
+        }
+        std.mem.sortUnstable(Neighbor, all[0..count], {}, nearer);
+        const results = &search.results;
+        results.len = @min(count, search.parameters.k);
+        for (all[0..results.len], results.items[0..results.len]) |one, *result|
+            result.* = .{ .distance = @floatCast(one.distance), .tagged = one.vertex };
+        search.change(.{ .done = .exact });
+        return .done;
+    }
+};
+
+pub const Rescoring = struct {
+    neighbors: Neighbors,
+    /// Room to look for the k-th upper bound.
+    uppers: []f64,
+};
+
 /// Equal distances by lower vertex.
-fn nearer(_: void, a: Held, b: Held) bool {
+fn nearer(_: void, a: Neighbor, b: Neighbor) bool {
     return if (a.distance == b.distance) a.vertex < b.vertex else a.distance < b.distance;
 }
 
-fn order(a: Held, b: Held) std.math.Order {
+fn order(a: Neighbor, b: Neighbor) std.math.Order {
     return if (nearer({}, a, b)) .lt else .gt;
 }
 
-/// Codes have said what they can.
+/// Codes have said what they can; nothing of pages.bin is looked at any more.
 pub fn begin(search: *Search) void {
-    const self = &search.rescoring;
-    take_query(search);
-    for (search.results.slice(), self.held[0..search.results.len]) |candidate, *held|
-        held.* = bounds_of(search, candidate.vertex(), candidate.distance);
-    self.count = search.results.len;
-    // Nothing of pages.bin is looked at any more.
-    while (search.held_count > 0) search.let_go(search.held_count - 1);
-}
-
-/// The query as it was given, in place of what was made of it for codes.
-pub fn take_query(search: *Search) void {
-    search.rescoring.active = true;
-    index.space.convert(search.given_dtype, search.given, search.row);
-    search.rescoring.query2 = exact.sum_squares(search.row);
+    const results = search.results.slice();
+    var neighbors: Neighbors = .init(search);
+    for (results, neighbors.items[0..results.len]) |candidate, *one| one.* = bounds_of(search, candidate.vertex(), candidate.distance);
+    neighbors.len = @intCast(results.len);
+    search.change(.{ .rescore = .{ .neighbors = neighbors, .uppers = search.room.rescoring.uppers } });
 }
 
 /// Wants the next pages of vectors.bin, or ends the search.
 pub fn step(search: *Search) state.Want {
     choose(search);
-    if (search.wanted_count == 0) {
-        finish(search);
-        return .done;
-    }
+    if (search.round.count == 0) return search.state.rescore.neighbors.finish(search);
     search.cost.rounds += 1;
     return .pages;
 }
 
 fn choose(search: *Search) void {
-    const self = &search.rescoring;
+    const self = &search.state.rescore;
+    const round = &search.round;
     const geometry = search.shared.reader.vectors.?.geometry;
-    const reach = @min(kth_upper(search), search.bound.distance);
-    search.wanted_file = .vectors;
-    for (self.held[0..self.count]) |*held| {
-        if (held.scored or held.lower > reach) continue;
-        const page = geometry.page_of(held.vertex);
-        if (std.mem.indexOfScalar(u32, search.wanted[0..search.wanted_count], page) != null) continue;
-        if (search.wanted_count == search.parameters.burst_max) break;
-        search.wanted[search.wanted_count] = page;
-        search.wanted_count += 1;
+    const reach = @min(kth_upper(self, search.parameters.k), search.bound.distance);
+    for (self.neighbors.slice()) |one| {
+        if (one.exact or one.lower > reach) continue;
+        const page = geometry.page_of(one.vertex);
+        if (round.contains(page)) continue;
+        if (round.count == search.parameters.burst_max) break;
+        round.add(page);
     }
 }
 
-fn kth_upper(search: *const Search) f64 {
-    const self = &search.rescoring;
-    const k = search.parameters.k;
-    if (self.count < k) return std.math.inf(f64);
-    const uppers = self.uppers[0..self.count];
-    for (uppers, self.held[0..self.count]) |*upper, held| upper.* = held.upper;
+fn kth_upper(self: *const Rescoring, k: u32) f64 {
+    const neighbors = self.neighbors.slice();
+    if (neighbors.len < k) return std.math.inf(f64);
+    const uppers = self.uppers[0..neighbors.len];
+    for (uppers, neighbors) |*upper, one| upper.* = one.upper;
     std.mem.sortUnstable(f64, uppers, {}, std.sort.asc(f64));
     return uppers[k - 1];
 }
 
-/// A page that was wanted has arrived and is whole: every held vector on it is scored.
+/// A page that was wanted has arrived and is whole: every neighbor on it is scored.
 pub fn on_page(search: *Search, page_number: u32, page: []const u8) void {
-    const self = &search.rescoring;
+    const neighbors = &search.state.rescore.neighbors;
     const reader = search.shared.reader;
     const geometry = reader.vectors.?.geometry;
-    for (self.held[0..self.count]) |*held| {
-        if (held.scored or geometry.page_of(held.vertex) != page_number) continue;
-        held.scored = true;
-        held.distance = exact.distance(reader.metric, reader.dtype, search.row, self.query2, geometry.row(page, held.vertex));
-        held.lower = held.distance * index.space.compared_scale(reader.metric);
-        held.upper = held.lower;
+    for (neighbors.slice()) |*one| {
+        if (one.exact or geometry.page_of(one.vertex) != page_number) continue;
+        one.exact = true;
+        one.distance = exact.distance(reader.metric, reader.dtype, search.row, neighbors.query2, geometry.row(page, one.vertex));
+        one.lower = one.distance * index.space.compared_scale(reader.metric);
+        one.upper = one.lower;
     }
-}
-
-/// The nearest of what was scored take the place of the estimates.
-pub fn finish(search: *Search) void {
-    const self = &search.rescoring;
-    var scored: u32 = 0;
-    for (self.held[0..self.count]) |held| {
-        if (!held.scored) continue;
-        self.held[scored] = held;
-        scored += 1;
-    }
-    std.mem.sortUnstable(Held, self.held[0..scored], {}, nearer);
-    search.results.len = @min(scored, search.parameters.k);
-    for (self.held[0..search.results.len], search.results.items[0..search.results.len]) |held, *result|
-        result.* = .{ .distance = @floatCast(held.distance), .tagged = held.vertex };
-    self.ended = true;
 }
 
 /// Between which distances a vertex lies whose full code says `estimate`.
-fn bounds_of(search: *const Search, vertex: u32, estimate: f32) Held {
+fn bounds_of(search: *const Search, vertex: u32, estimate: f32) Neighbor {
     const query = &search.query;
     const codes = &search.shared.reader.codes;
     const norm2 = codes.norm2_of(vertex);

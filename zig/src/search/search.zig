@@ -29,6 +29,10 @@ test {
     _ = @import("ablations.zig");
     _ = @import("bound.zig");
     _ = @import("list.zig");
+    _ = @import("page_set.zig");
+    _ = @import("pending.zig");
+    _ = @import("recent_pages.zig");
+    _ = @import("round.zig");
     _ = @import("search_state.zig");
     _ = cost;
     _ = engine;
