@@ -17,6 +17,7 @@ pub const write_postings = @import("postings_writer.zig").write;
 
 test {
     _ = @import("filter_test.zig");
+    _ = @import("refused_test.zig");
     _ = column;
     _ = predicate;
     _ = program;

@@ -13,14 +13,16 @@ const graph = @import("graph");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
 const folders = @import("folder.zig");
+const graph_stage = @import("graph_stage.zig");
 const resume_room = @import("resume.zig");
 const robust = @import("robust.zig");
 const space = @import("space.zig");
 const work = @import("work.zig");
 const writer = @import("writer.zig");
-const reader = @import("reader.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
+const Control = @import("control.zig").Control;
+const Stage = @import("control.zig").Stage;
 const ListFile = @import("list_file.zig").ListFile;
 const Partitions = @import("partitions.zig").Partitions;
 const EncodeThread = @import("encode_thread.zig").EncodeThread;
@@ -28,29 +30,6 @@ const Former = @import("former.zig").Former;
 const run_rows = @import("encode_thread.zig").run_rows;
 const option_room = @import("options.zig");
 pub const Options = option_room.Options;
-
-pub const Stage = enum(i32) { scan = 0, encode = 1, graph = 2, place = 3, write = 4, commit = 5, done = 6 };
-
-/// What a build tells and is told while it runs; shared between threads.
-pub const Control = struct {
-    stage: std.atomic.Value(i32) = .init(0),
-    done: std.atomic.Value(u64) = .init(0),
-    total: std.atomic.Value(u64) = .init(0),
-    /// Where this build goes on from a killed one; `.scan` where it does not.
-    resumed: std.atomic.Value(i32) = .init(0),
-    resumed_done: std.atomic.Value(u64) = .init(0),
-    canceled: std.atomic.Value(bool) = .init(false),
-
-    pub fn enter(self: *Control, stage: Stage, total: u64) void {
-        self.done.store(0, .monotonic);
-        self.total.store(total, .monotonic);
-        self.stage.store(@intFromEnum(stage), .release);
-    }
-
-    pub fn check(self: *const Control) error{Canceled}!void {
-        if (self.canceled.load(.monotonic)) return error.Canceled;
-    }
-};
 
 pub const Builder = struct {
     allocator: std.mem.Allocator,
@@ -462,9 +441,9 @@ pub const Builder = struct {
         const allocator = self.allocator;
         var codes: ?quant.BuildCodes = null;
         defer if (codes) |*own| own.deinit();
-        var built = try self.make_graph(n, &codes, diagnostic);
+        var built = try graph_stage.make_graph(self, n, &codes, diagnostic);
         defer built.deinit(allocator);
-        var placed = try self.make_placement(&built, self.page_size(), &codes, diagnostic);
+        var placed = try graph_stage.make_placement(self, &built, self.page_size(), &codes, diagnostic);
         defer placed.deinit(allocator);
         if (codes) |*own| own.deinit();
         codes = null;
@@ -538,208 +517,8 @@ pub const Builder = struct {
         self.order = try self.allocator.dupe(u32, placed.placement.order);
     }
 
-    fn load_points(self: *Builder, n: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!*quant.BuildCodes {
-        if (codes.* == null) {
-            codes.* = try quant.BuildCodes.init(n, self.params.dim);
-            try self.work_points.?.load(&codes.*.?, 0, 0, n, diagnostic);
-        }
-        return &codes.*.?;
-    }
-
-    fn make_graph(self: *Builder, n: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!graph.Graph {
-        self.control.enter(.graph, n);
-        var keeper: resume_room.GraphKeeper = .{
-            .allocator = self.allocator,
-            .dir = self.dir,
-            .identity = self.identity(),
-            .diagnostic = diagnostic,
-            .interval_us = @as(u64, self.options.checkpoint_ms) * std.time.us_per_ms,
-            .last_us = base.nowMicros(),
-        };
-        if (try keeper.load_whole(n, self.options.degree)) |built| return built;
-        if (self.former) |*former| if (self.has_room_for(former)) {
-            var built = try self.link_on(former, n, codes, diagnostic);
-            errdefer built.deinit(self.allocator);
-            try keeper.save_whole(&built);
-            return built;
-        };
-        var built = self.link(try self.load_points(n, codes, diagnostic), self.graph_options(self.options.seed), &keeper) catch |err| switch (err) {
-            error.NotKept => return keeper.failure,
-            else => |other| return graph_error(diagnostic, other),
-        };
-        errdefer built.deinit(self.allocator);
-        try self.control.check();
-        try keeper.save_whole(&built);
-        return built;
-    }
-
-    /// The graph of rows by what queries will compare.
-    fn link(self: *Builder, points: *const quant.BuildCodes, options: graph.BuildOptions, keeper: *resume_room.GraphKeeper) (graph.Error || error{NotKept})!graph.Graph {
-        if (self.options.metric != .ip) return graph.build_kept(quant.BuildCodes, self.allocator, points, options, keeper);
-        return graph.build_kept(quant.ProductCodes, self.allocator, &.of(points), options, keeper);
-    }
-
-    fn has_room_for(self: *const Builder, former: *const Former) bool {
-        const limit = self.options.memory_bytes;
-        return limit == 0 or option_room.memory_whole(self.options, self.params.dim) + former.memory_bytes(self.options.degree) <= limit;
-    }
-
-    /// The lists are read before the points: what reading takes is given back by then.
-    fn link_on(self: *Builder, former: *const Former, n: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!graph.Graph {
-        var begun = try former.begin(self.allocator, &self.options, diagnostic);
-        defer begun.deinit(self.allocator);
-        try self.control.check();
-        const points = try self.load_points(n, codes, diagnostic);
-        const options = self.graph_options(self.options.seed);
-        const built = if (self.options.metric != .ip)
-            graph.build_begun(quant.BuildCodes, self.allocator, points, options, &begun)
-        else
-            graph.build_begun(quant.ProductCodes, self.allocator, &.of(points), options, &begun);
-        return built catch |err| graph_error(diagnostic, err);
-    }
-
-    pub fn graph_options(self: *Builder, seed: u64) graph.BuildOptions {
-        return .{
-            .degree = self.options.degree,
-            .list_size = self.options.build_list_size,
-            .alpha = self.options.alpha,
-            .threads = self.options.threads,
-            .seed = seed,
-            .progress = &self.control.done,
-            .cancel = &self.control.canceled,
-        };
-    }
-
-    fn make_placement(self: *Builder, built: *const graph.Graph, page_bytes: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!resume_room.Placed {
-        const allocator = self.allocator;
-        self.control.enter(.place, built.n);
-        if (try resume_room.load_placed(allocator, self.dir, self.identity(), built.n)) |placed| return placed;
-        const points = try self.load_points(built.n, codes, diagnostic);
-        var placement = try self.place(built, points, page_bytes, diagnostic);
-        errdefer placement.deinit(allocator);
-        const tau = try graph.affinity_threshold(quant.BuildCodes, allocator, points, built.n, self.options.affinity_percent, self.options.seed);
-        const colors = try graph.color(quant.BuildCodes, allocator, points, &placement, tau);
-        errdefer allocator.free(colors);
-        const placed: resume_room.Placed = .{ .placement = placement, .colors = colors };
-        try resume_room.save_placed(allocator, self.dir, self.identity(), &placed, diagnostic);
-        return placed;
-    }
-
-    /// A page is filled by what its records are thought to take. Lists are only known after placement, so the first
-    /// sizes come from experience, and a second placement knows better.
-    fn place(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, diagnostic: *Diagnostic) Error!graph.Placement {
-        const sizes = try base.alloc_untouched(self.allocator, u16, built.n);
-        defer base.free_untouched(self.allocator, sizes);
-        for (sizes, built.degrees) |*size, degree| size.* = self.size_guess(degree);
-        if (!self.options.page_links) {
-            self.control.enter(.place, built.n);
-            return self.place_with(built, points, page_bytes, sizes, false, diagnostic);
-        }
-        {
-            self.control.enter(.place, built.n);
-            var first = try self.place_with(built, points, page_bytes, sizes, true, diagnostic);
-            defer first.deinit(self.allocator);
-            try writer.record_sizes(self.allocator, .{ .graph = built }, built.degree_max, &first, self.params, sizes, diagnostic);
-        }
-        self.control.enter(.place, built.n);
-        return self.place_with(built, points, page_bytes, sizes, false, diagnostic);
-    }
-
-    /// What a record with so many neighbors takes of a page, by experience; exactly, where pages hold no lists.
-    pub fn size_guess(self: *const Builder, degree: usize) u16 {
-        if (!self.options.page_links) return @intCast(self.params.lower_bytes() + layout.page.slot_bytes(false));
-        const bits_per_edge = @max(6, 12.9 + 0.7 * (@log2(@as(f64, @floatFromInt(self.options.n)) + 1) - @log2(1e6)));
-        const list_bytes = 1.5 + bits_per_edge * @as(f64, @floatFromInt(degree)) / 8;
-        return @intCast(self.params.lower_bytes() + layout.page.slot_bytes(true) + @as(u32, @intFromFloat(@ceil(list_bytes))));
-    }
-
-    pub fn place_with(self: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, sizes: []const u16, draft: bool, diagnostic: *Diagnostic) Error!graph.Placement {
-        const options: graph.PlaceOptions = .{
-            .page_bytes_budget = page_bytes - layout.page.header_bytes,
-            .record_bytes = sizes,
-            .draft = draft,
-            .threads = self.options.threads,
-            .progress = &self.control.done,
-            .cancel = &self.control.canceled,
-        };
-        const placed = if (self.options.metric == .ip)
-            graph.place(quant.DirectionCodes, self.allocator, &.of(points), built, options)
-        else
-            graph.place(quant.BuildCodes, self.allocator, points, built, options);
-        return placed catch |err| graph_error(diagnostic, err);
-    }
-
-    // ---- the end ----
-
-    pub fn commit(self: *Builder, extra_files: []const []const u8, extra_json: ?[]const u8, diagnostic: *Diagnostic) Error!void {
-        const written = self.written orelse {
-            diagnostic.say("commit comes after run", .{});
-            return error.InvalidArgument;
-        };
-        try self.control.check();
-        var arena = std.heap.ArenaAllocator.init(self.allocator);
-        defer arena.deinit();
-        var entries: std.ArrayList(layout.manifest.File) = .empty;
-        for (written.files.items) |file|
-            try entries.append(arena.allocator(), .{ .name = file.name, .bytes = file.summary.bytes, .checksum = try sum_text(arena.allocator(), file.summary.checksum) });
-        for (extra_files) |name| {
-            if (name.len == 0 or std.mem.indexOfAny(u8, name, "/\\") != null or std.mem.eql(u8, name, layout.manifest.file_name)) {
-                diagnostic.argument = "extra_files";
-                diagnostic.say("'{s}' is no name of a file inside the folder", .{name});
-                return error.InvalidArgument;
-            }
-            try sync_file(self.dir, name, diagnostic);
-            const summary = try files.summarize(self.allocator, self.dir, name, diagnostic);
-            try entries.append(arena.allocator(), .{ .name = try arena.allocator().dupe(u8, name), .bytes = summary.bytes, .checksum = try sum_text(arena.allocator(), summary.checksum) });
-        }
-        const user: std.json.Value = if (extra_json) |text|
-            std.json.parseFromSliceLeaky(std.json.Value, arena.allocator(), text, .{}) catch {
-                diagnostic.argument = "extra_json";
-                diagnostic.say("extra_json is not JSON", .{});
-                return error.InvalidArgument;
-            }
-        else
-            .null;
-        const o = self.options;
-        const text = try layout.manifest.write(arena.allocator(), &.{
-            .format_version = layout.format_version,
-            .uuid = &self.uuid,
-            .n = o.n,
-            .dim = o.dim,
-            .metric = @tagName(o.metric),
-            .dtype = @tagName(o.dtype),
-            .memory_bits = o.memory_bits,
-            .record_bits = o.record_bits,
-            .degree = o.degree,
-            .build_list_size = o.build_list_size,
-            .alpha = o.alpha,
-            .seed = o.seed,
-            .links_built = written.links_built,
-            .page_links = o.page_links,
-            .page_size = written.page_size,
-            .page_count = written.page_count,
-            .edges = written.edges,
-            .adjacency_bits = written.adjacency_bits,
-            .stores_vectors = o.store_vectors,
-            .files = entries.items,
-            .user = user,
-        });
-        // Marker and small work files stay until the build is closed: until then it may be taken over, and finished.
-        try files.replace(self.dir, layout.manifest.file_name, text, diagnostic);
-        self.committed = true;
-        self.control.enter(.done, o.n);
-    }
+    pub const commit = @import("commit.zig").commit;
 };
-
-fn sum_text(allocator: std.mem.Allocator, checksum: u64) error{OutOfMemory}![]u8 {
-    return allocator.dupe(u8, &layout.manifest.checksum_text(checksum));
-}
-
-fn sync_file(dir: std.fs.Dir, name: []const u8, diagnostic: *Diagnostic) Error!void {
-    const file = dir.openFile(name, .{}) catch |err| return diagnostics.file_error(diagnostic, name, "open", err);
-    defer file.close();
-    file.sync() catch |err| return diagnostics.file_error(diagnostic, name, "sync", err);
-}
 
 fn uuid_text(bytes: *const [16]u8) [36]u8 {
     var out: [36]u8 = undefined;
@@ -753,15 +532,4 @@ fn uuid_text(bytes: *const [16]u8) [36]u8 {
         at += 2;
     }
     return out;
-}
-
-pub fn graph_error(diagnostic: *Diagnostic, err: graph.Error) Error {
-    return switch (err) {
-        error.Canceled => error.Canceled,
-        error.OutOfMemory => error.OutOfMemory,
-        error.ThreadFailed => {
-            diagnostic.say("the system refused to start a thread", .{});
-            return error.OutOfMemory;
-        },
-    };
 }

@@ -11,7 +11,7 @@ const resume_room = @import("resume.zig");
 const work = @import("work.zig");
 const writer = @import("writer.zig");
 const Builder = @import("builder.zig").Builder;
-const graph_error = @import("builder.zig").graph_error;
+const graph_stage = @import("graph_stage.zig");
 const Clusters = clusters.Clusters;
 const ListFile = @import("list_file.zig").ListFile;
 const Diagnostic = diagnostics.Diagnostic;
@@ -126,14 +126,14 @@ pub const Partitions = struct {
         if (rows.len == 0) return;
         var codes = try self.load(rows);
         defer codes.deinit();
-        var options = builder.graph_options(builder.options.seed +% partition);
+        var options = graph_stage.graph_options(builder, builder.options.seed +% partition);
         // Reachable from the hub, to which the tree of hubs leads; a partition of guests alone has none.
         if (std.sort.binarySearch(u32, rows, self.clusters.hubs[partition], compare)) |hub| options.entry = @intCast(hub);
         const linked = if (builder.options.metric == .ip)
             graph.build(quant.ProductCodes, self.allocator, &.of(&codes), options)
         else
             graph.build(quant.BuildCodes, self.allocator, &codes, options);
-        var built = linked catch |err| return graph_error(self.diagnostic, err);
+        var built = linked catch |err| return graph_stage.graph_error(self.diagnostic, err);
         defer built.deinit(self.allocator);
         for (0..built.n) |member| {
             const list = built.list(@intCast(member));
@@ -383,7 +383,7 @@ pub const Partitions = struct {
         const homes = self.clusters.homes;
         for (rows, local.degrees, own_sizes, 0..) |row, *local_degree, *size, member| {
             const list = try self.lists.read(row, self.diagnostic);
-            size.* = if (sizes) |known| known[row] else self.builder.size_guess(list.len);
+            size.* = if (sizes) |known| known[row] else graph_stage.size_guess(self.builder, list.len);
             const own_list = local.row(@intCast(member));
             local_degree.* = 0;
             for (list) |neighbor| if (homes[neighbor] == partition) {
@@ -416,7 +416,7 @@ pub const Partitions = struct {
             var draft = try self.place_with(page_size, ranks, null, &threshold);
             defer draft.deinit(allocator);
             if (!self.builder.options.page_links) {
-                @memset(sizes, self.builder.size_guess(0));
+                @memset(sizes, graph_stage.size_guess(self.builder, 0));
             } else try writer.record_sizes(allocator, .{ .rows = &self.lists }, self.builder.options.degree, &draft.placement, self.builder.params, sizes, self.diagnostic);
         }
         return self.place_with(page_size, ranks, sizes, &threshold);
@@ -438,7 +438,7 @@ pub const Partitions = struct {
         for (0..self.count) |partition| {
             var loaded = try self.load_homes(partition, ranks, sizes) orelse continue;
             defer loaded.deinit(allocator);
-            var placement = try self.builder.place_with(&loaded.graph, &loaded.codes, page_size, loaded.sizes, draft, self.diagnostic);
+            var placement = try graph_stage.place_with(self.builder, &loaded.graph, &loaded.codes, page_size, loaded.sizes, draft, self.diagnostic);
             defer placement.deinit(allocator);
             const first: u32 = @intCast(order.items.len);
             if (draft) {

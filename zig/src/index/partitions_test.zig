@@ -7,6 +7,7 @@ const clusters = @import("clusters.zig");
 const option_room = @import("options.zig");
 const reader = @import("reader.zig");
 const Builder = @import("builder.zig").Builder;
+const graph_stage = @import("graph_stage.zig");
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const Options = option_room.Options;
 const Partitions = @import("partitions.zig").Partitions;
@@ -179,7 +180,7 @@ test "every vertex of the joined graph is reachable, and searches find nearly wh
         var codes = try quant.BuildCodes.init(joined.n, builder.params.dim);
         defer codes.deinit();
         try builder.work_points.?.load(&codes, 0, 0, joined.n, &case.diagnostic);
-        var whole = try graph.build(quant.BuildCodes, testing.allocator, &codes, builder.graph_options(0));
+        var whole = try graph.build(quant.BuildCodes, testing.allocator, &codes, graph_stage.graph_options(builder, 0));
         defer whole.deinit(testing.allocator);
         const of_whole = try recall(&whole, &codes);
         const of_joined = try recall(&joined, &codes);

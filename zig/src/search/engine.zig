@@ -1,25 +1,12 @@
-//! Workers, each with a device of its own, interleaving queries so that none waits for another. What is on its way for
-//! one query is not read again for another of the same worker (in_flight.zig).
+//! Workers over one open index (worker.zig), and the queue that hands them queries.
 const std = @import("std");
-const builtin = @import("builtin");
-const base = @import("base");
-const layout = @import("layout");
 const io = @import("io");
-const index = @import("index");
-const cost_file = @import("cost.zig");
 const job_file = @import("job.zig");
 const Job = job_file.Job;
 const Queue = job_file.Queue;
-const Outcome = job_file.Outcome;
-const search_state = @import("search_state.zig");
-const Search = search_state.Search;
-const Fate = search_state.Fate;
-const File = search_state.File;
-const RecentPages = @import("recent_pages.zig").RecentPages;
-const InFlight = @import("in_flight.zig").InFlight;
-const Pool = @import("buffers.zig").Pool;
-const Stack = @import("buffers.zig").Stack;
 const Shared = @import("shared.zig").Shared;
+const Worker = @import("worker.zig").Worker;
+const processors = @import("processors.zig");
 const assert = std.debug.assert;
 
 pub const Options = struct {
@@ -38,22 +25,7 @@ pub const Options = struct {
 };
 
 pub const queries_in_flight_default = 16;
-/// An adaptive worker takes as many whatever it has measured.
-const live_min = 4;
 pub const queue_depth_default = 64;
-/// Reads that a query with links on disk may have on their way beside the pages that it holds.
-const beam_reads_max = base.limits.ranges.beam_width.max;
-/// Slots of the cache that a worker keeps free for what is being read.
-const slots_ahead = 32;
-/// Calls whose end a worker keeps to itself at most, while other queries wait for it.
-const ended_max = 4;
-/// How long a worker with one query looks for its reads before it sleeps.
-const awake_us = 300;
-/// Reads that a query may repeat before it gives up.
-const retries_max = 8;
-
-/// The next processor to pin a worker to: indexes opened side by side spread over the machine.
-var next_processor: std.atomic.Value(u32) = .init(0);
 
 pub fn Engine(comptime Device: type) type {
     io.check_device(Device);
@@ -63,8 +35,8 @@ pub fn Engine(comptime Device: type) type {
         allocator: std.mem.Allocator,
         shared: *const Shared,
         queue: Queue = .{},
-        workers: []Worker,
-        canceled: std.atomic.Value(bool) = .init(false),
+        workers: []Worker(Device),
+        closed: std.atomic.Value(bool) = .init(false),
 
         pub const InitError = io.InitError || error{ThreadFailed};
 
@@ -72,7 +44,7 @@ pub fn Engine(comptime Device: type) type {
             assert(options.threads > 0 and options.queries_in_flight > 0);
             const self = try allocator.create(Self);
             errdefer allocator.destroy(self);
-            const workers = try allocator.alloc(Worker, options.threads);
+            const workers = try allocator.alloc(Worker(Device), options.threads);
             errdefer allocator.free(workers);
             self.* = .{ .allocator = allocator, .shared = shared, .workers = workers };
             var made: usize = 0;
@@ -80,7 +52,7 @@ pub fn Engine(comptime Device: type) type {
             for (workers, 0..) |*worker, i| {
                 var own = options;
                 own.simulated_seed +%= i;
-                try worker.init(allocator, self, own);
+                try worker.init(allocator, shared, &self.queue, &self.closed, own);
                 made += 1;
             }
             var started: usize = 0;
@@ -88,10 +60,10 @@ pub fn Engine(comptime Device: type) type {
                 self.queue.close();
                 for (workers[0..started]) |*worker| worker.thread.join();
             }
-            const processor = next_processor.fetchAdd(options.threads, .monotonic);
+            const processor = processors.take(options.threads);
             for (workers, 0..) |*worker, i| {
                 worker.processor = processor +% @as(u32, @intCast(i));
-                worker.thread = std.Thread.spawn(.{ .stack_size = 512 * 1024 }, Worker.run, .{worker}) catch return error.ThreadFailed;
+                worker.thread = std.Thread.spawn(.{ .stack_size = 512 * 1024 }, Worker(Device).run, .{worker}) catch return error.ThreadFailed;
                 started += 1;
             }
             return self;
@@ -99,7 +71,7 @@ pub fn Engine(comptime Device: type) type {
 
         /// Queries under way end with `.closed`; returns when all workers have stopped.
         pub fn deinit(self: *Self) void {
-            self.canceled.store(true, .release);
+            self.closed.store(true, .release);
             self.queue.close();
             for (self.workers) |*worker| worker.thread.join();
             for (self.workers) |*worker| worker.deinit(self.allocator);
@@ -109,512 +81,12 @@ pub fn Engine(comptime Device: type) type {
 
         pub fn memory_bytes(self: *const Self) u64 {
             var sum: u64 = 0;
-            for (self.workers) |*worker| sum += worker.pools[0].memory.bytes.len + worker.pools[1].memory.bytes.len + worker.slots.len * @sizeOf(Slot) + worker.in_flight.memory_bytes();
+            for (self.workers) |*worker| sum += worker.memory_bytes();
             return sum;
-        }
-
-        const Slot = struct {
-            search: Search,
-            job: *Job = undefined,
-            query: u64 = 0,
-            begin_us: u64 = 0,
-            /// Pages that it waits for, whoever asked for them first.
-            in_flight: u32 = 0,
-            outcome: Outcome = .ok,
-            /// The page at fault, and its file.
-            page: i64 = -1,
-            file: File = .pages,
-            /// In a pool's `starved` list, waiting for page buffers.
-            starved: bool = false,
-            /// When the pages of this round were asked for; 0 once one of them has arrived.
-            asked_us: u64 = 0,
-            /// Pages read again because they came damaged or not at all.
-            retries: u32 = 0,
-            /// In the worker's `ready` list.
-            ready: bool = false,
-            /// The search is over, only reads that it no longer needs are on their way.
-            ended: bool = false,
-        };
-
-        const Worker = struct {
-            engine: *Self,
-            device: Device,
-            /// Buffers for pages of each file. Their numbers are those of `reads`, first all of the first pool.
-            pools: [io.file_count]Pool,
-            reads: []io.Read,
-            /// Who needs a buffer: the read into it, and every query that holds its page.
-            users: []u32,
-            in_flight: InFlight,
-            slots: []Slot,
-            /// Slots without a query; slots whose query can go on.
-            idle: Stack,
-            ready: Stack,
-            done: []*io.Read,
-            adaptive: bool,
-            /// Queries that may be in flight.
-            live_max: u32,
-            /// Moving means: from asking for pages to the first of them, and of the work between two rounds.
-            wait_us: f32 = 0,
-            work_us: f32 = 0,
-            /// Jobs whose last query has ended here, not told yet.
-            ended: ?*Job = null,
-            ended_count: u32 = 0,
-            thread: std.Thread = undefined,
-            processor: u32 = 0,
-
-            fn init(self: *Worker, allocator: std.mem.Allocator, engine: *Self, options: Options) InitError!void {
-                const reader = engine.shared.reader;
-                const depth = options.queue_depth;
-                const slot_count = options.queries_in_flight;
-                // With links on disk queries hold on to pages: enough for all of them, so that none waits for another.
-                const page_buffers: u32 = if (engine.shared.plan == .links_on_disk)
-                    slot_count * (RecentPages.max + beam_reads_max)
-                else
-                    2 * depth;
-                const vector_buffers: u32 = if (options.vectors_file == null) 0 else 2 * depth;
-                const buffer_count = page_buffers + vector_buffers;
-                const reads = try base.alloc_untouched(allocator, io.Read, buffer_count);
-                errdefer base.free_untouched(allocator, reads);
-                var pages = try Pool.init(allocator, 0, reads[0..page_buffers], 0, reader.pages_header.page_size, slot_count);
-                errdefer pages.deinit(allocator);
-                const vector_page_size = if (vector_buffers == 0) 0 else reader.vectors.?.geometry.page_size;
-                var vectors = try Pool.init(allocator, 1, reads[page_buffers..], page_buffers, vector_page_size, slot_count);
-                errdefer vectors.deinit(allocator);
-                var device = try Device.init(allocator, .{
-                    .file = options.file,
-                    .second_file = options.vectors_file,
-                    .queue_depth = depth,
-                    .buffers = pages.memory.bytes,
-                    .simulated_seed = options.simulated_seed,
-                    .simulated_faults = options.simulated_faults,
-                });
-                errdefer device.deinit();
-                const users = try base.alloc_untouched(allocator, u32, buffer_count);
-                errdefer base.free_untouched(allocator, users);
-                @memset(users, 0);
-                var in_flight = try InFlight.init(allocator, buffer_count, slot_count);
-                errdefer in_flight.deinit(allocator);
-                const done = try base.alloc_untouched(allocator, *io.Read, buffer_count);
-                errdefer base.free_untouched(allocator, done);
-                var idle = try Stack.init(allocator, slot_count);
-                errdefer idle.deinit(allocator);
-                var ready = try Stack.init(allocator, slot_count);
-                errdefer ready.deinit(allocator);
-                const slots = try base.alloc_untouched(allocator, Slot, slot_count);
-                errdefer base.free_untouched(allocator, slots);
-                var made: usize = 0;
-                errdefer for (slots[0..made]) |*slot| slot.search.deinit(allocator);
-                for (slots, 0..) |*slot, i| {
-                    slot.* = .{ .search = try Search.init(allocator, engine.shared) };
-                    made += 1;
-                    idle.push(@intCast(slot_count - 1 - i));
-                }
-                self.* = .{
-                    .engine = engine,
-                    .device = device,
-                    .pools = .{ pages, vectors },
-                    .reads = reads,
-                    .users = users,
-                    .in_flight = in_flight,
-                    .slots = slots,
-                    .idle = idle,
-                    .ready = ready,
-                    .done = done,
-                    .adaptive = options.adaptive,
-                    .live_max = slot_count,
-                };
-            }
-
-            fn deinit(self: *Worker, allocator: std.mem.Allocator) void {
-                for (&self.pools) |*pool| assert(pool.free.len == pool.buffer_count);
-                self.device.deinit();
-                for (self.slots) |*slot| slot.search.deinit(allocator);
-                base.free_untouched(allocator, self.slots);
-                self.idle.deinit(allocator);
-                self.ready.deinit(allocator);
-                base.free_untouched(allocator, self.done);
-                self.in_flight.deinit(allocator);
-                base.free_untouched(allocator, self.users);
-                for (&self.pools) |*pool| pool.deinit(allocator);
-                base.free_untouched(allocator, self.reads);
-            }
-
-            fn run(self: *Worker) void {
-                pin(self.processor);
-                while (true) {
-                    // One query at a time enters between two turns, so that workers share what waits evenly.
-                    if (self.has_room()) {
-                        const nothing_live = self.idle.len == self.slots.len;
-                        if (nothing_live) self.tell(); // before a wait for what those who are told may ask next
-                        if (self.engine.queue.take(nothing_live)) |task| {
-                            self.begin(task);
-                        } else if (nothing_live) return; // closed and empty
-                    }
-                    while (self.ready.pop()) |number| {
-                        self.slots[number].ready = false;
-                        self.advance(number);
-                    }
-                    self.device.flush();
-                    const nothing_to_do = self.ready.len == 0 and (!self.has_room() or !self.engine.queue.waiting.load(.acquire));
-                    // While reads are on their way the cache's clock runs ahead of what they will bring.
-                    if (nothing_to_do) if (self.engine.shared.cache) |cache| {
-                        _ = cache.sweep(slots_ahead);
-                    };
-                    // To wake a caller costs both processors: where queries wait anyway, several are woken one after the other.
-                    if (nothing_to_do or self.ended_count >= ended_max or !self.engine.queue.waiting.load(.acquire)) self.tell();
-                    const done_count = if (nothing_to_do) self.wait() else self.device.poll(self.done, .none);
-                    for (self.done[0..done_count]) |read| self.arrive(read);
-                    self.feed_starved();
-                }
-            }
-
-            /// Until a read is done, or there is something else to do. A query that is alone is waited for awake at first,
-            /// unless the drive is known to be slow: to sleep and to be woken takes longer than a fast drive does. Whoever
-            /// else wants the processor, a caller above all, gets it meanwhile.
-            fn wait(self: *Worker) usize {
-                const alone = self.slots.len - self.idle.len == 1 and self.device.in_flight() > 0;
-                if (Device.kind == .uring and alone and self.wait_us < awake_us) {
-                    const begin_us = base.nowMicros();
-                    while (base.nowMicros() - begin_us < awake_us) {
-                        const count = self.device.poll(self.done, .none);
-                        if (count > 0) return count;
-                        if (self.engine.queue.waiting.load(.acquire)) return 0;
-                        std.Thread.yield() catch {};
-                    }
-                }
-                return self.device.poll(self.done, .one);
-            }
-
-            fn has_room(self: *const Worker) bool {
-                return self.slots.len - self.idle.len < self.live_max;
-            }
-
-            fn begin(self: *Worker, task: job_file.Task) void {
-                const number = self.idle.pop().?;
-                const slot = &self.slots[number];
-                const job = task.job;
-                slot.job = job;
-                slot.query = task.query;
-                slot.begin_us = base.nowMicros();
-                slot.outcome = .ok;
-                slot.page = -1;
-                slot.file = .pages;
-                slot.ended = false;
-                slot.retries = 0;
-                if (job.canceled.load(.monotonic)) { // what was never begun costs nothing
-                    slot.outcome = .canceled;
-                    slot.search.cost = .{};
-                    return self.make_ready(number);
-                }
-                slot.search.start(job.request_of(task.query));
-                self.make_ready(number);
-            }
-
-            fn make_ready(self: *Worker, number: u32) void {
-                const slot = &self.slots[number];
-                if (slot.ready) return;
-                slot.ready = true;
-                self.ready.push(number);
-            }
-
-            /// Runs a slot whose pages have all arrived (or that has not wanted any yet) until it wants more, or ends.
-            fn advance(self: *Worker, number: u32) void {
-                const slot = &self.slots[number];
-                if (slot.outcome == .ok and !slot.ended) {
-                    const begin_us = base.nowMicros();
-                    self.check_time(slot, begin_us);
-                    if (slot.outcome == .ok) {
-                        const search = &slot.search;
-                        const step = search.step();
-                        for (search.released.take()) |buffer| self.put_back(buffer);
-                        if (step) |want| {
-                            slot.ended = want == .done;
-                            if (!slot.ended) {
-                                self.ask(number);
-                                slot.asked_us = base.nowMicros();
-                                self.measure(&self.work_us, slot.asked_us - begin_us);
-                                return;
-                            }
-                        } else |_| slot.outcome = .corrupt;
-                    }
-                }
-                if (slot.in_flight == 0) self.finish(number);
-            }
-
-            fn measure(self: *Worker, mean: *f32, sample_us: u64) void {
-                mean.* += (@as(f32, @floatFromInt(sample_us)) - mean.*) / 64;
-                if (self.adaptive) self.live_max = live_limit(self.wait_us, self.work_us, @intCast(self.slots.len));
-            }
-
-            fn check_time(self: *Worker, slot: *Slot, now_us: u64) void {
-                if (self.engine.canceled.load(.monotonic)) {
-                    slot.outcome = .closed;
-                } else if (slot.job.canceled.load(.monotonic)) {
-                    slot.outcome = .canceled;
-                } else if (slot.job.deadline_us > 0 and now_us >= slot.job.deadline_us) {
-                    slot.outcome = .timeout;
-                }
-            }
-
-            /// Pages that are on their way for another query are waited for, the others are read.
-            fn ask(self: *Worker, number: u32) void {
-                const slot = &self.slots[number];
-                const round = &slot.search.round;
-                const file = slot.search.file();
-                while (round.upcoming()) |page| {
-                    const name = InFlight.name_of(@intFromEnum(file), page);
-                    const buffer = self.in_flight.find(name) orelse blk: {
-                        const own = self.begin_read(number, file, page) orelse {
-                            slot.starved = true;
-                            self.pools[@intFromEnum(file)].starved.push(number);
-                            return;
-                        };
-                        self.in_flight.insert(name, own);
-                        break :blk own;
-                    };
-                    round.advance();
-                    slot.in_flight += 1;
-                    self.in_flight.wait(buffer, number);
-                }
-            }
-
-            /// Null when no buffer is free.
-            fn begin_read(self: *Worker, number: u32, file: File, page: u32) ?u32 {
-                const buffer = self.pools[@intFromEnum(file)].free.pop() orelse return null;
-                self.users[buffer] = 1;
-                const read = &self.reads[buffer];
-                read.offset = switch (file) {
-                    .pages => self.engine.shared.reader.pages_header.offset_of(page),
-                    .vectors => self.engine.shared.reader.vectors.?.geometry.offset_of(page),
-                };
-                read.context = context_of(number, page);
-                self.device.submit(read);
-                return buffer;
-            }
-
-            /// A read's asker, whose counters it enters, and its page.
-            fn context_of(number: u32, page: u32) usize {
-                return @as(usize, number) << 32 | page;
-            }
-
-            fn feed_starved(self: *Worker) void {
-                for (&self.pools) |*pool| {
-                    var count = pool.starved.len;
-                    while (count > 0 and pool.free.len > 0) : (count -= 1) {
-                        const number = pool.starved.pop().?;
-                        self.slots[number].starved = false;
-                        if (self.slots[number].outcome == .ok) self.ask(number);
-                        self.ready_if_complete(number);
-                    }
-                }
-            }
-
-            /// After an arrival: a query with links in memory goes on when the whole round is there, so that its answer
-            /// does not depend on which page came first; one with links on disk goes on with what it has.
-            fn ready_if_complete(self: *Worker, number: u32) void {
-                const slot = &self.slots[number];
-                if (slot.starved) return;
-                if (slot.outcome == .ok and !slot.ended) {
-                    if (!slot.search.round.is_asked()) return;
-                    if (slot.in_flight > 0 and self.engine.shared.plan == .links_in_memory) return;
-                } else if (slot.in_flight > 0) return;
-                self.make_ready(number);
-            }
-
-            /// Hands a page to all that wait for it. One that is damaged or did not come is read again for those that
-            /// still want it, in case that was the transfer's fault and not the medium's.
-            fn arrive(self: *Worker, read: *io.Read) void {
-                const asker: u32 = @intCast(read.context >> 32);
-                const page: u32 = @truncate(read.context);
-                const buffer: u32 = @intCast(read - self.reads.ptr);
-                const arrived = self.look_at(read, page);
-                var from: u32 = 0;
-                while (self.in_flight.next_waiting(buffer, from)) |number| : (from = number + 1) {
-                    const slot = &self.slots[number];
-                    if (slot.asked_us > 0) {
-                        // What another's read had left to wait says nothing of the device.
-                        if (number == asker) self.measure(&self.wait_us, base.nowMicros() -| slot.asked_us);
-                        slot.asked_us = 0;
-                    }
-                    if (slot.outcome == .ok and read.status == .ok) {
-                        const cost = &slot.search.cost;
-                        if (number == asker) {
-                            cost.reads += 1;
-                            cost.bytes_read += read.bytes;
-                        } else if (arrived == .view or arrived == .vectors) cost.shared_reads += 1;
-                    }
-                    const fate = use(slot, @enumFromInt(read.file), page, arrived, buffer) orelse continue;
-                    self.in_flight.leave(buffer, number);
-                    slot.in_flight -= 1;
-                    switch (fate) {
-                        .free => {},
-                        .hold => self.users[buffer] += 1,
-                        .exchange => |other| {
-                            self.users[buffer] += 1;
-                            self.put_back(other);
-                        },
-                    }
-                    self.ready_if_complete(number);
-                }
-                if (self.in_flight.next_waiting(buffer, 0)) |first| {
-                    assert(self.users[buffer] == 1); // who waits still has seen what all saw: nobody holds it
-                    if (!self.in_flight.waits(buffer, asker)) read.context = context_of(first, page);
-                    self.device.submit(read);
-                } else {
-                    self.in_flight.remove(InFlight.name_of(read.file, page), buffer);
-                    self.put_back(buffer);
-                }
-            }
-
-            const Arrived = union(enum) {
-                view: layout.page.View,
-                vectors: []const u8,
-                /// Read again it may be whole; else its queries end so.
-                damaged: Outcome,
-                /// Its checksum is right: reading it again changes nothing.
-                broken,
-            };
-
-            fn look_at(self: *const Worker, read: *const io.Read, page: u32) Arrived {
-                switch (read.status) {
-                    .ok => {},
-                    .short => return .{ .damaged = .corrupt }, // a file that ends before its page is damaged
-                    else => return .{ .damaged = .io },
-                }
-                const reader = self.engine.shared.reader;
-                if (read.file == @intFromEnum(File.vectors)) {
-                    reader.vectors.?.geometry.check(read.data(), page) catch return .{ .damaged = .corrupt };
-                    return .{ .vectors = read.data() };
-                }
-                const view = layout.page.View.parse(read.data(), reader.page_geometry(), .{
-                    .page_index = page,
-                    .first_vertex = reader.directory.starts[page],
-                    .record_count = reader.directory.record_count(page),
-                }) catch |err| return switch (err) {
-                    error.BadChecksum, error.WrongPage, error.WrongIndex => .{ .damaged = .corrupt },
-                    error.BadRecordCount, error.BadAdjacency, error.BadFactors => .broken,
-                };
-                return .{ .view = view };
-            }
-
-            /// What becomes of the buffer, as far as this query goes; null where it wants the page read again. A page that
-            /// stays damaged ends the query.
-            fn use(slot: *Slot, file: File, page: u32, arrived: Arrived, buffer: u32) ?Fate {
-                if (slot.outcome != .ok) return .free;
-                slot.outcome = switch (arrived) {
-                    .view => |*view| if (slot.search.on_page(page, view, buffer)) |fate| return fate else |_| .corrupt,
-                    .vectors => |bytes| {
-                        slot.search.on_vectors(page, bytes);
-                        return .free;
-                    },
-                    .damaged => |outcome| blk: {
-                        if (slot.retries == retries_max) break :blk outcome;
-                        slot.retries += 1;
-                        return null;
-                    },
-                    .broken => .corrupt,
-                };
-                slot.page = page;
-                slot.file = file;
-                return .free;
-            }
-
-            /// One of its users needs the buffer no more.
-            fn put_back(self: *Worker, buffer: u32) void {
-                self.users[buffer] -= 1;
-                if (self.users[buffer] > 0) return;
-                self.pools[self.reads[buffer].file].free.push(buffer);
-            }
-
-            fn finish(self: *Worker, number: u32) void {
-                const slot = &self.slots[number];
-                const job = slot.job;
-                write_answer(slot, self.engine.shared);
-                slot.search.end();
-                for (slot.search.released.take()) |buffer| self.put_back(buffer);
-                self.idle.push(number);
-                if (!job.finish_query(slot.outcome, slot.page, slot.file)) return;
-                job.following = self.ended;
-                self.ended = job;
-                self.ended_count += 1;
-            }
-
-            /// Wakes those whose calls have ended. Called before every wait, and at least every few calls.
-            fn tell(self: *Worker) void {
-                while (self.ended) |job| {
-                    self.ended = job.following; // the job may be gone once it was told
-                    job.on_done(job);
-                }
-                self.ended_count = 0;
-            }
-        };
-
-        fn write_answer(slot: *Slot, shared: *const Shared) void {
-            const answers = slot.job.answers;
-            const q: usize = @intCast(slot.query);
-            const k = slot.job.parameters.k;
-            const search = &slot.search;
-            const results = if (slot.outcome == .ok) search.results.slice() else search.results.items[0..0];
-            const metric = shared.reader.metric;
-            if (answers.vertices) |vertices| {
-                for (vertices[q * k ..][0..k], 0..) |*vertex, i| vertex.* = if (i < results.len) results[i].vertex() else -1;
-            }
-            if (answers.distances) |distances| {
-                for (distances[q * k ..][0..k], 0..) |*distance, i|
-                    distance.* = if (i >= results.len) std.math.inf(f32) else if (search.is_exact()) results[i].distance else index.space.reported(metric, results[i].distance);
-            }
-            if (answers.counts) |counts| counts[q] = @intCast(results.len);
-            if (answers.outcomes) |outcomes| outcomes[q] = slot.outcome;
-            if (answers.error_pages) |pages| pages[q] = slot.page;
-            if (answers.error_files) |files| files[q] = @intFromEnum(slot.file);
-            search.cost.latency_us = base.nowMicros() - slot.begin_us;
-            cost_file.write(&answers.costs, q, &search.cost);
         }
 
         pub fn submit(self: *Self, job: *Job) bool {
             return self.queue.push(job);
         }
     };
-}
-
-/// How many queries keep a processor busy (VeloANN, §3.1, B = ⌈α·I/T⌉): while one waits for its pages the others work,
-/// α = 2 because pages of several queries come at once and leave as many to be computed. More would only wait longer.
-fn live_limit(wait_us: f32, work_us: f32, slot_count: u32) u32 {
-    const wanted = @ceil(2 * wait_us / @max(work_us, 1));
-    return @max(@min(live_min, slot_count), @as(u32, @intFromFloat(@min(wanted, @as(f32, @floatFromInt(slot_count))))));
-}
-
-test "queries in flight cover the device's latency, within what there is" {
-    try std.testing.expectEqual(4, live_limit(0, 0, 16));
-    try std.testing.expectEqual(8, live_limit(100, 25, 16));
-    try std.testing.expectEqual(16, live_limit(10_000, 25, 16));
-    try std.testing.expectEqual(2, live_limit(10_000, 25, 2));
-    try std.testing.expectEqual(4, live_limit(10, 400, 16));
-}
-
-/// Binds the calling thread to one of the processors it may run on. A wish: a system that refuses loses only speed.
-fn pin(number: u32) void {
-    const linux = std.os.linux;
-    var allowed: linux.cpu_set_t = @splat(0);
-    if (linux.E.init(linux.sched_getaffinity(0, @sizeOf(linux.cpu_set_t), &allowed)) != .SUCCESS) return;
-    var count: u32 = 0;
-    for (allowed) |word| count += @popCount(word);
-    if (count == 0) return;
-    var skip = number % count;
-    for (&allowed, 0..) |*word, i| {
-        var rest = word.*;
-        while (rest != 0) : (rest &= rest - 1) {
-            if (skip == 0) {
-                var one: linux.cpu_set_t = @splat(0);
-                one[i] = rest & (~rest + 1);
-                linux.sched_setaffinity(0, &one) catch {};
-                return;
-            }
-            skip -= 1;
-        }
-    }
-}
-
-comptime {
-    assert(builtin.os.tag == .linux);
 }

@@ -35,7 +35,7 @@ test {
     _ = @import("round.zig");
     _ = @import("search_state.zig");
     _ = cost;
-    _ = engine;
+    _ = @import("worker.zig");
     _ = job;
     _ = parameters;
     _ = calibration;
