@@ -141,12 +141,14 @@ fn refuse(err: anytype) ParseError {
     return if (err == error.OutOfMemory) error.OutOfMemory else error.BadManifest;
 }
 
-fn example() Manifest {
-    const files = &[_]File{.{ .name = "codes.bin", .bytes = 12, .checksum = "00ff" }};
+const example_files = [_]File{.{ .name = "codes.bin", .bytes = 12, .checksum = "00ff" }};
+
+/// For tests that need a folder's manifest and no index.
+pub fn example(n: u64, files: []const File) Manifest {
     return .{
         .format_version = format_version,
-        .uuid = "u",
-        .n = 5,
+        .uuid = "00000000-1111-2222-3333-444444444444",
+        .n = n,
         .dim = 3,
         .metric = "l2",
         .dtype = "f32",
@@ -169,7 +171,7 @@ fn example() Manifest {
 
 test "a manifest survives a round trip, and no flipped bit does" {
     const allocator = std.testing.allocator;
-    const manifest = example();
+    const manifest = example(5, &example_files);
     const text = try write(allocator, &manifest);
     defer allocator.free(text);
     var parsed = try parse(allocator, text);
@@ -197,7 +199,7 @@ test "another version is told apart from damage" {
 test "a file of another folder is none of the index" {
     const allocator = std.testing.allocator;
     for ([_][]const u8{ "../codes.bin", "/etc/passwd", "a/b", "..", ".", "", "a\x00b", "x" ** 256 }) |name| {
-        var manifest = example();
+        var manifest = example(5, &example_files);
         const files = [_]File{.{ .name = name, .bytes = 12, .checksum = "00ff" }};
         manifest.files = &files;
         const text = try write(allocator, &manifest);

@@ -21,28 +21,7 @@ const World = struct {
         var self: World = .{ .tmp = std.testing.tmpDir(.{ .iterate = true }), .path = undefined, .numbers = undefined };
         self.path = try self.tmp.dir.realpathAlloc(std.testing.allocator, ".");
         for (&self.numbers, 0..) |*number, i| number.* = @intCast(i + 100);
-        const manifest: layout.manifest.Manifest = .{
-            .format_version = layout.format_version,
-            .uuid = "00000000-1111-2222-3333-444444444444",
-            .n = n,
-            .dim = 3,
-            .metric = "l2",
-            .dtype = "f32",
-            .memory_bits = 4,
-            .record_bits = 4,
-            .degree = 48,
-            .build_list_size = 100,
-            .alpha = 1.2,
-            .seed = 0,
-            .links_built = 32,
-            .page_size = 4096,
-            .page_count = 1,
-            .edges = 4,
-            .adjacency_bits = 40,
-            .stores_vectors = false,
-            .files = &.{.{ .name = "codes.bin", .bytes = 5, .checksum = "00" }},
-            .user = .null,
-        };
+        const manifest = layout.manifest.example(n, &.{.{ .name = "codes.bin", .bytes = 5, .checksum = "00" }});
         const text = try layout.manifest.write(std.testing.allocator, &manifest);
         defer std.testing.allocator.free(text);
         try self.tmp.dir.writeFile(.{ .sub_path = "manifest.json", .data = text });

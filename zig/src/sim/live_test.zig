@@ -37,28 +37,7 @@ const numbers = blk: {
 };
 
 fn make_index(allocator: std.mem.Allocator, store: *SimulatedStore) !void {
-    const manifest: layout.manifest.Manifest = .{
-        .format_version = layout.format_version,
-        .uuid = "00000000-1111-2222-3333-444444444444",
-        .n = rows,
-        .dim = 3,
-        .metric = "l2",
-        .dtype = "f32",
-        .memory_bits = 4,
-        .record_bits = 4,
-        .degree = 48,
-        .build_list_size = 100,
-        .alpha = 1.2,
-        .seed = 0,
-        .links_built = 32,
-        .page_size = 4096,
-        .page_count = 1,
-        .edges = 4,
-        .adjacency_bits = 40,
-        .stores_vectors = false,
-        .files = &.{ .{ .name = "codes.bin", .bytes = 5, .checksum = "00" }, .{ .name = "pages.bin", .bytes = 5, .checksum = "00" } },
-        .user = .null,
-    };
+    const manifest = layout.manifest.example(rows, &.{ .{ .name = "codes.bin", .bytes = 5, .checksum = "00" }, .{ .name = "pages.bin", .bytes = 5, .checksum = "00" } });
     const text = try layout.manifest.write(allocator, &manifest);
     defer allocator.free(text);
     for ([_][]const u8{ "codes.bin", "pages.bin", "manifest.json" }) |name| {
