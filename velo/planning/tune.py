@@ -79,7 +79,7 @@ _SAME: Final = 0.92
 #: The same for what was measured as it went.
 _SAME_MEASURED: Final = 0.95
 
-#: Of B = ⌈α·I/T⌉ (VeloANN, §3.1), and its least: as zig/src/search/engine.zig has them.
+#: Of B = ⌈α·I/T⌉ (VeloANN, §3.1), and its least: as zig/src/search/worker.zig has them.
 _ALPHA: Final = 2.0
 _IN_FLIGHT_LEAST: Final = 4
 #: Not more than so many are tried beyond that B: each takes page buffers, outside the budget.
