@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from velo_serving.gateway import GatewayLimits, create_app
     from velo_serving.gateway.access import Access
     from velo_serving.local_backend import open_local_backend
+    from velo_serving.ray_building import build_on_ray
     from velo_serving.router import Router, RouterLimits
     from velo_serving.serve import serve_local, serve_ray
     from velo_serving.vector_search import VectorSearch
@@ -34,6 +35,7 @@ __all__ = [
     "RouterLimits",
     "ServedCollection",
     "VectorSearch",
+    "build_on_ray",
     "create_app",
     "open_local_backend",
     "read_collection",
@@ -55,6 +57,7 @@ _HOMES = {
     "RouterLimits": "router",
     "ServedCollection": "served",
     "VectorSearch": "vector_search",
+    "build_on_ray": "ray_building",
     "create_app": "gateway.app",
     "open_local_backend": "local_backend",
     "read_collection": "collection",

@@ -11,7 +11,8 @@ from typing import Any
 
 from velo.errors import InvalidArgumentError, NotAnIndexError, PermissionDeniedError, UnsupportedVersionError
 from velo.folder.live import ROOT_FILE, is_live
-from velo_serving.errors import CollectionFormatError
+from velo_serving.errors import CollectionFormatError, LocationError
+from velo_serving.locations import checksum_of, is_url, join, read_file
 from velo_serving.shard import ShardSpec
 
 __all__ = ["COLLECTION_FILE", "FORMAT_VERSION", "Collection", "Pin", "ShardEntry", "read_collection"]
@@ -81,24 +82,37 @@ class ShardEntry:
     Attributes
     ----------
     name : str
-    path : Path
-        Absolute.
+    path : Path or str
+        Absolute; text for a place in an object store.
     rows : int
     first_row : int
         Row of the input at which the shard begins.
     pin : Pin or None
         Where it must run, if the file says so.
+    uuid, checksum : str
+        Of the index, and of its manifest, if the file says so.
+    locations : tuple of str
+        Where else it may be found: folders, and places in object stores.
     """
 
     name: str
-    path: Path
+    path: Path | str
     rows: int
     first_row: int
     pin: Pin | None = None
+    uuid: str = ""
+    checksum: str = ""
+    locations: tuple[str, ...] = ()
 
     def spec(self, **options: Any) -> ShardSpec:
         """Return what a shard needs to open it; ``options`` as in ``ShardSpec``."""
-        return ShardSpec(name=self.name, path=str(self.path), **options)
+        return ShardSpec(
+            name=self.name,
+            path=str(self.path),
+            locations=self.locations,
+            checksum=self.checksum,
+            **options,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +122,8 @@ class Collection:
     Attributes
     ----------
     name : str
-    path : Path
+    path : Path or str
+        Text for a place in an object store.
     n, dim : int
     metric : {"l2", "ip", "cosine"}
     shards : tuple of ShardEntry
@@ -118,7 +133,7 @@ class Collection:
     """
 
     name: str
-    path: Path
+    path: Path | str
     n: int
     dim: int
     metric: str
@@ -132,7 +147,8 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
     Parameters
     ----------
     path : str or Path
-        A folder with ``collection.json``, that file itself, or the folder of a single index.
+        A folder with ``collection.json``, that file itself, the folder of a single index, or the place of
+        one of them in an object store, such as ``s3://bucket/photos``.
     name : str, optional
         Default: the folder's name without ``.velo`` or ``.collection``.
 
@@ -148,16 +164,16 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
         The file is not what it should be; the message names the field.
     UnsupportedVersionError
         It is of a newer format.
+    LocationError
+        The object store does not bring it.
     """
+    if isinstance(path, str) and is_url(path):
+        return _read_stored(path, name)
     folder = Path(path)
     if folder.name == COLLECTION_FILE and folder.is_file():
         folder = folder.parent
     folder = folder.absolute()
-    given_name = name or _name_of(folder)
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", given_name):
-        raise InvalidArgumentError(
-            f"a collection's name holds letters, digits and _ . - only, not {given_name!r}", argument="name"
-        )
+    given_name = _checked_name(name or _name_of(folder.name))
     try:
         if (folder / COLLECTION_FILE).is_file():
             return _read_sharded(folder, given_name)
@@ -175,14 +191,41 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
     raise NotAnIndexError(f"{folder} {what}", file=str(folder))
 
 
-def _name_of(folder: Path) -> str:
-    plain = folder.name.removesuffix(".velo").removesuffix(".collection")
+def _checked_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise InvalidArgumentError(
+            f"a collection's name holds letters, digits and _ . - only, not {name!r}", argument="name"
+        )
+    return name
+
+
+def _read_stored(url: str, name: str | None) -> Collection:
+    """A collection, or a single index, in an object store."""
+    place = url.partition("?")[0].rstrip("/")
+    given_name = _checked_name(name or _name_of(place.rpartition("/")[2]))
+    file = join(url, COLLECTION_FILE)
+    try:
+        content = read_file(file)
+    except LocationError:
+        manifest = read_file(join(url, MANIFEST_FILE))
+        n, dim, metric = _shape_in(_parse(manifest, join(url, MANIFEST_FILE)))
+        shard = ShardEntry("0", url, n, 0, checksum=checksum_of(manifest))
+        return Collection(given_name, url, n, dim, metric, (shard,))
+    return _sharded(_parse(content, file), file, url, given_name)
+
+
+def _name_of(folder: str) -> str:
+    plain = folder.removesuffix(".velo").removesuffix(".collection")
     return re.sub(r"[^A-Za-z0-9_.-]", "_", plain) or "index"
 
 
 def _load(path: Path) -> Mapping[str, Any]:
+    return _parse(path.read_bytes(), path)
+
+
+def _parse(content: bytes, path: Path | str) -> Mapping[str, Any]:
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(content)
     except ValueError as error:
         raise CollectionFormatError(f"{path} is not JSON: {error}", file=str(path)) from None
     if not isinstance(document, dict):
@@ -191,12 +234,16 @@ def _load(path: Path) -> Mapping[str, Any]:
 
 
 def _read_single(folder: Path, name: str) -> Collection:
-    manifest = _load(folder / MANIFEST_FILE)
+    n, dim, metric = _shape_in(_load(folder / MANIFEST_FILE))
+    return Collection(name, folder, n, dim, metric, (ShardEntry("0", folder, n, 0),))
+
+
+def _shape_in(manifest: Mapping[str, Any]) -> tuple[int, int, str]:
     n, dim, metric = manifest.get("n", 0), manifest.get("dim", 0), manifest.get("metric", "")
     if not (_is_count(n) and _is_count(dim)):
         # The library reads manifests for real and says what is wrong with this one when the shard opens it.
         n, dim = 0, 0
-    return Collection(name, folder, n, dim, str(metric), (ShardEntry("0", folder, n, 0),))
+    return n, dim, str(metric)
 
 
 def _read_live(folder: Path, name: str) -> Collection:
@@ -212,8 +259,10 @@ def _read_live(folder: Path, name: str) -> Collection:
 
 def _read_sharded(folder: Path, name: str) -> Collection:
     file = folder / COLLECTION_FILE
-    document = _load(file)
+    return _sharded(_load(file), file, folder, name)
 
+
+def _sharded(document: Mapping[str, Any], file: Path | str, folder: Path | str, name: str) -> Collection:
     def wrong(field: str, why: str) -> CollectionFormatError:
         return CollectionFormatError(f"{file}: {field} {why}", file=str(file), argument=field)
 
@@ -250,13 +299,22 @@ def _read_sharded(folder: Path, name: str) -> Collection:
         pin = entry.get("pin")
         if pin is not None and not isinstance(pin, str):
             raise wrong(f"{field}.pin", "must be text such as 'resource:NAME'")
+        locations = entry.get("locations", [])
+        if not isinstance(locations, list) or not all(isinstance(one, str) and one for one in locations):
+            raise wrong(f"{field}.locations", "must be a list of folders and places in object stores")
+        words = {key: entry.get(key, "") for key in ("uuid", "checksum")}
+        for key, word in words.items():
+            if not isinstance(word, str):
+                raise wrong(f"{field}.{key}", "must be text")
         shards.append(
             ShardEntry(
                 name=str(place),
-                path=folder / relative,
+                path=_below(folder, relative),
                 rows=entry["rows"],
                 first_row=first_row_expected,
                 pin=None if pin is None else Pin.parse(pin, str(place)),
+                locations=tuple(str(_below(folder, one)) for one in locations),
+                **words,
             )
         )
         first_row_expected += entry["rows"]
@@ -268,6 +326,14 @@ def _read_sharded(folder: Path, name: str) -> Collection:
     return Collection(
         name, folder, document["n"], document["dim"], document["metric"], tuple(shards), version
     )
+
+
+def _below(folder: Path | str, relative: str) -> Path | str:
+    if is_url(relative):
+        return relative
+    if isinstance(folder, Path) or relative.startswith("/"):
+        return Path(folder) / relative
+    return join(folder, relative)
 
 
 def _is_count(value: Any) -> bool:

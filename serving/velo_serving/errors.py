@@ -17,12 +17,14 @@ __all__ = [
     "ApiKeyError",
     "ApiKeyFileError",
     "BodyTooLargeError",
+    "BuildTaskError",
     "CertificateError",
     "ChildEndedError",
     "ClusterExistsError",
     "CollectionFormatError",
     "DeadlineExceededError",
     "FrameTooLargeError",
+    "LocationError",
     "MalformedBodyError",
     "NoShardAnsweredError",
     "NotAcceptableError",
@@ -53,6 +55,17 @@ class ShardNotHereError(ServingError, NotAnIndexError):
 
 class ShardUnavailableError(ServingError):
     """A shard cannot be reached at the moment: its process died, restarts, or does not answer."""
+
+
+class LocationError(ServingError, OSError):
+    """A place in an object store, or the folder that shards are staged in, cannot be read or written.
+
+    ``VeloError.file`` is the place.
+    """
+
+
+class BuildTaskError(ServingError):
+    """A task that built a shard died too often; what is finished stays, and the same call goes on."""
 
 
 class ProtocolError(ServingError, FormatError):

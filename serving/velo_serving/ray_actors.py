@@ -60,6 +60,8 @@ __all__ = [
     "handles_of",
     "kill",
     "newest",
+    "node_has",
+    "pin_options",
     "places_of",
     "ray",
     "ray_exceptions",
@@ -350,11 +352,28 @@ def _pin_of(pin: str | Mapping[str, str] | None, place: Place) -> Pin | None:
 def _placement(pin: Pin | None, replicas: int) -> dict[str, Any]:
     # Replicas on one node die together.
     spread: dict[str, Any] = {} if replicas == 1 else {"scheduling_strategy": "SPREAD"}
+    return pin_options(pin) if pin is not None and pin.label is not None else spread | pin_options(pin)
+
+
+def pin_options(pin: Pin | None) -> dict[str, Any]:
+    """What Ray is told of where an actor or a task shall run."""
     if pin is None:
-        return spread
+        return {}
     if pin.label is not None:
         return {"label_selector": {pin.label[0]: pin.label[1]}}
-    return spread | {"resources": {pin.resource: PIN_SHARE}}
+    return {"resources": {pin.resource: PIN_SHARE}}
+
+
+def node_has(node: Mapping[str, Any], pin: Pin | None, *, memory: float, num_cpus: float) -> bool:
+    """Tell whether one of ``ray.nodes()`` matches a pin and could ever reserve so much."""
+    has = node["Resources"]
+    if not node["Alive"] or has.get("memory", 0) < memory or has.get("CPU", 0) < num_cpus:
+        return False
+    if pin is None:
+        return True
+    if pin.label is not None:
+        return bool(node.get("Labels", {}).get(pin.label[0]) == pin.label[1])
+    return bool(has.get(pin.resource, 0) >= PIN_SHARE)
 
 
 def await_shards(

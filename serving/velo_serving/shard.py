@@ -22,8 +22,9 @@ import pyarrow as pa
 from velo.errors import FilterError, SearchTimeoutError, VeloError
 from velo.filters import from_sql
 from velo.folder.live import is_live
-from velo_serving.errors import ShardNotHereError, ShardUnavailableError
+from velo_serving.errors import ShardUnavailableError
 from velo_serving.hits import concat_hits
+from velo_serving.locations import shard_folder
 from velo_serving.loops import LoopThread
 from velo_serving.types import (
     Failure,
@@ -64,7 +65,7 @@ class ShardSpec:
     name : str
         Unique within the collection.
     path : str
-        Folder of the index on the node that holds it.
+        Folder of the index on the node that holds it, or its place in an object store.
     memory, threads, io, plan
         As in ``velo.open``.
     writable : bool
@@ -73,6 +74,10 @@ class ShardSpec:
         As in ``velo.open``.
     follows : bool
         Whether another process writes to the index, and this one is to see it.
+    locations : tuple of str
+        Where else the index may be found.
+    checksum : str
+        Of the index's manifest; what comes out of a store must have it.
     """
 
     name: str
@@ -85,6 +90,8 @@ class ShardSpec:
     durability: str = "sync"
     follows: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    locations: tuple[str, ...] = ()
+    checksum: str = ""
 
     def of_replica(self, replica: int) -> ShardSpec:
         """What a replica opens: the first one writes, the others see what it wrote."""
@@ -156,7 +163,9 @@ class Shard:
         Raises
         ------
         ShardNotHereError
-            The folder does not exist on this node.
+            The folder does not exist on this node, and no store has it.
+        LocationError
+            The store does not bring it.
         VeloError
             The folder holds no index that can be opened.
         """
@@ -165,15 +174,17 @@ class Shard:
                 raise ShardUnavailableError(f"shard {self.name} is closed")
             if self._index is None:
                 node = socket.gethostname()
-                if not Path(self.spec.path).is_dir():
-                    raise ShardNotHereError(
-                        f"shard {self.name} is not on node {node}: there is no folder {self.spec.path}",
-                        file=self.spec.path,
-                    )
-                index = self._opener(self.spec)
-                self._health = _health_of(index, node, self.spec)
+                found = shard_folder(
+                    self.name,
+                    (self.spec.path, *self.spec.locations),
+                    checksum=self.spec.checksum,
+                    writable=self.spec.writable,
+                )
+                spec = dataclasses.replace(self.spec, path=found)
+                index = self._opener(spec)
+                self._health = _health_of(index, node, spec)
                 self._index = index
-                if self.spec.follows or (is_live(Path(self.spec.path)) and not self.spec.writable):
+                if self.spec.follows or (is_live(Path(found)) and not self.spec.writable):
                     self._follower = Follower(index)
             return self._now()
 
