@@ -137,6 +137,7 @@ def serve(
     ssl_ca_certs: Annotated[
         Path | None, typer.Option(help="Ask clients for a certificate that one of these vouches for.")
     ] = None,
+    aliases: Annotated[Path | None, typer.Option(help='File of lines "ALIAS COLLECTION".')] = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve indexes or sharded collections over HTTP until interrupted."""
@@ -168,6 +169,7 @@ def serve(
         ssl_keyfile=ssl_keyfile,
         ssl_keyfile_password=ssl_keyfile_password,
         ssl_ca_certs=ssl_ca_certs,
+        aliases=aliases,
         as_json=as_json,
     )
 
