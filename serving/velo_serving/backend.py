@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from velo.errors import InvalidArgumentError
 from velo_serving.errors import UnknownCollectionError
@@ -34,6 +34,7 @@ class Backend:
         self._collections = {served.name: served for served in collections}
         if len(self._collections) < len(collections):
             raise InvalidArgumentError("two collections have the same name", argument="collections")
+        self._aliases: dict[str, str] = {}
         self._on_close = on_close
         self._started = False
         self._draining = False
@@ -68,9 +69,37 @@ class Backend:
                 f"several collections are served, ask /v1/collections/NAME/search; the names are {names}"
             )
         try:
-            return self._collections[name]
+            return self._collections[self._aliases.get(name, name)]
         except KeyError:
             raise UnknownCollectionError(f"no collection {name!r} is served here; there is {names}") from None
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Other names, and the collections that they stand for."""
+        return self._aliases
+
+    def alias(self, aliases: Mapping[str, str]) -> None:
+        """Find collections under other names, too; those of before are forgotten.
+
+        Parameters
+        ----------
+        aliases : mapping of str to str
+            Names of collections by their aliases.
+
+        Raises
+        ------
+        UnknownCollectionError
+            There is no such collection, or an alias is the name of one. Nothing changes.
+        """
+        for alias, name in aliases.items():
+            if alias in self._collections:
+                raise UnknownCollectionError(f"{alias!r} is a collection, so it cannot be an alias")
+            if name not in self._collections:
+                raise UnknownCollectionError(
+                    f"alias {alias!r} is for {name!r}, which is not served here; there is "
+                    + ", ".join(self._collections)
+                )
+        self._aliases = dict(aliases)
 
     def ready(self, shards: int | None = None) -> bool:
         """Tell whether every collection has enough shards that can be asked.

@@ -122,6 +122,12 @@ class Child:
                 process.stdin.write(json.dumps(message) + "\n")
                 process.stdin.flush()
 
+    def poke(self, number: int) -> None:
+        """Send the process a signal that does not end it; to one that is gone, nothing."""
+        with self._lock:
+            if self._process is not None:
+                self._process.send_signal(number)
+
     def signal(self, number: int) -> None:
         """Send the process a signal, and start it no more."""
         self._closing.set()

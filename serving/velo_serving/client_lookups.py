@@ -95,6 +95,30 @@ class ClientLookups(ABC):
             if page is None:
                 return
 
+    def publish(self, path: str, version: str) -> dict[str, Any]:
+        """Have another build served under the collection's name; it takes an admin key.
+
+        The server opens it beside what it serves, so this takes as long as that: give the client a
+        ``timeout_s`` to match.
+
+        Parameters
+        ----------
+        path : str
+            A folder of the server, or a place in an object store.
+        version : str
+            What it is called; another one than now.
+
+        Returns
+        -------
+        dict
+            ``version``, ``n``, ``dim`` and ``metric`` of what is served now.
+
+        Raises
+        ------
+        AdminKeyError, PublicationError, InvalidArgumentError
+        """
+        return self._look_up("publish", {"path": path, "version": version})
+
     def explain(self, query: npt.ArrayLike, k: int = 10, **options: Any) -> list[dict[str, Any]]:
         """Run one query and tell how each shard answered it.
 

@@ -286,6 +286,18 @@ class Cluster(JobSearches):
 
         return await asyncio.to_thread(ask)
 
+    async def exchange(self, collection: str, path: str, version: str) -> None:
+        """Publish, for a gateway that was asked to.
+
+        Parameters
+        ----------
+        collection : str
+            The name of the cluster.
+        path, version : str
+            As in ``publish``.
+        """
+        await asyncio.to_thread(self.publish, path, version)
+
     async def locate(self, place: Place) -> Endpoint:
         """Say where a shard listens: Ray is asked when there is no connection, and for nothing else.
 

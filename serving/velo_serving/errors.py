@@ -14,6 +14,7 @@ from velo.errors import (
 
 __all__ = [
     "AdminKeyError",
+    "AliasFileError",
     "ApiKeyError",
     "ApiKeyFileError",
     "BodyTooLargeError",
@@ -33,6 +34,7 @@ __all__ = [
     "PortInUseError",
     "ProtocolError",
     "ProtocolVersionError",
+    "PublicationError",
     "QueueFullError",
     "RemoteError",
     "ServingError",
@@ -143,6 +145,14 @@ class AdminKeyError(ApiKeyError):
 
 class ApiKeyFileError(ServingError, FormatError):
     """The file of keys cannot be read, or has a line that is none."""
+
+
+class AliasFileError(ServingError, FormatError):
+    """The file of aliases cannot be read, has a line that is none, or names what is not served."""
+
+
+class PublicationError(ServingError):
+    """What was to be published cannot be served; what was served still is."""
 
 
 class CertificateError(ServingError, ConnectionError):

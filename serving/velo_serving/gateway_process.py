@@ -31,7 +31,7 @@ from velo_serving.served import served_collection
 from velo_serving.types import Failure
 from velo_serving.wire.endpoint import Endpoint
 
-__all__ = ["Question", "Told", "WorkerMessage", "main"]
+__all__ = ["Publication", "Question", "Told", "WorkerMessage", "main"]
 
 
 class WorkerMessage(msgspec.Struct):
@@ -49,11 +49,20 @@ class WorkerMessage(msgspec.Struct):
     access: Access
 
 
+class Publication(msgspec.Struct):
+    """What shall be served under a name."""
+
+    collection: str
+    path: str
+    version: str
+
+
 class Question(msgspec.Struct):
-    """Where is this shard? Or: what was published under a name, and a number?"""
+    """Where is this shard? Or: what was published under a name, and a number? Or: publish."""
 
     number: int
-    asked: Place | tuple[str, int]
+    asked: Place | tuple[str, int] | None = None
+    publication: Publication | None = None
 
 
 class Told(msgspec.Struct):
@@ -93,17 +102,24 @@ class _Parent:
         assert told.record is not None
         return told.record
 
-    async def _ask(self, what: Place | tuple[str, int]) -> Told:
+    async def exchange(self, collection: str, path: str, version: str) -> None:
+        await self._ask(None, Publication(collection, path, version))
+
+    async def _ask(
+        self, what: Place | tuple[str, int] | None, publication: Publication | None = None
+    ) -> Told:
         loop = asyncio.get_running_loop()
         number = next(self._numbers)
         future: asyncio.Future[Told] = loop.create_future()
         self._waiting[number] = loop, future
         try:
-            self.say(QUESTION + msgspec.json.encode(Question(number, what)).decode())
+            self.say(QUESTION + msgspec.json.encode(Question(number, what, publication)).decode())
             told = await future
         finally:
             self._waiting.pop(number, None)
         if told.failure is not None:
+            if publication is not None:
+                raise told.failure.to_error()
             raise ShardUnavailableError(told.failure.message)
         return told
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +164,36 @@ def open_local_backend(
     served: list[ServedCollection] = []
 
     async def close() -> None:
-        await asyncio.gather(*(asyncio.to_thread(shard.close) for shard in shards))
+        await _close(shards)
 
+    def generation(collection: Collection, own: Sequence[Shard], number: int) -> Generation:
+        router = Router(collection.name, [LocalChannel(shard) for shard in own], limits=limits)
+        healths = [shard.health() for shard in own]
+        first = healths[0]
+        n = sum(one.n for one in healths)
+        return Generation(n, first.dim, first.metric, router, collection.version, number)
+
+    def exchange_of(name: str) -> Callable[[str, str], Awaitable[None]]:
+        async def exchange(path: str, version: str) -> None:
+            one = next(one for one in served if one.name == name)
+            collection = replace(await asyncio.to_thread(read_collection, path, name=name), version=version)
+            own = await asyncio.to_thread(partial(open_shards, collection, opener=opener, **options))
+            former = held[name]
+
+            async def left() -> None:
+                await _close(former)
+
+            try:
+                await one.go_over(generation(collection, own, one.now.number + 1), left)
+            except BaseException:
+                await _close(own)
+                raise
+            held[name] = own
+            shards.extend(own)
+
+        return exchange
+
+    held: dict[str, list[Shard]] = {}
     collections = [read_collection(path) for path in folders]
     if options.get("threads") is None:
         options["threads"] = share_of_cores(sum(len(one.shards) for one in collections))
@@ -171,18 +201,12 @@ def open_local_backend(
         for collection in collections:
             own = open_shards(collection, opener=opener, **options)
             shards += own
-            router = Router(collection.name, [LocalChannel(shard) for shard in own], limits=limits)
-            healths = [shard.health() for shard in own]
+            held[collection.name] = own
             served.append(
                 ServedCollection(
                     collection.name,
-                    Generation(
-                        sum(one.n for one in healths),
-                        healths[0].dim,
-                        healths[0].metric,
-                        router,
-                        collection.version,
-                    ),
+                    generation(collection, own, 1),
+                    exchange=exchange_of(collection.name),
                 )
             )
         return Backend(served, on_close=close)
@@ -190,3 +214,7 @@ def open_local_backend(
         for shard in shards:
             shard.close()
         raise
+
+
+async def _close(shards: Sequence[Shard]) -> None:
+    await asyncio.gather(*(asyncio.to_thread(shard.close) for shard in shards))

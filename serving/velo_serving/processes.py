@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection as Collection_
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +23,7 @@ from velo.errors import InvalidArgumentError
 from velo_serving.backend import Backend
 from velo_serving.child import Child
 from velo_serving.collection import Collection, read_collection
+from velo_serving.errors import ShardUnavailableError, ShuttingDownError
 from velo_serving.local_backend import check_shard, share_of_cores, split_memory
 from velo_serving.records import CollectionRecord, Place, record_of
 from velo_serving.router import RouterLimits
@@ -29,6 +33,10 @@ from velo_serving.types import ShardHealth
 from velo_serving.wire.endpoint import Endpoint, abstract_path, this_host
 
 __all__ = ["ShardProcess", "ShardProcesses", "backend_of", "open_process_backend", "open_processes"]
+
+
+#: How long processes of a former version stay for gateways that have not left them.
+LEAVE_S = 30.0
 
 
 class ShardProcess:
@@ -58,7 +66,13 @@ class ShardProcess:
             "version": version,
             "path": self.endpoint.path,
         }
-        self._child = Child(f"shard {spec.name}", "velo_serving.shard_process", message)
+        self._left = threading.Event()
+        self._child = Child(
+            f"shard {spec.name}",
+            "velo_serving.shard_process",
+            message,
+            on_question=lambda _line: self._left.set(),
+        )
 
     @property
     def pid(self) -> int:
@@ -92,6 +106,14 @@ class ShardProcess:
             raise health.failure.to_error()
         return health
 
+    def succeed(self, generation: int) -> None:
+        """Send whoever asks to another generation."""
+        self._child.tell({"successor": generation})
+
+    def wait_until_left(self, timeout_s: float) -> None:
+        """Wait until no gateway is connected any more, after ``succeed``."""
+        self._left.wait(timeout_s)
+
     def close(self) -> None:
         """End the process for good; twice is once."""
         self._child.close()
@@ -104,30 +126,84 @@ class ShardProcesses:
     ----------
     records : tuple of CollectionRecord
     processes : dict of str to tuple of ShardProcess
-        By the names of collections.
+        By the names of collections; of what is served now.
     """
 
     def __init__(
-        self, records: Sequence[CollectionRecord], processes: Mapping[str, Sequence[ShardProcess]]
+        self,
+        records: Sequence[CollectionRecord],
+        processes: Mapping[str, Sequence[ShardProcess]],
+        again: Callable[[Collection], list[ShardProcess]] | None = None,
     ) -> None:
         self.records = tuple(records)
         self.processes = {name: tuple(each) for name, each in processes.items()}
+        self._again = again
+        self._of = {(one.name, one.generation): self.processes[one.name] for one in records}
+        self._exchanging = threading.Lock()
+        self._closed = False
 
     async def record(self, collection: str, generation: int) -> CollectionRecord:
-        """Describe a collection; what processes serve stays as it is."""
+        """Describe what a collection serves, or did."""
         return next(one for one in self.records if (one.name, one.generation) == (collection, generation))
+
+    async def exchange(self, collection: str, path: str, version: str) -> None:
+        """Start other processes beside those of now, which end when no gateway is connected to them.
+
+        Parameters
+        ----------
+        collection : str
+            Of those that are served.
+        path, version : str
+        """
+        await asyncio.to_thread(self._exchange, collection, path, version)
+
+    def _exchange(self, name: str, path: str, version: str) -> None:
+        assert self._again is not None
+        with self._exchanging:
+            before = next(one for one in self.records if one.name == name)
+            described = dataclasses.replace(read_collection(path, name=name), version=version)
+            started = self._again(described)
+            try:
+                for one in started:
+                    one.launch()
+                replicas = len(started) // len(described.shards)
+                record = dataclasses.replace(
+                    _record(described, started, replicas), generation=before.generation + 1
+                )
+                if self._closed:
+                    raise ShuttingDownError("the server ends")
+            except BaseException:
+                _close_all(started)
+                raise
+            former, self.processes[name] = self.processes[name], tuple(started)
+            self._of[name, record.generation] = self.processes[name]
+            self.records = tuple(record if one is before else one for one in self.records)
+        for one in former:
+            one.succeed(record.generation)
+        # Not waited for: what is new answers already, or will as soon as a gateway hears of it.
+        threading.Thread(target=self._end, args=(name, before.generation, former), daemon=True).start()
+
+    def _end(self, name: str, generation: int, former: Sequence[ShardProcess]) -> None:
+        deadline = time.monotonic() + LEAVE_S
+        for one in former:
+            one.wait_until_left(max(0.0, deadline - time.monotonic()))
+        del self._of[name, generation]
+        _close_all(former)
 
     async def locate(self, place: Place) -> Endpoint:
         """Say where a shard listens."""
-        processes = self.processes[place.collection]
+        processes = self._of.get((place.collection, place.generation))
+        if processes is None:
+            raise ShardUnavailableError(f"version {place.generation} of {place.collection} is served no more")
         names = [(one.spec.name, one.replica) for one in processes]
         return processes[names.index((place.shard, place.replica))].endpoint
 
     def close(self) -> None:
         """End all processes; twice is once."""
-        everyone = [one for each in self.processes.values() for one in each]
-        with ThreadPoolExecutor(len(everyone)) as pool:
-            list(pool.map(ShardProcess.close, everyone))
+        self._closed = True
+        with self._exchanging:
+            everyone = {one for each in (*self.processes.values(), *self._of.values()) for one in each}
+        _close_all(everyone)
 
     def __enter__(self) -> ShardProcesses:
         """Return these processes."""
@@ -138,6 +214,11 @@ class ShardProcesses:
     ) -> None:
         """End them."""
         self.close()
+
+
+def _close_all(processes: Collection_[ShardProcess]) -> None:
+    with ThreadPoolExecutor(max(1, len(processes))) as pool:
+        list(pool.map(ShardProcess.close, processes))
 
 
 def open_processes(
@@ -163,8 +244,9 @@ def open_processes(
     collections = [read_collection(path) for path in folders]
     if options.get("threads") is None:
         options["threads"] = share_of_cores(replicas * sum(len(one.shards) for one in collections))
-    started = {
-        collection.name: [
+
+    def processes_of(collection: Collection) -> list[ShardProcess]:
+        return [
             ShardProcess(
                 entry.spec(memory=budget, **options).of_replica(replica),
                 version=collection.version,
@@ -173,8 +255,8 @@ def open_processes(
             for entry, budget in zip(collection.shards, split_memory(collection, memory), strict=True)
             for replica in range(replicas)
         ]
-        for collection in collections
-    }
+
+    started = {collection.name: processes_of(collection) for collection in collections}
     if len(started) < len(collections):
         raise InvalidArgumentError("two collections have the same name", argument="paths")
     opened = ShardProcesses((), started)
@@ -182,7 +264,8 @@ def open_processes(
         for processes in started.values():
             for one in processes:
                 one.launch()  # all at once: the slowest sets the time
-        return ShardProcesses([_record(one, started[one.name], replicas) for one in collections], started)
+        records = [_record(one, started[one.name], replicas) for one in collections]
+        return ShardProcesses(records, started, processes_of)
     except BaseException:
         opened.close()
         raise

@@ -65,6 +65,9 @@ class Directory(Protocol):
     async def record(self, collection: str, generation: int) -> CollectionRecord:
         """Describe what was published under a collection's name."""
 
+    async def exchange(self, collection: str, path: str, version: str) -> None:
+        """Start what is at a path, and send whoever asks the collection's shards there."""
+
     async def locate(self, place: Place) -> Endpoint:
         """Say where a shard listens now."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from velo.errors import InvalidArgumentError, MissingDependencyError
+from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
 from velo_serving.errors import PortInUseError
 
 try:
@@ -41,6 +41,8 @@ __all__ = ["bind", "run", "serve_local", "serve_ray"]
 #: Connections beyond this are refused by uvicorn with 503 before the gateway sees them.
 CONNECTIONS_MAX = 1024
 BACKLOG = 256
+
+log = logging.getLogger("velo_serving")
 
 DURABILITIES = ("sync", "interval", "process")
 
@@ -72,6 +74,7 @@ def serve_local(
     ssl_keyfile: str | Path | None = None,
     ssl_keyfile_password: str | None = None,
     ssl_ca_certs: str | Path | None = None,
+    aliases: str | Path | None = None,
 ) -> None:
     """Serve indexes or sharded collections from this machine until interrupted.
 
@@ -117,6 +120,9 @@ def serve_local(
     ssl_keyfile_password : str, optional
     ssl_ca_certs : path, optional
         Clients must show a certificate that one of these vouches for.
+    aliases : path, optional
+        A file of lines ``ALIAS COLLECTION``: other names of collections. It is read again when it changes.
+        SIGHUP reads aliases, keys and certificate at once.
 
     Raises
     ------
@@ -127,7 +133,9 @@ def serve_local(
     """
     _check_workers(workers)
     _check_durability(durability)
-    access = _access(api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs)
+    access = _access(
+        api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, aliases
+    )
     options: dict[str, Any] = {
         "memory": memory,
         "threads": threads,
@@ -177,6 +185,7 @@ def _access(
     ssl_keyfile: str | Path | None,
     ssl_keyfile_password: str | None,
     ssl_ca_certs: str | Path | None,
+    aliases: str | Path | None,
 ) -> Access:
     access = Access(
         _text(api_keys),
@@ -185,6 +194,7 @@ def _access(
         _text(ssl_keyfile),
         ssl_keyfile_password,
         _text(ssl_ca_certs),
+        _text(aliases),
     )
     access.check()
     return access
@@ -239,6 +249,7 @@ def serve_ray(
     ssl_keyfile: str | Path | None = None,
     ssl_keyfile_password: str | None = None,
     ssl_ca_certs: str | Path | None = None,
+    aliases: str | Path | None = None,
 ) -> None:
     """Start a Ray actor for each shard, serve them until interrupted, stop them.
 
@@ -258,12 +269,14 @@ def serve_ray(
         As in ``serve_local``.
     workers, replicas, slow_s, log_json, writable, durability
         As in ``serve_local``.
-    api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs
+    api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, aliases
         As in ``serve_local``.
     """
     _check_workers(workers)
     _check_durability(durability)
-    access = _access(api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs)
+    access = _access(
+        api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, aliases
+    )
     from velo_serving.cluster import Cluster
     from velo_serving.ray_actors import ray_session
 
@@ -371,6 +384,7 @@ def run(
     logging.getLogger("velo_serving").setLevel(logging.INFO)
     if log_json:
         log_as_json()
+    reload: Callable[[], None] = app.state.reload
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -383,7 +397,24 @@ def run(
         http=bounded_protocol(gateway_limits or GatewayLimits()),
         **who.uvicorn_options,
     )
-    _Server(config, backend, drain_s, signals).run(sockets=[listener])
+    _Server(config, backend, drain_s, signals, _reloader(config, who, reload)).run(sockets=[listener])
+
+
+def _reloader(config: uvicorn.Config, access: Access, reload: Callable[[], None]) -> Callable[[], None]:
+    """What SIGHUP does: keys and aliases are read again, and the certificate for connections that come."""
+
+    def all_of_it() -> None:
+        reload()
+        if config.ssl is None:
+            return
+        try:
+            access.check()  # with the files as they are now: a broken one changes nothing
+            access.load_certificate(config.ssl)
+            log.info("%s is read", access.ssl_certfile)
+        except (VeloError, OSError) as error:
+            log.error("the certificate stays as it was: %s", error)
+
+    return all_of_it
 
 
 def _url_of(listener: socket.socket, access: Access) -> str:
@@ -396,9 +427,15 @@ class _Server(uvicorn.Server):
     """Ends on a signal without raising it again, so that what comes after serving is done too."""
 
     def __init__(
-        self, config: uvicorn.Config, backend: Backend, drain_s: float, signals: Sequence[int]
+        self,
+        config: uvicorn.Config,
+        backend: Backend,
+        drain_s: float,
+        signals: Sequence[int],
+        reload: Callable[[], None],
     ) -> None:
         super().__init__(config)
+        self._reload = reload
         self._signals = signals
         self._backend = backend
         self._drain_s = drain_s
@@ -421,6 +458,7 @@ class _Server(uvicorn.Server):
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in self._signals}
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda number, frame: self._reload())
         try:
             yield
         finally:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from velo_serving.errors import NoShardAnsweredError
+from velo.errors import BusyError, InvalidArgumentError, UnsupportedError, VeloError
+from velo_serving.errors import NoShardAnsweredError, PublicationError
 from velo_serving.observer import Observer
 from velo_serving.records import CollectionRecord, Directory, Place, ShardRecord
 from velo_serving.router import Router, RouterLimits
@@ -58,6 +59,8 @@ class ServedCollection:
     now : Generation
     succeed : callable, optional
         Makes the generation of a number.
+    exchange : callable, optional
+        Starts what is at a path, under a version, and makes this collection go over to it.
 
     Attributes
     ----------
@@ -67,11 +70,18 @@ class ServedCollection:
     """
 
     def __init__(
-        self, name: str, now: Generation, *, succeed: Callable[[int], Awaitable[Generation]] | None = None
+        self,
+        name: str,
+        now: Generation,
+        *,
+        succeed: Callable[[int], Awaitable[Generation]] | None = None,
+        exchange: Callable[[str, str], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
         self.now = now
         self._succeed = succeed
+        self.exchange = exchange
+        self._is_publishing = False
         self._observer: Observer | None = None
         self._move: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
@@ -112,6 +122,82 @@ class ServedCollection:
         self._observer = observer
         self.router.observe(observer)
 
+    async def publish(self, path: str, version: str) -> Generation:
+        """Serve another build under this name; no answer fails, and each is of one version.
+
+        Parameters
+        ----------
+        path : str
+            A sharded build or a single index, where the shards' processes see it.
+        version : str
+            What it is called; another one than now.
+
+        Returns
+        -------
+        Generation
+            What is served now.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The version is empty, or served already.
+        PublicationError
+            It cannot be served; what was served still is.
+        BusyError
+            Something is being published already.
+        """
+        if self.exchange is None:
+            raise UnsupportedError(f"nothing can be published as {self.name} here")
+        if not version or version == self.now.version:
+            raise InvalidArgumentError(
+                f"a version has a name of its own, {version!r} is served already"
+                if version
+                else "a version has a name",
+                argument="version",
+            )
+        if self._is_publishing:
+            raise BusyError(f"something is being published as {self.name} already")
+        self._is_publishing = True
+        try:
+            await self.exchange(path, version)
+            deadline = time.monotonic() + MOVE_S
+            while self.now.version != version:
+                if time.monotonic() > deadline:
+                    raise PublicationError(
+                        f"{self.name} serves version {self.now.version!r} still: {version!r} does not answer"
+                    )
+                await asyncio.sleep(LOOK_S)
+        except (BusyError, InvalidArgumentError, PublicationError):
+            raise
+        except VeloError as error:
+            raise PublicationError(f"{path} cannot be served: {error}", argument="path") from error
+        finally:
+            self._is_publishing = False
+        return self.now
+
+    async def go_over(self, after: Generation, left: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Serve another generation once all of its shards answer; what is under way stays where it is.
+
+        Parameters
+        ----------
+        after : Generation
+        left : callable, optional
+            Awaited when nobody searches in the generation of before any more.
+        """
+        if self._observer is not None:
+            after.router.observe(self._observer)
+        try:
+            await self._until_up(after.router)
+        except BaseException:
+            await after.router.close()
+            raise
+        before, self.now = self.now, after
+        after.router.on_successor = self._heard
+        log.info("%s serves version %r", self.name, after.version)
+        leaving = asyncio.get_running_loop().create_task(self._leave(before.router, left))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
     async def start(self) -> None:
         """Ask all shards how they are, and from then on follow what is published."""
         self.router.on_successor = self._heard
@@ -132,25 +218,12 @@ class ServedCollection:
     async def _move_to(self, number: int, succeed: Callable[[int], Awaitable[Generation]]) -> None:
         """Serve another generation once all of its shards answer; what is under way stays where it is."""
         try:
-            after = await succeed(number)
-            if self._observer is not None:
-                after.router.observe(self._observer)
-            try:
-                await self._until_up(after.router)
-            except BaseException:
-                await after.router.close()
-                raise
+            await self.go_over(await succeed(number))
         except Exception as error:
             log.warning("%s stays at version %r: %s", self.name, self.now.version, error)
-            return  # whoever speaks of the successor again begins anew
+            # Whoever speaks of the successor again begins anew.
         finally:
             self._move = None
-        before, self.now = self.now, after
-        after.router.on_successor = self._heard
-        log.info("%s serves version %r", self.name, after.version)
-        leaving = asyncio.get_running_loop().create_task(self._leave(before.router))
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
 
     async def _until_up(self, router: Router) -> None:
         await router.start()
@@ -161,13 +234,15 @@ class ServedCollection:
             await asyncio.sleep(LOOK_S)
 
     @staticmethod
-    async def _leave(router: Router) -> None:
+    async def _leave(router: Router, left: Callable[[], Awaitable[None]] | None) -> None:
         """Let go of a generation once nobody searches there."""
         try:
             while router.holders:
                 await asyncio.sleep(LOOK_S)
         finally:
             await router.close()
+            if left is not None:
+                await left()
 
 
 def served_collection(
@@ -201,4 +276,7 @@ def served_collection(
     async def succeed(number: int) -> Generation:
         return generation(await directory.record(record.name, number))
 
-    return ServedCollection(record.name, generation(record), succeed=succeed)
+    async def exchange(path: str, version: str) -> None:
+        await directory.exchange(record.name, path, version)
+
+    return ServedCollection(record.name, generation(record), succeed=succeed, exchange=exchange)

@@ -1,7 +1,7 @@
 """The program of one shard's process: ``python -m velo_serving.shard_process``, started by ``processes.py``.
 
 It reads one line of JSON, opens the shard, answers connections, says how it is in one line, and ends with its
-parent: when the pipe that it was started with closes.
+parent: when the pipe that it was started with closes. A further line names the generation that comes after.
 """
 
 from __future__ import annotations
@@ -10,14 +10,20 @@ import dataclasses
 import json
 import signal
 import sys
+import threading
+import time
 from typing import Any
 
 import msgspec
 
+from velo_serving.child import QUESTION
 from velo_serving.shard import Shard, ShardSpec
 from velo_serving.wire.server import ShardHost, ShardServer
 
 __all__ = ["main"]
+
+#: How often we look whether gateways have left.
+LOOK_S = 0.05
 
 
 def main() -> None:
@@ -27,13 +33,24 @@ def main() -> None:
     message: dict[str, Any] = json.loads(sys.stdin.readline())
     shard = Shard(ShardSpec(**message["spec"]))
     health = shard.health()
-    host = ShardHost(ShardServer(shard, token=message["token"], version=message["version"]))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    server = ShardServer(shard, token=message["token"], version=message["version"])
+    host = ShardHost(server)
     host.start(path=message["path"])
     health = dataclasses.replace(health, version=message["version"])
     print(msgspec.json.encode(health).decode(), flush=True)
-    sys.stdin.read()
+    for line in sys.stdin:
+        server.successor = int(json.loads(line)["successor"])
+        threading.Thread(target=_tell_when_left, args=(server,), daemon=True).start()
     host.close()
     shard.close()
+
+
+def _tell_when_left(server: ShardServer) -> None:
+    """Say when no gateway is connected any more."""
+    while server.peers:
+        time.sleep(LOOK_S)
+    print(QUESTION + "left", flush=True)
 
 
 if __name__ == "__main__":

@@ -103,15 +103,18 @@ def run_workers(
             pass
         if signals.empty():
             on_ready()
-        number = signals.get()
+        while (number := signals.get()) == signal.SIGHUP:
+            for gateway in gateways:
+                gateway.poke(number)
         for gateway in gateways:
             gateway.signal(number)
         deadline = time.monotonic() + drain_s + END_S
         while not all(gateway.wait(LOOK_S) for gateway in gateways) and time.monotonic() < deadline:
             if not signals.empty():
                 number = signals.get()
-                for gateway in gateways:
-                    gateway.signal(number)
+                if number != signal.SIGHUP:
+                    for gateway in gateways:
+                        gateway.signal(number)
 
 
 def _answerer(
@@ -122,9 +125,14 @@ def _answerer(
     async def answer(question: Question) -> None:
         try:
             asked = question.asked
-            if isinstance(asked, Place):
+            if question.publication is not None:
+                wanted = question.publication
+                await directory.exchange(wanted.collection, wanted.path, wanted.version)
+                answer = Told(question.number)
+            elif isinstance(asked, Place):
                 answer = Told(question.number, endpoint=await directory.locate(asked))
             else:
+                assert asked is not None
                 answer = Told(question.number, record=await directory.record(*asked))
         except Exception as error:
             answer = Told(question.number, failure=Failure.of(error))
@@ -144,13 +152,14 @@ def _mourner(number: int, folder: str) -> Callable[[], None]:
 
 @contextmanager
 def _signals() -> Iterator[SimpleQueue[int]]:
-    """SIGTERM and SIGINT as they come, in the words that gateways understand."""
+    """SIGTERM, SIGINT and SIGHUP as they come, in the words that gateways understand."""
     heard: SimpleQueue[int] = SimpleQueue()
 
     def hear(number: int, frame: FrameType | None) -> None:
-        heard.put(signal.SIGTERM if number == signal.SIGTERM else signal.SIGUSR1)
+        heard.put(signal.SIGUSR1 if number == signal.SIGINT else number)
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, hear) for number in ours}
     try:
         yield heard
     finally:

@@ -24,7 +24,7 @@ import pytest
 import velo
 from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError, VeloError
-from velo_serving import Client, ClusterSearch, create_app
+from velo_serving import Access, Client, ClusterSearch, create_app
 from velo_serving.answers import result_of
 from velo_serving.cluster import Cluster
 from velo_serving.errors import (
@@ -346,6 +346,38 @@ def test_a_version_is_published_under_load_and_every_answer_has_one(
         asyncio.run(run(owner))
         assert owner.search(sharded_queries, k=1).ids.min() >= 1000, "a job follows, too"
     assert places_of("books") == [], "what others published ends with its owner"
+
+
+def test_a_gateway_over_actors_publishes(
+    local_ray: None, sharded_path: Path, sharded_queries: np.ndarray, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_text("admin admin-key-0123456789\n")
+    dim = sharded_queries.shape[1]
+    second = velo.build_collection(
+        tmp_path / "second.velo", np.zeros((300, dim), np.float32), shards=2, calibrate=False, threads=1
+    )
+
+    async def run(owner: Cluster) -> None:
+        app = create_app(owner.backend(limits=PATIENT), access=Access(str(keys)))
+        head = {"Authorization": "Bearer admin-key-0123456789"}
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://velo", headers=head, timeout=60) as http,
+        ):
+            path = f"/v1/collections/{owner.collection.name}"
+            told = await http.post(f"{path}/publish", json={"path": str(second), "version": "two"})
+            assert told.status_code == 200, told.text
+            assert (told.json()["n"], told.json()["version"]) == (300, "two")
+            body = {"vector": sharded_queries[0].tolist(), "k": 1}
+            answer = (await http.post(f"{path}/search", json=body)).json()
+            assert (answer["version"], answer["shards_answered"]) == ("two", 2)
+            gone = await http.post(f"{path}/publish", json={"path": "/nowhere", "version": "three"})
+            assert (gone.status_code, gone.json()["error"]["type"]) == (422, "PublicationError")
+
+    with Cluster.start(sharded_path, name="magazines", threads=1) as owner:
+        asyncio.run(run(owner))
 
 
 def test_actors_write_and_have_what_they_acknowledged_after_a_kill(local_ray: None, tmp_path: Path) -> None:

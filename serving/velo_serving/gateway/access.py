@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-import os
 import re
 import ssl
-import time
 from collections.abc import Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from velo.errors import InvalidArgumentError
 from velo_serving.errors import AdminKeyError, ApiKeyError, ApiKeyFileError
 from velo_serving.gateway.errors import error_response
+from velo_serving.gateway.watched import FILE_BYTES_MAX, WatchedFile
 
 __all__ = ["OPEN_PATHS", "Access", "ApiKeys", "Guarded", "check_may_write", "describe_security"]
 
@@ -29,12 +28,8 @@ Role: TypeAlias = Literal["read", "admin"]
 #: What answers without a key: whether the server is well, and what may be asked of it.
 OPEN_PATHS: Final = frozenset(("/", "/livez", "/healthz", "/readyz", "/docs", "/openapi.json"))
 
-#: How often the file is looked at.
-LOOK_S: Final = 1.0
-
 #: Keys are long enough that nobody guesses one.
 KEY_LENGTH_MIN: Final = 16
-FILE_BYTES_MAX: Final = 1 << 20
 
 _ROLES: Final[tuple[Role, ...]] = ("read", "admin")
 _KEY: Final = re.compile(r"[!-~]+")
@@ -60,6 +55,8 @@ class Access:
         Certificate, with those that vouch for it, and its key, as files in PEM.
     ssl_ca_certs : str or None
         Clients must show a certificate that one of these vouches for.
+    aliases : str or None
+        A file of other names of collections.
     """
 
     api_keys: str | None = None
@@ -68,6 +65,7 @@ class Access:
     ssl_keyfile: str | None = None
     ssl_keyfile_password: str | None = None
     ssl_ca_certs: str | None = None
+    aliases: str | None = None
 
     def check(self) -> None:
         """Refuse what cannot be, before anything is opened.
@@ -91,9 +89,7 @@ class Access:
             return
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(
-                self.ssl_certfile, self.ssl_keyfile, lambda: self.ssl_keyfile_password or ""
-            )
+            self.load_certificate(context)
             if self.ssl_ca_certs is not None:
                 context.load_verify_locations(self.ssl_ca_certs)
         except (OSError, ValueError) as error:
@@ -102,6 +98,11 @@ class Access:
             raise InvalidArgumentError(
                 f"certificate or key cannot be used: {error} ({files})", argument="ssl_certfile"
             ) from None
+
+    def load_certificate(self, context: ssl.SSLContext) -> None:
+        """Give a context the certificate as its file is now; connections that come see it."""
+        assert self.ssl_certfile is not None
+        context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile, lambda: self.ssl_keyfile_password or "")
 
     @property
     def uvicorn_options(self) -> dict[str, Any]:
@@ -136,8 +137,7 @@ class ApiKeys:
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        self._looked_at = time.monotonic()
-        self._stamp = self._stamp_now()
+        self._watched = WatchedFile(self._path)
         self._roles = _read_keys(self._path)
 
     def role_of(self, key: str) -> Role | None:
@@ -149,7 +149,8 @@ class ApiKeys:
         ----------
         key : str
         """
-        self._look()
+        if self._watched.changed():
+            self.reload()
         given = _digest(key)
         found: Role | None = None
         for known, role in self._roles.items():
@@ -157,27 +158,13 @@ class ApiKeys:
                 found = role
         return found
 
-    def _look(self) -> None:
-        now = time.monotonic()
-        if now - self._looked_at < LOOK_S:
-            return
-        self._looked_at = now
-        stamp = self._stamp_now()
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
+    def reload(self) -> None:
+        """Read the file now."""
         try:
             self._roles = _read_keys(self._path)
-            log.info("%s changed: %d keys", self._path, len(self._roles))
+            log.info("%s is read: %d keys", self._path, len(self._roles))
         except ApiKeyFileError as error:
             log.error("the keys stay as they were: %s", error)
-
-    def _stamp_now(self) -> tuple[int, ...]:
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return ()
-        return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _digest(key: str) -> bytes:

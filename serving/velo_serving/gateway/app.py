@@ -19,8 +19,9 @@ from velo.errors import SearchTimeoutError
 from velo_serving import lookups
 from velo_serving.backend import Backend, Generation, ServedCollection
 from velo_serving.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
-from velo_serving.gateway import bodies
+from velo_serving.gateway import bodies, publishing
 from velo_serving.gateway.access import Access, ApiKeys, Guarded, check_may_write, describe_security
+from velo_serving.gateway.aliases import Aliases
 from velo_serving.gateway.docs_page import render_docs
 from velo_serving.gateway.errors import BodyTimeoutError, install
 from velo_serving.gateway.limits import GatewayLimits
@@ -143,15 +144,22 @@ def create_app(
     bounds = limits or GatewayLimits()
     metrics = Metrics(backend)
     gate = _Gate(bounds)
+    who = access or Access()
+    who.check()
+    keys = None if who.api_keys is None else ApiKeys(who.api_keys)
+    aliases = None if who.aliases is None else Aliases(who.aliases, backend)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await backend.start()
-        gauges = asyncio.create_task(metrics.keep())
+        tasks = [asyncio.create_task(metrics.keep())]
+        if aliases is not None:
+            tasks.append(asyncio.create_task(aliases.keep()))
         try:
             yield
         finally:
-            gauges.cancel()
+            for task in tasks:
+                task.cancel()
             await backend.close()
 
     app = FastAPI(
@@ -162,10 +170,9 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    who = access or Access()
-    who.check()
-    if who.api_keys is not None:
-        app.add_middleware(Guarded, keys=ApiKeys(who.api_keys))
+    app.state.reload = lambda: [one.reload() for one in (keys, aliases) if one is not None]
+    if keys is not None:
+        app.add_middleware(Guarded, keys=keys)
     app.add_middleware(Measured, metrics=metrics)
     app.add_middleware(Logged, slow_s=slow_s)
     if who.cors_origins:
@@ -221,9 +228,21 @@ def create_app(
             name=verb.what,
         )(writing())
 
+    @app.post(
+        "/v1/collections/{name}/publish",
+        summary="Serve another build under this name",
+        response_model=publishing.PublishAnswer,
+        responses={status: told for status, told in _ERRORS.items() if status not in (406, 504)},
+        openapi_extra=json_body(publishing.PublishBody),
+    )
+    async def publish(request: Request, name: str) -> Response:
+        return await gate.publish(request, backend.collection(name), has_keys=keys is not None)
+
     @app.get("/v1/collections", response_model=CollectionList, summary="List the collections")
     async def collections() -> CollectionList:
-        return CollectionList(collections=[_summary(served) for served in backend.collections])
+        return CollectionList(
+            collections=[_summary(served) for served in backend.collections], aliases=dict(backend.aliases)
+        )
 
     @app.get(
         "/v1/collections/{name}",
@@ -281,7 +300,8 @@ def create_app(
 def _describe_keys(app: FastAPI) -> None:
     """The OpenAPI document of an app that asks for keys."""
     plain = app.openapi
-    writes = [f"/v1/collections/{{name}}/{route.what}" for route in WRITE_ROUTES]
+    verbs = [*(route.what for route in WRITE_ROUTES), "publish"]
+    writes = [f"/v1/collections/{{name}}/{verb}" for verb in verbs]
     schema = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
 
     def described() -> dict[str, Any]:
@@ -352,6 +372,18 @@ class _Gate:
         with self._admitted(), self._room_for(len(body)), served.hold() as now:
             work = route.work(media_type, body, pairs, now, self._limits, started)
             return Response(await asyncio.shield(asyncio.ensure_future(work)), media_type=bodies.JSON)
+
+    async def publish(self, request: Request, served: ServedCollection, *, has_keys: bool) -> Response:
+        """Publish; a client that hangs up does not undo it."""
+        media_type = bodies.media_type_of(request.headers.get("content-type"))
+        if media_type != bodies.JSON:
+            raise UnsupportedMediaTypeError(f"this path reads {bodies.JSON}, not {media_type}")
+        bodies.check_encoding(request.headers.get("content-encoding"))
+        body = await self._body(request)
+        if body is None:
+            return Response(status_code=400)  # nobody reads it
+        work = asyncio.ensure_future(publishing.publish(body, served, has_keys=has_keys))
+        return Response(await asyncio.shield(work), media_type=bodies.JSON)
 
     @contextmanager
     def _room_for(self, size: int) -> Iterator[None]:

@@ -414,6 +414,7 @@ class CollectionList(BaseModel):
     """All collections served here."""
 
     collections: list[CollectionSummary]
+    aliases: Annotated[dict[str, str], Field(description="Other names, and what they stand for.")] = {}
 
 
 class HealthAnswer(BaseModel):

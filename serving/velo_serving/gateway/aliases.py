@@ -1,0 +1,94 @@
+"""Other names of collections, from a file that is read again when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from pathlib import Path
+from typing import Final
+
+from velo_serving.backend import Backend
+from velo_serving.errors import AliasFileError, UnknownCollectionError
+from velo_serving.gateway.watched import FILE_BYTES_MAX, LOOK_S, WatchedFile
+
+__all__ = ["Aliases"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+
+log = logging.getLogger("velo_serving")
+
+
+class Aliases:
+    """The aliases of a file, each for a collection that is served.
+
+    A line has an alias and the name of a collection. Empty lines and those that begin with ``#`` say nothing.
+    Where the file cannot be read any more, or names what is not served, the aliases stay; the log says why.
+
+    Parameters
+    ----------
+    path : str or Path
+    backend : Backend
+        Which finds collections under these names from now on.
+
+    Raises
+    ------
+    AliasFileError
+        The file cannot be read, or has a line that is none.
+    """
+
+    def __init__(self, path: str | Path, backend: Backend) -> None:
+        self._path = Path(path)
+        self._backend = backend
+        self._watched = WatchedFile(self._path)
+        self._take()
+
+    def reload(self) -> None:
+        """Read the file now."""
+        try:
+            self._take()
+            log.info("%s is read: %d aliases", self._path, len(self._backend.aliases))
+        except AliasFileError as error:
+            log.error("the aliases stay as they were: %s", error)
+
+    async def keep(self) -> None:
+        """Read the file whenever it changes."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._watched.changed():
+                self.reload()
+
+    def _take(self) -> None:
+        found = _read_aliases(self._path)
+        try:
+            self._backend.alias(found)
+        except UnknownCollectionError as error:
+            raise AliasFileError(f"{self._path}: {error}", file=str(self._path), argument="aliases") from None
+
+
+def _read_aliases(path: Path) -> dict[str, str]:
+    def wrong(why: str, line: int | None = None) -> AliasFileError:
+        place = f"{path}" if line is None else f"{path}, line {line}"
+        return AliasFileError(f"{place}: {why}", file=str(path), argument="aliases")
+
+    try:
+        with open(path, "rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise wrong(f"cannot be read: {error.strerror}") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise wrong(f"has more than {FILE_BYTES_MAX} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise wrong("is no text") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 2 or not _NAME.fullmatch(words[0]):
+            raise wrong("a line reads 'ALIAS COLLECTION'", number)
+        if found.setdefault(words[0], words[1]) != words[1]:
+            raise wrong("this alias has another collection above", number)
+    return found

@@ -1,0 +1,268 @@
+"""Publishing over HTTP, aliases, and what SIGHUP reads again: real servers of every kind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import velo
+from tests.serving.conftest import Served
+from tests.serving.fakes import CommandedChannel, backend_of
+from tests.serving.test_access import ADMIN, READ, write_keys
+from tests.serving.test_writes import serving
+from velo.errors import InvalidArgumentError
+from velo_serving import Access, Client, create_app
+from velo_serving.errors import AdminKeyError, AliasFileError, PublicationError, UnknownCollectionError
+
+DIM = 8
+ROWS = 400
+
+
+def until(true: Callable[[], Any]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def built(path: Path, first: int, shards: int) -> Path:
+    """A build whose ids say of which version it is."""
+    vectors = np.random.default_rng(5).standard_normal((ROWS, DIM)).astype(np.float32)
+    ids = np.arange(first, first + ROWS)
+    return velo.build_collection(path, vectors, shards=shards, ids=ids, calibrate=False, threads=1)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("first") / "books.velo", 0, 2)
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("second") / "other.velo", 1000, 3)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    write_keys(tmp_path / "keys.txt", f"read {READ}\nadmin {ADMIN}\n")
+    return tmp_path / "keys.txt"
+
+
+def children(server: Served, word: bytes) -> list[int]:
+    """Processes that a server started, by a word of their command lines."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == server.process.pid and word in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+        except (OSError, IndexError, ValueError):
+            continue  # no process, or one that just ended
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--replicas", "2"], ["--workers", "2"]],
+    ids=["one", "replicas", "workers"],
+)
+def test_a_version_is_published_under_load(
+    first: Path, second: Path, keys: Path, options: list[str], tmp_path: Path
+) -> None:
+    query = np.zeros((4, DIM), np.float32)
+    over = threading.Event()
+    seen: list[tuple[str, set[str]]] = []
+    failures: list[BaseException] = []
+
+    def load(url: str) -> None:
+        try:
+            while not over.is_set():
+                # A client of its own each time: whichever gateway takes the connection.
+                with Client(url, collection="books", api_key=READ, retries=0) as client:
+                    answer = client.search(query, k=5, allow_partial=False)
+                    versions = {"new" if one >= 1000 else "old" for row in answer.ids for one in row}
+                    seen.append((client.info()["version"], versions))
+                time.sleep(0.05)
+        except BaseException as error:
+            failures.append(error)
+
+    with serving(str(first), "--api-keys", str(keys), *options) as served:
+        before = children(served, b"shard_process")
+        loads = [threading.Thread(target=load, args=(served.url,)) for _ in range(2)]
+        for one in loads:
+            one.start()
+        with Client(served.url, collection="books", api_key=ADMIN, timeout_s=60.0) as admin:
+            shutil.copytree(second, tmp_path / "broken")
+            (tmp_path / "broken" / "shard-00001" / "pages.bin").unlink()
+            with pytest.raises(PublicationError, match=r"pages\.bin"):
+                admin.publish(str(tmp_path / "broken"), "broken")
+            with pytest.raises(PublicationError, match="nothing-here"):
+                admin.publish(str(tmp_path / "nothing-here"), "gone")
+            assert admin.info()["version"] == ""
+            told = admin.publish(str(second), "two")
+            assert (told["version"], told["n"], told["dim"], told["metric"]) == ("two", ROWS, DIM, "l2")
+            with pytest.raises(InvalidArgumentError, match="served already"):
+                admin.publish(str(second), "two")
+            until(lambda: seen[-1] == ("two", {"new"}) and seen[-2] == seen[-1])
+            over.set()
+            for one in loads:
+                one.join()
+            assert admin.info()["shards_total"] == 3
+            assert admin.publish(str(first), "three")["version"] == "three"  # and back again
+        assert failures == []
+        assert all(len(versions) == 1 for _, versions in seen), "an answer of two versions"
+        if before:
+            until(lambda: not set(before) & set(children(served, b"shard_process")))
+            replicas = 2 if "--replicas" in options else 1
+            until(lambda: len(children(served, b"shard_process")) == 2 * replicas)
+
+
+def test_who_may_publish(first: Path, second: Path, keys: Path) -> None:
+    with serving(str(first), "--api-keys", str(keys)) as served:
+        with (
+            Client(served.url, collection="books", api_key=READ) as reader,
+            pytest.raises(AdminKeyError, match="for reading"),
+        ):
+            reader.publish(str(second), "two")
+        head = {"Authorization": f"Bearer {ADMIN}"}
+        path = f"{served.url}/v1/collections/books/publish"
+        wrong: list[Any] = [{}, {"path": "", "version": "x"}, {"path": "x", "version": "y", "more": 1}]
+        for body in wrong:
+            assert httpx.post(path, json=body, headers=head).status_code == 422
+        told = httpx.post(path, content=b"{", headers=head | {"Content-Type": "application/json"})
+        assert told.status_code == 400
+    with (
+        serving(str(first)) as open_to_all,
+        Client(open_to_all.url, collection="books") as anybody,
+        pytest.raises(AdminKeyError, match="has no keys"),
+    ):
+        anybody.publish(str(second), "two")
+
+
+# ---- aliases ----
+
+
+def test_an_alias_stands_for_a_collection_and_changes_while_the_server_runs(
+    first: Path, second: Path, tmp_path: Path
+) -> None:
+    aliases = tmp_path / "aliases.txt"
+    write_keys(aliases, "# what users ask\nshop books\n\nbest books\n")
+    with serving(str(first), str(second), "--aliases", str(aliases), "--workers", "2") as served:
+        vector = [0.0] * DIM
+
+        def ids_of(name: str) -> set[bool]:
+            """Of which collection an alias is, at whichever gateway."""
+            found = set()
+            for _ in range(6):
+                told = httpx.post(
+                    f"{served.url}/v1/collections/{name}/search", json={"vector": vector, "k": 1}
+                )
+                found.add(told.json()["ids"][0][0] >= 1000 if told.status_code == 200 else None)
+            return found
+
+        assert ids_of("shop") == {False}
+        listed = httpx.get(f"{served.url}/v1/collections").json()
+        assert listed["aliases"] == {"shop": "books", "best": "books"}
+        write_keys(aliases, "shop other\n")
+        served.process.send_signal(signal.SIGHUP)
+        until(lambda: ids_of("shop") == {True})
+        assert ids_of("best") == {None}
+        # What is none changes nothing.
+        write_keys(aliases, "shop nowhere\n")
+        served.process.send_signal(signal.SIGHUP)
+        time.sleep(1.5)
+        assert ids_of("shop") == {True}
+        assert served.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("shop\n", "line 1: a line reads"),
+        ("a/b things\n", "line 1: a line reads"),
+        ("shop things\nshop others\n", "line 2: this alias has another collection"),
+        ("shop nowhere\n", "'nowhere', which is not served here"),
+        ("things things\n", "is a collection, so it cannot be an alias"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_of_aliases_that_is_none_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
+    if text is not None:
+        (tmp_path / "aliases.txt").write_text(text)
+    backend = backend_of([CommandedChannel("0")])
+    with pytest.raises(AliasFileError, match=why):
+        create_app(backend, access=Access(aliases=str(tmp_path / "aliases.txt")))
+    with pytest.raises(UnknownCollectionError):
+        backend.collection("shop")
+
+
+# ---- SIGHUP ----
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """Makes a certificate for localhost with some words in it, at ``server.pem``."""
+
+    def make(word: str) -> None:
+        subprocess.run(
+            [
+                *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+                *("-nodes", "-keyout", tmp_path / "server.key", "-out", tmp_path / "server.pem"),
+                *("-days", "2", "-subj", f"/CN={word}", "-addext", "subjectAltName=IP:127.0.0.1"),
+            ],
+            check=True,
+            capture_output=True,
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_reads_keys_and_certificate_again(
+    first: Path, keys: Path, tmp_path: Path, certificates: Callable[[str], None], workers: int
+) -> None:
+    certificates("before")
+    options = ["--ssl-certfile", str(tmp_path / "server.pem"), "--ssl-keyfile", str(tmp_path / "server.key")]
+    options += ["--api-keys", str(keys), "--workers", str(workers)]
+    with serving(str(first), *options) as served:
+        port = int(served.url.rsplit(":", 1)[1])
+
+        def shown() -> bytes:
+            """The certificate that a connection sees, as bytes."""
+            return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", port)))
+
+        def all_show(word: bytes) -> bool:
+            return all(word in shown() for _ in range(6))
+
+        assert all_show(b"before")
+        with httpx.Client(verify=False) as http:  # a connection of before goes on
+
+            def status(key: str) -> int:
+                head = {"Authorization": f"Bearer {key}"}
+                return http.get(f"{served.url}/v1/collections", headers=head).status_code
+
+            assert status(READ) == 200
+            certificates("after")
+            write_keys(keys, f"admin {ADMIN}\n")
+            served.process.send_signal(signal.SIGHUP)
+            until(lambda: all_show(b"after"))
+            assert (status(READ), status(ADMIN)) == (401, 200)
+            (tmp_path / "server.pem").write_text("this is no certificate")
+            write_keys(keys, "this is no key\n")
+            served.process.send_signal(signal.SIGHUP)
+            time.sleep(0.5)
+            assert all_show(b"after")
+            assert status(ADMIN) == 200
+        assert os.path.exists(f"/proc/{served.process.pid}")
