@@ -25,6 +25,7 @@ from velo_serving.clock import Clock, Timer
 from velo_serving.errors import DeadlineExceededError, ShardUnavailableError
 from velo_serving.limits import RouterLimits
 from velo_serving.observer import Observer
+from velo_serving.spans import ShardSpans
 from velo_serving.types import (
     Failure,
     SearchRequest,
@@ -72,13 +73,20 @@ class ShardState:
 class Gather:
     """One request on its way: what its shards replied so far."""
 
-    __slots__ = ("deadline", "done", "missing", "replies", "request")
+    __slots__ = ("deadline", "done", "missing", "replies", "request", "spans")
 
-    def __init__(self, request: SearchRequest, shard_count: int, deadline: float) -> None:
+    def __init__(
+        self,
+        request: SearchRequest,
+        shard_count: int,
+        deadline: float,
+        spans: ShardSpans | None = None,
+    ) -> None:
         self.request = request
         self.deadline = deadline
         self.replies: list[ShardReply | None] = [None] * shard_count
         self.missing = shard_count
+        self.spans = spans or ShardSpans(())
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def reply(self, shard: int, reply: ShardReply) -> None:
@@ -87,6 +95,7 @@ class Gather:
             return  # too late: the caller has its answer
         assert self.replies[shard] is None
         self.replies[shard] = reply
+        self.spans.reply(shard, reply)
         self.missing -= 1
         # What is wrong with the request itself is wrong at every shard: no need to hear it from all.
         if self.missing == 0 or (isinstance(reply, Failure) and reply.fault == "caller"):

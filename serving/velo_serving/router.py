@@ -26,6 +26,7 @@ from velo_serving.limits import RouterLimits
 from velo_serving.merge import merge
 from velo_serving.observer import Observer, SilentObserver
 from velo_serving.replicas import Replicas
+from velo_serving.spans import ShardSpans, span
 from velo_serving.types import (
     Answer,
     Failure,
@@ -179,9 +180,11 @@ class Router:
         outcome, hits = "error", None
         started = self._clock.now()
         try:
-            answer = await self._search(request)
-            if answer.thin_groups:
-                answer = await self._fill(request, answer, started)
+            with span("velo.search", **_attributes(self.name, request)) as one:
+                answer = await self._search(request)
+                if answer.thin_groups:
+                    answer = await self._fill(request, answer, started)
+                one.note(**{"velo.reads": answer.hits.reads, "velo.shards_answered": answer.shards_answered})
             outcome, hits = ("partial" if answer.partial else "complete"), answer.hits
             return answer
         except QueueFullError:
@@ -347,7 +350,8 @@ class Router:
         timeout_s = min(limit_s, limits.timeout_max_s)
         self._refuse_what_would_be_late(timeout_s)
         deadline = self._clock.now() + timeout_s
-        gather = Gather(request, len(self._shards), deadline)
+        spans = ShardSpans([shard.name for shard in self._shards])
+        gather = Gather(request, len(self._shards), deadline, spans)
         timer = self._clock.call_at(deadline, gather.expire)
         self._queries_admitted += count
         try:
@@ -357,6 +361,7 @@ class Router:
         finally:
             timer.cancel()
             self._queries_admitted -= count
+            spans.close()
             gather.done.cancel()  # when the caller went away: later replies find nobody
             for shard in self._shards:
                 shard.withdraw(gather)
@@ -382,6 +387,10 @@ class Router:
         if len(gather.request.queries) * width > MERGE_INLINE_MAX:
             return await asyncio.to_thread(answer_of, self.name, replies, gather.request)
         return answer_of(self.name, replies, gather.request)
+
+
+def _attributes(collection: str, request: SearchRequest) -> dict[str, Any]:
+    return {"velo.collection": collection, "velo.queries": len(request.queries), "velo.k": request.k}
 
 
 def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], request: SearchRequest) -> Answer:

@@ -26,6 +26,7 @@ try:
     from velo_serving.gateway.access import Access
     from velo_serving.gateway.connections import bounded_protocol
     from velo_serving.gateway.logs import log_as_json
+    from velo_serving.gateway.tracing import provider_of_environment
 except ImportError as error:
     raise MissingDependencyError(
         "the server's packages are not installed; pip install 'veloann[serving]'"
@@ -379,7 +380,15 @@ def run(
         Those that end it; only SIGTERM drains.
     """
     who = access or Access()
-    app = create_app(backend, limits=gateway_limits, ready_shards=ready_shards, slow_s=slow_s, access=who)
+    provider = provider_of_environment()
+    app = create_app(
+        backend,
+        limits=gateway_limits,
+        ready_shards=ready_shards,
+        slow_s=slow_s,
+        access=who,
+        tracer_provider=provider,
+    )
     _announce(app, _url_of(listener, who), on_ready or _say)
     logging.getLogger("velo_serving").setLevel(logging.INFO)
     if log_json:
@@ -398,6 +407,8 @@ def run(
         **who.uvicorn_options,
     )
     _Server(config, backend, drain_s, signals, _reloader(config, who, reload)).run(sockets=[listener])
+    if provider is not None:
+        provider.shutdown()  # sends what is left
 
 
 def _reloader(config: uvicorn.Config, access: Access, reload: Callable[[], None]) -> Callable[[], None]:

@@ -39,6 +39,7 @@ from velo_serving.gateway.schemas import (
     SearchBody,
     ShardAnswer,
 )
+from velo_serving.gateway.tracing import Traced
 from velo_serving.gateway.writes import WRITE_ROUTES, WriteRoute, write_body
 from velo_serving.types import Answer, SearchRequest
 
@@ -85,6 +86,12 @@ _WRITE_ERRORS: Mapping[int | str, dict[str, Any]] = {
     507: {"model": ErrorAnswer, "description": "A device is full; nothing was written there."},
 }
 
+_PUBLISH_ERRORS: Mapping[int | str, dict[str, Any]] = {
+    **{status: told for status, told in _ERRORS.items() if status not in (406, 504)},
+    403: {"model": ErrorAnswer, "description": "A key that is for reading, or a server without keys."},
+    422: {"model": ErrorAnswer, "description": "The version is served already, or the build cannot be."},
+}
+
 _BINARY = {"type": "string", "format": "binary"}
 
 _SEARCH: Mapping[str, Any] = {
@@ -121,6 +128,7 @@ def create_app(
     ready_shards: int | None = None,
     slow_s: float | None = None,
     access: Access | None = None,
+    tracer_provider: Any = None,
 ) -> FastAPI:
     """Make the gateway over a backend.
 
@@ -136,6 +144,8 @@ def create_app(
         A request that takes as long is written to the log ``velo_serving.requests``; none are without it.
     access : Access, optional
         API keys, and origins whose web pages may ask; TLS is up to whoever runs the app.
+    tracer_provider : opentelemetry.trace.TracerProvider, optional
+        Is given a span for each request, its search, and each shard (``pip install 'veloann[otel]'``).
 
     Returns
     -------
@@ -174,6 +184,8 @@ def create_app(
     if keys is not None:
         app.add_middleware(Guarded, keys=keys)
     app.add_middleware(Measured, metrics=metrics)
+    if tracer_provider is not None:
+        app.add_middleware(Traced, provider=tracer_provider)
     app.add_middleware(Logged, slow_s=slow_s)
     if who.cors_origins:
         # Outermost: what a browser asks before it asks has no key.
@@ -232,7 +244,7 @@ def create_app(
         "/v1/collections/{name}/publish",
         summary="Serve another build under this name",
         response_model=publishing.PublishAnswer,
-        responses={status: told for status, told in _ERRORS.items() if status not in (406, 504)},
+        responses=_PUBLISH_ERRORS,
         openapi_extra=json_body(publishing.PublishBody),
     )
     async def publish(request: Request, name: str) -> Response:
