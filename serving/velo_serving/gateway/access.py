@@ -100,7 +100,12 @@ class Access:
             ) from None
 
     def load_certificate(self, context: ssl.SSLContext) -> None:
-        """Give a context the certificate as its file is now; connections that come see it."""
+        """Give a context the certificate as its file is now; connections that come see it.
+
+        Parameters
+        ----------
+        context : ssl.SSLContext
+        """
         assert self.ssl_certfile is not None
         context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile, lambda: self.ssl_keyfile_password or "")
 
