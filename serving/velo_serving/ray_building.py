@@ -100,7 +100,8 @@ def build_on_ray(
     """Build a collection, each shard by a Ray task on the node where it will live.
 
     A task whose process dies is started again and goes on where it was. A shard that is complete stays,
-    whatever happens to others. Where the build ends with an error, the same call goes on.
+    whatever happens to others. Where a shard cannot be built, the others are finished before the error is
+    raised, and the same call goes on.
 
     Parameters
     ----------
@@ -350,28 +351,33 @@ def _run(
     remote = make(max_retries=RETRIES)(_task)
     tasks: dict[Any, int] = {}
     done: dict[int, BuiltShard] = {}
-    try:
-        parts = given.hand([(job.start, job.stop) for job in jobs])
-        for number, (job, pin, part) in enumerate(zip(jobs, pins, parts, strict=True)):
-            blocks = part.pop("blocks", None)
-            task = remote.options(
-                name=f"velo-build-{job.shard}",
-                num_cpus=num_cpus,
-                memory=reserved_bytes(job, given.dim),
-                **pin_options(pin),
-            ).remote(job, blocks, ray.put(part | {"queries": sample}))
-            tasks[task] = number
-        waiting = list(tasks)
-        while waiting:
-            ready, waiting = ray.wait(waiting, num_returns=1)
-            number = tasks[ready[0]]
+    parts = given.hand([(job.start, job.stop) for job in jobs])
+    for number, (job, pin, part) in enumerate(zip(jobs, pins, parts, strict=True)):
+        blocks = part.pop("blocks", None)
+        task = remote.options(
+            name=f"velo-build-{job.shard}",
+            num_cpus=num_cpus,
+            memory=reserved_bytes(job, given.dim),
+            **pin_options(pin),
+        ).remote(job, blocks, ray.put(part | {"queries": sample}))
+        tasks[task] = number
+    failures: list[VeloError] = []
+    waiting = list(tasks)
+    while waiting:
+        ready, waiting = ray.wait(waiting, num_returns=1)
+        number = tasks[ready[0]]
+        try:
             done[number] = _result_of(ready[0], jobs[number])
-            if progress is not None:
-                how = "built" if done[number].fresh else "there already"
-                progress(f"{jobs[number].shard} is {how}: {len(done)} of {len(jobs)}")
-    except BaseException:
-        _end(tasks)
-        raise
+        except VeloError as error:
+            # Others go on, and what they finish stays. They are not canceled: to cancel a task as it ends
+            # is fatal to the process that started it (Ray 2.60, "task that was not pending").
+            failures.append(error)
+            continue
+        if progress is not None:
+            how = "built" if done[number].fresh else "there already"
+            progress(f"{jobs[number].shard} is {how}: {len(done)} of {len(jobs)}")
+    if failures:
+        raise failures[0]
     return [done[number] for number in range(len(jobs))]
 
 
@@ -387,15 +393,6 @@ def _result_of(task: Any, job: BuildJob) -> BuiltShard:
         raise told.to_error()
     built: BuiltShard = told
     return built
-
-
-def _end(tasks: Mapping[Any, int]) -> None:
-    """End what is under way; builds keep their work for the next call."""
-    for task in tasks:
-        with suppress(ray_exceptions.RayError, ValueError):
-            ray.cancel(task, force=False)
-    if tasks:
-        ray.wait(list(tasks), num_returns=len(tasks), timeout=30.0)
 
 
 def _write_last(place: str, document: Mapping[str, Any]) -> None:

@@ -244,7 +244,7 @@ def create_app(
         "/v1/collections/{name}/publish",
         summary="Serve another build under this name",
         response_model=publishing.PublishAnswer,
-        responses=_PUBLISH_ERRORS,
+        responses=dict(_PUBLISH_ERRORS),
         openapi_extra=json_body(publishing.PublishBody),
     )
     async def publish(request: Request, name: str) -> Response:
