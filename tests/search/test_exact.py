@@ -78,7 +78,7 @@ def test_distances_are_those_of_float64(
             np.mean([len(np.intersect1d(*pair)) for pair in zip(one.ids, truth.ids, strict=True)]) / 10
             for one in (estimated, found)
         ]
-        # How many a walk finds is the graph's affair, and few hubs are every query's nearest by inner product.
+        # How many a walk finds is the graph's affair: by inner product few hubs are nearest to all.
         assert shares[1] >= max(0.8 if metric == "ip" else 0.97, shares[0])
         every = index.search(queries, 10, recall=1.0)
         check(metric, rows, queries, every.ids, every.distances)
