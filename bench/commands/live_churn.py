@@ -9,24 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import velo
 from bench.commands.live_indexes import (
     KEPT,
     Truth,
     Work,
     built,
-    columns,
     copy_of,
+    fresh_build,
     insert_all,
-    metric_of,
     opened,
     searched,
-    some_of,
 )
 from bench.harness import datasets
 from bench.harness.datasets import Dataset
@@ -72,19 +68,6 @@ def churn(kind: str, context: Context) -> Results:
         with opened(context, dataset, work / "fresh.velo") as index:
             fresh = searched(context, index, Truth(context, dataset, lives))
     return {"steps": steps, "fresh": fresh}
-
-
-def fresh_build(context: Context, dataset: Dataset, rows: NDArray[np.int64], path: Any) -> Any:
-    velo.build(
-        path,
-        some_of(dataset, rows),
-        ids=rows,
-        metadata=columns(rows),
-        metric=metric_of(dataset),
-        store_vectors=True,
-        threads=context.threads,
-    ).close()
-    return path
 
 
 def turns(

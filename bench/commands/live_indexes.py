@@ -6,11 +6,8 @@ section, so that a section finds them as they were built.
 
 from __future__ import annotations
 
-import os
 import shutil
-import threading
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +19,11 @@ import velo
 from bench.harness import datasets
 from bench.harness.datasets import Dataset, K
 from bench.harness.sections import Context, Results
+from bench.peers.live import Growth
 
 RECALL = 0.95
 #: Of the rows, in the index that new ones come to.
 KEPT = 0.8
-_RSS_EVERY_S = 0.01
 #: Points of a picture over time.
 _STRETCHES = 400
 
@@ -39,6 +36,20 @@ def memory_of(context: Context, dataset: Dataset) -> int:
 def metric_of(dataset: Dataset) -> Any:
     """As velo takes it."""
     return dataset.metric
+
+
+def created(context: Context, dataset: Dataset, path: Path) -> velo.Index:
+    """An index without any rows, for those of the set."""
+    return velo.create(
+        path,
+        dim=dataset.dim,
+        metric=metric_of(dataset),
+        dtype=str(dataset.base.dtype),
+        metadata=velo_schema(),
+        memory=memory_of(context, dataset),
+        threads=context.threads,
+        durability="interval",
+    )
 
 
 def some_of(dataset: Dataset, rows: Any) -> Any:
@@ -67,16 +78,21 @@ def built(context: Context, dataset: Dataset, share: float) -> Path:
     count = int(dataset.n * share)
     path = folder_of(context, dataset) / f"built-{count}.velo"
     if not (path / "manifest.json").is_file():
-        ids = np.arange(count)
-        velo.build(
-            path,
-            some_of(dataset, slice(count)),
-            ids=ids,
-            metadata=columns(ids),
-            metric=metric_of(dataset),
-            store_vectors=True,
-            threads=context.threads,
-        ).close()
+        fresh_build(context, dataset, np.arange(count), path)
+    return path
+
+
+def fresh_build(context: Context, dataset: Dataset, rows: NDArray[np.int64], path: Path) -> Path:
+    """An index of these rows, which have their numbers as ids."""
+    velo.build(
+        path,
+        some_of(dataset, rows),
+        ids=rows,
+        metadata=columns(rows),
+        metric=metric_of(dataset),
+        store_vectors=True,
+        threads=context.threads,
+    ).close()
     return path
 
 
@@ -112,39 +128,9 @@ def opened(context: Context, dataset: Dataset, path: Path, durability: Any = "in
     return index
 
 
-class Resident:
-    """How far memory rises above where it stood, looked at every 10 ms."""
-
-    def __init__(self) -> None:
-        self.began = self._now()
-        self.began_s = time.perf_counter()
-        self.peak = self.began
-        self._seen = array("d")
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-
-    @staticmethod
-    def _now() -> int:
-        """Pages of our own: mapped files are the system's to drop."""
-        resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
-        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
-
-    def _look(self) -> None:
-        while not self._stop.wait(_RSS_EVERY_S):
-            now = self._now()
-            self.peak = max(self.peak, now)
-            self._seen.extend((time.perf_counter() - self.began_s, now - self.began))
-
-    def growth(self) -> int:
-        """The bytes; it ends."""
-        self._stop.set()
-        self._thread.join()
-        return self.peak - self.began
-
-    def drawn(self) -> list[list[float]]:
-        """Seconds and the growth in bytes, the highest of each of some hundred stretches."""
-        return stretches(list(self._seen[::2]), list(self._seen[1::2]), max)
+def growth_over_time(growth: Growth) -> list[list[float]]:
+    """Seconds and the growth in bytes, the highest of each stretch."""
+    return stretches(growth.times.tolist(), growth.sizes.tolist(), max)
 
 
 def stretches(
@@ -155,12 +141,6 @@ def stretches(
     return [
         [float(times[start]), float(of(values[start : start + step]))] for start in range(0, len(times), step)
     ]
-
-
-def bytes_written() -> int:
-    """What this process gave to the system to write."""
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
 
 
 class Truth:

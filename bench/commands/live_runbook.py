@@ -20,17 +20,16 @@ from numpy.typing import NDArray
 import velo
 from bench.commands.live_indexes import (
     RECALL,
-    Resident,
     Work,
     columns,
+    created,
     memory_of,
-    metric_of,
     some_of,
-    velo_schema,
 )
 from bench.harness import datasets
 from bench.harness.datasets import DataError, Dataset, K
 from bench.harness.sections import Context, Results
+from bench.peers.live import Growth
 
 _CLUSTERS = 64
 _SAMPLE_ROWS = 50_000
@@ -119,17 +118,8 @@ def runbook(context: Context) -> Results:
     seen = 0
     memory = memory_of(context, dataset)
     with Work(context, dataset, "runbook") as work:
-        resident = Resident()
-        with velo.create(
-            work / "a.velo",
-            dim=dataset.dim,
-            metric=metric_of(dataset),
-            dtype=str(dataset.base.dtype),
-            metadata=velo_schema(),
-            memory=memory,
-            threads=context.threads,
-            durability="interval",
-        ) as index:
+        growth = Growth()
+        with created(context, dataset, work / "a.velo") as index:
             for number, one in enumerate(steps, 1):
                 step = scaled(one, points, dataset.n)
                 if step.operation == "search":
@@ -152,7 +142,7 @@ def runbook(context: Context) -> Results:
                 told["rows"] += len(ids)
                 told["seconds"] += time.perf_counter() - began
                 told["cpu_s"] += time.process_time() - used
-        growth = resident.growth()
+        growth_bytes = growth.bytes()
     return {
         "name": name,
         "runbook": Path(path).name,
@@ -160,7 +150,7 @@ def runbook(context: Context) -> Results:
         "steps": len(steps),
         "searches": found,
         "writes": writes,
-        "growth_bytes": growth,
+        "growth_bytes": growth_bytes,
         "memory_bytes": memory,
     }
 

@@ -19,23 +19,22 @@ from bench.commands import live_churn, live_peers, live_runbook
 from bench.commands.live_indexes import (
     KEPT,
     RECALL,
-    Resident,
     Truth,
     Work,
     built,
-    bytes_written,
     columns,
     copy_of,
+    created,
+    growth_over_time,
     insert_all,
     memory_of,
-    metric_of,
     opened,
     searched,
     stretches,
-    velo_schema,
 )
 from bench.harness.datasets import Dataset, K
 from bench.harness.sections import Context, Results, Section
+from bench.peers.live import Growth, bytes_written
 
 _LIMIT_S = 4 * 3600.0
 
@@ -82,19 +81,10 @@ def insert(context: Context) -> Results:
     dataset = context.dataset()
     memory = memory_of(context, dataset)
     with Work(context, dataset, "insert") as work:
-        resident = Resident()
+        growth = Growth()
         before = bytes_written()
         began, used = time.perf_counter(), time.process_time()
-        with velo.create(
-            work / "a.velo",
-            dim=dataset.dim,
-            metric=metric_of(dataset),
-            dtype=str(dataset.base.dtype),
-            metadata=velo_schema(),
-            memory=memory,
-            threads=context.threads,
-            durability="interval",
-        ) as index:
+        with created(context, dataset, work / "a.velo") as index:
             few = insert_all(index, dataset, np.arange(min(dataset.n, context.options["burst"])), 1000)
             rest = insert_all(index, dataset, np.arange(few["rows"], dataset.n), 1000)
             index.flush()
@@ -114,8 +104,8 @@ def insert(context: Context) -> Results:
             "whole_cpu_s": time.process_time() - used,
             "written_bytes": bytes_written() - before,
             "given_bytes": given,
-            "growth_bytes": resident.growth(),
-            "growth_over_time": resident.drawn(),
+            "growth_bytes": growth.bytes(),
+            "growth_over_time": growth_over_time(growth),
             "memory_bytes": memory,
         }
 
@@ -261,7 +251,7 @@ def merge(context: Context) -> Results:
             end = time.perf_counter() + float(context.options["seconds"])
             idle = lone(lambda: time.perf_counter() > end)
             uuid = index.info()["uuid"]
-            resident = Resident()
+            growth = Growth()
             began = time.perf_counter()
             index.optimize(wait=False)
             last = [0.0, False]
@@ -273,7 +263,7 @@ def merge(context: Context) -> Results:
 
             busy = lone(ended)
             seconds = time.perf_counter() - began
-            growth = resident.growth()
+            growth_bytes = growth.bytes()
             merges = [began - first, began - first + seconds]
             end = time.perf_counter() + float(context.options["seconds"])
             lone(lambda: time.perf_counter() > end)
@@ -281,8 +271,8 @@ def merge(context: Context) -> Results:
         "seconds": seconds,
         "over_time": over_time,
         "merge_s": merges,
-        "growth_bytes": growth,
-        "growth_over_time": resident.drawn(),
+        "growth_bytes": growth_bytes,
+        "growth_over_time": growth_over_time(growth),
         "memory_bytes": memory_of(context, dataset),
         **{
             name: {

@@ -20,6 +20,15 @@ from velo_serving.types import Answer, SearchRequest
 #: Read by Ray when it is imported.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
+#: Of tests that start Ray.
+RAY_MARKS = [
+    pytest.mark.ray,
+    # Ray's own: sockets and files that it leaves to the interpreter's end.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
 ROWS = 6000
 SHARDS = 4
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import velo
+from tests.serving.conftest import RAY_MARKS
 from velo.errors import (
     CorruptIndexError,
     DuplicateIdError,
@@ -32,13 +33,7 @@ from velo_serving.local_backend import open_shards
 from velo_serving.locations import checksum_of, stage
 from velo_serving.ray_actors import ray
 
-pytestmark = [
-    pytest.mark.ray,
-    # Ray's own: sockets and files that it leaves to the interpreter's end.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = RAY_MARKS
 
 #: Files that are equal wherever the same rows are built with one thread and one seed.
 SAME = ("pages.bin", "codes.bin", "ids.arrow")

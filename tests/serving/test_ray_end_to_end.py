@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 import velo
-from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer
+from tests.serving.conftest import LIST_SIZE, RAY_MARKS, SHARDS, Served, local_answer
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError, VeloError
 from velo_serving import Access, Client, ClusterSearch, create_app
 from velo_serving.answers import result_of
@@ -38,13 +38,7 @@ from velo_serving.ray_actors import places_of, ray
 from velo_serving.router import RouterLimits
 from velo_serving.types import SearchRequest
 
-pytestmark = [
-    pytest.mark.ray,
-    # Ray's own: sockets and files that it leaves to the interpreter's end.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = RAY_MARKS
 
 #: For what must be complete however busy the machine is.
 PATIENT = RouterLimits(quiet_s=1.0, trial_s=10.0)

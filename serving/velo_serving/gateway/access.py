@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from velo.errors import InvalidArgumentError
 from velo_serving.errors import AdminKeyError, ApiKeyError, ApiKeyFileError
 from velo_serving.gateway.errors import error_response
-from velo_serving.gateway.watched import FILE_BYTES_MAX, WatchedFile
+from velo_serving.gateway.watched import WatchedFile, read_lines
 
 __all__ = ["OPEN_PATHS", "Access", "ApiKeys", "Guarded", "check_may_write", "describe_security"]
 
@@ -177,35 +177,20 @@ def _digest(key: str) -> bytes:
 
 
 def _read_keys(path: Path) -> dict[bytes, Role]:
-    def wrong(why: str, line: int | None = None) -> ApiKeyFileError:
-        place = f"{path}" if line is None else f"{path}, line {line}"
+    def wrong(place: str, why: str) -> ApiKeyFileError:
         return ApiKeyFileError(f"{place}: {why}", file=str(path), argument="api_keys")
 
-    try:
-        with open(path, "rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise wrong(f"cannot be read: {error.strerror}") from None
-    if len(data) > FILE_BYTES_MAX:
-        raise wrong(f"has more than {FILE_BYTES_MAX} bytes")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise wrong("is no text") from None
     roles: dict[bytes, Role] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
+    for place, words in read_lines(path, wrong):
         role = next((one for one in _ROLES if one == words[0]), None)
         if role is None or len(words) != 2 or not _KEY.fullmatch(words[1]):
-            raise wrong("a line reads 'read KEY' or 'admin KEY'", number)
+            raise wrong(place, "a line reads 'read KEY' or 'admin KEY'")
         if len(words[1]) < KEY_LENGTH_MIN:
-            raise wrong(f"a key has {KEY_LENGTH_MIN} characters at least", number)
+            raise wrong(place, f"a key has {KEY_LENGTH_MIN} characters at least")
         if roles.setdefault(_digest(words[1]), role) != role:
-            raise wrong("this key has another role above", number)
+            raise wrong(place, "this key has another role above")
     if not roles:
-        raise wrong("names no key, so nobody could ask")
+        raise wrong(str(path), "names no key, so nobody could ask")
     return roles
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from velo_serving.backend import Backend
 from velo_serving.errors import AliasFileError, UnknownCollectionError
-from velo_serving.gateway.watched import FILE_BYTES_MAX, LOOK_S, WatchedFile
+from velo_serving.gateway.watched import LOOK_S, WatchedFile, read_lines
 
 __all__ = ["Aliases"]
 
@@ -67,28 +67,13 @@ class Aliases:
 
 
 def _read_aliases(path: Path) -> dict[str, str]:
-    def wrong(why: str, line: int | None = None) -> AliasFileError:
-        place = f"{path}" if line is None else f"{path}, line {line}"
+    def wrong(place: str, why: str) -> AliasFileError:
         return AliasFileError(f"{place}: {why}", file=str(path), argument="aliases")
 
-    try:
-        with open(path, "rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise wrong(f"cannot be read: {error.strerror}") from None
-    if len(data) > FILE_BYTES_MAX:
-        raise wrong(f"has more than {FILE_BYTES_MAX} bytes")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise wrong("is no text") from None
     found: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
+    for place, words in read_lines(path, wrong):
         if len(words) != 2 or not _NAME.fullmatch(words[0]):
-            raise wrong("a line reads 'ALIAS COLLECTION'", number)
+            raise wrong(place, "a line reads 'ALIAS COLLECTION'")
         if found.setdefault(words[0], words[1]) != words[1]:
-            raise wrong("this alias has another collection above", number)
+            raise wrong(place, "this alias has another collection above")
     return found

@@ -1,18 +1,19 @@
-"""Files that are read again when they change: exchanged by renaming another over them."""
+"""Files of lines that are read again when they change: exchanged by renaming another over them."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FILE_BYTES_MAX", "WatchedFile"]
+__all__ = ["LOOK_S", "WatchedFile", "read_lines"]
 
 #: How often a file is looked at.
 LOOK_S: Final = 1.0
 
-FILE_BYTES_MAX: Final = 1 << 20
+_FILE_BYTES_MAX: Final = 1 << 20
 
 
 class WatchedFile:
@@ -44,3 +45,34 @@ class WatchedFile:
         except OSError:
             return ()
         return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def read_lines(path: Path, wrong: Callable[[str, str], Exception]) -> Iterator[tuple[str, list[str]]]:
+    """The words of each line that says something; empty ones and those that begin with ``#`` do not.
+
+    Parameters
+    ----------
+    path : Path
+    wrong : callable
+        Makes the error to raise of a place, which is the file or a line in it, and of what is wrong there.
+
+    Yields
+    ------
+    tuple of str and list of str
+        The place, and the words.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise wrong(str(path), f"cannot be read: {error.strerror}") from None
+    if len(data) > _FILE_BYTES_MAX:
+        raise wrong(str(path), f"has more than {_FILE_BYTES_MAX} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise wrong(str(path), "is no text") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if words and not words[0].startswith("#"):
+            yield f"{path}, line {number}", words
