@@ -131,41 +131,54 @@ test "over turnovers a graph finds what a fresh one finds, and measures less" {
     const seed = testing.random_seed;
     errdefer std.debug.print("seed={d}\n", .{seed});
     const options: BuildOptions = .{ .degree = 16, .list_size = 40, .seed = 5 };
+    // Where whole clusters went, a small one that comes back may be led to by few: one world in fifteen loses 0.04.
+    const worlds = 4;
     for ([_]bool{ false, true }) |clusters| {
-        var world = try World.init(seed);
-        defer world.deinit();
-        var prng = base.Prng.init(seed).split(2);
-        var measured: std.atomic.Value(u64) = .init(0);
-        const counted: Counted = .{ .n = World.n, .points = &world.points, .measured = &measured };
-        var graph = try room.build(Counted, testing.allocator, &counted, options);
-        defer graph.deinit(testing.allocator);
-        const fresh_work = measured.load(.monotonic);
-        var place: [World.n]u32 = undefined;
-        for (0..6) |_| {
-            world.turn(&prng, World.n / 10, clusters, &place);
-            var begun = try begin(&graph, &place, World.n);
-            defer begun.deinit(testing.allocator);
-            measured.store(0, .monotonic);
-            const next = try room.build_begun(Counted, testing.allocator, &counted, options, &begun);
-            graph.deinit(testing.allocator);
-            graph = next;
-            try oracle.expect_sound(&graph);
-            try testing.expectEqual(graph.n, try room.reachable_count(testing.allocator, &graph, graph.degree_max));
-            // Most of it is putting lists into order, as every build does; of more vertices less than half is left.
-            try testing.expect(measured.load(.monotonic) < fresh_work * 9 / 10);
+        var begun_found: f64 = 0;
+        var fresh_found: f64 = 0;
+        for (0..worlds) |number| {
+            const found = try after_turnovers(seed +% @as(u32, @intCast(number)) *% 7919, clusters, options);
+            begun_found += found.begun / worlds;
+            fresh_found += found.fresh / worlds;
         }
-        var fresh = try room.build(FloatDistances, testing.allocator, &world.points, options);
-        defer fresh.deinit(testing.allocator);
-        // From many vertices, as searches of an index: between clusters that lie far apart no walk can be relied upon.
-        var starts: [World.n / 25]u32 = undefined;
-        for (&starts, 0..) |*start, i| start.* = @intCast(25 * i);
-        const own = try oracle.recall_from(&world.points, &graph, 60, &starts);
-        const other = try oracle.recall_from(&world.points, &fresh, 60, &starts);
-        errdefer std.debug.print("begun {d}, fresh {d}\n", .{ own, other });
-        // Where whole clusters went, a small one that comes back may be led to by few: one seed in fifteen loses 0.04.
-        const lost_most: f64 = if (clusters) 0.1 else 0.03;
-        try testing.expect(own >= other - lost_most);
+        errdefer std.debug.print("begun {d}, fresh {d}\n", .{ begun_found, fresh_found });
+        try testing.expect(begun_found >= fresh_found - 0.03);
     }
+}
+
+/// The recall of a graph after six turnovers of a tenth, and of a fresh one of the same vertices.
+fn after_turnovers(seed: u64, clusters: bool, options: BuildOptions) !struct { begun: f64, fresh: f64 } {
+    var world = try World.init(seed);
+    defer world.deinit();
+    var prng = base.Prng.init(seed).split(2);
+    var measured: std.atomic.Value(u64) = .init(0);
+    const counted: Counted = .{ .n = World.n, .points = &world.points, .measured = &measured };
+    var graph = try room.build(Counted, testing.allocator, &counted, options);
+    defer graph.deinit(testing.allocator);
+    const fresh_work = measured.load(.monotonic);
+    var place: [World.n]u32 = undefined;
+    for (0..6) |_| {
+        world.turn(&prng, World.n / 10, clusters, &place);
+        var begun = try begin(&graph, &place, World.n);
+        defer begun.deinit(testing.allocator);
+        measured.store(0, .monotonic);
+        const next = try room.build_begun(Counted, testing.allocator, &counted, options, &begun);
+        graph.deinit(testing.allocator);
+        graph = next;
+        try oracle.expect_sound(&graph);
+        try testing.expectEqual(graph.n, try room.reachable_count(testing.allocator, &graph, graph.degree_max));
+        // Most of it is putting lists into order, as every build does; of more vertices less than half is left.
+        try testing.expect(measured.load(.monotonic) < fresh_work * 9 / 10);
+    }
+    var fresh = try room.build(FloatDistances, testing.allocator, &world.points, options);
+    defer fresh.deinit(testing.allocator);
+    // From many vertices, as searches of an index: between clusters that lie far apart no walk can be relied upon.
+    var starts: [World.n / 25]u32 = undefined;
+    for (&starts, 0..) |*start, i| start.* = @intCast(25 * i);
+    return .{
+        .begun = try oracle.recall_from(&world.points, &graph, 60, &starts),
+        .fresh = try oracle.recall_from(&world.points, &fresh, 60, &starts),
+    };
 }
 
 test "whatever is gone and whatever is new, the graph is sound and every vertex reached" {
