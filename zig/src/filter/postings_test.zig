@@ -21,6 +21,13 @@ const Table = struct {
     dir: testing.TmpDir,
     path: []u8,
 
+    fn init_with_postings(self: *Table) !void {
+        try self.init();
+        errdefer self.deinit();
+        var diagnostic = Diagnostic{};
+        try self.columns.load_postings(self.path, 3, &diagnostic);
+    }
+
     fn init(self: *Table) !void {
         self.* = .{ .arena = .init(testing.allocator), .columns = try .init(testing.allocator, n), .list = undefined, .dir = testing.tmpDir(.{}), .path = undefined };
         const arena = self.arena.allocator();
@@ -111,10 +118,8 @@ fn i64_word(value: i64) u64 {
 
 test "single conditions are counted exactly and resolve to their rows" {
     var table: Table = undefined;
-    try table.init();
+    try table.init_with_postings();
     defer table.deinit();
-    var diagnostic = Diagnostic{};
-    try table.columns.load_postings(table.path, 3, &diagnostic);
     const Opcode = @import("program.zig").Opcode;
     const cases = [_]struct { Opcode, u16, []const u64 }{
         .{ .range, 0, &.{ 3, 3 } },
@@ -155,10 +160,8 @@ test "single conditions are counted exactly and resolve to their rows" {
 
 test "conjunctions and disjunctions are estimated near the truth, however rare, and resolve" {
     var table: Table = undefined;
-    try table.init();
+    try table.init_with_postings();
     defer table.deinit();
-    var diagnostic = Diagnostic{};
-    try table.columns.load_postings(table.path, 3, &diagnostic);
     var prng = base.Prng.init(5);
     var sharp: usize = 0;
     for (0..120) |round| {
@@ -189,10 +192,8 @@ test "conjunctions and disjunctions are estimated near the truth, however rare, 
 
 test "what a column has, or null, is counted exactly" {
     var table: Table = undefined;
-    try table.init();
+    try table.init_with_postings();
     defer table.deinit();
-    var diagnostic = Diagnostic{};
-    try table.columns.load_postings(table.path, 3, &diagnostic);
     for ([_]bool{ false, true }) |negated| {
         var writer = table.writer();
         try writer.leaf(.range, 2, &.{ f64_word(-50), f64_word(3000) });
@@ -209,10 +210,8 @@ test "what a column has, or null, is counted exactly" {
 
 test "a rare conjunction of two tokens is counted where a sample of all rows meets none" {
     var table: Table = undefined;
-    try table.init();
+    try table.init_with_postings();
     defer table.deinit();
-    var diagnostic = Diagnostic{};
-    try table.columns.load_postings(table.path, 3, &diagnostic);
     for (0..20) |i| {
         var writer = table.writer();
         try writer.leaf(.contains_all, 3, &.{ 400 + i, 450 + i });
@@ -229,10 +228,8 @@ test "a rare conjunction of two tokens is counted where a sample of all rows mee
 
 test "signatures come from the file" {
     var table: Table = undefined;
-    try table.init();
+    try table.init_with_postings();
     defer table.deinit();
-    var diagnostic = Diagnostic{};
-    try table.columns.load_postings(table.path, 3, &diagnostic);
     var writer = table.writer();
     try writer.leaf(.contains_all, 3, &.{ 1, 2 });
     const filter = try table.compile(&writer);
@@ -299,10 +296,8 @@ fn is_refused(table: *Table) !bool {
 
 test "threads resolve one filter over mapped postings at once" {
     var table: Table = undefined;
-    try table.init();
+    try table.init_with_postings();
     defer table.deinit();
-    var diagnostic = Diagnostic{};
-    try table.columns.load_postings(table.path, 3, &diagnostic);
     var writer = table.writer();
     try writer.leaf(.contains_any, 3, &.{ 300, 301 });
     const filter = try table.compile(&writer);

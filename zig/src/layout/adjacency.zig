@@ -258,69 +258,6 @@ pub const Reader = struct {
     }
 };
 
-fn random_list(random: std.Random, vertex: u32, n: u32, out: []u32) []u32 {
-    var count: usize = 0;
-    for (0..out.len) |_| {
-        const near = random.boolean();
-        const id = if (near)
-            @min(n - 1, vertex -| 64 + random.uintLessThan(u32, 128))
-        else
-            random.uintLessThan(u32, n);
-        if (std.mem.indexOfScalar(u32, out[0..count], id) == null) {
-            out[count] = id;
-            count += 1;
-        }
-    }
-    std.mem.sort(u32, out[0..count], {}, std.sort.asc(u32));
-    return out[0..count];
-}
-
-test "lists of every length survive a round trip, and the size is what encoded_bits says" {
-    const seed = std.testing.random_seed;
-    errdefer std.debug.print("seed={d}\n", .{seed});
-    var prng = std.Random.DefaultPrng.init(seed);
-    const random = prng.random();
-    for ([_]u32{ 2, 17, 1000, 1_000_000, 1 << 31 }) |n| {
-        var statistics: Codec.Statistics = .{};
-        var buffer: [neighbors_max]u32 = undefined;
-        for (0..200) |_| {
-            const vertex = random.uintLessThan(u32, n);
-            statistics.count(vertex, random_list(random, vertex, n, buffer[0..@min(48, n)]));
-        }
-        var codec = Codec.train(&statistics);
-        var stored: [Codec.stored_bytes]u8 = undefined;
-        codec.store(&stored);
-        codec = try Codec.load(&stored);
-        for (0..500) |_| {
-            const vertex = random.uintLessThan(u32, n);
-            const ids = random_list(random, vertex, n, buffer[0..random.uintAtMost(u32, @min(n, neighbors_max))]);
-            var bytes: [2048]u8 = @splat(0xa5);
-            const length = codec.encode(vertex, ids, &bytes);
-            try std.testing.expectEqual(codec.encoded_bytes(vertex, ids), length);
-            var out: [neighbors_max]u32 = undefined;
-            try std.testing.expectEqualSlices(u32, ids, try codec.decode(vertex, &bytes, length, n, &out));
-        }
-    }
-}
-
-test "random bytes never decode to an id outside the index" {
-    const seed = std.testing.random_seed;
-    errdefer std.debug.print("seed={d}\n", .{seed});
-    var prng = std.Random.DefaultPrng.init(seed);
-    const random = prng.random();
-    var statistics: Codec.Statistics = .{};
-    statistics.count(5, &.{ 1, 2, 9, 700 });
-    const codec = Codec.train(&statistics);
-    for (0..20_000) |_| {
-        var bytes: [128 + over_read_bytes]u8 = undefined;
-        random.bytes(&bytes);
-        var out: [64]u32 = undefined;
-        const n = random.uintAtMost(u32, 5000) + 1;
-        const ids = codec.decode(random.uintLessThan(u32, n), &bytes, random.uintAtMost(u32, 128), n, &out) catch continue;
-        for (ids) |id| try std.testing.expect(id < n);
-    }
-}
-
 test "lengths that are no complete prefix code are refused" {
     var lengths: [class_count]u8 = @splat(1);
     try std.testing.expectError(error.BadCode, PrefixCode.from_lengths(lengths));

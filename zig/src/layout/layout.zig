@@ -14,6 +14,7 @@ pub const format_version: u32 = 5;
 test {
     _ = adjacency;
     _ = page_lists;
+    _ = @import("lists_test.zig");
     _ = page;
     _ = links;
     _ = page_starts;
