@@ -131,18 +131,48 @@ def scatter(
 ) -> None:
     """One point a label: (system, x, y), each with its name beside it."""
     drawn, axes = figure()
-    for number, (label, (system, across, up)) in enumerate(points.items()):
+    for system, across, up in points.values():
         color, mark = STYLES.get(system, ("#111111", "."))
         axes.plot([across], [up], color=color, marker=mark, markersize=7, linestyle="none")
-        axes.annotate(
-            label, (across, up), xytext=(6, 5 if number % 2 else -11), textcoords="offset points", fontsize=8
-        )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.margins(x=0.25, y=0.15)
     plain_log(axes.xaxis)
     plain_log(axes.yaxis)
+    _name(drawn, axes, {label: (across, up) for label, (_, across, up) in points.items()})
     save(drawn, axes, path, title=title, x=x, y=y)
+
+
+def _name(drawn: Any, axes: Any, points: Mapping[str, tuple[float, float]]) -> None:
+    """Write each label beside its point, at the first place that covers no mark and no other label."""
+    from matplotlib.transforms import Bbox
+
+    drawn.canvas.draw()  # only now is known where a point lies
+    radius = 6.0
+    places = axes.transData.transform(list(points.values()))
+    taken = [Bbox.from_extents(x - radius, y - radius, x + radius, y + radius) for x, y in places]
+    for label, point in points.items():
+        for across, side in (("left", 7), ("right", -7), ("center", 0)):
+            for up, height in (("bottom", 4), ("top", -4), ("bottom", 12), ("top", -12)):
+                name = axes.annotate(
+                    label,
+                    point,
+                    xytext=(side, height),
+                    textcoords="offset points",
+                    fontsize=8,
+                    ha=across,
+                    va=up,
+                )
+                extent = name.get_window_extent().padded(4)
+                if not any(extent.overlaps(other) for other in taken):
+                    break
+                name.remove()
+            else:
+                continue
+            taken.append(extent)
+            break
+        else:
+            axes.annotate(label, point, xytext=(7, 4), textcoords="offset points", fontsize=8)
 
 
 def bars(
