@@ -17,9 +17,18 @@ from velo.errors import CorruptIndexError, InvalidArgumentError, UnknownIdError,
 from velo.folder.manifest import COLLECTION_FILE
 from velo.hints import hinted
 from velo.index import Index, open_index
-from velo.options import folder_path, memory_bytes
+from velo.options import OpenTuning, folder_path, memory_bytes
 from velo.results import RangeResult, SearchResult
-from velo.types import AnyArray, Memory, MetricName, PathLike
+from velo.types import (
+    AnyArray,
+    DurabilityName,
+    IoName,
+    Memory,
+    MetricName,
+    PathLike,
+    PlanName,
+    UnknownColumns,
+)
 
 __all__ = ["ShardedIndex", "open_path"]
 
@@ -28,31 +37,40 @@ Part = TypeVar("Part")
 
 
 @hinted
-def open_path(path: PathLike, **options: Any) -> Any:
+def open_path(
+    path: PathLike,
+    *,
+    memory: Memory | None = None,
+    threads: int | None = None,
+    io: IoName = "auto",
+    plan: PlanName = "auto",
+    tuning: OpenTuning | None = None,
+    unknown_columns: UnknownColumns = "error",
+    writable: bool = False,
+    durability: DurabilityName = "sync",
+) -> Any:
     """Open what :func:`velo.build` or :func:`velo.build_collection` made.
 
     Parameters
     ----------
     path : path
         The folder.
-    **options
-        `memory`: what the index may keep in memory, as bytes, a share of n·d·4 bytes (``"15%"`` or 0.15), or
-        a size (``"2GiB"``). Without it the index takes what its codes and links need, and has no cache.
-
-        `threads`: workers that search. Without it there is one for each core.
-
-        `io`: ``"auto"``, ``"uring"`` or ``"threads"``. ``"auto"`` takes io_uring where the system allows it.
-
-        `plan`: ``"auto"``, ``"links_in_memory"`` or ``"links_on_disk"``. ``"auto"`` keeps links in memory
-        where `memory` has room for them.
-
-        `tuning`: an :class:`OpenTuning`.
-
-        `unknown_columns`: ``"error"``, or ``"missing"`` for filters on data without a schema.
-
-        `writable`: open an index as the one process that may change it. `durability` says when a change is on
-        the device: ``"sync"`` before its call returns, ``"interval"`` 100 ms later, ``"process"`` when the
-        system writes it.
+    memory : int, float or str, optional
+        What the index may keep in memory: bytes, a share of n·d·4 bytes (``"15%"`` or 0.15), or a size
+        (``"2GiB"``). Without it the index takes what its codes and links need, and has no cache.
+    threads : int, optional
+        Workers that search. Without it there is one for each core.
+    io : {"auto", "uring", "threads"}
+        ``"auto"`` takes io_uring where the system allows it.
+    plan : {"auto", "links_in_memory", "links_on_disk"}
+        ``"auto"`` keeps links in memory where `memory` has room for them.
+    tuning : OpenTuning, optional
+    unknown_columns : {"error", "missing"}
+        ``"missing"`` for filters on data without a schema.
+    writable : bool
+        Open an index as the one process that may change it.
+    durability : {"sync", "interval", "process"}
+        When a change is on the device: before its call returns, 100 ms later, or when the system writes it.
 
     Returns
     -------
@@ -82,11 +100,28 @@ def open_path(path: PathLike, **options: Any) -> Any:
     """
     folder = folder_path(path)
     if not (folder / COLLECTION_FILE).is_file():
-        return open_index(folder, **options)
-    if options.pop("writable", False):
+        return open_index(
+            folder,
+            memory=memory,
+            threads=threads,
+            io=io,
+            plan=plan,
+            tuning=tuning,
+            unknown_columns=unknown_columns,
+            writable=writable,
+            durability=durability,
+        )
+    if writable:
         raise UnsupportedError(f"{folder} is a collection of shards; it is opened to read", argument="path")
-    options.pop("durability", None)
-    return ShardedIndex(folder, **options)
+    return ShardedIndex(
+        folder,
+        memory=memory,
+        threads=threads,
+        io=io,
+        plan=plan,
+        tuning=tuning,
+        unknown_columns=unknown_columns,
+    )
 
 
 class ShardedIndex:

@@ -90,7 +90,7 @@ def hinted(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """The same call, whose error about an unknown option names velo's word for it."""
 
     @functools.wraps(call)
-    def told(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+    def with_hint(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
             return call(*args, **kwargs)
         except TypeError as error:
@@ -98,8 +98,8 @@ def hinted(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
             if unknown is None or unknown[1] not in kwargs:
                 raise
             word = OPTIONS.get(unknown[1])
-            name = call.__name__.removesuffix("_index")
+            name = call.__name__.removesuffix("_index").removesuffix("_path")
             hint = f"; velo's word is {word}" if word else f"; help({name}) lists them"
             raise TypeError(f"{name}() has no option {unknown[1]!r}{hint}") from None
 
-    return told
+    return with_hint

@@ -99,7 +99,8 @@ def search(
         "exact": exact,
         "tuning": tuning,
     }
-    with open_path(index_path, memory=memory, threads=threads, io=io, plan=plan) as index:
+    options_of_open: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
+    with open_path(index_path, **options_of_open) as index:
         started = time.perf_counter()
         result: SearchResult | RangeResult
         if radius is not None:

@@ -9,11 +9,9 @@ import numpy as np
 
 from velo.errors import FilterError, InvalidArgumentError
 from velo.filters.compiler import FilterCompiler
-from velo.filters.dicts import from_dict
-from velo.filters.expressions import Column
 from velo.filters.native import NativeFilter
-from velo.filters.text import from_text
-from velo.filters.tree import And, Expr, as_condition
+from velo.filters.text import read_condition
+from velo.filters.tree import And, Expr
 from velo.types import AnyArray
 
 __all__ = ["filters_of", "restricted", "trees_of"]
@@ -83,12 +81,7 @@ def trees_of(given: Any, count: int, compiler: FilterCompiler) -> list[Expr | Na
 
 
 def _tree(given: Any, compiler: FilterCompiler) -> Expr | NativeFilter:
-    if isinstance(given, Mapping):
-        given = from_dict(given)
-    elif isinstance(given, str):
-        given = from_text(given)
-    elif isinstance(given, Column):
-        given = as_condition(given)
+    given = read_condition(given)
     compiled = compiler.compile(given)
     return given if isinstance(given, Expr) else compiled
 

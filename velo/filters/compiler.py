@@ -15,13 +15,11 @@ from velo import _native
 from velo.errors import FilterError, FilterTypeError, UnknownColumnError
 from velo.filters.bind import Binder
 from velo.filters.columns import FilterColumn
-from velo.filters.dicts import from_dict
-from velo.filters.expressions import Column
 from velo.filters.native import NativeColumns, NativeFilter
 from velo.filters.nodes import Join, Node, Rows, has_rows, joined, owners_of
 from velo.filters.program import program_of
-from velo.filters.text import from_text
-from velo.filters.tree import Expr, Ids, Mask, as_condition, refuse
+from velo.filters.text import read_condition
+from velo.filters.tree import Expr, Ids, Mask, refuse
 from velo.types import AnyArray, Int64Array
 
 __all__ = ["Columns", "FilterCompiler"]
@@ -115,12 +113,7 @@ class FilterCompiler:
         """
         if isinstance(condition, NativeFilter):
             return condition
-        if isinstance(condition, Mapping):
-            condition = from_dict(condition)
-        elif isinstance(condition, str):
-            condition = from_text(condition)
-        elif isinstance(condition, Column):
-            condition = as_condition(condition)
+        condition = read_condition(condition)
         if isinstance(condition, Expr):
             return self._compiled(condition)
         if isinstance(condition, pc.Expression):
