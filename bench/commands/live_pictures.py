@@ -25,21 +25,23 @@ def draw(out: Path, name: str, results: dict[str, Results]) -> list[tuple[str, s
         plots.lines(series, out / file, title=title, dots=False, **how)
         drawn.append((title, file))
 
-    if "insert" in done:
-        told = done["insert"]
+    for section, what in (("insert", "into an empty index"), ("double", "beside as many")):
+        if section not in done:
+            continue
+        told = done[section]
         rest = told["burst"]["seconds"]
         rows = [*told["burst"]["over_time"]]
         rows += [[rest + at, told["burst"]["rows"] + count] for at, count in told["rest"]["over_time"]]
         picture(
-            "rows",
-            "Rows inserted, batches of 1,000",
+            f"{section}-rows",
+            f"Rows inserted {what}, batches of 1,000",
             {"rows": [(at, count / 1000) for at, count in rows]},
             x="seconds",
             y="thousand rows",
         )
         picture(
-            "memory",
-            "Growth of memory while all is inserted and merged",
+            f"{section}-memory",
+            f"Growth of memory while rows are inserted {what} and merged",
             {"growth, highest of each stretch": mib(told["growth_over_time"])},
             x="seconds",
             y="MiB",

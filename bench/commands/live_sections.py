@@ -62,6 +62,7 @@ def sections_of(context: Context) -> Mapping[str, Section]:
     peers = context.options["peers"]
     every: dict[str, Callable[[Context], Results]] = {
         "insert": insert,
+        "double": double,
         "upserts": upserts,
         "deletes": deletes,
         "parts": parts,
@@ -79,35 +80,51 @@ def sections_of(context: Context) -> Mapping[str, Section]:
 def insert(context: Context) -> Results:
     """All rows into an index without any: the rate, and what folds add to it."""
     dataset = context.dataset()
-    memory = memory_of(context, dataset)
     with Work(context, dataset, "insert") as work:
-        growth = Growth()
-        before = bytes_written()
-        began, used = time.perf_counter(), time.process_time()
-        with created(context, dataset, work / "a.velo") as index:
-            few = insert_all(index, dataset, np.arange(min(dataset.n, context.options["burst"])), 1000)
-            rest = insert_all(index, dataset, np.arange(few["rows"], dataset.n), 1000)
-            index.flush()
-            parts_before = len(index.info()["live"]["parts"])
-            flushed = time.perf_counter() - began
-            flushed_cpu = time.process_time() - used
-            index.optimize()
-        given = dataset.n * dataset.dim * dataset.base.dtype.itemsize
-        return {
-            "burst": few,
-            "rest": rest,
-            "given_rows": dataset.n,
-            "flushed_s": flushed,
-            "flushed_cpu_s": flushed_cpu,
-            "parts": parts_before,
-            "whole_s": time.perf_counter() - began,
-            "whole_cpu_s": time.process_time() - used,
-            "written_bytes": bytes_written() - before,
-            "given_bytes": given,
-            "growth_bytes": growth.bytes(),
-            "growth_over_time": growth_over_time(growth),
-            "memory_bytes": memory,
-        }
+        return _until_merged(context, dataset, partial(created, context, dataset, work / "a.velo"), 0)
+
+
+def double(context: Context) -> Results:
+    """Half of the rows are there, and as many come."""
+    dataset = context.dataset()
+    with Work(context, dataset, "double") as work:
+        path = copy_of(built(context, dataset, 0.5), work / "a.velo")
+        return _until_merged(context, dataset, partial(opened, context, dataset, path), dataset.n // 2)
+
+
+def _until_merged(
+    context: Context, dataset: Dataset, index_of: Callable[[], velo.Index], first: int
+) -> Results:
+    """The rows from `first` on are inserted, until all is in one part."""
+    growth = Growth()
+    before = bytes_written()
+    began, used = time.perf_counter(), time.process_time()
+    with index_of() as index:
+        last = min(dataset.n, first + context.options["burst"])
+        few = insert_all(index, dataset, np.arange(first, last), 1000)
+        rest = insert_all(index, dataset, np.arange(last, dataset.n), 1000)
+        index.flush()
+        parts_before = len(index.info()["live"]["parts"])
+        flushed = time.perf_counter() - began
+        flushed_cpu = time.process_time() - used
+        index.optimize()
+    rows = dataset.n - first
+    return {
+        "burst": few,
+        "rest": rest,
+        "given_rows": rows,
+        "flushed_s": flushed,
+        "flushed_cpu_s": flushed_cpu,
+        "parts": parts_before,
+        "whole_s": time.perf_counter() - began,
+        "whole_cpu_s": time.process_time() - used,
+        "written_bytes": bytes_written() - before,
+        "given_bytes": rows * dataset.dim * dataset.base.dtype.itemsize,
+        "given_float32_bytes": rows * dataset.dim * 4,
+        "growth_bytes": growth.bytes(),
+        "growth_over_time": growth_over_time(growth),
+        "memory_bytes": memory_of(context, dataset),
+    }
 
 
 def upserts(context: Context) -> Results:

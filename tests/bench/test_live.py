@@ -102,14 +102,14 @@ def test_a_turnover_takes_a_tenth_and_brings_as_many(kind: str, context: Context
 def test_its_sections_run_and_are_drawn(context: Context, tmp_path: Path) -> None:
     sections = live_sections.sections_of(context)
     found: dict[str, Results] = {}
-    for name in ("insert", "merge", "churn:norms", "runbook"):
+    for name in ("insert", "double", "merge", "churn:norms", "runbook"):
         found[name] = {"result": json.loads(json.dumps(sections[name].measure(context)))}
     assert min(one["recall"] for one in found["runbook"]["result"]["searches"]) > 0.9
     assert len(found["churn:norms"]["result"]["steps"]) == 3
     table = live.lines_of(found, context)
-    assert sum(line.value is not None for line in table) >= 9
+    assert sum(line.value is not None for line in table) >= 10
     (tmp_path / "out").mkdir()
     pictures = live_pictures.draw(tmp_path / "out", "live", found)
     for _, file in pictures:
         assert (tmp_path / "out" / file).read_bytes().startswith(b"\x89PNG")
-    assert len(pictures) == 6
+    assert len(pictures) == 8
