@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Final
 
-from velo.errors import CorruptIndexError, NotAnIndexError
+from velo.errors import CorruptIndexError, NotAnIndexError, UnsupportedError
 from velo.folder.live import PART_FIRST
 from velo.live.data import LiveData
 from velo.live.folds import Folds
@@ -45,7 +45,7 @@ def begin(
                     opened.append(segment)
                 segments.append(segment)
             live.begin(segments, how.unknown_is_missing)
-        except (NotAnIndexError, CorruptIndexError):
+        except (NotAnIndexError, CorruptIndexError, UnsupportedError):  # the last: the root names other parts
             was = live.parts()
             close_all(opened, live)
             if attempt + 1 == _OPEN_ATTEMPTS or durability is not None:
