@@ -308,18 +308,18 @@ class ShardedIndex:
     def __repr__(self) -> str:
         return f"velo.ShardedIndex({str(self.path)!r}, n={self.n}, shards={len(self.shards)})"
 
-    def _filter_of(self, given: Any, place: int) -> Any:
+    def _filter_of(self, condition: Any, place: int) -> Any:
         """The part of a filter that is about a shard's rows: masks are over the rows of all."""
-        array = given if isinstance(given, np.ndarray) else None
+        array = condition if isinstance(condition, np.ndarray) else None
         flat = (
-            isinstance(given, list | tuple)
-            and len(given) == self.n
-            and all(type(one) is bool for one in given)
+            isinstance(condition, list | tuple)
+            and len(condition) == self.n
+            and all(type(one) is bool for one in condition)
         )
         if flat:
-            array = np.asarray(given, bool)
+            array = np.asarray(condition, bool)
         if array is None or array.dtype != bool:
-            return given
+            return condition
         if array.shape[-1] != self.n:
             raise InvalidArgumentError(
                 f"a mask of shape {array.shape} was given for {self.n} rows", argument="filter"

@@ -162,9 +162,9 @@ def _measure(
     }
 
 
-def _one(asked: dict[str, Any], number: int) -> dict[str, Any]:
-    filters = asked["filter"]
-    return {**asked, "filter": filters[number] if isinstance(filters, list) else filters}
+def _one(options: dict[str, Any], number: int) -> dict[str, Any]:
+    filters = options["filter"]
+    return {**options, "filter": filters[number] if isinstance(filters, list) else filters}
 
 
 def _tables(out: Console, rows: list[dict[str, Any]], info: dict[str, Any]) -> None:

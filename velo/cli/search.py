@@ -123,7 +123,7 @@ def search(
         if explanation is not None:
             summary["explain"] = explanation.to_dict()
         if output is None and show:
-            summary.update(_found(result))
+            summary.update(_hits(result))
         emit_json(summary)
         return
     _print(summary, result, show)
@@ -131,7 +131,7 @@ def search(
         console().print(f"\n{explanation}", markup=False)
 
 
-def _found(result: SearchResult | RangeResult) -> dict[str, Any]:
+def _hits(result: SearchResult | RangeResult) -> dict[str, Any]:
     """Ids and distances as JSON has them: null for infinity."""
     finite: Any = result.distances.astype(object)
     finite[~np.isfinite(result.distances)] = None

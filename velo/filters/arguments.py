@@ -17,39 +17,39 @@ from velo.types import AnyArray
 __all__ = ["filters_of", "restricted", "trees_of"]
 
 
-def _one_each(given: Any) -> bool:
+def _one_each(filters: Any) -> bool:
     """True for a list of filters; a flat list of numbers, strings or bools is ids or a mask: one filter."""
-    if isinstance(given, np.ndarray):
-        return given.ndim == 2 or given.dtype == object
-    if not isinstance(given, list | tuple):
+    if isinstance(filters, np.ndarray):
+        return filters.ndim == 2 or filters.dtype == object
+    if not isinstance(filters, list | tuple):
         return False
-    return not all(isinstance(one, str | int | np.integer | np.bool_) for one in given) or len(given) == 0
+    return not all(isinstance(one, str | int | np.integer | np.bool_) for one in filters) or len(filters) == 0
 
 
-def filters_of(given: Any, compiler: FilterCompiler) -> list[NativeFilter | None]:
+def filters_of(filters: Any, compiler: FilterCompiler) -> list[NativeFilter | None]:
     """Compiled filters: none, one for all queries, or one (or None) a query.
 
     Parameters
     ----------
-    given : what ``search(filter=)`` was given
+    filters : what ``search(filter=)`` was given
     compiler : FilterCompiler
     """
-    if given is None:
+    if filters is None:
         return []
-    if not _one_each(given):
-        return [compiler.compile(given)]
-    if len(given) == 0:
+    if not _one_each(filters):
+        return [compiler.compile(filters)]
+    if len(filters) == 0:
         raise FilterError(
             "filter: a list holds a filter for each query, this one is empty", argument="filter"
         )
-    each: Sequence[Any] | AnyArray = given
+    each: Sequence[Any] | AnyArray = filters
     # The same object for several queries, such as one mask, is compiled once; equal conditions are anyway.
     known: dict[int, NativeFilter] = {}
     compiled: list[NativeFilter | None] = []
     for one in each:
         if one is None:
             compiled.append(None)
-        elif isinstance(one, Mapping) or isinstance(given, np.ndarray):
+        elif isinstance(one, Mapping) or isinstance(filters, np.ndarray):
             compiled.append(compiler.compile(one))
         else:
             if id(one) not in known:
@@ -58,38 +58,40 @@ def filters_of(given: Any, compiler: FilterCompiler) -> list[NativeFilter | None
     return compiled
 
 
-def trees_of(given: Any, count: int, compiler: FilterCompiler) -> list[Expr | NativeFilter | None]:
+def trees_of(filters: Any, count: int, compiler: FilterCompiler) -> list[Expr | NativeFilter | None]:
     """What ``search(filter=)`` was given, one a query: trees where there are, else what was compiled of it.
 
     Parameters
     ----------
-    given : what ``search(filter=)`` was given
+    filters : what ``search(filter=)`` was given
     count : int
         Queries.
     compiler : FilterCompiler
         Refuses what is no filter.
     """
-    if given is None:
+    if filters is None:
         return [None] * count
-    if not _one_each(given):
-        return [_tree(given, compiler)] * count
-    filters_of(given, compiler)
-    if len(given) not in (1, count):
-        raise InvalidArgumentError(f"{len(given)} filters were given for {count} queries", argument="filter")
-    trees = [None if one is None else _tree(one, compiler) for one in given]
+    if not _one_each(filters):
+        return [_tree(filters, compiler)] * count
+    filters_of(filters, compiler)
+    if len(filters) not in (1, count):
+        raise InvalidArgumentError(
+            f"{len(filters)} filters were given for {count} queries", argument="filter"
+        )
+    trees = [None if one is None else _tree(one, compiler) for one in filters]
     return trees * count if len(trees) == 1 else trees
 
 
-def _tree(given: Any, compiler: FilterCompiler) -> Expr | NativeFilter:
-    given = read_condition(given)
-    compiled = compiler.compile(given)
-    return given if isinstance(given, Expr) else compiled
+def _tree(condition: Any, compiler: FilterCompiler) -> Expr | NativeFilter:
+    condition = read_condition(condition)
+    compiled = compiler.compile(condition)
+    return condition if isinstance(condition, Expr) else compiled
 
 
-def restricted(given: Expr | NativeFilter | None, condition: Expr, compiler: FilterCompiler) -> Any:
+def restricted(first: Expr | NativeFilter | None, condition: Expr, compiler: FilterCompiler) -> Any:
     """A filter that asks for `condition` as well."""
-    if given is None:
+    if first is None:
         return condition
-    if isinstance(given, Expr):
-        return And((given, condition))
-    return compiler.compile_matches(given.matches() & compiler.compile(condition).matches())
+    if isinstance(first, Expr):
+        return And((first, condition))
+    return compiler.compile_matches(first.matches() & compiler.compile(condition).matches())

@@ -178,9 +178,9 @@ def _intervals(column: FilterColumn, expr: Leaf, place: str) -> Intervals:
     raise AssertionError(expr)
 
 
-def _compared(column: FilterColumn, op: str, given: Any, place: str) -> Intervals:
+def _compared(column: FilterColumn, op: str, literal: Any, place: str) -> Intervals:
     space = column.space
-    value = constant(column, given, place)
+    value = constant(column, literal, place)
     if op not in ("eq", "ne"):
         _ordered(column, place)
     match op:

@@ -236,10 +236,10 @@ def encode(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
         return _one_array(plain.take(rows)).cast(pa.float32())
     elif pa.types.is_null(kind):
         return pa.nulls(len(rows), pa.bool_())
-    return _one_array(_taken(name, plain, rows))
+    return _one_array(_take(name, plain, rows))
 
 
-def _taken(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
+def _take(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
     try:
         return column.take(rows)
     except pa.ArrowException as error:

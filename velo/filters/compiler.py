@@ -219,12 +219,12 @@ class FilterCompiler:
         _native.check(_native.lib.velo_filter_compile(owner.handle, program, len(program), out), "filter")
         return NativeFilter(out[0], self._row_count, owner)
 
-    def _rows_of(self, given: Ids | Mask) -> AnyArray:
+    def _rows_of(self, leaf: Ids | Mask) -> AnyArray:
         """A bool for each vertex of what was listed in a tree."""
-        if isinstance(given, Ids):
-            return self._listed(list(given.values))
-        passes = self._listed(given.rows)
-        if not _is_mask(_array_of(given.rows)):
+        if isinstance(leaf, Ids):
+            return self._listed(list(leaf.values))
+        passes = self._listed(leaf.rows)
+        if not _is_mask(_array_of(leaf.rows)):
             refuse(FilterTypeError, "a mask has a bool for every row; ids go into velo.ids")
         return passes
 
@@ -244,9 +244,9 @@ class FilterCompiler:
             refuse(FilterTypeError, f"the pyarrow expression gives {mask.type}, not bool")
         return self._masked(np.asarray(mask.fill_null(False)))
 
-    def _listed(self, given: Any) -> AnyArray:
+    def _listed(self, values: Any) -> AnyArray:
         """A bool for each vertex, of a mask over rows or of ids."""
-        array = _array_of(given)
+        array = _array_of(values)
         if _is_mask(array):
             if isinstance(array, pa.Array):
                 array = np.asarray(array.fill_null(False))
@@ -279,24 +279,24 @@ def _is_mask(array: Any) -> bool:
     return bool(array.dtype == bool)
 
 
-def _array_of(given: Any) -> Any:
+def _array_of(values: Any) -> Any:
     """A mask or ids as a numpy or Arrow array."""
-    if isinstance(given, pa.ChunkedArray):
-        return given.combine_chunks()
-    if isinstance(given, pa.Array | np.ndarray):
-        return given
-    to_numpy = getattr(given, "to_numpy", None)  # pandas, polars
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    if isinstance(values, pa.Array | np.ndarray):
+        return values
+    to_numpy = getattr(values, "to_numpy", None)  # pandas, polars
     if callable(to_numpy):
         column = np.asarray(to_numpy())
         return pa.array(column.tolist()) if column.dtype == object else column
     array: Any
-    if isinstance(given, set | frozenset | range):
-        given = list(given)
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+    if isinstance(values, set | frozenset | range):
+        values = list(values)
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         kinds = "an expression of velo.col, a dict, SQL, a mask, ids or a pyarrow expression"
-        refuse(FilterTypeError, f"a {type(given).__name__} is no filter; it takes {kinds}")
+        refuse(FilterTypeError, f"a {type(values).__name__} is no filter; it takes {kinds}")
     try:
-        array = np.zeros(0, np.int64) if len(given) == 0 else pa.array(given)
+        array = np.zeros(0, np.int64) if len(values) == 0 else pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         refuse(FilterTypeError, f"a list is a mask of bool or ids, all whole numbers or all strings: {error}")
     return array

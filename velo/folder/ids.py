@@ -313,12 +313,12 @@ class Ids:
         vertices: Int64Array = found[first]
         return vertices
 
-    def _find_numbers(self, wanted: Int64Array) -> Int64Array:
+    def _find_numbers(self, numbers: Int64Array) -> Int64Array:
         assert self._numbers is not None
         if len(self._numbers) == 0:
-            return np.full(len(wanted), -1, np.int64)
+            return np.full(len(numbers), -1, np.int64)
         if self._order is None:
             self._order = np.argsort(self._numbers).astype(np.uint32)
-        slots = np.searchsorted(self._numbers, wanted, sorter=self._order)
+        slots = np.searchsorted(self._numbers, numbers, sorter=self._order)
         vertices = self._order[np.minimum(slots, len(self._order) - 1)].astype(np.int64)
-        return np.where(self._numbers[vertices] == wanted, vertices, -1)
+        return np.where(self._numbers[vertices] == numbers, vertices, -1)

@@ -204,13 +204,13 @@ def file_names(generation: int) -> tuple[str, str, str]:
     return f"columns.{generation}.arrow", f"columns.{generation}.stats", f"columns.{generation}.postings"
 
 
-def write_metadata(folder: PathLike, given: GivenMetadata | pa.Table, rows: AnyArray) -> list[str]:
+def write_metadata(folder: PathLike, metadata: GivenMetadata | pa.Table, rows: AnyArray) -> list[str]:
     """Write columns, statistics and postings into an index folder, each by rename after fsync.
 
     Parameters
     ----------
     folder : path
-    given : GivenMetadata or pyarrow.Table
+    metadata : GivenMetadata or pyarrow.Table
     rows : ndarray of uint32
         ``rows[vertex]`` is the vertex's row of the input.
 
@@ -219,9 +219,9 @@ def write_metadata(folder: PathLike, given: GivenMetadata | pa.Table, rows: AnyA
     list of str
         The names of the files.
     """
-    if isinstance(given, pa.Table):
-        given = given_metadata(given, len(rows))
-    table = given.table()
+    if isinstance(metadata, pa.Table):
+        metadata = given_metadata(metadata, len(rows))
+    table = metadata.table()
     return write_batch(folder, encoded_columns(table, rows), table.schema, generation=1)
 
 
@@ -247,16 +247,16 @@ def encoded_columns(table: Any, rows: AnyArray) -> list[Any]:
     return arrays
 
 
-def write_batch(folder: PathLike, arrays: list[Any], given: Any, generation: int) -> list[str]:
+def write_batch(folder: PathLike, arrays: list[Any], schema: Any, generation: int) -> list[str]:
     """Write stored columns whose schema was `given`; returns the names of the files."""
-    original = base64.b64encode(given.serialize().to_pybytes())
-    fields = [pa.field(name, array.type) for name, array in zip(given.names, arrays, strict=True)]
+    original = base64.b64encode(schema.serialize().to_pybytes())
+    fields = [pa.field(name, array.type) for name, array in zip(schema.names, arrays, strict=True)]
     keys: dict[bytes | str, bytes | str] = {b"velo.format": _FORMAT, b"velo.schema": original}
     if generation > 1:
         keys[b"velo.generation"] = str(generation).encode()
     batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, keys))
     described = [
-        describe(field.name, field.type, stored) for field, stored in zip(given, batch.columns, strict=True)
+        describe(field.name, field.type, stored) for field, stored in zip(schema, batch.columns, strict=True)
     ]
     statistics = {"version": 1, "row_count": batch.num_rows, "columns": _statistics(described, batch)}
     folder = Path(folder)

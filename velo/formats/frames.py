@@ -39,20 +39,20 @@ class VectorTable:
         return self._read(names)
 
 
-def frame_table(given: Any, argument: str) -> Any:
+def frame_table(frame: Any, argument: str) -> Any:
     """A frame as an Arrow table, or None where `given` is none.
 
     Anything that hands itself over as an Arrow stream is one (polars, DuckDB), and pandas' frames are.
     """
-    if isinstance(given, pa.Table):
-        return given
+    if isinstance(frame, pa.Table):
+        return frame
     try:
-        if isinstance(given, pa.RecordBatch):
-            return pa.Table.from_batches([given])
-        if hasattr(given, "iloc") and hasattr(given, "columns"):
-            return pa.Table.from_pandas(given, preserve_index=False)
-        if hasattr(given, "__arrow_c_stream__") and not isinstance(given, pa.Array | pa.ChunkedArray):
-            table: Any = pa.table(given)
+        if isinstance(frame, pa.RecordBatch):
+            return pa.Table.from_batches([frame])
+        if hasattr(frame, "iloc") and hasattr(frame, "columns"):
+            return pa.Table.from_pandas(frame, preserve_index=False)
+        if hasattr(frame, "__arrow_c_stream__") and not isinstance(frame, pa.Array | pa.ChunkedArray):
+            table: Any = pa.table(frame)
             return table
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidArgumentError(
@@ -107,10 +107,10 @@ def _parquet_table(path: Path, column: str | None) -> VectorTable:
     with pq.ParquetFile(path) as file:
         names = list(file.schema_arrow.names)
 
-    def read(wanted: list[str]) -> Any:
+    def read(names: list[str]) -> Any:
         try:
             with pq.ParquetFile(path) as file:
-                return file.read(columns=wanted)
+                return file.read(columns=names)
         except (pa.ArrowException, OSError) as error:
             raise FormatError(f"{path}: {error}", file=str(path)) from error
 

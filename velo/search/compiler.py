@@ -23,9 +23,9 @@ def compiler_for(
 ) -> FilterCompiler:
     """The compiler of an open index: conditions over its metadata, masks over its rows, its ids."""
 
-    def vertices_of(given: Any) -> Int64Array:
+    def vertices_of(values: Any) -> Int64Array:
         try:
-            return ids.find(given, "filter")
+            return ids.find(values, "filter")
         except InvalidArgumentError as error:
             said = error.message.removeprefix("filter: ").removeprefix("filter ")
             raise FilterTypeError(f"filter {said}", argument="filter") from error

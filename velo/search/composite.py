@@ -22,7 +22,7 @@ from velo.search.groups import Groups, check_groups, group_script
 from velo.search.pages import in_pages, page_script
 from velo.search.ranges import LIMIT_DEFAULT, Ranges, check_radius, range_script
 from velo.search.request import Request, native_queries
-from velo.search.script import Found, Round, Script, deadline_of, drive, drive_async, left_s
+from velo.search.script import CombinedHits, Round, Script, deadline_of, drive, drive_async, left_s
 from velo.types import AnyArray
 
 __all__ = ["FurtherSearches", "check_no_group_size", "rows_of"]
@@ -158,44 +158,44 @@ class FurtherSearches:
         trees = trees_of(filters, len(native), self._filters)
         return range_script(native, distance, most, self.n, trees, self._without)
 
-    def _without(self, given: Any, known: AnyArray) -> NativeFilter:
+    def _without(self, condition: Any, known: AnyArray) -> NativeFilter:
         """A filter that leaves out the vertices that are known."""
         rest = self._filters.compile_matches(~known)
-        return rest if given is None else self._filters.compile(given).within(rest)
+        return rest if condition is None else self._filters.compile(condition).within(rest)
 
-    def _page_script(self, queries: Any, k: Any, filters: Any) -> tuple[Script[Found], bool]:
+    def _page_script(self, queries: Any, k: Any, filters: Any) -> tuple[Script[CombinedHits], bool]:
         """The script of a search for more than one search brings, and whether its query came alone."""
         native, single = native_queries(queries, self.dim)
         trees = trees_of(filters, len(native), self._filters)
         script = page_script(native, k, self.n, trees)
         return in_pages(script, self.n, self._without), single
 
-    def _page_result(self, found: Found, single: bool, columns: list[str] | None) -> SearchResult:
-        ids = self._ids.of(found.vertices)
+    def _page_result(self, hits: CombinedHits, single: bool, columns: list[str] | None) -> SearchResult:
+        ids = self._ids.of(hits.vertices)
         metadata: Any = None
         if columns is not None:
-            rows = rows_of(self._metadata, found.vertices[found.vertices >= 0], columns)
-            ends = np.cumsum(found.counts, dtype=np.int64).tolist()
+            rows = rows_of(self._metadata, hits.vertices[hits.vertices >= 0], columns)
+            ends = np.cumsum(hits.counts, dtype=np.int64).tolist()
             metadata = [
-                rows.slice(end - size, size) for end, size in zip(ends, found.counts.tolist(), strict=True)
+                rows.slice(end - size, size) for end, size in zip(ends, hits.counts.tolist(), strict=True)
             ]
         return SearchResult(
             ids=ids[0] if single else ids,
-            distances=found.distances[0] if single else found.distances,
-            counts=found.counts,
-            stats=found.stats(),
+            distances=hits.distances[0] if single else hits.distances,
+            counts=hits.counts,
+            stats=hits.stats(),
             metadata=metadata[0] if single and metadata is not None else metadata,
         )
 
-    def _range_result(self, found: Ranges, columns: list[str] | None) -> RangeResult:
-        counts = [len(part) for part in found.vertices]
-        vertices = np.concatenate([np.zeros(0, np.int64), *found.vertices])
+    def _range_result(self, hits: Ranges, columns: list[str] | None) -> RangeResult:
+        counts = [len(part) for part in hits.vertices]
+        vertices = np.concatenate([np.zeros(0, np.int64), *hits.vertices])
         return RangeResult(
             lims=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            distances=np.concatenate([np.zeros(0, np.float32), *found.distances]),
+            distances=np.concatenate([np.zeros(0, np.float32), *hits.distances]),
             ids=self._ids.of(vertices),
-            limited=found.limited,
-            stats=found.stats,
+            limited=hits.limited,
+            stats=hits.stats,
             metadata=None if columns is None else rows_of(self._metadata, vertices, columns),
         )
 
@@ -210,8 +210,8 @@ class FurtherSearches:
         store = self._metadata
         assert store is not None
 
-        def restrict(given: Any, condition: Expr) -> Any:
-            return restricted(given, condition, self._filters)
+        def restrict(first: Any, condition: Expr) -> Any:
+            return restricted(first, condition, self._filters)
 
         def column_of(vertices: AnyArray) -> Any:
             return store.rows(vertices, [group_by]).column(0).combine_chunks()
@@ -219,23 +219,23 @@ class FurtherSearches:
         script = group_script(native, k, group_size, column, trees, restrict, column_of)
         return in_pages(script, self.n, self._without), single
 
-    def _group_result(self, found: Groups, single: bool, columns: list[str] | None) -> GroupedResult:
-        ids = self._ids.of(found.vertices)
+    def _group_result(self, hits: Groups, single: bool, columns: list[str] | None) -> GroupedResult:
+        ids = self._ids.of(hits.vertices)
         metadata = None
         if columns is not None:
-            rows = rows_of(self._metadata, found.vertices[found.vertices >= 0], columns)
-            ends = np.cumsum(found.sizes.sum(axis=1, dtype=np.int64)).tolist()
+            rows = rows_of(self._metadata, hits.vertices[hits.vertices >= 0], columns)
+            ends = np.cumsum(hits.sizes.sum(axis=1, dtype=np.int64)).tolist()
             starts = [0, *ends[:-1]]
             metadata = [rows.slice(start, end - start) for start, end in zip(starts, ends, strict=False)]
         return GroupedResult(
             ids=ids[0] if single else ids,
-            distances=found.distances[0] if single else found.distances,
-            counts=np.array([len(values) for values in found.values], np.uint32),
-            stats=found.stats,
+            distances=hits.distances[0] if single else hits.distances,
+            counts=np.array([len(values) for values in hits.values], np.uint32),
+            stats=hits.stats,
             metadata=metadata[0] if single and metadata is not None else metadata,
-            group_sizes=found.sizes,
-            groups=found.values[0] if single else found.values,
-            complete=found.complete,
+            group_sizes=hits.sizes,
+            groups=hits.values[0] if single else hits.values,
+            complete=hits.complete,
         )
 
 

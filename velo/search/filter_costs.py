@@ -14,7 +14,7 @@ __all__ = ["filter_plan_of"]
 _NAMES: Final = {code: name for name, code in FILTER_PLANS.items()}
 
 
-def filter_plan_of(index: Any, request: Request, asked: str) -> FilterPlan | None:
+def filter_plan_of(index: Any, request: Request, option: str) -> FilterPlan | None:
     """How the first filter of a request will be met.
 
     Parameters
@@ -22,7 +22,7 @@ def filter_plan_of(index: Any, request: Request, asked: str) -> FilterPlan | Non
     index : cdata
         ``velo_index *``, kept open by the caller.
     request : Request
-    asked : str
+    option : str
         ``SearchTuning.filter_plan`` of the request.
 
     Returns
@@ -39,7 +39,7 @@ def filter_plan_of(index: Any, request: Request, asked: str) -> FilterPlan | Non
     chosen = _NAMES[info.plan]
     return FilterPlan(
         chosen=chosen,
-        reason=_reason(chosen, asked, float(info.matches), costs),
+        reason=_reason(chosen, option, float(info.matches), costs),
         matches=float(info.matches),
         matches_exact=bool(info.matches_exact),
         costs=costs,
@@ -57,9 +57,9 @@ def _cost(cost: Any) -> FilterCost:
     )
 
 
-def _reason(chosen: str, asked: str, matches: float, costs: dict[str, FilterCost]) -> str:
-    if asked != "auto":
-        return "asked for" if chosen == asked else f"{asked} was asked for, and links are on disk"
+def _reason(chosen: str, option: str, matches: float, costs: dict[str, FilterCost]) -> str:
+    if option != "auto":
+        return "asked for" if chosen == option else f"{option} was asked for, and links are on disk"
     if matches == 0:
         return "nothing passes, so nothing is looked at"
     other = costs["gate"] if costs["gate"].possible else costs["late"]

@@ -20,7 +20,7 @@ from velo.filters.columns import FilterColumn
 from velo.filters.tree import And, Compare, Expr, IsIn, IsNull, Not
 from velo.options import in_range, limit_of
 from velo.search.request import Request
-from velo.search.script import Found, Round, Script, Totals, blocks
+from velo.search.script import CombinedHits, Round, Script, Totals, blocks
 from velo.types import AnyArray
 
 __all__ = ["ROUNDS_MAX", "Groups", "check_groups", "group_script"]
@@ -178,7 +178,7 @@ def group_script(
     return _arranged(chosen, k, group_size, complete, totals)
 
 
-def _each_value(request: Found | Request, column_of: Callable[[AnyArray], Any]) -> list[list[Any]]:
+def _each_value(request: CombinedHits | Request, column_of: Callable[[AnyArray], Any]) -> list[list[Any]]:
     """The column's value for every hit of every query."""
     counts = request.counts.astype(np.int64)
     flat = _values_of(column_of(request.vertices[np.arange(request.k) < counts[:, None]]))
@@ -186,7 +186,9 @@ def _each_value(request: Found | Request, column_of: Callable[[AnyArray], Any]) 
     return [flat[end - size : end] for end, size in zip(ends.tolist(), counts.tolist(), strict=True)]
 
 
-def _collect(groups: dict[Any, _Group], values: list[Any], request: Found | Request, place: int) -> None:
+def _collect(
+    groups: dict[Any, _Group], values: list[Any], request: CombinedHits | Request, place: int
+) -> None:
     vertices = request.vertices[place].tolist()
     distances = request.distances[place].tolist()
     for rank, value in enumerate(values):

@@ -93,9 +93,9 @@ class Lookups:
                 )
         return vertices
 
-    def _living(self, found: AnyArray) -> AnyArray:
+    def _living(self, vertices: AnyArray) -> AnyArray:
         """Of vertices that ids were found at, -1 for none, whether they live."""
-        return found >= 0
+        return vertices >= 0
 
     def get(self, ids: Any, *, columns: Sequence[str] | bool = True) -> pa.Table:
         """Return the metadata of some ids.
@@ -175,14 +175,16 @@ class Lookups:
             vertices = np.flatnonzero(passing.matches()[start:])[:most] + start
         return at._table(vertices, names)
 
-    def _passing(self, given: Any) -> NativeFilter | None:
+    def _passing(self, condition: Any) -> NativeFilter | None:
         """The rows that live and pass one filter; None where all do."""
         self._check_open()
-        if isinstance(given, list | tuple) and any(isinstance(one, dict) or one is None for one in given):
+        if isinstance(condition, list | tuple) and any(
+            isinstance(one, dict) or one is None for one in condition
+        ):
             raise InvalidArgumentError(
                 "one filter is asked here, not a list of them: there are no queries", argument="filter"
             )
-        passing = None if given is None else self._filters.compile(given)
+        passing = None if condition is None else self._filters.compile(condition)
         view = self._view()
         if view is None or view.rows is None:
             return passing

@@ -15,7 +15,7 @@ import numpy as np
 
 from velo.options import in_range, k_of_one_search
 from velo.search.request import Request
-from velo.search.script import Answer, Found, Round, Script, Totals, blocks
+from velo.search.script import Answer, CombinedHits, Round, Script, Totals, blocks
 from velo.types import AnyArray
 
 __all__ = ["Exclude", "in_pages", "page_of", "page_script"]
@@ -32,7 +32,7 @@ def page_of(queries: AnyArray, k: int, filters: Sequence[Any], known: AnyArray, 
     return Round(queries, k, [exclude(filters[0], known)], scan=True)
 
 
-def page_script(queries: AnyArray, k: Any, row_count: int, filters: Sequence[Any]) -> Script[Found]:
+def page_script(queries: AnyArray, k: Any, row_count: int, filters: Sequence[Any]) -> Script[CombinedHits]:
     """The script of a search for more neighbors than one search brings.
 
     Parameters
@@ -56,7 +56,7 @@ def page_script(queries: AnyArray, k: Any, row_count: int, filters: Sequence[Any
         vertices[list(rows), :most] = found.vertices
         distances[list(rows), :most] = found.distances
         counts[list(rows)] = found.counts
-    return Found(vertices, distances, counts, totals.stats)
+    return CombinedHits(vertices, distances, counts, totals.stats)
 
 
 def in_pages(script: Script[Answer], row_count: int, exclude: Exclude) -> Script[Answer]:
@@ -64,7 +64,7 @@ def in_pages(script: Script[Answer], row_count: int, exclude: Exclude) -> Script
     try:
         step = next(script)
         while True:
-            found: Found | Request
+            found: CombinedHits | Request
             if step.k <= k_of_one_search():
                 found = yield step
             else:
@@ -75,7 +75,9 @@ def in_pages(script: Script[Answer], row_count: int, exclude: Exclude) -> Script
         return answer
 
 
-def _pages(step: Round, row_count: int, exclude: Exclude) -> Generator[Round, Found | Request, Found]:
+def _pages(
+    step: Round, row_count: int, exclude: Exclude
+) -> Generator[Round, CombinedHits | Request, CombinedHits]:
     count = len(step.queries)
     totals = Totals(count)
     vertices = np.full((count, step.k), -1, np.int64)
@@ -109,6 +111,6 @@ def _pages(step: Round, row_count: int, exclude: Exclude) -> Generator[Round, Fo
             open_rows, first = further, False
     # A row that an early page missed came with a later one.
     order = np.argsort(distances, axis=1, kind="stable")
-    return Found(
+    return CombinedHits(
         np.take_along_axis(vertices, order, 1), np.take_along_axis(distances, order, 1), counts, totals.stats
     )

@@ -17,7 +17,7 @@ from velo.errors import InvalidArgumentError
 from velo.options import in_range, k_of_one_search
 from velo.search.pages import Exclude, page_of
 from velo.search.request import Request
-from velo.search.script import Found, Round, Script, Totals, blocks
+from velo.search.script import CombinedHits, Round, Script, Totals, blocks
 from velo.types import AnyArray
 
 __all__ = ["LIMIT_DEFAULT", "Ranges", "check_radius", "range_script"]
@@ -115,6 +115,6 @@ def range_script(
     return Ranges(vertices, distances, limited, totals.stats)
 
 
-def _inside(found: Found | Request, place: int, radius: float) -> int:
+def _inside(answer: CombinedHits | Request, place: int, radius: float) -> int:
     """How many hits of a query lie within the radius."""
-    return int((found.distances[place, : found.counts[place]] <= radius).sum())
+    return int((answer.distances[place, : answer.counts[place]] <= radius).sum())

@@ -19,7 +19,7 @@ from velo.types import AnyArray
 __all__ = [
     "HITS_AT_ONCE",
     "Answer",
-    "Found",
+    "CombinedHits",
     "Round",
     "Script",
     "Totals",
@@ -50,7 +50,7 @@ class Round:
 
 
 @dataclass(slots=True, eq=False)
-class Found:
+class CombinedHits:
     """What several searches found together, shaped as a :class:`Request` is."""
 
     vertices: AnyArray
@@ -68,7 +68,7 @@ class Found:
         return self.counters
 
 
-Script: TypeAlias = Generator[Round, Found | Request, Answer]
+Script: TypeAlias = Generator[Round, CombinedHits | Request, Answer]
 
 
 def drive(script: Script[Answer], search: Callable[[Round], Request]) -> Answer:
@@ -110,7 +110,7 @@ class Totals:
     def __post_init__(self) -> None:
         self.stats = {name: np.zeros(self.count, np.uint64) for name in COUNTERS}
 
-    def add(self, rows: Sequence[int], request: Found | Request) -> None:
+    def add(self, rows: Sequence[int], request: CombinedHits | Request) -> None:
         """Count a search whose queries were `rows`, which may repeat."""
         for name, values in request.stats().items():
             np.add.at(self.stats[name], np.asarray(rows, np.int64), values.astype(np.uint64))

@@ -291,9 +291,9 @@ class Searches(FurtherSearches, Lookups):
             filter_plan=plan,
         )
 
-    def _filter_plan(self, request: Request, asked: str) -> FilterPlan | None:
+    def _filter_plan(self, request: Request, option: str) -> FilterPlan | None:
         with self._gate:
-            return filter_plan_of(self._handle, request, asked)
+            return filter_plan_of(self._handle, request, option)
 
     def _matches(self, request: Request) -> int | None:
         """Rows that pass the first filter; None: there is none."""
