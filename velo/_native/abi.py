@@ -148,17 +148,19 @@ class Library(Protocol):
     def velo_live_view_rows(self, view: CData, part: int, filter_out: CData, /) -> int: ...
     def velo_live_view_dead(self, view: CData, bits_out: CData, /) -> int: ...
     def velo_live_view_record(self, view: CData, record: int, record_out: CData, /) -> int: ...
-    def velo_live_view_scan(
+    def velo_live_view_search(
         self,
         view: CData,
         queries: CData,
         query_count: int,
         k: int,
+        recall: float,
         masks: CData,
         mask_count: int,
         rows_out: CData,
         distances_out: CData,
         counts_out: CData,
+        looks_out: CData,
         /,
     ) -> int: ...
     def velo_live_fold(

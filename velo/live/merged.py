@@ -27,12 +27,14 @@ __all__ = ["MergedRequest"]
 
 #: Reads that an answer takes, where nearly each lies on a page of its own (zig/src/search/filter_plan.zig).
 _READS_OF_ANSWER: Final = 1.15
+#: Of the delta's nearest rows the share that a search finds which names none.
+_DELTA_RECALL: Final = 0.99
 
 
 class MergedRequest(Request):
     """A request to each part of a view, and one answer."""
 
-    __slots__ = ("_delta", "_view", "parts")
+    __slots__ = ("_delta", "_delta_recall", "_view", "parts")
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class MergedRequest(Request):
         fill_search(options, k, recall, list_size, timeout_s, tuning, exact)
         super().__init__(queries, view.shape.dim, int(options.k), options, filters, _native.ffi.NULL)
         self._view = view
+        self._delta_recall = _delta_recall(recall, tuning, exact)
         self.store = view.metadata
         if self.filter_count > 1 and self.filter_count != self.query_count:
             raise InvalidArgumentError(
@@ -80,7 +83,7 @@ class MergedRequest(Request):
         return self._merge()
 
     async def run_async(self, search: Callable[[Segment, Request], Awaitable[Request]]) -> MergedRequest:
-        """The same without blocking the event loop, but for the scan of the delta."""
+        """The same without blocking the event loop, but for the search of the delta."""
         nearest = self._begin()
         for segment, request in self._order():
             nearest.bound(request, segment.n)
@@ -88,7 +91,7 @@ class MergedRequest(Request):
         return self._merge()
 
     def _begin(self) -> _Nearest:
-        self._delta = self._scan()
+        self._delta = self._search_delta()
         nearest = _Nearest(self.query_count, self.k)
         if self._delta is not None:
             nearest.take(self._delta[1], self._view.native.delta_rows)
@@ -111,10 +114,11 @@ class MergedRequest(Request):
             outside = [request.stats()["outside"] for _, request in self.parts]
             self.stats()["outside"][:] = np.min(outside, axis=0)
         if self._delta is not None:
-            rows, near, counts = self._delta
+            rows, near, counts, looks = self._delta
             vertices.append(np.where(rows >= 0, rows + starts[-1], -1))
             distances.append(near)
             self.narrow[0] += counts
+            self.stats()["estimates"][:] += looks
         if not vertices:
             self.vertices[:], self.distances[:] = -1, np.inf
             return self
@@ -125,7 +129,11 @@ class MergedRequest(Request):
         np.minimum(self.narrow[0], self.k, out=self.narrow[0])
         return self
 
-    def _scan(self) -> tuple[AnyArray, AnyArray, AnyArray] | None:
+    def look_at_all(self) -> None:
+        """Measure every row of the delta."""
+        self._delta_recall = 1.0
+
+    def _search_delta(self) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray] | None:
         view = self._view
         with np.errstate(over="ignore"):
             queries = self.queries.astype(np.float32, copy=False)
@@ -146,7 +154,7 @@ class MergedRequest(Request):
         ]
         if all(mask is None for mask in masks):
             masks = []
-        return view.native.scan(queries, self.k, masks)
+        return view.native.search(queries, self.k, self._delta_recall, masks)
 
     def matches(self) -> int | None:
         """Rows that live and pass the first filter; None: there is no filter."""
@@ -154,6 +162,13 @@ class MergedRequest(Request):
             return None
         passing = self.filters[0].matches()
         return int((passing & self._view.alive_rows()).sum())
+
+
+def _delta_recall(recall: float | None, tuning: SearchTuning | None, exact: bool | None) -> float:
+    """Of the delta's nearest rows the share that is to be found; 1 looks at every row."""
+    if exact or (tuning is not None and tuning.filter_plan == "scan"):
+        return 1.0
+    return _DELTA_RECALL if recall is None else float(recall)
 
 
 class _Nearest:

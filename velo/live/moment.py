@@ -15,6 +15,7 @@ from velo.results import FilterPlan
 from velo.search.filter_costs import filter_plan_of
 from velo.search.gate import Gate
 from velo.search.request import Request
+from velo.search.script import Round
 from velo.search.searches import Searches
 from velo.search.segment import Segment
 from velo.types import AnyArray
@@ -81,6 +82,25 @@ class Moment(Searches):
             compiled = filters_of(filters, self._filters)
             how = (recall, list_size, timeout_s, tuning, exact)
             return MergedRequest(self.seen, queries, k, how, compiled)
+
+    def _rounds(
+        self,
+        recall: float | None,
+        list_size: int | None,
+        timeout_s: float | None,
+        tuning: SearchTuning | None,
+        exact: bool | None,
+    ) -> Callable[[Round], Request]:
+        """A search by radius or by groups, or for very many, misses no row of the delta."""
+        prepare = super()._rounds(recall, list_size, timeout_s, tuning, exact)
+
+        def prepare_all(one: Round) -> Request:
+            request = prepare(one)
+            if isinstance(request, MergedRequest):
+                request.look_at_all()
+            return request
+
+        return prepare_all
 
     def _run(self, request: Request, argument: str = "queries") -> Request:
         if not isinstance(request, MergedRequest):

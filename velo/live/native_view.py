@@ -57,15 +57,17 @@ class NativeView:
         """Memory of a record; the caller keeps the view."""
         return _native.ffi.buffer(pointer, int(size)) if size else b""
 
-    def scan(
-        self, queries: AnyArray, k: int, masks: list[AnyArray | None]
-    ) -> tuple[AnyArray, AnyArray, AnyArray]:
-        """The nearest rows of the delta: rows, distances and counts.
+    def search(
+        self, queries: AnyArray, k: int, recall: float, masks: list[AnyArray | None]
+    ) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
+        """The nearest rows of the delta: rows, distances, counts, and how many rows were measured.
 
         Parameters
         ----------
         queries : ndarray of shape (nq, dim), float32
         k : int
+        recall : float
+            1: every row is measured. Below, at least 0.99 of the nearest are found.
         masks : list of ndarray of bool
             Of the rows that pass: none, one for all queries, or one (or None) each.
         """
@@ -73,21 +75,24 @@ class NativeView:
         rows = np.empty((count, k), np.int64)
         distances = np.empty((count, k), np.float32)
         counts = np.empty(count, np.uint32)
+        looks = np.empty(count, np.uint32)
         ffi = _native.ffi
         bits = [None if mask is None else np.packbits(mask, bitorder="little") for mask in masks]
         pointers = [ffi.NULL if one is None else _native.pointer("uint8_t", one) for one in bits]
         _native.check(
-            _native.lib.velo_live_view_scan(
+            _native.lib.velo_live_view_search(
                 self.handle,
                 _native.pointer("float", np.ascontiguousarray(queries)),
                 count,
                 k,
+                recall,
                 ffi.new("uint8_t *[]", pointers) if pointers else ffi.NULL,
                 len(pointers),
                 _native.pointer("int64_t", rows, writable=True),
                 _native.pointer("float", distances, writable=True),
                 _native.pointer("uint32_t", counts, writable=True),
+                _native.pointer("uint32_t", looks, writable=True),
             ),
             "queries",
         )
-        return rows, distances, counts
+        return rows, distances, counts, looks

@@ -34,6 +34,8 @@ _HOLDS: Final = {
 #: As zig/src/index has it: beyond it sums of squares leave float32.
 MAGNITUDE_MAX: Final = np.float32(1e16)
 _REQUEST_BYTES_MAX: Final = 256
+#: What a row takes beside what it brings: its id, marks, and its neighbors (zig/src/live/delta.zig).
+_ROW_BYTES: Final = 144
 
 ROW, NUMBERS, STRINGS = 0, 1, 2
 
@@ -118,9 +120,8 @@ class NewRows:
     def memory_bytes(self) -> int:
         """About what the rows take until a part holds them."""
         options = self.options
-        return (
-            int(options.vectors_size + options.metadata_size + options.request_size) + 32 * self.count + 256
-        )
+        given = int(options.vectors_size + options.metadata_size + options.request_size)
+        return given + _ROW_BYTES * self.count + 256
 
 
 def _vectors(given: Any, shape: RowShape) -> AnyArray:

@@ -5,6 +5,7 @@
 //! delta with the others (fold.zig). Whoever looks at a delta holds it, so its records stay as long as that lasts.
 const std = @import("std");
 const find = @import("find.zig");
+const links_room = @import("links.zig");
 const log_file = @import("log.zig");
 const rows_payload = @import("rows.zig");
 const Ids = find.Ids;
@@ -12,9 +13,9 @@ const Rows = rows_payload.Rows;
 
 /// Rows of the delta have this in the place of a part's number.
 pub const part_number = std.math.maxInt(u32);
-/// What a record takes beside its bytes, and a row beside that: the list of records, marks, the place in the map.
+/// What a record takes beside its bytes, and a row beside that: the list of records; marks, the place in the map, neighbors.
 const record_overhead = 128;
-const row_overhead = 12;
+const row_overhead = 12 + links_room.row_bytes;
 
 /// Some rows that came in one call. `bytes` begins with room for the record's header.
 pub const Record = struct {
@@ -104,6 +105,7 @@ pub const Delta = struct {
     gone: Marks = .{},
     /// The newest row of each id.
     newest: std.HashMapUnmanaged(u32, void, StoredContext, std.hash_map.default_max_load_percentage) = .empty,
+    links: links_room.Links = .{},
 
     pub fn create(allocator: std.mem.Allocator) error{OutOfMemory}!*Delta {
         const self = try allocator.create(Delta);
@@ -120,6 +122,7 @@ pub const Delta = struct {
         self.dead.bits.deinit(allocator);
         self.gone.bits.deinit(allocator);
         self.newest.deinit(allocator);
+        self.links.deinit(allocator);
         allocator.destroy(self);
     }
 
@@ -149,6 +152,7 @@ pub const Delta = struct {
         try self.firsts.ensureUnusedCapacity(allocator, 1);
         try self.newest.ensureUnusedCapacityContext(allocator, count, .{ .delta = self });
         const wanted = self.rows + count;
+        try self.links.reserve(allocator, wanted);
         if (wanted > self.dead.bits.bit_length) {
             const room = @max(wanted, self.dead.bits.bit_length *| 2);
             try self.dead.bits.resize(allocator, room, false);
@@ -163,6 +167,7 @@ pub const Delta = struct {
         self.firsts.appendAssumeCapacity(self.rows);
         const first = self.rows;
         self.rows += count;
+        self.links.place(first, record.rows.vectors, count);
         self.bytes += cost(record.bytes.len, count);
         for (0..count) |i| {
             const asked: Asked = .{ .ids = record.rows.ids, .row = i };

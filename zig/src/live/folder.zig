@@ -18,6 +18,7 @@ const BitSet = base.BitSet;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 const delta_room = @import("delta.zig");
+const linking = @import("link.zig");
 const folding = @import("fold.zig");
 const replaying = @import("replay.zig");
 const requests_room = @import("requests.zig");
@@ -352,12 +353,28 @@ pub fn Live(comptime Store: type) type {
 
         /// Rows that are there when this returns, on the device where durability asks for it: all or none.
         pub fn insert(self: *Self, rows: rows_payload.Rows, diagnostic: *Diagnostic) Error!Done {
-            return writing.insert(self, rows, null, diagnostic);
+            const done = try writing.insert(self, rows, null, diagnostic);
+            self.link_after(done);
+            return done;
         }
 
         /// The same in the place of rows that are still where the caller found them; else nothing is done: Done.outcome.
         pub fn update(self: *Self, rows: rows_payload.Rows, expected: writing.Expected, diagnostic: *Diagnostic) Error!Done {
-            return writing.insert(self, rows, expected, diagnostic);
+            const done = try writing.insert(self, rows, expected, diagnostic);
+            self.link_after(done);
+            return done;
+        }
+
+        /// A write that is done links as many rows as it brought, and while more wait as many again.
+        fn link_after(self: *Self, done: Done) void {
+            if (done.outcome != .done or done.rows == 0) return;
+            self.mutex.lock();
+            const delta = self.delta.hold();
+            const shown = delta.shown_rows;
+            const its_shape = self.shape();
+            self.mutex.unlock();
+            defer delta.release();
+            linking.link(self.allocator, &delta.links, its_shape, shown, @intCast(@min(linking.step_most, 2 * done.rows)));
         }
 
         /// A part, whose files are complete, takes the place of those parts and rows of a view that it was made of (fold.zig).

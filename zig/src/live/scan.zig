@@ -42,17 +42,35 @@ pub const Hit = struct {
     distance: f32,
     row: u32,
 
-    fn farther(a: Hit, b: Hit) bool {
+    pub fn farther(a: Hit, b: Hit) bool {
         return a.distance > b.distance or (a.distance == b.distance and a.row > b.row);
     }
 };
 
 /// The k nearest so far, the farthest of them first.
-const Nearest = struct {
+pub const Nearest = struct {
     hits: []Hit,
     count: usize = 0,
 
-    fn offer(self: *Nearest, hit: Hit) void {
+    pub inline fn is_full(self: *const Nearest) bool {
+        return self.count == self.hits.len;
+    }
+
+    pub inline fn farthest(self: *const Nearest) Hit {
+        return self.hits[0];
+    }
+
+    /// The nearest first; nothing can be offered any more.
+    pub fn sorted(self: *Nearest) []Hit {
+        std.mem.sort(Hit, self.hits[0..self.count], {}, struct {
+            fn less(_: void, a: Hit, b: Hit) bool {
+                return b.farther(a);
+            }
+        }.less);
+        return self.hits[0..self.count];
+    }
+
+    pub fn offer(self: *Nearest, hit: Hit) void {
         if (self.count < self.hits.len) {
             var at = self.count;
             self.count += 1;
@@ -77,42 +95,100 @@ const Nearest = struct {
     }
 };
 
+/// What distances are measured from.
+pub const Point = struct {
+    values: [*]const f32,
+    norm: f32,
+
+    pub fn of(metric: Metric, values: []const f32) Point {
+        if (metric != .cosine) return .{ .values = values.ptr, .norm = 0 };
+        var sum: f64 = 0;
+        for (values) |x| sum += @as(f64, x) * x;
+        return .{ .values = values.ptr, .norm = @floatCast(@sqrt(sum)) };
+    }
+};
+
+/// Distances of a shape, from vectors as they were given.
+pub const Measure = struct {
+    shape: Shape,
+    element: quant.Element,
+    kind: quant.RowSum,
+    kernels: *const quant.Kernels,
+
+    pub fn of(shape: Shape) Measure {
+        return .{
+            .shape = shape,
+            .element = switch (shape.dtype) {
+                .f32 => .f32,
+                .f16 => .f16,
+                .u8 => .u8,
+                .i8 => .i8,
+            },
+            .kind = switch (shape.metric) {
+                .l2 => .difference2,
+                .ip => .product,
+                .cosine => .product_and_norm2,
+            },
+            .kernels = quant.kernels(),
+        };
+    }
+
+    pub inline fn distance(self: *const Measure, query: Point, vector: [*]const u8) f32 {
+        var sum: f32 = undefined;
+        var norm2: f32 = 0;
+        self.kernels.row_sums(query.values, self.shape.dim, self.element, self.kind, vector, 1, @ptrCast(&sum), @ptrCast(&norm2));
+        return distance_of(self.shape.metric, sum, norm2, query.norm);
+    }
+
+    /// Of `count` vectors that lie one after the other, `block_rows` at most.
+    fn distances(self: *const Measure, query: Point, vectors: [*]const u8, count: usize, out: *[block_rows]f32) void {
+        var norms2: [block_rows]f32 = undefined;
+        self.kernels.row_sums(query.values, self.shape.dim, self.element, self.kind, vectors, @intCast(count), out, &norms2);
+        for (out[0..count], norms2[0..count]) |*value, norm2| {
+            value.* = distance_of(self.shape.metric, value.*, if (self.shape.metric == .cosine) norm2 else 0, query.norm);
+        }
+    }
+};
+
+/// A query, and where its scan begins.
+pub const Asked = struct {
+    point: Point,
+    passing: BitSet,
+    from: u32,
+    nearest: Nearest,
+};
+
+/// Looks at the rows of a view that pass, for all queries together. Returns nothing: the nearest are offered to each.
+pub fn scan(shape: Shape, records: anytype, rows_end: u32, asked: []Asked) void {
+    const measure: Measure = .of(shape);
+    var first: u32 = 0;
+    for (records) |record| {
+        if (first >= rows_end) break;
+        scan_rows(&measure, record.rows.vectors, first, @min(record.rows.count, rows_end - first), asked);
+        first += record.rows.count;
+    }
+}
+
 /// Rows of one record, from number `first` on. Those that pass one after another are measured together.
-fn scan_rows(shape: Shape, vectors: []const u8, first: u32, queries: []const f32, norms: []const f32, passing: []const ?BitSet, nearest: []Nearest) void {
-    const kernels = quant.kernels();
-    const element: quant.Element = switch (shape.dtype) {
-        .f32 => .f32,
-        .f16 => .f16,
-        .u8 => .u8,
-        .i8 => .i8,
-    };
-    const kind: quant.RowSum = switch (shape.metric) {
-        .l2 => .difference2,
-        .ip => .product,
-        .cosine => .product_and_norm2,
-    };
-    const count = vectors.len / shape.row_bytes();
-    var sums: [block_rows]f32 = undefined;
-    var norms2: [block_rows]f32 = undefined;
-    var block: usize = 0;
+fn scan_rows(measure: *const Measure, vectors: []const u8, first: u32, count: u32, asked: []Asked) void {
+    const size = measure.shape.row_bytes();
+    var distances: [block_rows]f32 = undefined;
+    var block: u32 = 0;
     while (block < count) : (block += block_rows) {
         const end = @min(count, block + block_rows);
-        for (nearest, 0..) |*best, i| {
-            const set = passing[if (passing.len == 1) 0 else i].?;
-            const query = queries[i * shape.dim ..][0..shape.dim];
-            var at = block;
+        for (asked) |*one| {
+            if (first + end <= one.from) continue;
+            var at = @max(block, one.from -| first);
             while (at < end) {
-                if (!set.contains(first + @as(u32, @intCast(at)))) {
+                if (!one.passing.contains(first + at)) {
                     at += 1;
                     continue;
                 }
                 const start = at;
-                while (at < end and set.contains(first + @as(u32, @intCast(at)))) at += 1;
-                kernels.row_sums(query.ptr, shape.dim, element, kind, vectors[start * shape.row_bytes() ..].ptr, @intCast(at - start), &sums, &norms2);
-                for (start..at, 0..) |row, j| {
-                    const distance = distance_of(shape.metric, sums[j], if (shape.metric == .cosine) norms2[j] else 0, norms[i]);
-                    best.offer(.{ .distance = distance, .row = first + @as(u32, @intCast(row)) });
-                }
+                while (at < end and one.passing.contains(first + at)) at += 1;
+                measure.distances(one.point, vectors[start * size ..].ptr, at - start, &distances);
+                for (start.., distances[0 .. at - start]) |row, distance|
+                    one.nearest.offer(.{ .distance = distance, .row = first + @as(u32, @intCast(row)) });
             }
         }
     }
@@ -127,47 +203,6 @@ fn distance_of(metric: Metric, sum: f32, norm2: f32, query_norm: f32) f32 {
             // No vector of the length 0 has a direction: it lies across from all others.
             return if (both > 0) @max(0, 1 - sum / both) else 1;
         },
-    }
-}
-
-/// `passing`: none, one set for all queries, or one each (null: all rows that live). Writes k hits a query, nearest first;
-/// `counts` says how many there are.
-pub fn search(allocator: std.mem.Allocator, view: anytype, queries: []const f32, k: usize, passing: []const ?BitSet, hits: []Hit, counts: []u32) error{OutOfMemory}!void {
-    const shape = view.shape;
-    const alive = try allocator.alloc(?BitSet, @max(1, passing.len));
-    defer allocator.free(alive);
-    var made: usize = 0;
-    defer for (alive[0..made]) |*set| set.*.?.deinit(allocator);
-    for (alive, 0..) |*set, i| {
-        set.* = try BitSet.init(allocator, view.rows);
-        made += 1;
-        const given = if (passing.len == 0) null else passing[i];
-        for (set.*.?.words, view.dead.words, 0..) |*word, dead, w| word.* = ~dead & if (given) |one_set| one_set.words[w] else ~@as(u64, 0);
-        const rest: u6 = @intCast(view.rows % 64);
-        if (rest != 0) set.*.?.words[set.*.?.words.len - 1] &= (@as(u64, 1) << rest) - 1;
-    }
-    const nearest = try allocator.alloc(Nearest, counts.len);
-    defer allocator.free(nearest);
-    const norms = try allocator.alloc(f32, counts.len);
-    defer allocator.free(norms);
-    for (nearest, norms, 0..) |*best, *norm, i| {
-        best.* = .{ .hits = hits[i * k ..][0..k] };
-        var sum: f64 = 0;
-        for (queries[i * shape.dim ..][0..shape.dim]) |x| sum += @as(f64, x) * x;
-        norm.* = @floatCast(@sqrt(sum));
-    }
-    var first: u32 = 0;
-    for (view.records) |record| {
-        scan_rows(shape, record.rows.vectors, first, queries, norms, alive, nearest);
-        first += record.rows.count;
-    }
-    for (nearest, counts) |*best, *count| {
-        count.* = @intCast(best.count);
-        std.mem.sort(Hit, best.hits[0..best.count], {}, struct {
-            fn less(_: void, a: Hit, b: Hit) bool {
-                return b.farther(a);
-            }
-        }.less);
     }
 }
 
@@ -187,18 +222,24 @@ test "the nearest of a scan are those of plain arithmetic, for every type and me
         for (queries) |*value| value.* = @floatFromInt(@as(i32, @intCast(prng.below(100))) - 30);
         const Record = struct { rows: struct { vectors: []const u8, count: u32 } };
         var record: Record = .{ .rows = .{ .vectors = std.mem.sliceAsBytes(vectors), .count = count } };
-        var dead = try BitSet.init(allocator, count);
-        defer dead.deinit(allocator);
+        var alive = try BitSet.init(allocator, count);
+        defer alive.deinit(allocator);
         var even = try BitSet.init(allocator, count);
         defer even.deinit(allocator);
         for (0..count) |row| {
-            if (row % 5 == 0) dead.insert(row);
-            if (row % 2 == 0) even.insert(row);
+            if (row % 5 != 0) alive.insert(row);
+            if (row % 5 != 0 and row % 2 == 0) even.insert(row);
         }
-        const view = .{ .shape = Shape{ .dim = dim, .metric = metric, .dtype = Dtype.of(@typeName(T)).? }, .rows = @as(u32, count), .dead = dead, .records = &[_]*Record{&record} };
+        const shape: Shape = .{ .dim = dim, .metric = metric, .dtype = Dtype.of(@typeName(T)).? };
         var hits: [2 * 10]Hit = undefined;
-        var counts: [2]u32 = undefined;
-        try search(allocator, view, queries, 10, &.{ even, null }, &hits, &counts);
+        var asked: [2]Asked = undefined;
+        for (&asked, [2]BitSet{ even, alive }, 0..) |*one, set, q| one.* = .{
+            .point = .of(metric, queries[q * dim ..][0..dim]),
+            .passing = set,
+            .from = 0,
+            .nearest = .{ .hits = hits[q * 10 ..][0..10] },
+        };
+        scan(shape, &[_]*Record{&record}, count, &asked);
         for (0..2) |q| {
             var expected: [count]Hit = undefined;
             var found: usize = 0;
@@ -229,8 +270,9 @@ test "the nearest of a scan are those of plain arithmetic, for every type and me
                     return b.farther(a);
                 }
             }.less);
-            try std.testing.expectEqual(10, counts[q]);
-            for (expected[0..10], hits[q * 10 ..][0..10]) |wanted, hit|
+            const got = asked[q].nearest.sorted();
+            try std.testing.expectEqual(10, got.len);
+            for (expected[0..10], got) |wanted, hit|
                 try std.testing.expectApproxEqAbs(wanted.distance, hit.distance, 1e-5 * @max(1, @abs(wanted.distance)));
         }
     };

@@ -50,9 +50,7 @@ pub const View = struct {
         const records = try allocator.dupe(*Record, delta.records.items[0..delta.shown_records]);
         errdefer allocator.free(records);
         var dead = try BitSet.init(allocator, delta.shown_rows);
-        for (0..delta.shown_rows) |row| {
-            if (delta.dead.bits.isSet(row)) dead.insert(row);
-        }
+        copy_bits(&dead, &delta.dead.bits);
         self.* = .{
             .allocator = allocator,
             .layout = live.layout,
@@ -65,6 +63,12 @@ pub const View = struct {
             .shape = live.shape(),
         };
         return self;
+    }
+
+    fn copy_bits(to: *BitSet, from: *const std.DynamicBitSetUnmanaged) void {
+        for (to.words, from.masks[0..to.words.len]) |*word, mask| word.* = mask;
+        const rest: u6 = @intCast(to.len % 64);
+        if (rest != 0) to.words[to.words.len - 1] &= (@as(u64, 1) << rest) - 1;
     }
 
     pub fn release(self: *View) void {

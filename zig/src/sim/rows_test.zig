@@ -123,7 +123,7 @@ const Run = struct {
             .writable = true,
             .durability = @enumFromInt(self.prng.below(3)),
             .checkpoint_bytes = 64 + self.prng.below(3000),
-            .delta_bytes = 500 + self.prng.below(6000),
+            .delta_bytes = 500 + self.prng.below(12000),
             .seed = self.prng.next(),
         }) catch |err| return self.may_fail(err);
         defer writer.close();

@@ -1,0 +1,195 @@
+//! The linker: gives the delta's next rows their neighbors, in steps, while others search.
+//!
+//! A row's candidates are what a walk for its vector finds; of these it keeps each that no kept one hides, as a build does
+//! (graph/prune.zig). Each of them gets it as a neighbor in return, in a free place or in that of a neighbor that it hides.
+//! The neighbor that loses its place becomes the row's own, so nothing that could be reached is lost (links.zig).
+const std = @import("std");
+const base = @import("base");
+const delta_room = @import("delta.zig");
+const links_room = @import("links.zig");
+const scan = @import("scan.zig");
+const Walk = @import("walk.zig").Walk;
+const Hit = scan.Hit;
+const Links = links_room.Links;
+const degree = links_room.degree;
+
+/// So many of the newest rows are left to scans: fewer are cheaper looked at than linked.
+pub const tail_rows = 1024;
+/// What one call links at most.
+pub const step_most = 8192;
+/// Candidates of a row.
+const list_build = 64;
+/// Neighbors that a row chooses; the other places are for rows that choose it.
+const chosen_max = 16;
+/// Of copies of its own vector.
+const copies_max = 4;
+const alpha = 1.2;
+/// Before a row is linked a walk for it may be compared with a scan. So often, and as rarely as makes scans cost no more
+/// than so many distances a row.
+const sample_stride = 16;
+const sample_looks = 256;
+const sample_k = 10;
+/// The share of a sample's nearest that walks may miss, less than what is promised.
+const missed_share = 0.005;
+const list_least = 48;
+const list_most = 4096;
+
+/// What rows are to each other.
+const Linker = struct {
+    allocator: std.mem.Allocator,
+    links: *Links,
+    measure: scan.Measure,
+    values: [2][]f32,
+
+    /// A row's vector as a query.
+    fn point(self: *Linker, row: u32, buffer: usize) scan.Point {
+        const dim = self.measure.shape.dim;
+        const bytes = self.links.vector(row);
+        const out = self.values[buffer];
+        switch (self.measure.shape.dtype) {
+            .f32 => return .of(self.measure.shape.metric, @as([*]const f32, @ptrCast(@alignCast(bytes)))[0..dim]),
+            inline .f16, .u8, .i8 => |dtype| {
+                const T = if (dtype == .f16) f16 else if (dtype == .u8) u8 else i8;
+                for (out, @as([*]align(1) const T, @ptrCast(bytes))[0..dim]) |*x, given| x.* = if (T == f16) given else @floatFromInt(given);
+            },
+        }
+        return .of(self.measure.shape.metric, out);
+    }
+
+    /// Whether a kept neighbor hides one at `distance`, which is `between` away from it (graph/types.zig).
+    fn hides(self: *const Linker, between: f32, distance: f32) bool {
+        if (self.measure.shape.metric != .ip) return alpha * between < distance;
+        return between < if (distance < 0) alpha * distance else distance / alpha;
+    }
+
+    fn link(self: *Linker, walk: *Walk, row: u32) error{OutOfMemory}!void {
+        if (row == 0) return;
+        const own = self.point(row, 0);
+        walk.rows = row;
+        const candidates = (try walk.run(own, list_build, null, std.math.maxInt(u64))).?;
+        Links.set_float(&self.links.looks, 0.98 * Links.float(&self.links.looks) + 0.02 * @as(f32, @floatFromInt(walk.looks)) / list_build);
+        var chosen: [chosen_max]Hit = undefined;
+        var count: usize = 0;
+        var copies: usize = 0;
+        const self_distance = self.measure.distance(own, self.links.vector(row));
+        for (candidates) |candidate| {
+            if (count == chosen_max) break;
+            if (candidate.distance == self_distance) {
+                if (copies == copies_max) continue;
+                copies += 1;
+            } else if (self.is_hidden(candidate, chosen[0..count])) continue;
+            chosen[count] = candidate;
+            count += 1;
+        }
+        for (chosen[0..count]) |one| self.links.add(row, one.row);
+        var is_reached = false;
+        for (chosen[0..count]) |one| {
+            if (self.answer(row, own, one, false)) is_reached = true;
+        }
+        if (!is_reached) _ = self.answer(row, own, chosen[0], true);
+    }
+
+    fn is_hidden(self: *Linker, candidate: Hit, chosen: []const Hit) bool {
+        if (chosen.len == 0) return false;
+        const from = self.point(candidate.row, 1);
+        for (chosen) |one| {
+            if (self.hides(self.measure.distance(from, self.links.vector(one.row)), candidate.distance)) return true;
+        }
+        return false;
+    }
+
+    /// Makes `row` a neighbor of `to`, which lies as far away as it says; always where `force` says so.
+    fn answer(self: *Linker, row: u32, own: scan.Point, to: Hit, force: bool) bool {
+        if (self.links.has_room(to.row)) {
+            self.links.add(to.row, row);
+            return true;
+        }
+        var buffer: [degree]u32 = undefined;
+        const there = self.links.neighbors(to.row, &buffer);
+        const from = self.point(to.row, 1);
+        var victim: ?usize = null;
+        var victim_distance: f32 = 0;
+        var farthest: usize = 0;
+        var farthest_distance = -std.math.inf(f32);
+        var nearest: usize = 0;
+        var nearest_between = std.math.inf(f32);
+        for (there, 0..) |neighbor, at| {
+            const distance = self.measure.distance(from, self.links.vector(neighbor));
+            const between = self.measure.distance(own, self.links.vector(neighbor));
+            if (between < nearest_between) {
+                nearest_between = between;
+                nearest = at;
+            }
+            if (distance <= to.distance) {
+                if (!force and self.hides(between, to.distance)) return false;
+            } else if (self.hides(between, distance) and (victim == null or distance > victim_distance)) {
+                victim = at;
+                victim_distance = distance;
+            }
+            if (distance > farthest_distance) {
+                farthest_distance = distance;
+                farthest = at;
+            }
+        }
+        const at = victim orelse if (force) nearest else if (farthest_distance > to.distance) farthest else return false;
+        if (!self.lead_to(row, there[at])) return false;
+        self.links.replace(to.row, at, row);
+        return true;
+    }
+
+    /// Whether `row` has this neighbor, or has it now.
+    fn lead_to(self: *Linker, row: u32, neighbor: u32) bool {
+        var buffer: [degree]u32 = undefined;
+        if (std.mem.indexOfScalar(u32, self.links.neighbors(row, &buffer), neighbor) != null) return true;
+        if (!self.links.has_room(row)) return false;
+        self.links.add(row, neighbor);
+        return true;
+    }
+
+    /// Compares a walk for a row that is not linked with a look at all that are, and makes walks longer or shorter.
+    fn sample(self: *Linker, walk: *Walk, row: u32) error{OutOfMemory}!void {
+        const own = self.point(row, 0);
+        walk.rows = row;
+        const list_size = Links.float(&self.links.list_size);
+        const found = (try walk.run(own, @intFromFloat(list_size), null, std.math.maxInt(u64))).?;
+        var hits: [sample_k]Hit = undefined;
+        var nearest: scan.Nearest = .{ .hits = &hits };
+        for (0..row) |other| {
+            const number: u32 = @intCast(other);
+            nearest.offer(.{ .distance = self.measure.distance(own, self.links.vector(number)), .row = number });
+        }
+        const bound = nearest.sorted()[sample_k - 1].distance;
+        var missed: usize = sample_k;
+        for (found[0..@min(found.len, sample_k)]) |hit| missed -= @intFromBool(hit.distance <= bound);
+        const share = @as(f32, @floatFromInt(missed)) / sample_k;
+        Links.set_float(&self.links.list_size, std.math.clamp(list_size * @exp(1.5 * (share - missed_share)), list_least, list_most));
+    }
+};
+
+/// Links rows below `end`, `most` of them at most. Where another does so, or memory is short, they stay with the scans.
+pub fn link(allocator: std.mem.Allocator, links: *Links, shape: scan.Shape, end: u32, most: u32) void {
+    if (links.linked.load(.monotonic) + tail_rows >= end or !links.linker.tryLock()) return;
+    defer links.linker.unlock();
+    const from = links.linked.load(.monotonic);
+    link_some(allocator, links, shape, from, @min(end -| tail_rows, from +| most)) catch {};
+}
+
+fn link_some(allocator: std.mem.Allocator, links: *Links, shape: scan.Shape, from: u32, end: u32) error{OutOfMemory}!void {
+    if (from >= end) return;
+    const values = try allocator.alloc(f32, 2 * shape.dim);
+    defer allocator.free(values);
+    var linker: Linker = .{
+        .allocator = allocator,
+        .links = links,
+        .measure = .of(shape),
+        .values = .{ values[0..shape.dim], values[shape.dim..] },
+    };
+    var walk = try Walk.init(allocator, links, shape, from, end, list_most);
+    defer walk.deinit();
+    for (from..end) |number| {
+        const row: u32 = @intCast(number);
+        if (row >= tail_rows and row % @max(sample_stride, std.math.ceilPowerOfTwoAssert(u32, row / sample_looks)) == 0) try linker.sample(&walk, row);
+        try linker.link(&walk, row);
+        links.linked.store(row + 1, .release);
+    }
+}
