@@ -18,11 +18,9 @@ pub const tail_rows = 1024;
 /// What one call links at most.
 pub const step_most = 8192;
 /// Candidates of a row.
-const list_build = 64;
+const list_build = 48;
 /// Neighbors that a row chooses; the other places are for rows that choose it.
-const chosen_max = 16;
-/// Of copies of its own vector.
-const copies_max = 4;
+const chosen_max = 12;
 const alpha = 1.2;
 /// Before a row is linked a walk for it may be compared with a scan. So often, and as rarely as makes scans cost no more
 /// than so many distances a row.
@@ -30,7 +28,7 @@ const sample_stride = 16;
 const sample_looks = 256;
 const sample_k = 10;
 /// The share of a sample's nearest that walks may miss, less than what is promised.
-const missed_share = 0.005;
+const missed_share = 0.004;
 const list_least = 48;
 const list_most = 4096;
 
@@ -68,16 +66,16 @@ const Linker = struct {
         walk.rows = row;
         const candidates = (try walk.run(own, list_build, null, std.math.maxInt(u64))).?;
         Links.set_float(&self.links.looks, 0.98 * Links.float(&self.links.looks) + 0.02 * @as(f32, @floatFromInt(walk.looks)) / list_build);
+        const bytes = self.measure.shape.row_bytes();
+        for (candidates) |candidate| {
+            if (std.mem.eql(u8, self.links.vector(candidate.row)[0..bytes], self.links.vector(row)[0..bytes]))
+                return self.links.add_copy(candidate.row, row);
+        }
         var chosen: [chosen_max]Hit = undefined;
         var count: usize = 0;
-        var copies: usize = 0;
-        const self_distance = self.measure.distance(own, self.links.vector(row));
         for (candidates) |candidate| {
             if (count == chosen_max) break;
-            if (candidate.distance == self_distance) {
-                if (copies == copies_max) continue;
-                copies += 1;
-            } else if (self.is_hidden(candidate, chosen[0..count])) continue;
+            if (self.is_hidden(candidate, chosen[0..count])) continue;
             chosen[count] = candidate;
             count += 1;
         }
@@ -151,16 +149,17 @@ const Linker = struct {
         const own = self.point(row, 0);
         walk.rows = row;
         const list_size = Links.float(&self.links.list_size);
-        const found = (try walk.run(own, @intFromFloat(list_size), null, std.math.maxInt(u64))).?;
-        var hits: [sample_k]Hit = undefined;
-        var nearest: scan.Nearest = .{ .hits = &hits };
+        var hits: [2][sample_k]Hit = undefined;
+        var walked: scan.Nearest = .{ .hits = &hits[0] };
+        _ = try walk.offer_to(&walked, own, @intFromFloat(list_size), null, std.math.maxInt(u64));
+        var scanned: scan.Nearest = .{ .hits = &hits[1] };
         for (0..row) |other| {
             const number: u32 = @intCast(other);
-            nearest.offer(.{ .distance = self.measure.distance(own, self.links.vector(number)), .row = number });
+            scanned.offer(.{ .distance = self.measure.distance(own, self.links.vector(number)), .row = number });
         }
-        const bound = nearest.sorted()[sample_k - 1].distance;
+        const bound = scanned.sorted()[sample_k - 1].distance;
         var missed: usize = sample_k;
-        for (found[0..@min(found.len, sample_k)]) |hit| missed -= @intFromBool(hit.distance <= bound);
+        for (walked.sorted()) |hit| missed -= @intFromBool(hit.distance <= bound);
         const share = @as(f32, @floatFromInt(missed)) / sample_k;
         Links.set_float(&self.links.list_size, std.math.clamp(list_size * @exp(1.5 * (share - missed_share)), list_least, list_most));
     }

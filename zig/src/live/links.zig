@@ -15,8 +15,12 @@ const chunk_rows = 256;
 
 const Atomic = std.atomic.Value(u32);
 
+const no_row = std.math.maxInt(u32);
+
 const List = struct {
     count: Atomic,
+    /// The next row with the same vector.
+    copy: Atomic,
     rows: [degree]Atomic,
 };
 
@@ -61,7 +65,10 @@ pub const Links = struct {
             const size = @as(u32, 1) << @intCast(table);
             if (self.tables[table] == null) self.tables[table] = (try allocator.alloc(*Chunk, size)).ptr;
             const made = try allocator.create(Chunk);
-            for (&made.lists) |*one| one.count = .init(0);
+            for (&made.lists) |*one| {
+                one.count = .init(0);
+                one.copy = .init(no_row);
+            }
             self.tables[table].?[self.chunks + 1 - size] = made;
             self.chunks += 1;
         }
@@ -93,6 +100,17 @@ pub const Links = struct {
         return out[0..count];
     }
 
+    /// Whether a row that is linked, and not the first, hangs on another.
+    pub fn is_copy(self: *const Links, row: u32) bool {
+        return self.list(row).count.load(.acquire) == 0;
+    }
+
+    /// The next row with the same vector; the first of them has the neighbors.
+    pub fn copy_after(self: *const Links, row: u32) ?u32 {
+        const next = self.list(row).copy.load(.acquire);
+        return if (next == no_row) null else next;
+    }
+
     // ---- the linker's, which holds `linker` ----
 
     pub fn has_room(self: *const Links, row: u32) bool {
@@ -104,6 +122,11 @@ pub const Links = struct {
         const count = one.count.load(.monotonic);
         one.rows[count].store(neighbor, .release);
         one.count.store(count + 1, .release);
+    }
+
+    pub fn add_copy(self: *Links, first: u32, copy: u32) void {
+        self.list(copy).copy.store(self.list(first).copy.load(.monotonic), .release);
+        self.list(first).copy.store(copy, .release);
     }
 
     pub fn replace(self: *Links, row: u32, at: usize, neighbor: u32) void {

@@ -75,10 +75,9 @@ fn walk_all(scratch: std.mem.Allocator, view: anytype, how: How, asked: []scan.A
         // As many more are met as do not pass.
         if (passing == 0 or expected * @as(f64, @floatFromInt(rows)) / passing > passing) continue;
         if (walk == null) walk = try .init(scratch, links, view.shape, rows, linked, list_size);
-        const found = try walk.?.run(one.point, list_size, one.passing, @intFromFloat(passing / look_cost));
+        const is_walked = try walk.?.offer_to(&one.nearest, one.point, list_size, one.passing, @intFromFloat(passing / look_cost));
         look.* = walk.?.looks;
-        for (found orelse continue) |hit| one.nearest.offer(hit);
-        one.from = rows;
+        if (is_walked) one.from = rows;
     }
 }
 

@@ -50,7 +50,21 @@ pub const Walk = struct {
         self.allocator.free(self.found);
     }
 
-    /// The nearest, in order; null where that would measure more than `looks_max` rows.
+    /// Offers the nearest that pass, and says so; false where that would look at more than `looks_max` rows.
+    pub fn offer_to(self: *Walk, out: *scan.Nearest, query: scan.Point, list_size: usize, passing: ?BitSet, looks_max: u64) error{OutOfMemory}!bool {
+        for (try self.run(query, list_size, passing, looks_max) orelse return false) |hit| {
+            var next: ?u32 = hit.row;
+            while (next) |row| : (next = self.links.copy_after(row)) {
+                const one: Hit = .{ .distance = hit.distance, .row = row };
+                if (out.is_full() and one.farther(out.farthest())) break;
+                if (self.counts(row, passing)) out.offer(one);
+            }
+        }
+        return true;
+    }
+
+    /// The nearest different vectors of which a row passes, in order, each by the row that has its neighbors; null where
+    /// that would look at more than `looks_max` rows.
     pub fn run(self: *Walk, query: scan.Point, list_size: usize, passing: ?BitSet, looks_max: u64) error{OutOfMemory}!?[]Hit {
         self.visited.clear();
         self.frontier.clearRetainingCapacity();
@@ -61,6 +75,7 @@ pub const Walk = struct {
         var count: usize = 0;
         var row: u32 = 0;
         while (row < self.rows) : (row += stride) {
+            if (row > 0 and self.links.is_copy(row)) continue;
             seeds[count] = row;
             count += 1;
         }
@@ -92,8 +107,15 @@ pub const Walk = struct {
             const hit: Hit = .{ .distance = self.measure.distance(query, self.links.vector(row)), .row = row };
             if (nearest.is_full() and hit.farther(nearest.farthest())) continue;
             self.frontier.add(hit) catch unreachable; // room was made
-            const counts = row < self.rows and if (passing) |set| set.contains(row) else true;
-            if (counts) nearest.offer(hit);
+            var copy: ?u32 = row;
+            while (copy) |one| : (copy = self.links.copy_after(one)) {
+                if (self.counts(one, passing)) break nearest.offer(hit);
+                self.looks += 1;
+            }
         }
+    }
+
+    fn counts(self: *const Walk, row: u32, passing: ?BitSet) bool {
+        return row < self.rows and if (passing) |set| set.contains(row) else true;
     }
 };
