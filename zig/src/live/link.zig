@@ -66,10 +66,8 @@ const Linker = struct {
         walk.rows = row;
         const candidates = (try walk.run(own, list_build, null, std.math.maxInt(u64))).?;
         Links.set_float(&self.links.looks, 0.98 * Links.float(&self.links.looks) + 0.02 * @as(f32, @floatFromInt(walk.looks)) / list_build);
-        const bytes = self.measure.shape.row_bytes();
         for (candidates) |candidate| {
-            if (std.mem.eql(u8, self.links.vector(candidate.row)[0..bytes], self.links.vector(row)[0..bytes]))
-                return self.links.add_copy(candidate.row, row);
+            if (self.are_equal(candidate.row, row)) return self.links.add_copy(candidate.row, row);
         }
         var chosen: [chosen_max]Hit = undefined;
         var count: usize = 0;
@@ -85,6 +83,11 @@ const Linker = struct {
             if (self.answer(row, own, one, false)) is_reached = true;
         }
         if (!is_reached) _ = self.answer(row, own, chosen[0], true);
+    }
+
+    fn are_equal(self: *const Linker, a: u32, b: u32) bool {
+        const bytes = self.measure.shape.row_bytes();
+        return std.mem.eql(u8, self.links.vector(a)[0..bytes], self.links.vector(b)[0..bytes]);
     }
 
     fn is_hidden(self: *Linker, candidate: Hit, chosen: []const Hit) bool {
@@ -157,7 +160,9 @@ const Linker = struct {
             const number: u32 = @intCast(other);
             scanned.offer(.{ .distance = self.measure.distance(own, self.links.vector(number)), .row = number });
         }
-        const bound = scanned.sorted()[sample_k - 1].distance;
+        const truth = scanned.sorted();
+        if (self.are_equal(truth[0].row, row)) return; // the easiest queries, and a set may be full of them
+        const bound = truth[sample_k - 1].distance;
         var missed: usize = sample_k;
         for (walked.sorted()) |hit| missed -= @intFromBool(hit.distance <= bound);
         const share = @as(f32, @floatFromInt(missed)) / sample_k;
@@ -187,7 +192,8 @@ fn link_some(allocator: std.mem.Allocator, links: *Links, shape: scan.Shape, fro
     defer walk.deinit();
     for (from..end) |number| {
         const row: u32 = @intCast(number);
-        if (row >= tail_rows and row % @max(sample_stride, std.math.ceilPowerOfTwoAssert(u32, row / sample_looks)) == 0) try linker.sample(&walk, row);
+        const stride = @max(sample_stride, std.math.ceilPowerOfTwoAssert(u32, row / sample_looks + 1));
+        if (row >= tail_rows and links_room.shuffled(row) % stride == 0) try linker.sample(&walk, row);
         try linker.link(&walk, row);
         links.linked.store(row + 1, .release);
     }

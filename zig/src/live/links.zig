@@ -142,7 +142,13 @@ pub const Links = struct {
     }
 };
 
-/// Rows at which walks begin: all that are a multiple of this. There are 128 to 256 of them, from all ages of the delta.
+/// Rows at which walks begin: one of each stretch of so many. There are 128 to 256 of them, from all ages of the delta.
 pub fn stride_of(rows: u32) u32 {
     return @max(1, std.math.ceilPowerOfTwoAssert(u32, @max(1, rows / 256 + 1)));
+}
+
+/// A number that shares no pattern with the order of rows.
+pub fn shuffled(row: u32) u32 {
+    const mixed = (row ^ row >> 15) *% 0x9e3779b1;
+    return mixed ^ mixed >> 16;
 }

@@ -73,9 +73,10 @@ pub const Walk = struct {
         const stride = links_room.stride_of(self.rows);
         var seeds: [256]u32 = undefined;
         var count: usize = 0;
-        var row: u32 = 0;
-        while (row < self.rows) : (row += stride) {
-            if (row > 0 and self.links.is_copy(row)) continue;
+        var first: u32 = 0;
+        while (first < self.rows) : (first += stride) {
+            const row = if (first == 0) 0 else first + links_room.shuffled(first) % stride;
+            if (row >= self.rows or (row > 0 and self.links.is_copy(row))) continue;
             seeds[count] = row;
             count += 1;
         }
