@@ -26,7 +26,7 @@ const alpha = 1.2;
 /// than so many distances a row.
 const sample_stride = 16;
 const sample_looks = 256;
-const sample_k = 10;
+pub const sample_k = 10;
 /// The share of a sample's nearest that walks may miss, less than what is promised.
 const missed_share = 0.004;
 const list_least = 48;

@@ -81,12 +81,12 @@ fn walk_all(scratch: std.mem.Allocator, view: anytype, how: How, asked: []scan.A
     }
 }
 
-/// The list was measured for ten nearest. More of them take as many more places; a higher recall takes more, too.
+/// The list was measured for ten nearest. More of them take a longer one, and so does a higher recall.
 fn list_of(measured: f32, k: usize, recall: f32) usize {
     const missed = @max(1 - recall, 1e-4);
     const longer = if (missed < missed_usual) missed_usual / missed else 1;
     const nearest: f32 = @floatFromInt(k);
-    return @intFromFloat(measured * longer + nearest);
+    return @intFromFloat(measured * longer * @sqrt(@max(1, nearest / link.sample_k)) + nearest);
 }
 
 const missed_usual = 0.01;

@@ -1,0 +1,116 @@
+"""Many rows that no part holds: a graph over them is walked, and finds what a look at all of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import velo
+
+DIM = 16
+ROWS = 20_000
+
+
+@pytest.fixture(scope="module", params=["l2", "ip", "cosine"])
+def made(tmp_path_factory: pytest.TempPathFactory, request: Any) -> Iterator[tuple[velo.Index, np.ndarray]]:
+    random = np.random.default_rng(8)
+    middles = random.normal(size=(40, DIM))
+    vectors = (middles[random.integers(0, 40, ROWS)] + 0.5 * random.normal(size=(ROWS, DIM))).astype(
+        np.float32
+    )
+    vectors[random.integers(0, ROWS, 3000)] = vectors[7]  # copies of one vector
+    path = tmp_path_factory.mktemp("delta") / "a.velo"
+    with velo.create(path, dim=DIM, metric=request.param, durability="process", threads=1) as index:
+        for start in range(0, ROWS, 1000):
+            index.insert(vectors[start : start + 1000])
+        assert index.info()["live"]["parts"] == []
+        yield index, vectors
+
+
+def queries_of(vectors: np.ndarray, count: int, seed: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    rows = vectors[random.integers(0, len(vectors), count)]
+    return rows + 0.3 * random.normal(size=rows.shape).astype(np.float32)
+
+
+def share_found(got: Any, exact: Any) -> float:
+    slack = 1e-5 * np.abs(exact.distances[:, -1:]) + 1e-6
+    return float((got.distances <= exact.distances[:, -1:] + slack).mean())
+
+
+@pytest.mark.parametrize("k", [1, 10, 100])
+def test_few_rows_are_measured_and_nearly_all_answers_found(
+    made: tuple[velo.Index, np.ndarray], k: int
+) -> None:
+    index, vectors = made
+    queries = queries_of(vectors, 200, seed=k)
+    exact = index.search(queries, k=k, exact=True)
+    assert (exact.stats["estimates"] == ROWS).all()
+    assert (index.search(queries, k=k, recall=1.0).stats["estimates"] == ROWS).all()
+    got = index.search(queries, k=k, recall=0.9)
+    assert got.stats["estimates"].mean() < ROWS / 3
+    assert share_found(got, exact) >= 0.99
+    for again in (index.search(queries, k=k, recall=0.9), index.search(queries, k=k)):
+        assert (again.ids == got.ids).all()
+
+
+def test_rows_are_found_by_their_own_vectors(made: tuple[velo.Index, np.ndarray]) -> None:
+    index, vectors = made
+    rows = np.random.default_rng(3).choice(ROWS, 500, replace=False)
+    got = index.search(vectors[rows], k=1)
+    exact = index.search(vectors[rows], k=1, exact=True)
+    # By product a row's own vector need not be its nearest.
+    assert share_found(got, exact) >= (0.99 if index.info()["metric"] == "ip" else 1.0)
+
+
+def test_a_radius_finds_every_row(made: tuple[velo.Index, np.ndarray]) -> None:
+    index, vectors = made
+    if index.info()["metric"] != "l2":
+        return
+    squared = ((vectors - vectors[7]) ** 2).sum(axis=1)
+    lims, _, _ = index.range_search(vectors[7], radius=1e-6)
+    assert lims[-1] == (squared <= 1e-6).sum()
+
+
+def test_filters_and_deleted_rows(tmp_path: Path) -> None:
+    """Whatever share of rows lives or passes, no other is found, and few answers are missed."""
+    random = np.random.default_rng(12)
+    vectors = random.normal(size=(ROWS, 8)).astype(np.float32)
+    numbers = random.integers(0, 100, ROWS)
+    schema = pa.schema([("n", pa.int64())])
+    with velo.create(tmp_path / "a", dim=8, metadata=schema, durability="process", threads=1) as index:
+        for start in range(0, ROWS, 2000):
+            index.insert(
+                vectors[start : start + 2000], metadata={"n": numbers[start : start + 2000].tolist()}
+            )
+        queries = queries_of(vectors, 50, seed=1)
+        alive = np.ones(ROWS, bool)
+        for dead_share in (0.0, 0.3, 0.8):
+            gone = np.flatnonzero(alive & (random.random(ROWS) < dead_share))
+            index.delete(gone)
+            alive[gone] = False
+            for below in (100, 60, 3):
+                condition = velo.col("n") < below
+                exact = index.search(queries, k=10, filter=condition, exact=True)
+                got = index.search(queries, k=10, filter=condition)
+                assert alive[got.ids].all()
+                assert (numbers[got.ids] < below).all()
+                assert share_found(got, exact) >= 0.98
+                passing = int((alive & (numbers < below)).sum())
+                assert (got.stats["estimates"] <= 1.4 * passing + 100).all()
+
+
+def test_what_a_log_brings_back_is_linked_by_searches(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(4).normal(size=(12_000, 4)).astype(np.float32)
+    with velo.create(tmp_path / "a", dim=4, durability="process", threads=1) as index:
+        index.insert(vectors)
+    with velo.open(tmp_path / "a", threads=1) as index:
+        assert index.search(vectors[:1], k=1).stats["estimates"][0] == len(vectors)
+        for row in range(4000):
+            assert index.search(vectors[row], k=1).distances[0] == 0
+        assert index.search(vectors[:1], k=1).stats["estimates"][0] < len(vectors) / 2
