@@ -111,6 +111,6 @@ def test_what_a_log_brings_back_is_linked_by_searches(tmp_path: Path) -> None:
         index.insert(vectors)
     with velo.open(tmp_path / "a", threads=1) as index:
         assert index.search(vectors[:1], k=1).stats["estimates"][0] == len(vectors)
-        for row in range(4000):
+        for row in range(8000):
             assert index.search(vectors[row], k=1).distances[0] == 0
         assert index.search(vectors[:1], k=1).stats["estimates"][0] < len(vectors) / 2
