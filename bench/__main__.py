@@ -1,4 +1,4 @@
-"""``python -m bench``: report, ladder, cache, layout, sweep, filters, hard, live, serve, store, score…"""
+"""``python -m bench``: report, ladder, cache, layout, sweep, filters, hard, live, serve, soak, store…"""
 
 from __future__ import annotations
 
@@ -145,6 +145,17 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--out", type=Path, default=Path("docs/results"))
     sub.add_argument("--name", default="sample")
 
+    sub = commands.add_parser("soak", help="reads and writes while processes die and builds change places")
+    sub.add_argument("--minutes", type=float, default=30.0)
+    sub.add_argument("--rest", type=float, default=6.0, help="seconds between two events")
+    sub.add_argument("--rows", type=int, default=20_000, help="of each of two builds")
+    sub.add_argument("--seed", type=int, default=17)
+    sub.add_argument(
+        "--patient", action="store_true", help="for a machine with other work: who waits for it hangs not"
+    )
+    sub.add_argument("--out", type=Path, default=Path("docs/results"))
+    sub.add_argument("--name", default="serve")
+
     sub = commands.add_parser("store", help="the metadata store: writing it, checking and resolving filters")
     sub.add_argument("--rows", type=int, default=1_000_000)
     sub.add_argument("--distinct", type=int, default=1000, help="different filters of a batch")
@@ -290,6 +301,22 @@ def run_serve(arguments: argparse.Namespace) -> None:
     show(arguments.out, f"serve-{arguments.name}")
 
 
+def run_soak(arguments: argparse.Namespace) -> None:
+    from bench.commands import soak  # as above
+
+    plan = soak.Plan(
+        arguments.minutes,
+        arguments.rest,
+        arguments.rows,
+        seed=arguments.seed,
+        patient=arguments.patient,
+    )
+    verdicts = soak.run(plan, out=arguments.out, name=arguments.name)
+    show(arguments.out, f"soak-{arguments.name}")
+    if not all(one.holds for one in verdicts):
+        sys.exit("soak: something does not hold")
+
+
 def run_hard(arguments: argparse.Namespace) -> None:
     data = arguments.data.resolve()
     run = hard.Run(
@@ -347,6 +374,8 @@ def main() -> None:
                 run_live(arguments)
             case "serve":
                 run_serve(arguments)
+            case "soak":
+                run_soak(arguments)
             case "store":
                 store.run(arguments.rows, arguments.distinct)
             case "data":

@@ -21,6 +21,8 @@ class Backend:
         At least one, with names of their own.
     on_close : callable, optional
         Awaited after the routers have closed: releases what the shards hold.
+    start_s : float
+        So long ``start`` waits for shards that are not up at once.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class Backend:
         collections: Sequence[ServedCollection],
         *,
         on_close: Callable[[], Awaitable[None]] | None = None,
+        start_s: float = 0.0,
     ) -> None:
         if not collections:
             raise InvalidArgumentError("there is no collection to serve", argument="collections")
@@ -36,6 +39,7 @@ class Backend:
             raise InvalidArgumentError("two collections have the same name", argument="collections")
         self._aliases: dict[str, str] = {}
         self._on_close = on_close
+        self._start_s = start_s
         self._started = False
         self._draining = False
 
@@ -129,7 +133,7 @@ class Backend:
 
     async def start(self) -> None:
         """Ask all shards how they are, once now and then regularly."""
-        await asyncio.gather(*(served.start() for served in self.collections))
+        await asyncio.gather(*(served.start(self._start_s) for served in self.collections))
         self._started = True
 
     async def close(self) -> None:

@@ -39,8 +39,8 @@ class Child:
         For errors and threads.
     module : str
         What ``python -m`` runs.
-    message : mapping
-        What it is told as it starts.
+    message : callable
+        Called at each start: what the process is told then.
     environment : mapping, optional
         Variables in addition to ours.
     descriptors : sequence of int
@@ -60,7 +60,7 @@ class Child:
         self,
         name: str,
         module: str,
-        message: Mapping[str, Any],
+        message: Callable[[], Mapping[str, Any]],
         *,
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
@@ -170,7 +170,7 @@ class Child:
         with self._lock:
             self._process = process
             self.starts += 1
-        self.tell(self._message)
+        self.tell(self._message())
         return process
 
     def _keep_alive(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 from velo.errors import InvalidArgumentError
 from velo_serving.backend import Backend
 from velo_serving.collection import Collection, read_collection
-from velo_serving.errors import ShardUnavailableError
+from velo_serving.errors import ShardUnavailableError, SupersededError
 from velo_serving.job import JobSearches
 from velo_serving.ray_actors import (
     About,
@@ -314,6 +314,14 @@ class Cluster(JobSearches):
             actor: Any = self._actors.get(place) or await asyncio.to_thread(get_actor, place)
             return cast("Endpoint", await actor.endpoint.remote())
         except (ValueError, ray_exceptions.RayError) as error:
+            if isinstance(error, ValueError | ray_exceptions.ActorDiedError):
+                there = {one.generation for one in await asyncio.to_thread(places_of, place.collection)}
+                if there and place.generation not in there:
+                    raise SupersededError(
+                        f"generation {place.generation} of {place.collection} is served no more",
+                        # The oldest: one after it may still be starting, and it says itself what follows.
+                        generation=min(there),
+                    ) from None
             raise ShardUnavailableError(
                 f"shard {place.shard} cannot be reached: {first_line(error)}"
             ) from None

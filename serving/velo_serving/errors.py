@@ -41,6 +41,7 @@ __all__ = [
     "ShardNotHereError",
     "ShardUnavailableError",
     "ShuttingDownError",
+    "SupersededError",
     "UnknownCollectionError",
     "UnsupportedMediaTypeError",
     "WrongTokenError",
@@ -57,6 +58,20 @@ class ShardNotHereError(ServingError, NotAnIndexError):
 
 class ShardUnavailableError(ServingError):
     """A shard cannot be reached at the moment: its process died, restarts, or does not answer."""
+
+
+class SupersededError(ShardUnavailableError):
+    """A shard is of a version that is served no more.
+
+    Attributes
+    ----------
+    generation : int
+        The one that is.
+    """
+
+    def __init__(self, message: str = "", *, generation: int = 0) -> None:
+        super().__init__(message)
+        self.generation = generation
 
 
 class LocationError(ServingError, OSError):

@@ -21,7 +21,7 @@ from prometheus_client import values
 
 from velo_serving.backend import Backend
 from velo_serving.child import QUESTION
-from velo_serving.errors import ShardUnavailableError
+from velo_serving.errors import ShardUnavailableError, SupersededError
 from velo_serving.gateway import GatewayLimits
 from velo_serving.gateway.access import Access
 from velo_serving.records import CollectionRecord, Place
@@ -32,6 +32,11 @@ from velo_serving.types import Failure
 from velo_serving.wire.endpoint import Endpoint
 
 __all__ = ["Publication", "Question", "Told", "WorkerMessage", "main"]
+
+
+#: A gateway that is started again takes no connections for so long, unless all shards answer it sooner: those
+#: beside it have them.
+START_S = 5.0
 
 
 class WorkerMessage(msgspec.Struct):
@@ -66,12 +71,13 @@ class Question(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """What was asked for, or why nobody knows."""
+    """What was asked for, or why nobody knows, perhaps because another generation is served by now."""
 
     number: int
     endpoint: Endpoint | None = None
     record: CollectionRecord | None = None
     failure: Failure | None = None
+    successor: int | None = None
 
 
 class _Parent:
@@ -120,6 +126,8 @@ class _Parent:
         if told.failure is not None:
             if publication is not None:
                 raise told.failure.to_error()
+            if told.successor is not None:
+                raise SupersededError(told.failure.message, generation=told.successor)
             raise ShardUnavailableError(told.failure.message)
         return told
 
@@ -148,7 +156,8 @@ def main() -> None:
     value_class: Any = values.MultiProcessValue
     values.ValueClass = value_class(lambda: message.number)
     parent = _Parent(told, sys.stdin, message.records)
-    backend = Backend([served_collection(record, parent, limits=message.limits) for record in parent.records])
+    collections = [served_collection(record, parent, limits=message.limits) for record in parent.records]
+    backend = Backend(collections, start_s=START_S)
     threading.Thread(target=parent.listen, name="velo-parent", daemon=True).start()
     run(
         backend,

@@ -23,7 +23,7 @@ from velo.errors import InvalidArgumentError
 from velo_serving.backend import Backend
 from velo_serving.child import Child
 from velo_serving.collection import Collection, read_collection
-from velo_serving.errors import ShardUnavailableError, ShuttingDownError
+from velo_serving.errors import ShuttingDownError, SupersededError
 from velo_serving.local_backend import check_shard, share_of_cores, split_memory
 from velo_serving.records import CollectionRecord, Place, record_of
 from velo_serving.router import RouterLimits
@@ -60,13 +60,18 @@ class ShardProcess:
         self.spec = spec
         self.replica = replica
         self.endpoint = Endpoint(secrets.token_urlsafe(32), this_host(), abstract_path(spec.name))
-        message = {
-            "spec": dataclasses.asdict(self.spec),
-            "token": self.endpoint.token,
-            "version": version,
-            "path": self.endpoint.path,
-        }
+        self._successor: int | None = None
         self._left = threading.Event()
+
+        def message() -> dict[str, Any]:
+            return {
+                "spec": dataclasses.asdict(self.spec),
+                "token": self.endpoint.token,
+                "version": version,
+                "path": self.endpoint.path,
+                "successor": self._successor,
+            }
+
         self._child = Child(
             f"shard {spec.name}",
             "velo_serving.shard_process",
@@ -108,6 +113,7 @@ class ShardProcess:
 
     def succeed(self, generation: int) -> None:
         """Send whoever asks to another generation."""
+        self._successor = generation
         self._child.tell({"successor": generation})
 
     def wait_until_left(self, timeout_s: float) -> None:
@@ -194,7 +200,10 @@ class ShardProcesses:
         """Say where a shard listens."""
         processes = self._of.get((place.collection, place.generation))
         if processes is None:
-            raise ShardUnavailableError(f"version {place.generation} of {place.collection} is served no more")
+            raise SupersededError(
+                f"generation {place.generation} of {place.collection} is served no more",
+                generation=next(one.generation for one in self.records if one.name == place.collection),
+            )
         names = [(one.spec.name, one.replica) for one in processes]
         return processes[names.index((place.shard, place.replica))].endpoint
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from velo.errors import BusyError, InvalidArgumentError, UnsupportedError, VeloError
-from velo_serving.errors import NoShardAnsweredError, PublicationError
+from velo_serving.errors import NoShardAnsweredError, PublicationError, SupersededError
 from velo_serving.observer import Observer
 from velo_serving.records import CollectionRecord, Directory, Place, ShardRecord
 from velo_serving.router import Router, RouterLimits
@@ -192,16 +192,25 @@ class ServedCollection:
             await after.router.close()
             raise
         before, self.now = self.now, after
-        after.router.on_successor = self._heard
+        after.router.on_successor = self.heard
         log.info("%s serves version %r", self.name, after.version)
         leaving = asyncio.get_running_loop().create_task(self._leave(before.router, left))
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
 
-    async def start(self) -> None:
-        """Ask all shards how they are, and from then on follow what is published."""
-        self.router.on_successor = self._heard
+    async def start(self, wait_s: float = 0.0) -> None:
+        """Ask all shards how they are, and from then on follow what is published.
+
+        Parameters
+        ----------
+        wait_s : float
+            So long it waits for shards that are not up at once.
+        """
+        self.router.on_successor = self.heard
         await self.router.start()
+        deadline = time.monotonic() + wait_s
+        while self.router.shards_up < self.router.shards_total and time.monotonic() < deadline:
+            await asyncio.sleep(LOOK_S)
 
     async def close(self) -> None:
         """Refuse what comes and give up what is under way."""
@@ -211,7 +220,13 @@ class ServedCollection:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.router.close()
 
-    def _heard(self, number: int) -> None:
+    def heard(self, number: int) -> None:
+        """Go over to another generation, which was published meanwhile.
+
+        Parameters
+        ----------
+        number : int
+        """
         if self._succeed is not None and self._move is None and number != self.now.number:
             self._move = asyncio.get_running_loop().create_task(self._move_to(number, self._succeed))
 
@@ -261,7 +276,12 @@ def served_collection(
         place = Place(record.name, record.generation, shard.name, replica)
 
         async def where() -> Endpoint:
-            return await directory.locate(place)
+            try:
+                return await directory.locate(place)
+            except SupersededError as error:
+                # Nobody of that version is left who could have told.
+                served.heard(error.generation)
+                raise
 
         return SocketChannel(shard.name if shard.replicas == 1 else f"{shard.name}/{replica}", where)
 
@@ -279,4 +299,5 @@ def served_collection(
     async def exchange(path: str, version: str) -> None:
         await directory.exchange(record.name, path, version)
 
-    return ServedCollection(record.name, generation(record), succeed=succeed, exchange=exchange)
+    served = ServedCollection(record.name, generation(record), succeed=succeed, exchange=exchange)
+    return served

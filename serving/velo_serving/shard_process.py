@@ -1,7 +1,8 @@
 """The program of one shard's process: ``python -m velo_serving.shard_process``, started by ``processes.py``.
 
 It reads one line of JSON, opens the shard, answers connections, says how it is in one line, and ends with its
-parent: when the pipe that it was started with closes. A further line names the generation that comes after.
+parent: when the pipe that it was started with closes. A further line names the generation that comes after;
+the first line does, too, where the process is started again then.
 """
 
 from __future__ import annotations
@@ -39,9 +40,14 @@ def main() -> None:
     host.start(path=message["path"])
     health = dataclasses.replace(health, version=message["version"])
     print(msgspec.json.encode(health).decode(), flush=True)
-    for line in sys.stdin:
-        server.successor = int(json.loads(line)["successor"])
-        threading.Thread(target=_tell_when_left, args=(server,), daemon=True).start()
+    while True:
+        if message["successor"] is not None:
+            server.successor = int(message["successor"])
+            threading.Thread(target=_tell_when_left, args=(server,), daemon=True).start()
+        line = sys.stdin.readline()
+        if not line:
+            break
+        message = json.loads(line)
     host.close()
     shard.close()
 

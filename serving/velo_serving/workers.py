@@ -7,14 +7,17 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from types import FrameType
+from typing import Any
 
 import msgspec
 from prometheus_client.multiprocess import mark_process_dead
 
 from velo_serving.child import Child
+from velo_serving.errors import SupersededError
 from velo_serving.gateway import GatewayLimits
 from velo_serving.gateway.access import Access
 from velo_serving.gateway_process import Question, Told, WorkerMessage
@@ -73,23 +76,30 @@ def run_workers(
         stack.callback(loop.close)
         gateways: list[Child] = []
         signals = stack.enter_context(_signals())
-        for number in range(count):
-            message = WorkerMessage(
-                number=number,
-                listener=listener.fileno(),
-                records=list(directory.records),
-                limits=limits or RouterLimits(),
-                gateway_limits=gateway_limits or GatewayLimits(),
-                ready_shards=ready_shards,
-                drain_s=drain_s,
-                slow_s=slow_s,
-                log_json=log_json,
-                access=access or Access(),
+
+        def message(number: int) -> dict[str, Any]:
+            """With what is served now: one that is started again must not look for what was before."""
+            told: dict[str, Any] = msgspec.to_builtins(
+                WorkerMessage(
+                    number=number,
+                    listener=listener.fileno(),
+                    records=list(directory.records),
+                    limits=limits or RouterLimits(),
+                    gateway_limits=gateway_limits or GatewayLimits(),
+                    ready_shards=ready_shards,
+                    drain_s=drain_s,
+                    slow_s=slow_s,
+                    log_json=log_json,
+                    access=access or Access(),
+                )
             )
+            return told
+
+        for number in range(count):
             gateway = Child(
                 f"gateway {number}",
                 "velo_serving.gateway_process",
-                msgspec.to_builtins(message),
+                partial(message, number),
                 environment={"PROMETHEUS_MULTIPROC_DIR": folder},
                 descriptors=[listener.fileno()],
                 on_question=_answerer(directory, loop, gateways, number),
@@ -134,6 +144,8 @@ def _answerer(
             else:
                 assert asked is not None
                 answer = Told(question.number, record=await directory.record(*asked))
+        except SupersededError as error:
+            answer = Told(question.number, successor=error.generation, failure=Failure.of(error))
         except Exception as error:
             answer = Told(question.number, failure=Failure.of(error))
         gateways[number].tell(msgspec.to_builtins(answer))

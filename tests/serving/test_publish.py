@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -22,9 +23,12 @@ from tests.serving.conftest import Served
 from tests.serving.fakes import CommandedChannel, backend_of
 from tests.serving.test_access import ADMIN, READ, write_keys
 from tests.serving.test_writes import serving
-from velo.errors import InvalidArgumentError
+from velo.errors import InvalidArgumentError, VeloError
 from velo_serving import Access, Client, create_app
 from velo_serving.errors import AdminKeyError, AliasFileError, PublicationError, UnknownCollectionError
+from velo_serving.processes import open_processes
+from velo_serving.served import served_collection
+from velo_serving.types import SearchRequest
 
 DIM = 8
 ROWS = 400
@@ -127,6 +131,58 @@ def test_a_version_is_published_under_load(
             until(lambda: not set(before) & set(children(served, b"shard_process")))
             replicas = 2 if "--replicas" in options else 1
             until(lambda: len(children(served, b"shard_process")) == 2 * replicas)
+
+
+def test_a_gateway_that_starts_again_serves_what_was_published(first: Path, second: Path, keys: Path) -> None:
+    with serving(str(first), "--api-keys", str(keys), "--workers", "2") as served:
+        former = children(served, b"shard_process")
+        with Client(served.url, collection="books", api_key=ADMIN, timeout_s=60.0) as admin:
+            admin.publish(str(second), "two")
+        until(lambda: not set(former) & set(children(served, b"shard_process")))
+        for pid in children(served, b"gateway_process"):
+            os.kill(pid, signal.SIGKILL)
+            until(lambda pid=pid: pid not in children(served, b"gateway_process"))
+        until(lambda: len(children(served, b"gateway_process")) == 2)
+
+        def answers() -> bool:
+            with Client(served.url, collection="books", api_key=READ, retries=0) as client:
+                answer = client.search(np.zeros(DIM, np.float32), k=5)
+                return client.info()["version"] == "two" and answer.shards_answered == 3
+
+        def all_answer() -> bool:
+            try:
+                return all(answers() for _ in range(12))
+            except VeloError:
+                return False
+
+        until(all_answer)
+
+
+def test_who_missed_a_publication_and_all_of_its_shards_finds_the_next_version(
+    first: Path, second: Path
+) -> None:
+    async def run() -> None:
+        shards = open_processes(first, threads=1)
+        former, processes = shards.records[0], shards.processes["books"]
+        try:
+            await shards.exchange("books", str(second), "two")
+            for one in processes:
+                await asyncio.to_thread(one.close)
+            served = served_collection(former, shards)
+            await served.start()
+            try:
+                end = time.monotonic() + 30
+                while served.now.version != "two":
+                    assert time.monotonic() < end, "it did not happen"
+                    await asyncio.sleep(0.05)
+                answer = await served.router.search(SearchRequest(np.zeros((1, DIM), np.float32), 5))
+                assert answer.shards_answered == 3
+            finally:
+                await served.close()
+        finally:
+            shards.close()
+
+    asyncio.run(run())
 
 
 def test_who_may_publish(first: Path, second: Path, keys: Path) -> None:
