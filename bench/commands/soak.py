@@ -45,6 +45,9 @@ path, options, limits = sys.argv[1], json.loads(sys.argv[2]), RouterLimits(**jso
 serve_local(path, **options, limits=limits, on_ready=lambda url: print(url, flush=True))
 """
 
+#: Callers wait this long: the server itself has deadlines that end sooner.
+PATIENCE_S = 180.0
+
 #: Between two looks at processes.
 SAMPLE_S = 0.5
 
@@ -144,7 +147,9 @@ class _Scene:
             self.ledger.started = time.monotonic()
 
             def connect() -> Client:
-                return Client(url, collection=NAME, api_key=self._keys["admin"], retries=0, timeout_s=60.0)
+                return Client(
+                    url, collection=NAME, api_key=self._keys["admin"], retries=0, timeout_s=PATIENCE_S
+                )
 
             shape = {"shards": self.plan.shards, "replicas": REPLICAS, "workers": self.plan.workers}
             events = Events(server.pid, self.ledger, connect, builds, **shape, seed=self.plan.seed)

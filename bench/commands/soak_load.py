@@ -37,8 +37,6 @@ CALLS_A_CONNECTION = 40
 #: A write that found its shard away is sent again, under the same name, until it is done or this has passed.
 WRITE_LIMIT_S = 90.0
 
-TIMEOUT_S = 20.0
-
 Kind = Literal["read", "write"]
 
 

@@ -120,10 +120,10 @@ def page(rows: Sequence[Row], name: str) -> list[str]:
     lines = [
         f"# Soak {name}: {plan['took_s'] / 60:.0f} min of reads, writes, kills, stops and publications",
         "",
-        f"{machine_line(machine)} `python -m bench soak --minutes {plan['minutes']:g}{patient}`: `velo serve` with "
-        f"{plan['shards']} shards of two replicas in processes of their own, {plan['workers']} gateways, "
-        f"{plan['readers']} callers that read and {plan['writers']} that write; two builds of "
-        f"{plan['rows']:,} rows take each other's place. Seed {plan['seed']}.",
+        f"{machine_line(machine)} `python -m bench soak --minutes {plan['minutes']:g}{patient}`: "
+        f"`velo serve` with {plan['shards']} shards of two replicas in processes of their own, "
+        f"{plan['workers']} gateways, {plan['readers']} callers that read and {plan['writers']} that write; "
+        f"two builds of {plan['rows']:,} rows take each other's place. Seed {plan['seed']}.",
         "",
     ]
     lines += table(

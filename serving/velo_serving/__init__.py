@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from velo_serving.gateway.access import Access
     from velo_serving.local_backend import open_local_backend
     from velo_serving.ray_building import build_on_ray
+    from velo_serving.ray_serve import serve_app
     from velo_serving.router import Router, RouterLimits
     from velo_serving.serve import serve_local, serve_ray
     from velo_serving.vector_search import VectorSearch
@@ -39,6 +40,7 @@ __all__ = [
     "create_app",
     "open_local_backend",
     "read_collection",
+    "serve_app",
     "serve_local",
     "serve_ray",
 ]
@@ -61,6 +63,7 @@ _HOMES = {
     "create_app": "gateway.app",
     "open_local_backend": "local_backend",
     "read_collection": "collection",
+    "serve_app": "ray_serve",
     "serve_local": "serve",
     "serve_ray": "serve",
 }

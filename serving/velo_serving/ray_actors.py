@@ -1,4 +1,5 @@
-"""Shards as Ray actors: how they start, where, and how they are found. The only file that imports Ray.
+"""Shards as Ray actors: how they start, where, and how they are found. The only file that imports
+Ray (but for Ray Serve: ``ray_serve.py``).
 
 Ray places processes, restarts them and says where they listen. Queries go over connections of our own
 (``wire``): what a shard does is in ``shard.py``; who waits for whom and what happens when an actor dies is in

@@ -20,6 +20,9 @@ from velo_serving.types import Answer, SearchRequest
 #: Read by Ray when it is imported.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
+#: What Ray Serve asks of pydantic as it is imported.
+SERVE_MARK = pytest.mark.filterwarnings("ignore:Using extra keyword arguments:DeprecationWarning")
+
 #: Of tests that start Ray.
 RAY_MARKS = [
     pytest.mark.ray,
@@ -27,6 +30,7 @@ RAY_MARKS = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    SERVE_MARK,
 ]
 
 ROWS = 6000

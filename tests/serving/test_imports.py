@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import velo_serving
+from tests.serving.conftest import SERVE_MARK
 
 PACKAGE = Path(velo_serving.__file__).parent
 HEAVY = ("ray", "fastapi", "uvicorn", "httpx", "prometheus_client", "pydantic")
@@ -56,15 +57,28 @@ def test_a_missing_package_is_named_with_its_remedy(missing: str, name: str) -> 
     assert "pip install 'veloann[serving]'" in ended.stdout
 
 
-def test_only_one_file_knows_ray() -> None:
-    importing = [
-        path.name
+def test_one_file_knows_ray_and_one_ray_serve() -> None:
+    lines = {
+        path.name: re.findall(r"^\s*(?:import|from) ray\b.*", path.read_text(), re.M)
         for path in PACKAGE.rglob("*.py")
-        if re.search(r"^\s*(import|from) ray\b", path.read_text(), re.M)
-    ]
-    assert importing == ["ray_actors.py"]
+    }
+    importing = {name: [line.strip() for line in found] for name, found in lines.items() if found}
+    assert set(importing) == {"ray_actors.py", "ray_serve.py"}
+    assert importing["ray_serve.py"] == ["from ray import serve"]
 
 
+def test_a_missing_ray_serve_is_named_with_its_remedy() -> None:
+    ended = python(
+        "import sys; sys.modules['ray.serve'] = None\n"
+        "import velo_serving\nfrom velo.errors import MissingDependencyError\n"
+        "try: velo_serving.serve_app\n"
+        "except MissingDependencyError as error: print(error)"
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "pip install 'veloann[ray-serve]'" in ended.stdout
+
+
+@SERVE_MARK
 def test_all_public_names_exist() -> None:
     for name in velo_serving.__all__:
         assert getattr(velo_serving, name) is not None

@@ -1,0 +1,123 @@
+"""A program: the gateway as an app of Ray Serve, on a Ray of its own. It prints what it saw.
+
+In a process of its own: Serve leaves its controller and proxy to whatever uses Ray next.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+import ray
+from ray import serve
+
+from velo.errors import InvalidArgumentError, VeloError
+from velo_serving import Client
+from velo_serving.cluster import Cluster
+from velo_serving.errors import ApiKeyError, ApiKeyFileError
+from velo_serving.ray_actors import places_of
+from velo_serving.ray_serve import serve_app
+
+KEY = "a-key-for-reading-alone"
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def refused(args: dict[str, Any]) -> str:
+    try:
+        serve_app(args)
+    except (InvalidArgumentError, ApiKeyFileError) as error:
+        return str(error)
+    return ""
+
+
+def main(path: str, folder: str) -> None:
+    queries = np.load(Path(folder) / "queries.npy")
+    keys = Path(folder) / "keys.txt"
+    keys.write_text(f"read {KEY}\n")
+    keys.chmod(0o600)
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=80 << 20,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _node_ip_address="127.0.0.1",
+        resources={f"photos-{number}": 1 for number in range(8)},
+    )
+    port = free_port()
+    told: dict[str, Any] = {
+        "unknown": refused({"name": "photos", "path": path, "replica": 2}),
+        "missing": refused({"path": path}),
+        "gateways_refused": refused({"name": "photos", "gateways": 0}),
+        "keys": refused({"name": "photos", "api_keys": str(keys) + ".gone"}),
+        "started_by_mistakes": len(places_of("photos")),
+    }
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    args = {
+        "name": "photos",
+        "path": path,
+        "pin": "resource:photos-{shard}",
+        "threads": 1,
+        "gateways": 2,
+        "cpus": 0.1,
+        "ready_shards": 2,
+        "api_keys": str(keys),
+    }
+    serve.run(serve_app(args), name="velo", route_prefix="/")
+    url = f"http://127.0.0.1:{port}"
+    with Client(url, collection="photos", api_key=KEY, body_format="npy", retries=10) as client:
+        end = time.monotonic() + 60
+        while not client.ready():
+            assert time.monotonic() < end, "it does not become ready"
+            time.sleep(0.1)
+        answer = client.search(queries, k=10, list_size=200)
+        told |= {"ids": answer.ids.tolist(), "shards": answer.shards_answered, "rows": client.count()}
+        try:
+            Client(url, collection="photos").count()
+        except ApiKeyError:
+            told["without_key"] = "ApiKeyError"
+        try:
+            client.search(queries[:, :3])
+        except VeloError as error:
+            told["wrong"] = type(error).__name__
+        # A gateway dies; Serve has another, and starts it again. Only requests that it had may fail.
+        state = serve.status().applications["velo"].deployments["gateway"]
+        told["gateways"] = state.replica_states
+        victim = client.info()["shards"][0]["pid"]
+        os.kill(victim, signal.SIGKILL)
+        seen = []
+        end = time.monotonic() + 60
+        while time.monotonic() < end and (not seen or seen[-1] < answer.shards_total or len(seen) < 20):
+            seen.append(client.search(queries[:1], k=10).shards_answered)
+            time.sleep(0.02)
+        told["after_a_kill"] = seen[-1]
+    # The app again, as after a change of its configuration: the actors that run are used.
+    before = {str(one) for one in places_of("photos")}
+    serve.run(serve_app({**args, "gateways": 1}), name="velo", route_prefix="/")
+    told["same_actors"] = before == {str(one) for one in places_of("photos")}
+    serve.shutdown()
+    told["actors_left"] = len(places_of("photos"))
+    with Cluster.connect("photos") as cluster:
+        told["still_there"] = len(cluster.actors)
+    ray.shutdown()
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

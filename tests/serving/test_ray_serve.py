@@ -1,0 +1,182 @@
+"""The gateway as an app of Ray Serve, for real; and the manifest for Kubernetes, held against the code."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+import typing
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import yaml
+from lightkube.models import core_v1
+
+import velo
+from tests.serving.conftest import LIST_SIZE, RAY_MARKS, local_answer
+from velo_serving.collection import Pin
+from velo_serving.types import SearchRequest
+
+ROOT = Path(__file__).parents[2]
+MANIFEST = ROOT / "serving" / "deploy" / "velo-rayservice.yaml"
+
+pytestmark = RAY_MARKS
+
+
+def test_gateways_of_serve_answer_over_the_actors_of_a_collection(tmp_path: Path) -> None:
+    """In a process of its own, with a Ray of its own: Serve stays in what uses Ray after it."""
+    vectors = np.random.default_rng(5).standard_normal((600, 16)).astype(np.float32)
+    path = velo.build_collection(tmp_path / "photos.velo", vectors, shards=2, threads=1)
+    queries = vectors[::40]
+    np.save(tmp_path / "queries.npy", queries)
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.serving.ray_serve_program", str(path), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert ended.returncode == 0, ended.stderr[-5000:]
+    told = json.loads(ended.stdout.splitlines()[-1])
+    expected = local_answer(path, SearchRequest(queries, 10, list_size=LIST_SIZE)).hits.ids
+    assert told["ids"] == expected.tolist()
+    assert (told["shards"], told["rows"]) == (2, 600)
+    assert (told["without_key"], told["wrong"]) == ("ApiKeyError", "DimensionMismatchError")
+    assert told["gateways"] == {"RUNNING": 2}
+    assert told["after_a_kill"] == 2
+    assert told["same_actors"]
+    assert told["actors_left"] == told["still_there"] == 2
+    assert "replica" in told["unknown"]
+    assert "name" in told["missing"]
+    assert "at least one gateway" in told["gateways_refused"]
+    assert "keys.txt.gone" in told["keys"]
+    assert told["started_by_mistakes"] == 0
+
+
+# ---- the manifest ----
+
+
+@pytest.fixture(scope="module")
+def manifest() -> Mapping[str, Any]:
+    read: Mapping[str, Any] = yaml.safe_load(MANIFEST.read_text())
+    return read
+
+
+def groups(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    cluster = manifest["spec"]["rayClusterConfig"]
+    return [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+
+
+def app_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    (app,) = yaml.safe_load(manifest["spec"]["serveConfigV2"])["applications"]
+    return dict(app)
+
+
+def test_serve_takes_the_configuration_and_the_app_its_arguments(manifest: Mapping[str, Any]) -> None:
+    from ray.serve.schema import ServeDeploySchema
+
+    from velo_serving.ray_serve import ServeArgs, serve_app
+
+    ServeDeploySchema.model_validate(yaml.safe_load(manifest["spec"]["serveConfigV2"]))
+    app = app_of(manifest)
+    module, _, name = app["import_path"].partition(":")
+    assert getattr(import_module(module), name) is serve_app
+    assert list(inspect.signature(serve_app).parameters) == ["args"]
+    told = msgspec.convert(app["args"], ServeArgs)
+    assert told.path is not None
+    assert app["route_prefix"] == "/"  # the paths of the gateway begin there
+
+
+def check(value: Any, kind: Any, at: str = "$") -> None:
+    """Hold what was read against the models of Kubernetes' own API: no field unknown, none missing."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Union:
+        check(value, next(one for one in inner if one is not type(None)), at)
+    elif origin is list:
+        assert isinstance(value, list), at
+        for place, one in enumerate(value):
+            check(one, inner[0], f"{at}[{place}]")
+    elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        assert isinstance(value, dict), at
+        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+        unknown = set(value) - set(fields)
+        assert not unknown, f"{at}: there is no {', '.join(unknown)} in a {kind.__name__}"
+        for name, field in fields.items():
+            if name in value:
+                check(value[name], field.type, f"{at}.{name}")
+            else:
+                assert not field.required, f"{at}: a {kind.__name__} has a {name}"
+    elif kind in (str, int, bool):
+        assert type(value) is kind, f"{at}: {value!r} is no {kind.__name__}"
+
+
+def test_every_pod_is_one_that_kubernetes_takes(manifest: Mapping[str, Any]) -> None:
+    for group in groups(manifest):
+        pod = group["template"]
+        check(pod, core_v1.PodTemplateSpec)
+        (container,) = pod["spec"]["containers"]
+        volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+        assert container["resources"]["limits"] == container["resources"]["requests"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"resource": {}}, "no resource in a Container"),
+        ({"name": None}, "None is no str"),
+        ({"ports": [{"name": "serve"}]}, "a ContainerPort has a containerPort"),
+        ({"ports": [{"containerPort": "8000"}]}, "is no int"),
+    ],
+)
+def test_a_pod_that_is_none_is_refused(manifest: Mapping[str, Any], change: dict[str, Any], why: str) -> None:
+    """So that the test before can fail."""
+    pod = json.loads(json.dumps(groups(manifest)[0]["template"]))
+    pod["spec"]["containers"][0] |= change
+    with pytest.raises(AssertionError, match=why):
+        check(pod, core_v1.PodTemplateSpec)
+
+
+def test_every_shard_has_a_group_with_its_resource_its_disk_and_room(manifest: Mapping[str, Any]) -> None:
+    args = app_of(manifest)["args"]
+    workers = groups(manifest)[1:]
+    assert len(workers) == args["ready_shards"]
+    for shard, group in enumerate(workers):
+        pin = Pin.parse(args["pin"], str(shard))
+        # KubeRay hands the text to a shell, which takes off one pair of quotes.
+        resources = json.loads(json.loads(group["rayStartParams"]["resources"]))
+        assert resources == {pin.resource: 1}
+        assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] == 1
+        (container,) = group["template"]["spec"]["containers"]
+        assert any(args["path"].startswith(mount["mountPath"]) for mount in container["volumeMounts"])
+        per_shard = int(args["memory"].removesuffix("GiB")) / len(workers)
+        assert int(container["resources"]["limits"]["memory"].removesuffix("Gi")) >= per_shard + 1
+    claims = [
+        volume["persistentVolumeClaim"]["claimName"]
+        for group in workers
+        for volume in group["template"]["spec"]["volumes"]
+    ]
+    assert len(set(claims)) == len(workers)
+    ports = {
+        port["name"]: port["containerPort"]
+        for port in groups(manifest)[0]["template"]["spec"]["containers"][0]["ports"]
+    }
+    assert ports["serve"] == 8000
+
+
+def test_the_manifest_names_the_release_and_ray_that_it_was_tried_with(manifest: Mapping[str, Any]) -> None:
+    import ray
+
+    images = {group["template"]["spec"]["containers"][0]["image"] for group in groups(manifest)}
+    assert {image.rpartition(":")[2] for image in images} == {velo.__version__.partition("+")[0]}
+    version = tuple(map(int, manifest["spec"]["rayClusterConfig"]["rayVersion"].split(".")))
+    assert version[0] == int(ray.__version__.split(".")[0])
+    assert MANIFEST.name in (ROOT / "docs" / "howto" / "ray.md").read_text()
