@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +18,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 import velo
+from bench.harness import lines, plots
+from bench.harness.lines import Line
 from bench.harness.machine import describe
 from bench.harness.tables import machine_line, table
 from velo.formats import open_vectors
@@ -31,6 +34,14 @@ __all__ = ["run"]
 
 SHARDS = 4
 K = 10
+
+#: How often a query is asked while something happens, how many there are, and before which one it happens.
+STEP_S = 0.01
+ASKED = 400
+EVENT_AT = 150
+
+#: The fastest that JSON is asked for: by so many callers at once.
+CALLERS = 32
 
 
 class Idle:
@@ -75,8 +86,8 @@ def run(collection: Path, queries_path: Path, *, seconds: float, ray: bool, out:
     ----------
     collection : Path
         Of four shards.
-    asked : Path
-        A file of vectors: the queries.
+    queries_path : Path
+        A file of vectors.
     seconds : float
         Of each throughput.
     ray : bool
@@ -87,10 +98,26 @@ def run(collection: Path, queries_path: Path, *, seconds: float, ray: bool, out:
     queries = open_vectors(queries_path).read().astype(np.float32)
     rows: list[dict[str, Any]] = [{"what": "machine", **describe(collection)}]
     rows += fan_out(queries.shape[1], ray=ray)
+    if ray:
+        rows += by_ray(collection, queries, seconds)
     rows += library(collection, queries, seconds)
-    rows += gateway(collection, queries, seconds)
-    rows += events(collection, queries)
+    rows += at_once(collection, queries_path, seconds)
+    for workers in (1, 2):
+        rows += gateway(collection, queries, seconds, workers)
+    scenes = events(collection, queries)
+    rows += [{key: value for key, value in row.items() if key != "timeline"} for row in scenes]
     out.mkdir(parents=True, exist_ok=True)
+    plots.lines(
+        {row["what"]: [(at_s, took_s * 1e3) for at_s, took_s in row["timeline"]] for row in scenes},
+        out / f"serve-{name}.png",
+        title="queries every 10 ms; after 1.5 s it happens",
+        x="seconds",
+        y="latency, ms",
+        log_y=True,
+        dots=False,
+        marks=[EVENT_AT * STEP_S],
+        levels={"250 ms": 250.0},
+    )
     (out / f"serve-{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (out / f"serve-{name}.md").write_text("\n".join(_page(rows, name)) + "\n")
 
@@ -168,18 +195,25 @@ async def _road(endpoints: list[dict[str, str]], dim: int, count: int) -> list[f
     return took
 
 
-def _ray_calls(dim: int, count: int) -> list[float]:
+@contextmanager
+def _ray() -> Iterator[Any]:
     import logging
 
     import ray
 
     ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, num_cpus=2)
     try:
+        yield ray
+    finally:
+        ray.shutdown()
 
-        class Actor:
-            async def search(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-                return np.arange(K, dtype=np.int64), np.arange(K, dtype=np.float32)
 
+def _ray_calls(dim: int, count: int) -> list[float]:
+    class Actor:
+        async def search(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return np.arange(K, dtype=np.int64), np.arange(K, dtype=np.float32)
+
+    with _ray() as ray:
         make: Any = ray.remote
         actors = [make(num_cpus=0)(Actor).remote() for _ in range(SHARDS)]
         query = np.zeros((1, dim), np.float32)
@@ -188,50 +222,136 @@ def _ray_calls(dim: int, count: int) -> list[float]:
             await asyncio.gather(*(actor.search.remote(query) for actor in actors))
 
         return asyncio.run(_repeat(ask, count))
-    finally:
-        ray.shutdown()
+
+
+def by_ray(collection: Path, queries: np.ndarray, seconds: float) -> list[dict[str, Any]]:
+    """What it was like before the road: an actor a shard, each query a call of Ray's to each of them."""
+
+    class Actor:
+        def __init__(self, path: str) -> None:
+            self._index = velo.open(path, threads=1)
+
+        async def search(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            found = await self._index.search_async(queries, k=K)
+            return found.ids, found.distances
+
+    with _ray() as ray:
+        make: Any = ray.remote
+        actors = [
+            make(num_cpus=0)(Actor).remote(str((collection / f"shard-{number:05d}").resolve()))
+            for number in range(SHARDS)
+        ]
+
+        async def ask(number: int) -> None:
+            query = queries[[number % len(queries)]]
+            parts = await asyncio.gather(*(actor.search.remote(query) for actor in actors))
+            distances = np.concatenate([part[1][0] for part in parts])
+            _ = np.concatenate([part[0][0] for part in parts])[np.argsort(distances, kind="stable")[:K]]
+
+        async def measured() -> tuple[list[float], float]:
+            places = iter(range(1 << 30))
+            took = await _repeat(lambda: ask(next(places)), 300)
+            done, began = 0, time.perf_counter()
+
+            async def caller(number: int) -> None:
+                nonlocal done
+                while time.perf_counter() - began < seconds:
+                    await ask(number + done)
+                    done += 1
+
+            await asyncio.gather(*(caller(number) for number in range(CALLERS)))
+            return took, done / (time.perf_counter() - began)
+
+        took, rate = asyncio.run(measured())
+    return [
+        {"what": "one query by Ray's calls", **_spread(took)},
+        {"what": "queries by Ray's calls, 32 at a time", "queries_per_s": rate, "load": os.getloadavg()[0]},
+    ]
 
 
 # ---- the library, the same shards ----
 
 
 def library(collection: Path, queries: np.ndarray, seconds: float) -> list[dict[str, Any]]:
-    """What one process gets out of the shards, one after another: batches of 64, and single queries."""
-    rates, singles = [], []
+    """What one process gets out of all shards, by batches of 64; and single queries of the slowest shard."""
+    singles = []
+    with velo.open(collection, threads=1) as shards:
+        rate = _rate_of(shards, queries, seconds)
     for number in range(SHARDS):
         with velo.open(collection / f"shard-{number:05d}", threads=1) as index:
             index.search(queries[:64], k=K)
-            started, done = time.perf_counter(), 0
-            while time.perf_counter() - started < seconds / SHARDS:
-                index.search(np.roll(queries, done, axis=0)[:64], k=K)
-                done += 64
-            rates.append(done / (time.perf_counter() - started))
             took = []
             for query in queries[:200]:
                 began = time.perf_counter()
                 index.search(query, k=K)
                 took.append(time.perf_counter() - began)
             singles.append(_spread(took)["p50_ms"])
-    # One query asks all four: two processors share four shards' work.
-    processors = min(SHARDS, os.cpu_count() or 1)
     return [
         {
             "what": "library",
-            "queries_per_s": processors / sum(1 / rate for rate in rates),
+            "queries_per_s": rate,
             "slowest_shard_p50_ms": max(singles),
             "load": os.getloadavg()[0],
         }
     ]
 
 
+def _rate_of(index: Any, queries: np.ndarray, seconds: float) -> float:
+    index.search(queries[:64], k=K)
+    started, done = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        index.search(np.roll(queries, -done, axis=0)[:64], k=K)
+        done += 64
+    return done / (time.perf_counter() - started)
+
+
+def own_rate(path: str, queries_path: str, seconds: float) -> None:
+    """The program of a process that asks one shard alone: begins when told, and says how fast it was."""
+    queries = open_vectors(Path(queries_path)).read().astype(np.float32)
+    with velo.open(path, threads=1) as index:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(_rate_of(index, queries, seconds), flush=True)
+
+
+def at_once(collection: Path, queries_path: Path, seconds: float) -> list[dict[str, Any]]:
+    """What the four shards do on this machine at the same time, a process each, with no gateway over them."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    program = (
+        "import sys; from bench.commands.serve import own_rate; own_rate(*sys.argv[1:3], float(sys.argv[3]))"
+    )
+    children = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-c", program, str(collection / f"shard-{number:05d}")),
+                *(str(queries_path), str(seconds)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for number in range(SHARDS)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.readline()
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    rates = [float(child.communicate()[0]) for child in children]
+    return [{"what": "shards at once", "queries_per_s": sum(rates), "load": os.getloadavg()[0]}]
+
+
 # ---- the gateway ----
 
 
-def gateway(collection: Path, queries: np.ndarray, seconds: float) -> list[dict[str, Any]]:
+def gateway(collection: Path, queries: np.ndarray, seconds: float, workers: int) -> list[dict[str, Any]]:
     """``velo serve`` with a process a shard, asked over keep-alive connections."""
     program = (
         "import sys, velo_serving.serve as s; s.serve_local(sys.argv[1], port=0, threads=1, processes=True,"
-        " on_ready=lambda url: print(url, flush=True))"
+        f" workers={workers}, on_ready=lambda url: print(url, flush=True))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     server = subprocess.Popen(
@@ -241,7 +361,9 @@ def gateway(collection: Path, queries: np.ndarray, seconds: float) -> list[dict[
         assert server.stdout is not None
         address = urlsplit(server.stdout.readline().strip())
         return list(
-            _with_uvloop(_ask_gateway(str(address.hostname), int(address.port or 0), queries, seconds))
+            _with_uvloop(
+                _ask_gateway(str(address.hostname), int(address.port or 0), queries, seconds, workers)
+            )
         )
     finally:
         server.terminate()
@@ -261,7 +383,9 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
     return int(head[9:12])
 
 
-async def _ask_gateway(host: str, port: int, queries: np.ndarray, seconds: float) -> list[dict[str, Any]]:
+async def _ask_gateway(
+    host: str, port: int, queries: np.ndarray, seconds: float, workers: int
+) -> list[dict[str, Any]]:
     import io
 
     kind = "application/json"
@@ -291,6 +415,8 @@ async def _ask_gateway(host: str, port: int, queries: np.ndarray, seconds: float
         took_s = time.perf_counter() - started
         return {"queries_per_s": done / took_s, "refused": refused, "load": os.getloadavg()[0]}
 
+    if workers > 1:
+        return [{"what": f"JSON, 32 connections, {workers} workers", **await rate(singles, CALLERS, 1)}]
     reader, writer = await asyncio.open_connection(host, port)
     for request in singles:
         await _exchange(reader, writer, request)
@@ -301,7 +427,7 @@ async def _ask_gateway(host: str, port: int, queries: np.ndarray, seconds: float
     writer.close()
     return [
         {"what": "one JSON query at a time", **_spread(took)},
-        {"what": "JSON, 32 connections", **await rate(singles, 32, 1)},
+        {"what": "JSON, 32 connections", **await rate(singles, CALLERS, 1)},
         {"what": "npy bodies of 64, 4 connections", **await rate([batch], 4, 64)},
     ]
 
@@ -322,22 +448,24 @@ def events(collection: Path, queries: np.ndarray) -> list[dict[str, Any]]:
 
         async def scene(
             number: Any = number, backend: Any = backend, victim: Any = victim
-        ) -> list[tuple[float, int]]:
+        ) -> list[tuple[float, float, int]]:
             await backend.start()
             router = backend.collection().router
-            timeline: list[tuple[float, int]] = []
+            timeline: list[tuple[float, float, int]] = []
+            began = time.perf_counter()
 
             async def one(place: int) -> None:
                 started = time.perf_counter()
                 answer = await router.search(SearchRequest(queries[[place % len(queries)]], K, timeout_s=5.0))
-                timeline.append((time.perf_counter() - started, answer.shards_answered))
+                now = time.perf_counter()
+                timeline.append((started - began, now - started, answer.shards_answered))
 
             tasks = []
-            for place in range(400):
-                if place == 150 and number is not None:
+            for place in range(ASKED):
+                if place == EVENT_AT and number is not None:
                     os.kill(victim.pid, number)
                 tasks.append(asyncio.ensure_future(one(place)))
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(STEP_S)
             await asyncio.gather(*tasks)
             if number == signal.SIGSTOP:
                 os.kill(victim.pid, signal.SIGCONT)
@@ -345,15 +473,16 @@ def events(collection: Path, queries: np.ndarray) -> list[dict[str, Any]]:
             return timeline
 
         timeline = _with_uvloop(scene())
-        took = [seconds for seconds, _ in timeline]
+        took = [seconds for _, seconds, _ in timeline]
         rows.append(
             {
                 "what": what,
                 **_spread(took),
                 "longest_ms": max(took) * 1e3,
                 "above_250_ms": sum(seconds > 0.25 for seconds in took),
-                "partial": sum(shards < SHARDS for _, shards in timeline),
+                "partial": sum(shards < SHARDS for _, _, shards in timeline),
                 "asked": len(timeline),
+                "timeline": [(at_s, seconds) for at_s, seconds, _ in timeline],
             }
         )
     return rows
@@ -362,46 +491,108 @@ def events(collection: Path, queries: np.ndarray) -> list[dict[str, Any]]:
 # ---- the page ----
 
 
+def targets(rows: list[dict[str, Any]]) -> list[Line]:
+    """The table of targets, from what was measured."""
+    by_what = {row["what"]: row for row in rows}
+    road, one = by_what["fan-out over the road"], by_what["one JSON query at a time"]
+    json_rate = by_what["JSON, 32 connections"]["queries_per_s"]
+    both_rate = by_what["JSON, 32 connections, 2 workers"]["queries_per_s"]
+    npy_rate = by_what["npy bodies of 64, 4 connections"]["queries_per_s"]
+    library_rate = by_what["library"]["queries_per_s"]
+    own_rate_sum = by_what["shards at once"]["queries_per_s"]
+    slowest = by_what["library"]["slowest_shard_p50_ms"]
+
+    def beside(what: str, key: str) -> str:
+        row = by_what.get(what)
+        return "Ray's own calls: not measured" if row is None else f"Ray's own calls: {row[key]:.2f} ms"
+
+    return [
+        Line(
+            "fan-out to 4 idle shards, no search: p50, ms",
+            "≤ 0.3",
+            road["p50_ms"],
+            beside("fan-out by Ray's calls", "p50_ms"),
+        ),
+        Line(
+            "fan-out to 4 idle shards, no search: p99, ms",
+            "≤ 1",
+            road["p99_ms"],
+            beside("fan-out by Ray's calls", "p99_ms"),
+        ),
+        Line(
+            "one JSON query through the gateway: p50 above the slowest shard's own, ms",
+            "≤ 0.7",
+            one["p50_ms"] - slowest,
+            f"{one['p50_ms']:.2f} and {slowest:.2f} ms",
+        ),
+        Line("JSON queries a second, one worker", "≥ 3000", json_rate, f"{CALLERS} connections", digits=0),
+        Line(
+            "two workers ÷ one worker",
+            "≥ 1.6",
+            both_rate / json_rate,
+            f"{both_rate:,.0f} queries/s with two",
+            digits=2,
+        ),
+        Line(
+            "npy bodies of 64 queries ÷ the library's own rate over the same shards",
+            "≥ 0.8",
+            npy_rate / library_rate,
+            f"{npy_rate:,.0f} and {library_rate:,.0f} queries/s, the library with all shards in one process",
+            digits=2,
+        ),
+        Line(
+            "4 shards behind the gateway ÷ the sum of their own rates (npy)",
+            "≥ 0.8",
+            SHARDS * npy_rate / own_rate_sum,
+            f"{SHARDS * npy_rate:,.0f} and {own_rate_sum:,.0f} queries of a shard a second; own: all four at "
+            "once, a process each, batches of 64",
+            digits=2,
+        ),
+    ]
+
+
 def _page(rows: list[dict[str, Any]], name: str) -> list[str]:
     by_what = {row["what"]: row for row in rows}
-    own = by_what["library"]
-    lines = [
+    measured = targets(rows)
+    page = [
         f"# Serving {name}: four shards, each in a process of its own",
         "",
         machine_line(by_what["machine"])
-        + " `python -m bench serve`. Times move with the load, which stands beside them.",
+        + " `python -m bench serve`. Whoever asks runs on this machine, too.",
+        "",
+        *lines.table(measured),
+        "",
+        f"{lines.tally(measured)}. Loads of the machine as it was measured: "
+        + ", ".join(f"{row['what']} {row['load']:.1f}" for row in rows if "load" in row and "p50_ms" in row)
+        + ".",
+    ]
+    if "one query by Ray's calls" in by_what:
+        before, one = by_what["one query by Ray's calls"], by_what["one JSON query at a time"]
+        before_rate = by_what["queries by Ray's calls, 32 at a time"]["queries_per_s"]
+        rate = by_what["JSON, 32 connections"]["queries_per_s"]
+        page += ["", "Before, each query was a call of Ray's to each shard's actor; after, the road:", ""]
+        page += table(
+            ["one query over the same four shards", "p50, ms", "p99, ms", f"{CALLERS} at a time, queries/s"],
+            [
+                [
+                    "before: Ray's calls, merged where they were made, no HTTP",
+                    f"{before['p50_ms']:.2f}",
+                    f"{before['p99_ms']:.2f}",
+                    f"{before_rate:,.0f}",
+                ],
+                [
+                    "after: the road, JSON through the gateway",
+                    f"{one['p50_ms']:.2f}",
+                    f"{one['p99_ms']:.2f}",
+                    f"{rate:,.0f}",
+                ],
+            ],
+        )
+    page += [
+        "",
+        f"Queries every 10 ms, {ASKED} of them, four shards; before number {EVENT_AT} the event:",
         "",
     ]
-
-    def line(what: str, value: str, target: str) -> list[str]:
-        return (
-            [what, value, target, f"{by_what[what]['load']:.1f}"]
-            if what in by_what
-            else [what, "not measured", target, "–"]
-        )
-
-    cells = []
-    for what, target in (
-        ("fan-out over the road", "p50 ≤ 0.3, p99 ≤ 1"),
-        ("fan-out by Ray's calls", "beside it"),
-    ):
-        row = by_what.get(what)
-        summary = "" if row is None else f"p50 {row['p50_ms']:.2f} ms, p99 {row['p99_ms']:.2f} ms"
-        cells.append(line(what, summary, target))
-    row = by_what["one JSON query at a time"]
-    slowest = own["slowest_shard_p50_ms"]
-    summary = f"p50 {row['p50_ms']:.2f} ms (slowest shard {slowest:.2f} ms), p99 {row['p99_ms']:.2f} ms"
-    cells.append(line(row["what"], summary, "slowest shard + 0.7 ms"))
-    row = by_what["JSON, 32 connections"]
-    cells.append(line(row["what"], f"{row['queries_per_s']:,.0f} queries/s", "≥ 3,000"))
-    row = by_what["npy bodies of 64, 4 connections"]
-    share = row["queries_per_s"] / own["queries_per_s"]
-    summary = (
-        f"{row['queries_per_s']:,.0f} queries/s, {share:.2f} of the library's {own['queries_per_s']:,.0f}"
-    )
-    cells.append(line(row["what"], summary, "≥ 0.8"))
-    lines += table(["what", "measured", "target", "load"], cells)
-    lines += ["", "Queries every 10 ms, 400 of them, four shards; after 150 the event:", ""]
     cells = [
         [
             what,
@@ -414,6 +605,7 @@ def _page(rows: list[dict[str, Any]], name: str) -> list[str]:
         ]
         for what in ("nothing", "a shard is killed", "a shard is stopped")
     ]
-    return lines + table(
+    page += table(
         ["event", "p50, ms", "p99, ms", "longest, ms", "above 250 ms", "partial answers", "load"], cells
     )
+    return [*page, "", f"![Latency of queries while it happens](serve-{name}.png)"]

@@ -103,6 +103,13 @@ class Ledger:
     def now(self) -> float:
         return time.monotonic() - self.started
 
+    def certain(self, build: str | None) -> dict[int, int | None]:
+        """What must be there, without the ids whose last write ran beside a publication."""
+        if build is None:
+            return {}
+        unknown = self.unknown[build]
+        return {one: stamp for one, stamp in self.rows[build].items() if one not in unknown}
+
     def is_calm(self) -> bool:
         """Whether nothing happens, so that what was written must be there."""
         return self.serving[0] is not None and not self.disturbed
@@ -231,7 +238,7 @@ class Writer(Caller):
         columns = {"stamp": [self._stamp] * len(ids), "bucket": [int(one) % 10 for one in ids]}
         if what == "update":
             # Only of rows that are there for certain: an update of one that is not does nothing.
-            known = self.ledger.rows.get(before[0] or "", {})
+            known = self.ledger.certain(before[0])
             ids = np.array([one for one in ids if known.get(int(one)) is not None], np.int64)
             columns = {"stamp": [self._stamp] * len(ids)}
             if not len(ids):

@@ -86,3 +86,13 @@ def test_a_write_beside_a_publication_may_be_in_either_build() -> None:
     ledger.wrote(("b", 1), {1: 10})
     assert ledger.unknown == {"a": {1}, "b": set()}
     assert ledger.rows["b"] == {2: 9, 1: 10}
+
+
+def test_what_ran_beside_a_publication_is_not_certain_until_it_is_written_again() -> None:
+    ledger = Ledger()
+    ledger.wrote(("a", 0), {1: 7, 2: None})
+    ledger.wrote((None, 0), {1: None})
+    assert ledger.certain("a") == {2: None}
+    assert ledger.certain(None) == {}
+    ledger.wrote(("a", 0), {1: 9})
+    assert ledger.certain("a") == {1: 9, 2: None}

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.serving.test_gateway import ARROW_TYPE, VECTORS, arrow, exact_backend, play
+from tests.serving.exact_gateway import ARROW_TYPE, VECTORS, arrow, exact_backend, play
 from velo_serving.gateway import GatewayLimits
 
 PROGRAM = """

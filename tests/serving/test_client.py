@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.serving.test_gateway import VECTORS, exact, exact_backend
+from tests.serving.exact_gateway import VECTORS, exact, exact_backend
 from velo.errors import (
     DimensionMismatchError,
     InvalidArgumentError,

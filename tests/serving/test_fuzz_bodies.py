@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.serving.test_gateway import ARROW_TYPE, arrow, npy
+from tests.serving.exact_gateway import ARROW_TYPE, arrow, npy
 from velo.errors import VeloError
 from velo_serving.gateway import GatewayLimits
 from velo_serving.gateway.bodies import parse_search

@@ -20,7 +20,7 @@ import pytest
 
 import velo
 from tests.serving.conftest import Served
-from tests.serving.test_gateway import arrow, npy
+from tests.serving.exact_gateway import arrow, npy
 from velo.errors import (
     BudgetTooSmallError,
     DimensionMismatchError,

@@ -1,0 +1,103 @@
+"""A gateway over exact shards, and bodies in the forms that it reads."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+
+from tests.serving.fakes import ExactIndex
+from velo_serving.backend import Backend, Generation, ServedCollection
+from velo_serving.gateway import GatewayLimits, create_app
+from velo_serving.gateway.schemas import ErrorAnswer
+from velo_serving.local_backend import LocalChannel
+from velo_serving.router import Router
+from velo_serving.shard import Shard, ShardSpec
+
+VECTORS = np.random.default_rng(3).standard_normal((40, 4)).astype(np.float32)
+SHARDS = 4
+VECTOR = [0.0, 0.0, 0.0, 0.0]
+NPY = {"Content-Type": "application/x-npy"}
+ARROW_TYPE = "application/vnd.apache.arrow.stream"
+JSON = {"Content-Type": "application/json"}
+
+
+def exact_backend(folder: Path, names: tuple[str, ...] = ("things",)) -> Backend:
+    """Collections of four exact shards each, all over the same vectors."""
+    served = []
+    for name in names:
+        per_shard = len(VECTORS) // SHARDS
+        channels = []
+        for number in range(SHARDS):
+            part = ExactIndex(VECTORS[number * per_shard : (number + 1) * per_shard], number * per_shard)
+            shard = Shard(ShardSpec(str(number), str(folder)), lambda spec, part=part: part)
+            shard.open()
+            channels.append(LocalChannel(shard))
+        served.append(ServedCollection(name, Generation(len(VECTORS), 4, "l2", Router(name, channels))))
+    return Backend(served)
+
+
+@asynccontextmanager
+async def serving(backend: Backend, limits: GatewayLimits | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an app that runs in this event loop."""
+    app = create_app(backend, limits=limits)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://velo") as client,
+    ):
+        yield client
+
+
+def play(
+    backend: Backend,
+    scene: Callable[[httpx.AsyncClient], Awaitable[None]],
+    limits: GatewayLimits | None = None,
+) -> None:
+    """Run a scene against a served backend."""
+
+    async def run() -> None:
+        async with serving(backend, limits) as client:
+            await scene(client)
+
+    asyncio.run(run())
+
+
+def exact(queries: np.ndarray, k: int, passing: np.ndarray | None = None) -> list[list[int]]:
+    """Row numbers of the nearest vectors."""
+    distances = ((VECTORS[None] - np.atleast_2d(queries)[:, None]) ** 2).sum(axis=2)
+    if passing is not None:
+        distances[:, ~passing] = np.inf
+    order = np.argsort(distances, axis=1, kind="stable")[:, :k]
+    return [
+        [int(one) for one in row if np.isfinite(distances[place, one])] for place, row in enumerate(order)
+    ]
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def arrow(**columns: Any) -> bytes:
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def checked(response: httpx.Response, status: int) -> dict[str, Any]:
+    """The error of an answer that must have this status."""
+    assert response.status_code == status, response.text
+    ErrorAnswer.model_validate(response.json())
+    error: dict[str, Any] = response.json()["error"]
+    return error
