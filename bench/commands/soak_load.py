@@ -103,12 +103,9 @@ class Ledger:
     def now(self) -> float:
         return time.monotonic() - self.started
 
-    def certain(self, build: str | None) -> dict[int, int | None]:
-        """What must be there, without the ids whose last write ran beside a publication."""
-        if build is None:
-            return {}
-        unknown = self.unknown[build]
-        return {one: stamp for one, stamp in self.rows[build].items() if one not in unknown}
+    def is_there(self, build: str | None, one: int) -> bool:
+        """Whether a row is there for certain: it was written, and not beside a publication."""
+        return build is not None and one not in self.unknown[build] and self.rows[build].get(one) is not None
 
     def is_calm(self) -> bool:
         """Whether nothing happens, so that what was written must be there."""
@@ -238,8 +235,7 @@ class Writer(Caller):
         columns = {"stamp": [self._stamp] * len(ids), "bucket": [int(one) % 10 for one in ids]}
         if what == "update":
             # Only of rows that are there for certain: an update of one that is not does nothing.
-            known = self.ledger.certain(before[0])
-            ids = np.array([one for one in ids if known.get(int(one)) is not None], np.int64)
+            ids = np.array([one for one in ids if self.ledger.is_there(before[0], int(one))], np.int64)
             columns = {"stamp": [self._stamp] * len(ids)}
             if not len(ids):
                 return
