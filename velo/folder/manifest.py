@@ -34,6 +34,8 @@ class Manifest:
         The names of all other files of the index.
     user : dict
         What this package keeps there: the kind of ids, the first row, the metadata's generation.
+    calibration : dict or None
+        The table behind ``recall``, as :mod:`velo.building.calibration` made it.
     """
 
     row_count: int
@@ -44,6 +46,7 @@ class Manifest:
     page_count: int
     files: tuple[str, ...]
     user: dict[str, Any]
+    calibration: dict[str, Any] | None
 
     @property
     def first_row(self) -> int:
@@ -95,6 +98,7 @@ def read_manifest(folder: Path) -> Manifest:
             page_count=int(document["page_count"]),
             files=tuple(entry["name"] for entry in document["files"]),
             user=dict(document.get("user") or {}),
+            calibration=dict(document["calibration"]) if document.get("calibration") else None,
         )
         # Looked at here, so that whoever asks for them gets numbers.
         _ = manifest.first_row, manifest.generation

@@ -118,6 +118,8 @@ class Segment:
     ids : Ids
     metadata : MetadataStore or None
     filters : FilterCompiler
+    calibration : dict or None
+        As its manifest has it.
     """
 
     def __init__(self, folder: Path, how: OpenOptions, of_rows: int | None = None, name: str = "") -> None:
@@ -145,7 +147,9 @@ class Segment:
                 int(info.dtype),
             )
             self.stores_vectors = bool(info.stores_vectors)
-            self.ids = Ids(folder, self.n, read_manifest(folder).first_row)
+            manifest = read_manifest(folder)
+            self.calibration = manifest.calibration
+            self.ids = Ids(folder, self.n, manifest.first_row)
             self.completions = Completions(self.handle, self.gate)
             self.prepared = PreparedOptions(self.handle, self.gate)
             self._compilers: list[FilterCompiler] = []
