@@ -50,7 +50,7 @@ pub fn commit(live: anytype, what: Fold, diagnostic: *Diagnostic) Error!folder.D
         diagnostic.say("nothing was written to this index: there is nothing to fold", .{});
         return error.InvalidArgument;
     }
-    if (what.view.layout != live.layout) {
+    if (is_stale(live, &what)) {
         if (finder_bytes) |bytes| live.allocator.free(bytes);
         finder_bytes = null;
         return .{ .outcome = .stale, .sequence = live.sequence };
@@ -91,10 +91,14 @@ pub fn commit(live: anytype, what: Fold, diagnostic: *Diagnostic) Error!folder.D
     live.parts = parts;
     live.delta = delta;
     live.layout += 1;
+    live.parts_layout += @intFromBool(what.parts.len > 0);
+    live.delta_layout += @intFromBool(what.with_delta);
     checkpoints.make_anew(live, diagnostic) catch |err| {
         live.parts = old_parts;
         live.delta = old_delta;
         live.layout -= 1;
+        live.parts_layout -= @intFromBool(what.parts.len > 0);
+        live.delta_layout -= @intFromBool(what.with_delta);
         return err;
     };
     // Rows that waited for their sync were shown by the new root.
@@ -106,6 +110,13 @@ pub fn commit(live: anytype, what: Fold, diagnostic: *Diagnostic) Error!folder.D
     list.deinit(live.allocator);
     checkpoints.remove_litter(live, diagnostic) catch {}; // the next sweep does it
     return .{ .sequence = live.sequence, .durable = true };
+}
+
+/// Whether another fold changed its sources. Parts keep their numbers while others come behind them, and the delta its rows
+/// while parts become one: so a fold of parts and one of the delta may be under way together.
+fn is_stale(live: anytype, what: *const Fold) bool {
+    if (what.parts.len > 0 and what.view.parts_layout != live.parts_layout) return true;
+    return what.with_delta and what.view.delta_layout != live.delta_layout;
 }
 
 /// Rows of the sources that lived in the view and are gone by now are dead in the new part.

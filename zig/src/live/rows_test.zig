@@ -234,6 +234,57 @@ test "a fold makes a part of rows and parts; what changed meanwhile is dead in i
     _ = try writer.put(&.{1}, 0, false, "");
 }
 
+test "a fold of parts and one of the delta go on together; two of the same sources do not" {
+    var world = try World.init();
+    defer world.deinit();
+    var writer: Opened = undefined;
+    try writer.open(&world, .{ .writable = true }, &.{});
+    defer writer.close();
+    const first = [_]i64{ 2, 1, 3 };
+    const second = [_]i64{ 4, 5, 6 };
+    const merged = [_]i64{ 3, 2, 1 };
+    var names: [3][32]u8 = undefined;
+    var paths: [3][]const u8 = undefined;
+    for (&paths, &names) |*path, *name| {
+        path.* = writer.live.next_part(name);
+        try world.tmp.dir.makeDir(path.*);
+        // As whoever makes a part holds it: the other's root does not take it away.
+    }
+    var held: [3]std.fs.Dir = undefined;
+    for (&held, paths) |*dir, path| {
+        dir.* = try world.tmp.dir.openDir(path, .{ .iterate = true }); // else it cannot be locked
+        try std.posix.flock(dir.fd, std.posix.LOCK.SH);
+    }
+    defer for (&held) |*dir| dir.close();
+    _ = try writer.put(&first, 0, false, "");
+    {
+        const view = try writer.live.take_view();
+        defer view.release();
+        const fold: Fold = .{ .view = view, .parts = &.{}, .with_delta = true, .part = .{ .path = paths[0], .uuid = "u1", .ids = .{ .numbers = &first } } };
+        try std.testing.expectEqual(.done, (try writer.live.fold(fold, &writer.diagnostic)).outcome);
+    }
+    _ = try writer.put(&second, 0.5, false, "");
+    const view = try writer.live.take_view(); // of both
+    defer view.release();
+    _ = try writer.live.delete(.{ .numbers = &.{ 1, 5 } }, &writer.diagnostic);
+    const of_delta: Fold = .{ .view = view, .parts = &.{}, .with_delta = true, .part = .{ .path = paths[1], .uuid = "u2", .ids = .{ .numbers = &second } } };
+    const of_parts: Fold = .{ .view = view, .parts = &.{0}, .with_delta = false, .part = .{ .path = paths[2], .uuid = "u3", .ids = .{ .numbers = &merged } } };
+    try std.testing.expectEqual(.done, (try writer.live.fold(of_delta, &writer.diagnostic)).outcome);
+    _ = try writer.live.delete(.{ .numbers = &.{3} }, &writer.diagnostic);
+    try std.testing.expectEqual(.done, (try writer.live.fold(of_parts, &writer.diagnostic)).outcome);
+    for ([_]Fold{ of_delta, of_parts }) |again|
+        try std.testing.expectEqual(.stale, (try writer.live.fold(again, &writer.diagnostic)).outcome);
+    const after = try writer.live.take_view();
+    defer after.release();
+    try std.testing.expectEqual(2, after.parts.len);
+    try std.testing.expectEqualStrings(paths[2], writer.live.parts.items[0].path); // in the order of their age
+    try std.testing.expectEqual(2, after.parts[0].dead.?.count());
+    try std.testing.expect(after.parts[0].dead.?.contains(0) and after.parts[0].dead.?.contains(2)); // 3 and 1
+    try std.testing.expectEqual(1, after.parts[1].dead.?.count());
+    try std.testing.expect(after.parts[1].dead.?.contains(1)); // 5
+    try writer.expect_delta(&.{}, &.{});
+}
+
 test "numbers of rows are never given twice; a call of another kind is refused" {
     var world = try World.init();
     defer world.deinit();

@@ -18,6 +18,8 @@ pub const View = struct {
     allocator: std.mem.Allocator,
     /// Of parts and delta: rows have other numbers once a fold has changed it.
     layout: u64,
+    parts_layout: u64,
+    delta_layout: u64,
     sequence: u64,
     parts: []PartView,
     delta: *Delta,
@@ -54,6 +56,8 @@ pub const View = struct {
         self.* = .{
             .allocator = allocator,
             .layout = live.layout,
+            .parts_layout = live.parts_layout,
+            .delta_layout = live.delta_layout,
             .sequence = live.sequence,
             .parts = parts,
             .delta = delta.hold(),

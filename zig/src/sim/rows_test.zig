@@ -313,19 +313,35 @@ const Run = struct {
 
     /// A part is made of some parts and the delta, while other calls go on.
     fn fold(self: *Run, writer: *Opened) !void {
+        var chosen: [64]u32 = undefined;
+        const count = self.choose(writer, &chosen);
+        try self.fold_of(writer, chosen[0..count], count == 0 or self.prng.boolean(), true);
+    }
+
+    fn choose(self: *Run, writer: *Opened, chosen: *[64]u32) usize {
+        var count: usize = 0;
+        for (0..@min(chosen.len, writer.live.parts.items.len)) |i| if (self.prng.boolean()) {
+            chosen[count] = @intCast(i);
+            count += 1;
+        };
+        return count;
+    }
+
+    /// A fold of other sources, from its first view to its root.
+    fn fold_beside(self: *Run, writer: *Opened, with_delta: bool) !void {
+        if (!with_delta) return self.fold_of(writer, &.{}, true, false);
+        var chosen: [64]u32 = undefined;
+        const count = self.choose(writer, &chosen);
+        if (count > 0) try self.fold_of(writer, chosen[0..count], false, false);
+    }
+
+    fn fold_of(self: *Run, writer: *Opened, chosen: []const u32, with_delta: bool, may_nest: bool) anyerror!void {
         const live = &writer.live;
         const allocator = writer.arena.allocator();
         const view = try live.take_view();
         defer view.release();
-        var chosen: [64]u32 = undefined;
-        var count: usize = 0;
-        for (0..@min(chosen.len, view.parts.len)) |i| if (self.prng.boolean()) {
-            chosen[count] = @intCast(i);
-            count += 1;
-        };
-        const with_delta = count == 0 or self.prng.boolean();
         var rows: std.ArrayList(PartRow) = .empty;
-        for (chosen[0..count]) |i| {
+        for (chosen) |i| {
             for (writer.parts.get(live.parts.items[i].path).?, 0..) |row, vertex| {
                 if (view.parts[i].dead) |dead| if (dead.contains(vertex)) continue;
                 try rows.append(allocator, row);
@@ -345,12 +361,15 @@ const Run = struct {
             if (self.prng.boolean()) try self.delete(writer) else try self.insert(writer, true);
             if (self.store.crashed) return;
         }
+        const is_alone = with_delta and chosen.len > 0;
+        if (may_nest and !is_alone and self.prng.boolean()) try self.fold_beside(writer, with_delta);
+        if (self.store.crashed) return;
         var buffer: [32]u8 = undefined;
         const path = try allocator.dupe(u8, live.next_part(&buffer));
         if (rows.items.len > 0) self.write_part(path, rows.items) catch |err| return self.may_fail(err);
         const what: live_room.Fold = .{
             .view = view,
-            .parts = chosen[0..count],
+            .parts = chosen,
             .with_delta = with_delta,
             .part = if (rows.items.len == 0) null else .{ .path = path, .uuid = path, .ids = .{ .numbers = try writer.ids_of(rows.items) } },
         };
