@@ -132,6 +132,8 @@ typedef struct velo_build_options {
     int32_t restart;               /* 1: begin at the first row even where a killed build of the same input left its work */
     uint32_t checkpoint_ms;        /* between two times that the state of a stage is saved, at least; 0 = 30,000 */
     int32_t no_page_links;         /* 1: pages hold more records and no neighbor lists: links must be in memory to search */
+    int32_t transient;             /* 1: no build goes on from this one: nothing is saved for that, and its work stays in
+                                    * memory where memory_bytes has room */
 } velo_build_options;
 
 typedef enum velo_build_stage {
@@ -623,10 +625,11 @@ int32_t velo_live_view_search(const velo_live_view *view, const float *queries, 
                               uint32_t *counts_out, uint32_t *looks_out);
 /* A part in the folder `path` (velo_live_next_part; NULL: nothing lived) takes the place of the parts of the view and, with
  * with_delta, of its delta. The part's files are complete and synced. `ids` are its own, borrowed as by attach. What was
- * deleted or replaced since the view is dead in it from its first moment. VELO_OUTCOME_STALE: another fold came first. */
+ * deleted or replaced since the view is dead in it from its first moment. VELO_OUTCOME_STALE: another fold changed its sources. A
+ * fold of parts and one of the delta may be under way together; a folder in the making is held by a shared flock. */
 int32_t velo_live_fold(velo_live *live, const velo_live_view *view, const uint32_t *parts, uint32_t part_count,
                        int32_t with_delta, const char *path, const char *uuid, const velo_ids *ids, velo_live_done *done_out);
-/* Takes away parts that were folded, as far as nobody holds a shared flock on their folder. No part may be in the making. */
+/* Takes away parts that were folded, as far as nobody holds a shared flock on their folder. */
 int32_t velo_live_sweep(velo_live *live);
 int32_t velo_live_view_close(velo_live_view *view);
 /* All changes so far are on the device when it returns. */

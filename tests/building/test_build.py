@@ -18,8 +18,12 @@ import pytest
 
 import velo
 from velo import errors
+from velo.building.build import build_shard
 from velo.formats import write_vectors
+from velo.formats.files import as_source
+from velo.options import BuildOptions
 from velo.testing import brute_force, recall_at_k, synthetic_metadata, synthetic_vectors
+from velo.types import MetricName
 
 QUICK: dict[str, Any] = {"degree": 16, "links_kept": 16, "build_list_size": 40, "threads": 1}
 
@@ -542,3 +546,34 @@ def test_a_file_is_streamed_and_not_held(tmp_path: Path, run_python: Any) -> Non
     done = run_python(program, tmp_path / "i", tmp_path / "v.fbin")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 64 << 20
+
+
+@pytest.mark.parametrize("build_memory", [None, 4_000_000, 1_200_000])
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+def test_a_build_that_nobody_goes_on_from_writes_the_same_index(
+    tmp_path: Path, build_memory: int | None, metric: MetricName
+) -> None:
+    """In memory, in files, and in partitions."""
+    vectors = synthetic_vectors(6_000, 32, seed=5)
+    options = BuildOptions(metric=metric, threads=1, seed=3, store_vectors=True, calibrate=False)
+    written = {}
+    for name, transient in (("kept", False), ("transient", True)):
+        seen: set[str] = set()
+
+        def watch(*_: object, name: str = name, seen: set[str] = seen) -> bool:
+            seen.update(entry.name for entry in (tmp_path / name).glob("*.work"))
+            return True
+
+        build_shard(
+            tmp_path / name,
+            as_source(vectors),
+            options,
+            build_memory=build_memory,
+            watch=watch,
+            transient=transient,
+        )
+        written[name] = {one.name: one.read_bytes() for one in (tmp_path / name).iterdir()}
+        if transient and build_memory is None:
+            assert not seen
+        assert ("encode.work" in seen) == (not transient)
+    assert written["kept"] == written["transient"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import velo
 from velo import errors
 from velo.building import calibration
 from velo.building.build import build_shard
-from velo.building.calibration import excluding, sample_size
+from velo.building.calibration import Point, _Scale, excluding, sample_size
 from velo.building.held_out import draw_rows, exact_neighbors
+from velo.folder.manifest import read_manifest
 from velo.formats.files import as_source
 from velo.options import BuildOptions
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
@@ -262,3 +264,43 @@ def test_cancelling_a_calibration_leaves_nothing(tmp_path: Path) -> None:
         build_shard(tmp_path / "i", as_source(rows), BuildOptions(**QUICK), watch=watch)
     assert stages[-1] == "calibrate"
     assert not (tmp_path / "i").exists()
+
+
+def test_a_table_is_scaled_by_what_few_searches_miss() -> None:
+    """Between points that were seen by what they miss and cost; beyond them nothing gets better."""
+
+    def point(size: int, recall: float) -> Point:
+        return Point(size, recall, 0.004, 4.0, 1.0, 500.0, 20.0, 60.0)
+
+    known = [point(10, 0.7), point(16, 0.9), point(26, 0.95), point(42, 0.99), point(68, 0.998)]
+    seen = [replace(point(16, 0.95), reads=2.0), point(26, 0.975), point(42, 0.995)]
+    scale = _Scale([(one.to_dict(), other) for one, other in zip(known[1:4], seen, strict=True)])
+    assert 0.45 < scale.greatest < 0.6
+    recalls = [scale.of(one.to_dict())["recall"] for one in known]
+    assert recalls == pytest.approx([0.7, 0.95, 0.975, 0.995, 0.998], abs=1e-4)
+    assert scale.of(known[0].to_dict())["reads"] == pytest.approx(4.0 * 10 / 12)
+    worse = _Scale([(known[2].to_dict(), point(26, 0.85))])
+    assert worse.greatest > 2.0
+    assert worse.of(known[0].to_dict())["recall"] < 0.2
+
+
+def test_a_small_index_takes_the_table_of_a_larger_one(tmp_path: Path) -> None:
+    """Of the same kind of rows; one whose rows are harder to find is measured."""
+    options = BuildOptions(threads=1, seed=1, store_vectors=True)
+    vectors = synthetic_vectors(9_000, 24, seed=8)
+    build_shard(tmp_path / "large", as_source(vectors[:6_000]), options)
+    known = read_manifest(tmp_path / "large").calibration
+    assert known is not None
+    alike, other = vectors[6_000:], np.random.default_rng(2).normal(size=(3_000, 24)).astype(np.float32)
+    found = {}
+    for name, rows in (("alike", alike), ("other", other)):
+        build_shard(tmp_path / name, as_source(rows), options, calibration=known)
+        found[name] = read_manifest(tmp_path / name).calibration
+    assert found["alike"] is not None
+    assert found["other"] is not None
+    sizes = [[point["list_size"] for point in curve["points"]] for curve in known["curves"]]
+    assert [[point["list_size"] for point in curve["points"]] for curve in found["alike"]["curves"]] == sizes
+    queries = alike[:300] + np.random.default_rng(3).normal(size=(300, 24)).astype(np.float32) * 0.05
+    truth = brute_force(alike, queries, 10)
+    with velo.open(tmp_path / "alike", threads=1) as index:
+        assert recall_at_k(index.search(queries, k=10, recall=0.95).ids, truth.ids) >= 0.94

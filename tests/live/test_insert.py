@@ -276,13 +276,61 @@ def test_memory_for_new_rows_is_bounded(tmp_path: Path) -> None:
         assert index.search(vectors[7_777], 1).ids.tolist() == [7_777]
 
 
+def test_the_delta_becomes_a_part_while_parts_become_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who needs room waits for no merge; what is replaced and deleted meanwhile is so in the merged part."""
+    from velo.live.folds import Folds
+
+    vectors = vectors_of(2_000)
+    merged, gate = Folds._fold_parts, threading.Event()
+    under_way = threading.Event()
+
+    def wait_at_the_end(self: Folds, *arguments: Any, **how: Any) -> None:
+        commit = self._commit
+
+        def late(*rest: Any) -> None:
+            if rest[1]:  # sources that are parts
+                under_way.set()
+                assert gate.wait(60)
+            commit(*rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(self, "_commit", late)
+            merged(self, *arguments, **how)
+
+    monkeypatch.setattr(Folds, "_fold_parts", wait_at_the_end)
+    with velo.create(tmp_path / "a", dim=DIM, durability="process", threads=1) as index:
+        index.insert(vectors[:500], ids=np.arange(500))
+        index.flush()
+        index.insert(vectors[500:1_000], ids=np.arange(500, 1_000))
+        index.flush()
+        index.optimize(wait=False)
+        assert under_way.wait(60)
+        index.delete([3, 700])
+        index.upsert(vectors[1_000:1_010], ids=np.arange(10, 20))
+        index.insert(vectors[1_010:], ids=np.arange(1_010, 2_000))
+        assert index._folds is not None
+        assert index._folds.wait(60)  # the delta, while the merge still stands
+        live = index.info()["live"]
+        assert [part["n"] for part in live["parts"]] == [500, 500, 1_000]
+        gate.set()
+        index._folds.join()
+        live = index.info()["live"]  # then all became one: the young part was large
+        assert [(part["n"], part["dead"]) for part in live["parts"]] == [(2_000 - 12, 0)]
+        assert len(index) == 2_000 - 12
+        wanted = [index.search(vectors[row], k=1, recall=1.0).ids[0] for row in (0, 1_000, 1_500)]
+        assert wanted == [0, 10, 1_500]
+    assert velo.verify(tmp_path / "a") > 0
+
+
 def test_no_room_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from velo.live.folds import Folds
 
     vectors = vectors_of(9_000)
     gate = threading.Event()
     folded = Folds._fold_delta
-    monkeypatch.setattr(Folds, "_fold_delta", lambda self: (gate.wait(20), folded(self))[1])
+    monkeypatch.setattr(Folds, "_fold_delta", lambda self, share: (gate.wait(20), folded(self, share))[1])
     with velo.create(tmp_path / "a", dim=DIM, memory="1MiB", durability="process", threads=1) as index:
         index.insert(vectors[:8_000])
         index.insert(vectors[8_000:8_100])
@@ -417,7 +465,7 @@ def test_a_fold_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
     vectors = vectors_of(100)
 
     def fail(path: Path, *_: Any, **__: Any) -> None:
-        path.mkdir()
+        assert not list(path.iterdir())  # it is there, and held
         (path / "half").write_bytes(b"built")
         raise errors.NoSpaceError("the device is full", file=str(path))
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -238,6 +238,8 @@ def build_shard(
     start: int = 0,
     stop: int | None = None,
     former: Former | None = None,
+    calibration: Mapping[str, Any] | None = None,
+    transient: bool = False,
     nice: int = 0,
 ) -> None:
     """Build an index over the rows ``start`` to ``stop`` of a source, without opening it.
@@ -260,6 +262,10 @@ def build_shard(
     start, stop : int, optional
     former : Former, optional
         An index that has most of these rows.
+    calibration : dict, optional
+        Of an index of the same options and no fewer rows; it is taken where it holds here.
+    transient : bool
+        Nobody goes on from this build if it is killed, so nothing is written for that.
     nice : int
         The nice value, at least, of the threads that link and place: how much they give way to others.
     """
@@ -277,12 +283,14 @@ def build_shard(
     with folder_to_fill(target, overwrite, MANIFEST_FILE) as folder:
         limit_bytes = memory_bytes(build_memory, stop - start, dim)
         existed = folder.exists()
-        work = _Build(folder, source, dtype, start, stop, options, limit_bytes, restart=not resume)
+        work = _Build(
+            folder, source, dtype, start, stop, options, limit_bytes, restart=not resume, transient=transient
+        )
         removed = False
         try:
-            work.stream(watch, resumed)
             if former is not None:
                 work.go_on_from(former)
+            work.stream(watch, resumed)
             work.run(watch, nice)
             order = work.commit(column, table, watch)
             if options.calibrate:
@@ -300,6 +308,7 @@ def build_shard(
                     vectors=options.store_vectors,
                     watch=lambda done: _tell(watch, "calibrate", done, stop - start),
                     queries=queries,
+                    known=calibration,
                     lock_held=folder != target,
                 )
         except KeyboardInterrupt:
@@ -349,6 +358,7 @@ class _Build:
         limit_bytes: int,
         *,
         restart: bool,
+        transient: bool,
     ) -> None:
         self._folder = folder
         self._source = source
@@ -361,6 +371,7 @@ class _Build:
         struct.dtype = DTYPE_CODES[dtype.name]
         struct.memory_bytes = limit_bytes
         struct.restart = int(restart)
+        struct.transient = int(transient)
         options.fill(struct)
         out = _native.ffi.new("velo_build **")
         _native.check(_native.lib.velo_build_open(os.fsencode(folder), struct, out), "path")

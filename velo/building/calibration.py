@@ -6,6 +6,10 @@ for them with growing lists, each query's own vertex taken as absent. That is do
 links in memory and for links on disk, since an open index may run any of these plans, and, with the most
 links, for k other than 10.
 
+A small part of live data takes the table of the largest part, and measures only a few of its points on rows
+of its own: what they miss more or less scales the others (:meth:`_Table.adopted`). Where they miss more than
+twice as much, or too much for codes, it is measured like any other index.
+
 Rows are about as hard to find as queries to come: on the project's data sets recall differs by 0.002 from
 lists of 48 on, by 0.01 at the shortest ones. The library takes a margin for that
 (zig/src/search/calibration.zig).
@@ -17,7 +21,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -75,6 +79,17 @@ _RECALL_ENOUGH: Final = 0.995
 #: Where codes find less than this, vectors are stored.
 _RECALL_WANTED: Final = 0.99
 _GAIN_MIN: Final = 0.0008
+
+#: Rows that tell how another index's table holds.
+_ROWS_CHECKED: Final = 150
+#: The recalls at which that is seen: the first list of a curve that reached each, or its longest.
+_RECALLS_CHECKED: Final = (0.9, 0.95, 0.99)
+#: An index that misses so many times as much is another kind of index.
+_SCALE_MAX: Final = 2.0
+#: Added to what is missing, since next to nothing cannot be compared.
+_MISS_LEAST: Final = 0.001
+#: What a search costs, in a point.
+_COSTS: Final = ("reads", "rounds", "estimates", "expanded", "scored")
 
 
 def sample_size(row_count: int) -> int:
@@ -175,6 +190,7 @@ def calibrate(
     vectors: bool | None = None,
     watch: Callable[[int], None] | None = None,
     queries: AnyArray | None = None,
+    known: Mapping[str, Any] | None = None,
     lock_held: bool = False,
 ) -> None:
     """Measure the table behind ``recall`` for a finished index and put it into its manifest.
@@ -202,6 +218,8 @@ def calibrate(
         Called with a number of rows, rising to n; what it raises ends the measurement.
     queries : ndarray of shape (m, dim), optional
         Measured with in the place of rows, as :func:`velo.building.queries.query_sample` gives them.
+    known : dict, optional
+        The table of an index of the same options and no fewer rows: it is taken where it holds here.
     lock_held : bool
         The caller holds the lock of the folder.
 
@@ -213,11 +231,21 @@ def calibrate(
     n = len(order)
     tell = watch or (lambda _done: None)
     tell(0)
+    k_most = min(max(_K_OTHERS), n // 10)
+    if known is not None and sample_size(n) and k_most >= K_MEASURED:
+        rows = draw_distinct(source, min(_ROWS_CHECKED, sample_size(n)), seed, start, stop)
+        if len(rows) >= SAMPLE_MIN:
+            held = exact_neighbors(source, rows, K_MEASURED, metric, start, stop, lambda _done: None, None)
+            table = _Table(held, order, seed, threads, memory_bytes, page_links)
+            adopted = table.adopted(folder, known)
+            if adopted is not None:
+                _store(folder, adopted)
+                tell(n)
+                return
     if queries is None:
         rows = draw_distinct(source, sample_size(n), seed, start, stop)
     else:
         rows = np.full(len(queries) if n >= _ROWS_MIN else 0, NO_ROW, np.int64)
-    k_most = min(max(_K_OTHERS), n // 10)
     if len(rows) and k_most >= K_MEASURED:
         held = exact_neighbors(
             source, rows, k_most, metric, start, stop, lambda done: tell(done // 2), queries
@@ -240,13 +268,20 @@ def calibrate(
                         )
             except BudgetTooSmallError:
                 curves = []
-            document = json.dumps(
-                {"queries": len(held.rows), "exact": table.exact, "curves": curves, "scan": table.scan}
-            )
-            text = _native.ffi.new("char[]", document.encode())
             if curves:
-                _native.check(_native.lib.velo_calibration_store(os.fsencode(folder), text), "path")
+                found = {
+                    "queries": len(held.rows),
+                    "exact": table.exact,
+                    "curves": curves,
+                    "scan": table.scan,
+                }
+                _store(folder, found)
     tell(n)
+
+
+def _store(folder: Path, table: Mapping[str, Any]) -> None:
+    text = _native.ffi.new("char[]", json.dumps(table).encode())
+    _native.check(_native.lib.velo_calibration_store(os.fsencode(folder), text), "path")
 
 
 def _too_little(reached: float) -> str:
@@ -326,6 +361,63 @@ class _Table:
             for k, links, seen in found
         ]
 
+    def adopted(self, folder: Path, known: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The table of another index, corrected by a few points of this one.
+
+        Every number of links is opened, and searched with the lists that the other index reached some recalls
+        with. How much more or less these searches miss and cost scales all points of the curve.
+
+        Returns
+        -------
+        dict or None
+            None where the two are too different, or where the table lacks what would be measured here.
+        """
+        self.exact = bool(known.get("exact"))
+        scan = known.get("scan")
+        main = {
+            int(curve["links"]): curve["points"]
+            for curve in known["curves"]
+            if curve["k"] == K_MEASURED and curve["points"]
+        }
+        most = max(main, default=0)
+        if not most or (self._page_links and 0 not in main):
+            return None
+        scales: dict[int, _Scale] = {}
+        try:
+            for links, points in sorted(main.items(), reverse=True):
+                with self._open(folder, links if links < most else None) as index:
+                    if links and index.info()["links_kept"] != links:
+                        return None
+                    scale = _Scale(
+                        [
+                            (point, self._search(index, K_MEASURED, int(point["list_size"]), self._all).point)
+                            for point in _checked_points(points)
+                        ]
+                    )
+                    if links == most and scan is not None:
+                        scan = self._search(
+                            index, K_MEASURED, _SCAN_LIST, self._all, scan=True
+                        ).point.to_dict()
+                if scale.greatest > _SCALE_MAX:
+                    return None
+                scales[links] = scale
+        except BudgetTooSmallError:
+            return None
+        curves = [
+            curve | {"points": [scales[int(curve["links"])].of(point) for point in curve["points"]]}
+            for curve in known["curves"]
+            if int(curve["links"]) in scales
+        ]
+        reached = [
+            point["recall"]
+            for curve in curves
+            if curve["k"] == K_MEASURED and curve["links"] == most
+            for point in curve["points"]
+        ] + ([scan["recall"]] if scan else [])
+        if not self.exact and max(reached) < _RECALL_WANTED:
+            return None
+        return {"queries": len(self._all), "exact": self.exact, "curves": curves, "scan": scan}
+
     def _open(self, folder: Path, links: int | None) -> Index:
         """The index with so many links in memory; 0 are links on disk."""
         workers = self._threads or len(os.sched_getaffinity(0))
@@ -396,6 +488,57 @@ class _Table:
             scored=stats["records_scored"],
         )
         return _Seen(point, found, rows)
+
+
+def _checked_points(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The points at which a curve is checked; each once."""
+    places = [
+        next((place for place, point in enumerate(points) if point["recall"] >= recall), len(points) - 1)
+        for recall in _RECALLS_CHECKED
+    ]
+    return [points[place] for place in sorted(set(places))]
+
+
+class _Scale:
+    """How a curve of one index becomes one of another.
+
+    Parameters
+    ----------
+    checked : sequence of (dict, Point)
+        Points of the first, and what searches of the other with the same lists found and cost.
+    """
+
+    def __init__(self, checked: Sequence[tuple[Mapping[str, Any], Point]]) -> None:
+        by_miss = sorted((_miss(point["recall"]), _miss(seen.recall), point, seen) for point, seen in checked)
+        self._misses = np.log([known for known, *_ in by_miss])
+        self._scales = np.log([found / known for known, found, *_ in by_miss])
+        spreads = [seen.deviation / max(1e-9, float(point["deviation"])) for *_, point, seen in by_miss]
+        self._spreads = np.array(spreads)
+        self._costs = {
+            name: sum(getattr(seen, name) for _, seen in checked)
+            / max(1e-9, sum(float(point[name]) for point, _ in checked))
+            for name in _COSTS
+        }
+        #: How many times as much is missing, at most.
+        self.greatest = float(np.exp(self._scales.max()))
+
+    def of(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """A point of the other index."""
+        miss = np.log(_miss(point["recall"]))
+        is_between = self._misses[0] <= miss <= self._misses[-1]
+        # Where nothing was seen, nothing is better than it was.
+        scale = float(np.exp(np.interp(miss, self._misses, self._scales)))
+        scale = scale if is_between else max(1.0, scale)
+        missing = max(0.0, scale * _miss(point["recall"]) - _MISS_LEAST)
+        spread = float(np.interp(miss, self._misses, self._spreads))
+        spread = spread if is_between else max(1.0, spread)
+        found = {"recall": max(0.0, 1 - missing), "deviation": float(point["deviation"]) * spread}
+        costs = {name: float(point[name]) * ratio for name, ratio in self._costs.items()}
+        return {**point, **{name: round(value, 6) for name, value in (found | costs).items()}}
+
+
+def _miss(recall: float) -> float:
+    return 1 - float(recall) + _MISS_LEAST
 
 
 def _corrected(seen: _Seen, whole: Sequence[_Seen]) -> _Seen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ def build_part(
     metadata: Any,
     metric: int,
     like: Segment | None,
+    calibration: Mapping[str, Any] | None,
     former: tuple[Path, AnyArray] | None,
     threads: int | None,
     build_memory: Memory | None,
@@ -35,13 +37,15 @@ def build_part(
     Parameters
     ----------
     path : Path
-    vectors : ndarray of shape (n, dim)
+    vectors : ndarray of shape (n, dim), or source
     ids, metadata :
         As for :func:`velo.build`.
     metric : int
         By its number in velo.h.
     like : Segment, optional
         A part whose bits and degree this one gets.
+    calibration : dict, optional
+        Of that part, where it goes on beside this one and has no fewer rows: taken where it holds here.
     former : tuple of Path and ndarray of shape (n,), uint32, optional
         A part whose rows come here, and the row of each of its vertices: the graph goes on from its graph.
     threads : int, optional
@@ -70,6 +74,8 @@ def build_part(
         metadata=metadata,
         build_memory=build_memory,
         resume=False,
+        transient=True,
+        calibration=calibration,
         former=None if former is None else Former(*former),
         nice=nice,
     )

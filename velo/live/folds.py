@@ -1,17 +1,24 @@
 """Folds: parts are made of the delta, or of everything, while others write and search.
 
-One at a time. A view is taken, an ordinary index is built from what lives in it, and one root puts it in
-the place of its sources; what was deleted or replaced meanwhile is dead in it from its first moment. Killed
-before that, the folder is what it was, and the next writer takes away what was begun.
+A view is taken, an ordinary index is built from what lives in it, and one root puts it in the place of its
+sources; what was deleted or replaced meanwhile is dead in it from its first moment. Killed before that, the
+folder is what it was, and the next writer takes away what was begun.
+
+In the background the delta becomes a part while parts become one: a writer without room waits for its rows to
+be indexed, never for all others. Of each kind there is one at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import math
+import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -20,14 +27,14 @@ import numpy as np
 from velo.errors import UnsupportedError, VeloError
 from velo.folder.replace import os_failure
 from velo.live.data import DONE, LiveData
+from velo.live.fold_rows import FoldRows
 from velo.live.view import View
+from velo.options import memory_bytes
 from velo.search.segment import Segment
 from velo.types import AnyArray, Memory
 
 __all__ = ["Builder", "Folds", "parts_to_fold", "set_builder"]
 
-#: Rows that are read at a time, in bytes of float32.
-_READ_BYTES: Final = 8 << 20
 #: Parts of about one size that are folded into one, and how many times as many rows are another size.
 _SIZE_PARTS: Final = 4
 #: All is folded into one part once the young ones have this share of the rows of the largest.
@@ -38,14 +45,23 @@ _PARTS_MAX: Final = 32
 _DEAD_SHARE: Final = 0.2
 
 #: How much a fold in the background gives way to searches: the nice value of the threads that link.
+#: Writers may wait for one of the delta, so it goes before one of parts.
 _NICE: Final = 10
+_NICE_DELTA: Final = 5
+
+#: Budget of a fold of the delta while one of parts has all of the other: of the 64 MiB that stand beside.
+_BESIDE_BYTES: Final = 20 << 20
+
+#: How full the delta is when writes begin to be held back, and for how long one is at most.
+_PAUSE_FROM: Final = 0.5
+_PAUSE_MAX_S: Final = 1.0
 
 #: Of a vertex whose row no new part has, as velo.h spells it.
 _GONE: Final = np.iinfo(np.uint32).max
 
 
 class Builder(Protocol):
-    """Builds a part; :mod:`velo.building` brings it, which stands above this room."""
+    """Builds a part in an empty folder; :mod:`velo.building` brings it, which stands above this room."""
 
     def __call__(
         self,
@@ -56,6 +72,7 @@ class Builder(Protocol):
         metadata: Any,
         metric: int,
         like: Segment | None,
+        calibration: Mapping[str, Any] | None,
         former: tuple[Path, AnyArray] | None,
         threads: int | None,
         build_memory: Memory | None,
@@ -70,6 +87,36 @@ def set_builder(builder: Builder) -> None:
     """Say what builds parts."""
     global _builder
     _builder = builder
+
+
+class _Lane:
+    """Work of one kind in the background, one piece after the other; the state's lock guards what it says."""
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        self.name = name
+        self.work = work
+        self.thread: threading.Thread | None = None
+        #: There is more to do than what is under way.
+        self.wanted = False
+
+
+@dataclass(frozen=True)
+class _Share:
+    """How much of the machine a fold takes.
+
+    Attributes
+    ----------
+    nice : int
+    is_beside : bool
+        Another fold goes on and has the budget: little memory, and a quarter of the threads, each of which
+        takes memory beside that.
+    """
+
+    nice: int = 0
+    is_beside: bool = False
+
+
+_ALONE: Final = _Share()
 
 
 class Folds:
@@ -97,47 +144,58 @@ class Folds:
         self._open_part = open_part
         self._threads = threads
         self._merge_memory = merge_memory
-        self._fold_lock = threading.Lock()
+        #: Held by whoever folds the delta; taken before that of parts by who folds both.
+        self._delta_lock = threading.Lock()
+        self._parts_lock = threading.Lock()
+        #: Held while parts change, and while what is said of them has to be of one moment.
+        self._changing = threading.Lock()
         self._state = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._delta_lane = _Lane("velo-fold", self._work_on_delta)
+        self._parts_lane = _Lane("velo-merge", self._work_on_parts)
+        self._all_wanted = False
         self._failure: BaseException | None = None
-        #: Held with the fold lock: the fold under way gives way to searches.
-        self._gives_way = False
+        #: Rows of the delta that the last part was made of, and the seconds that it took.
+        self._pace: tuple[int, float] | None = None
 
     # ---- in the caller's thread
 
     def flush(self) -> None:
         """Make a part of the delta."""
         self.join()
-        with self._fold_lock:
+        with self.kept_away():
             self._failure = None  # now it is seen whether it fails again
-            self._fold_delta()
+            self._fold_delta(_ALONE)
             if len(self._live.segments) > _PARTS_MAX:
-                self._fold_young()
+                self._fold_young(_ALONE)
 
     def optimize(self) -> None:
         """Make one part of everything."""
         self.join()
-        with self._fold_lock:
+        with self.kept_away():
             self._failure = None
-            self._fold_all()
+            self._fold_all(_ALONE, with_delta=True)
 
     @contextlib.contextmanager
     def kept_away(self) -> Iterator[None]:
         """No fold begins or ends inside."""
-        with self._fold_lock:
+        with self._delta_lock, self._parts_lock:
             yield
 
     def sweep(self) -> None:
-        """Take away parts that were folded and that nobody holds, unless a part is in the making.
+        """Take away parts that were folded and that nobody holds."""
+        with self._changing:
+            self._live.sweep()
 
-        Whoever makes one sweeps afterwards: a part that no root names yet looks like one that was folded.
+    def pause(self, rows: int, pressure: float) -> float:
+        """Seconds by which a write of so many rows is held back while the delta becomes a part.
+
+        The fuller the delta, the more: before it is full, rows come as fast as they are indexed.
         """
-        if self._fold_lock.acquire(blocking=False):
-            try:
-                self._live.sweep()
-            finally:
-                self._fold_lock.release()
+        pace = self._pace
+        if pace is None or self._delta_lane.thread is None or pressure <= _PAUSE_FROM:
+            return 0.0
+        share = (min(1.0, pressure) - _PAUSE_FROM) / (1 - _PAUSE_FROM)
+        return min(_PAUSE_MAX_S, share * rows * pace[1] / pace[0])
 
     # ---- in the background
 
@@ -155,43 +213,62 @@ class Folds:
     def suggest(self, *, everything: bool = False) -> None:
         """Fold in the background, unless that is under way or has failed: who asks needs no room yet."""
         with self._state:
-            if self._thread is not None or self._failure is not None:
+            if self._failure is not None:
                 return
-            self._thread = threading.Thread(
-                target=self._work, args=(everything,), name="velo-fold", daemon=True
-            )
-            self._thread.start()
+            if everything:
+                self._all_wanted = True
+                self._ask(self._parts_lane)
+            elif self._delta_lane.thread is None:
+                self._ask(self._delta_lane)
 
-    def _work(self, everything: bool) -> None:
-        try:
-            with self._fold_lock, self._giving_way():
-                if everything:
-                    self._fold_all()
-                else:
-                    self._fold_delta()
-                    self._fold_young()
-                self._live.sweep()
-        except BaseException as error:
-            with self._state:
-                self._failure = error
-        finally:
-            with self._state:
-                self._thread = None
-                self._state.notify_all()
+    def _ask(self, lane: _Lane) -> None:
+        """Have a lane work, once more where it does so already; with the state's lock held."""
+        lane.wanted = True
+        if lane.thread is None:
+            lane.thread = threading.Thread(target=self._run, args=(lane,), name=lane.name, daemon=True)
+            lane.thread.start()
 
-    @contextlib.contextmanager
-    def _giving_way(self) -> Iterator[None]:
-        self._gives_way = True
-        try:
-            yield
-        finally:
-            self._gives_way = False
+    def _run(self, lane: _Lane) -> None:
+        failure: BaseException | None = None
+        while True:
+            with self._state:
+                if failure is not None or not lane.wanted:
+                    self._failure = failure or self._failure
+                    lane.wanted, lane.thread = False, None
+                    self._state.notify_all()
+                    return
+                lane.wanted = False
+            try:
+                lane.work()
+                self.sweep()
+            except BaseException as error:
+                failure = error
+
+    def _work_on_delta(self) -> None:
+        with self._delta_lock:
+            busy = self._parts_lane.thread is not None
+            self._fold_delta(_Share(nice=_NICE_DELTA, is_beside=busy))
+        with self._state:
+            self._ask(self._parts_lane)
+
+    def _work_on_parts(self) -> None:
+        share = _Share(nice=_NICE)
+        with self._state:
+            everything, self._all_wanted = self._all_wanted, False
+        if everything:
+            with self._delta_lock:
+                self._fold_delta(share)
+        with self._parts_lock:
+            if everything:
+                self._fold_all(share, with_delta=False)
+            else:
+                self._fold_young(share)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Fold the delta in the background and wait for it; False where that took too long."""
         self.begin()
         with self._state:
-            ended = self._state.wait_for(lambda: self._thread is None, timeout_s)
+            ended = self._state.wait_for(lambda: self._delta_lane.thread is None, timeout_s)
             self._raise_failure()
         return ended
 
@@ -203,22 +280,25 @@ class Folds:
     def join(self) -> None:
         """Wait for what is under way in the background."""
         with self._state:
-            self._state.wait_for(lambda: self._thread is None)
+            lanes = (self._delta_lane, self._parts_lane)
+            self._state.wait_for(lambda: all(lane.thread is None for lane in lanes))
 
     # ---- how
 
-    def _fold_delta(self) -> None:
-        view = self._live.view()
+    def _fold_delta(self, share: _Share) -> None:
+        began = time.monotonic()
+        view, names = self._look()
+        rows = np.flatnonzero(view.delta_alive)
         if not view.native.delta_rows:
             return
-        rows = np.flatnonzero(view.delta_alive)
         vertices = rows + sum(segment.n for segment in view.segments)
-        self._fold(view, [], vertices, lambda _: view.delta_vectors()[rows], with_delta=True)
+        self._fold(view, names, [], vertices, share, with_delta=True)
+        self._pace = max(1, len(rows)), time.monotonic() - began
 
-    def _fold_young(self) -> None:
+    def _fold_young(self, share: _Share) -> None:
         """Fold parts until none of them is to be folded: a row is written once a size, not once a part."""
         while True:
-            view = self._live.view()
+            view, names = self._look()
             alive = [
                 segment.n if one.rows is None else one.rows.count()
                 for segment, one in zip(view.segments, view.alive, strict=True)
@@ -230,12 +310,12 @@ class Folds:
             )
             if not parts:
                 return
-            self._fold_parts(view, parts, with_delta=False)
+            self._fold_parts(view, names, parts, share, with_delta=False)
 
-    def _fold_all(self) -> None:
-        view = self._live.view()
+    def _fold_all(self, share: _Share, *, with_delta: bool) -> None:
+        view, names = self._look()
         dead = any(one.rows is not None for one in view.alive)
-        if len(view.segments) <= 1 and not dead and not view.native.delta_rows:
+        if len(view.segments) <= 1 and not dead and not (with_delta and view.native.delta_rows):
             return
         for segment in view.segments:
             if not segment.stores_vectors:
@@ -243,41 +323,31 @@ class Folds:
                     f"{self._live.folder / segment.name} stores no vectors, so its rows cannot be built "
                     "again: build it with store_vectors=True"
                 )
-        self._fold_parts(view, list(range(len(view.segments))), with_delta=True)
+        self._fold_parts(view, names, list(range(len(view.segments))), share, with_delta=with_delta)
 
-    def _fold_parts(self, view: View, parts: list[int], with_delta: bool) -> None:
+    def _look(self) -> tuple[View, list[str]]:
+        """A view, and the folder of each of its parts."""
+        with self._changing:
+            return self._live.view(), [name for name, _ in self._live.parts()]
+
+    def _fold_parts(
+        self, view: View, names: list[str], parts: list[int], share: _Share, *, with_delta: bool
+    ) -> None:
         starts = np.cumsum([0, *(segment.n for segment in view.segments)])
         wanted = np.zeros(view.n, bool)
         for part in parts:
             wanted[starts[part] : starts[part + 1]] = True
         wanted[starts[-1] :] = with_delta
         vertices = np.flatnonzero(wanted & view.alive_rows())
-        self._fold(
-            view,
-            parts,
-            vertices,
-            lambda folder: self._vectors(view, vertices, folder),
-            with_delta=with_delta,
-        )
-
-    def _vectors(self, view: View, vertices: AnyArray, folder: Path) -> AnyArray:
-        """All rows in a file that is mapped, so that they take no memory."""
-        shape = view.shape
-        size = (len(vertices), shape.dim)
-        rows = np.lib.format.open_memmap(folder / "vectors.npy", "w+", shape.dtype, size)
-        step = max(1, _READ_BYTES // (4 * shape.dim))
-        for start in range(0, len(vertices), step):
-            rows[start : start + step] = view.vectors(vertices[start : start + step])
-        rows.flush()
-        mapped: AnyArray = np.load(folder / "vectors.npy", mmap_mode="r")
-        return mapped
+        self._fold(view, names, parts, vertices, share, with_delta=with_delta)
 
     def _fold(
         self,
         view: View,
+        names: list[str],
         parts: list[int],
         vertices: AnyArray,
-        vectors_of: Callable[[Path], AnyArray],
+        share: _Share,
         *,
         with_delta: bool,
     ) -> None:
@@ -285,40 +355,62 @@ class Folds:
         if len(vertices) == 0:
             self._commit(view, parts, None, with_delta)
             return
+        largest = max(range(len(names)), key=lambda part: view.segments[part].n, default=None)
+        like = None if largest is None else view.segments[largest]
+        goes_on = like is not None and largest not in parts and len(vertices) <= like.n
         name = live.next_part()
-        folder, work = live.folder / name, live.folder / f"{name}.work"
+        folder = live.folder / name
         assert _builder is not None, "velo.building was not imported"
-        try:
-            work.mkdir()
-            _builder(
-                folder,
-                vectors_of(work),
-                ids=view.ids.of(vertices),
-                metadata=None if view.metadata is None else view.metadata.rows(vertices),
-                metric=int(live.info().metric),
-                like=max(view.segments, key=lambda segment: segment.n, default=None),
-                former=self._former(view, parts, vertices),
-                threads=self._threads,
-                build_memory=self._merge_memory,
-                nice=_NICE if self._gives_way else 0,
-            )
-            made = self._open_part(name, view.n)
-        except OSError as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise error if isinstance(error, VeloError) else os_failure(error, str(folder)) from error
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-        try:
-            self._commit(view, parts, made, with_delta)
-        except BaseException:
-            # Where a sync failed the root may name it: the next writer takes away what it does not name.
-            made.close()
-            raise
+        with contextlib.ExitStack() as held:
+            try:
+                # Nobody names it yet: held, it is not taken for one that was folded.
+                with self._changing:
+                    folder.mkdir()
+                    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                    held.callback(os.close, handle)
+                    fcntl.flock(handle, fcntl.LOCK_SH)
+                _builder(
+                    folder,
+                    FoldRows(view, vertices),
+                    ids=view.ids.of(vertices),
+                    metadata=None if view.metadata is None else view.metadata.rows(vertices),
+                    metric=int(live.info().metric),
+                    like=like,
+                    calibration=like.calibration if like is not None and goes_on else None,
+                    former=self._former(view, names, parts, vertices),
+                    threads=self._threads_of(share),
+                    build_memory=self._memory_of(share, view),
+                    nice=share.nice,
+                )
+                made = self._open_part(name, view.n)
+            except OSError as error:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise error if isinstance(error, VeloError) else os_failure(error, str(folder)) from error
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+            try:
+                self._commit(view, parts, made, with_delta)
+            except BaseException:
+                # Where a sync failed the root may name it: the next writer takes away what it does not name.
+                made.close()
+                raise
 
-    def _former(self, view: View, parts: list[int], vertices: AnyArray) -> tuple[Path, AnyArray] | None:
+    def _threads_of(self, share: _Share) -> int | None:
+        if not share.is_beside:
+            return self._threads
+        return max(1, (self._threads or len(os.sched_getaffinity(0))) // 4)
+
+    def _memory_of(self, share: _Share, view: View) -> int | None:
+        """A share is one of all rows."""
+        if self._merge_memory is None:
+            return None
+        bound = max(1, memory_bytes(self._merge_memory, view.n, view.shape.dim))
+        return min(bound, _BESIDE_BYTES) if share.is_beside else bound
+
+    def _former(
+        self, view: View, names: list[str], parts: list[int], vertices: AnyArray
+    ) -> tuple[Path, AnyArray] | None:
         """The largest of these parts, and the row in the new one of each of its vertices."""
         if not parts:
             return None
@@ -328,11 +420,12 @@ class Folds:
         rows = np.full(end - first, _GONE, np.uint32)
         own = np.flatnonzero((vertices >= first) & (vertices < end))
         rows[vertices[own] - first] = own
-        return self._live.folder / self._live.parts()[number][0], rows
+        return self._live.folder / names[number], rows
 
     def _commit(self, view: View, parts: list[int], made: Segment | None, with_delta: bool) -> None:
-        done = self._live.fold(view, parts, with_delta, made)
-        assert done.outcome == DONE, "folds come one at a time"
+        with self._changing:
+            done = self._live.fold(view, parts, with_delta, made)
+        assert done.outcome == DONE, "folds of the same rows come one at a time"
 
 
 def parts_to_fold(rows: Sequence[int], alive: Sequence[int], stored: Sequence[bool]) -> list[int]:

@@ -151,6 +151,9 @@ class LiveVerbs:
         with self._gate:
             live, folds = self._writer()
             rows = NewRows(live.shape(), vectors, ids, metadata, request, upsert=upsert)
+            pause = folds.pause(rows.count, _pressure(live))
+            if pause > 0:
+                time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - time.monotonic())))
             while True:
                 done = live.insert(rows.ids, rows.options)
                 if done.outcome != FULL:

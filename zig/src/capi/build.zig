@@ -27,6 +27,7 @@ pub const BuildOptions = extern struct {
     restart: i32,
     checkpoint_ms: u32,
     no_page_links: i32,
+    transient: i32,
 };
 
 pub const BuildProgress = extern struct { struct_size: u32, stage: i32, done: u64, total: u64, resumed_stage: i32, resumed_done: u64 };
@@ -66,6 +67,7 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
         .affinity_percent = if (o.affinity_percent == 0) 5 else o.affinity_percent,
         .restart = o.restart != 0,
         .checkpoint_ms = if (o.checkpoint_ms == 0) 30_000 else o.checkpoint_ms,
+        .transient = o.transient != 0,
     }, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
     const build = common.allocator.create(Build) catch {
         builder.close();

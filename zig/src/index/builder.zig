@@ -175,7 +175,7 @@ pub const Builder = struct {
 
     fn close_work(self: *Builder) void {
         if (self.work_codes) |*codes| codes.file.deinit();
-        if (self.work_points) |*points| points.file.deinit();
+        if (self.work_points) |*points| points.deinit();
         if (self.work_vectors) |*vectors| vectors.deinit();
         self.work_codes = null;
         self.work_points = null;
@@ -183,7 +183,8 @@ pub const Builder = struct {
     }
 
     /// The graph goes on from that of an index in which most of these rows were: `rows` has the row of each of its
-    /// vertices, `Former.gone` where it has none. Said before `run`; the folder is read there.
+    /// vertices, `Former.gone` where it has none. Said before any row, since memory is shared out by it; the folder is read
+    /// by `run`.
     pub fn go_on_from(self: *Builder, path: []const u8, rows: []const u32, diagnostic: *Diagnostic) Error!void {
         const former = try Former.init(self.allocator, path, rows, &self.options, diagnostic);
         if (self.former) |*before| before.deinit(self.allocator);
@@ -353,12 +354,28 @@ pub const Builder = struct {
     }
 
     fn begin_encoding(self: *Builder, diagnostic: *Diagnostic) Error!void {
-        self.work_codes = .init(try work.GrowingFile.create(self.allocator, self.dir, work.codes_name, diagnostic), self.params);
-        self.work_points = .init(try work.GrowingFile.create(self.allocator, self.dir, work.points_name, diagnostic), self.params.dim);
-        if (self.options.store_vectors) self.work_vectors = try work.GrowingFile.create(self.allocator, self.dir, work.vectors_name, diagnostic);
+        const n: u32 = @intCast(self.options.n);
+        const row_bytes = work.row_bytes_of(self.params);
+        const former_bytes = if (self.former) |*former| former.memory_bytes(self.options.degree) + former.codes_bytes(self.params) else 0;
+        const held = option_room.held(self.options, self.plan, self.params, row_bytes, former_bytes);
+        self.work_codes = .init(try self.work_file(work.codes_name, held.codes, self.options.n * row_bytes, diagnostic), self.params);
+        self.work_points = if (held.points) try work.PointsFile.hold(self.allocator, n, self.params.dim) else .init(try self.work_file(work.points_name, false, 0, diagnostic), self.params.dim);
+        const vector_bytes = self.options.dim * self.options.dtype.bytes();
+        if (self.options.store_vectors) self.work_vectors = try self.work_file(work.vectors_name, held.vectors, self.options.n * vector_bytes, diagnostic);
+    }
+
+    fn work_file(self: *Builder, name: []const u8, is_held: bool, bytes: u64, diagnostic: *Diagnostic) Error!work.GrowingFile {
+        if (is_held) return .hold(self.allocator, name, @intCast(bytes));
+        return .create(self.allocator, self.dir, name, diagnostic);
     }
 
     fn save_encoded(self: *Builder, diagnostic: *Diagnostic) Error!void {
+        if (self.options.transient) {
+            try self.work_codes.?.file.flush(diagnostic);
+            try self.work_points.?.file.flush(diagnostic);
+            if (self.work_vectors) |*vectors| try vectors.flush(diagnostic);
+            return;
+        }
         const encoded: resume_room.Encoded = .{
             .rows = self.added,
             .uuid = self.uuid,
@@ -430,7 +447,7 @@ pub const Builder = struct {
         const n = self.options.n;
         if (self.written != null) return self.control.enter(.commit, n);
         if (self.plan.partitions > 0) try self.run_partitioned(diagnostic) else try self.run_whole(diagnostic);
-        try resume_room.save_written(self.allocator, self.dir, self.identity(), &self.written.?, diagnostic);
+        if (!self.options.transient) try resume_room.save_written(self.allocator, self.dir, self.identity(), &self.written.?, diagnostic);
         self.close_work();
         folders.remove(self.dir, &folders.large_work_names);
         self.control.enter(.commit, n);
@@ -466,7 +483,7 @@ pub const Builder = struct {
         const found = try resume_room.load_placed(allocator, self.dir, self.identity(), partitions.n);
         var placed = found orelse try partitions.place(self.page_size());
         errdefer placed.deinit(allocator);
-        if (found == null) try resume_room.save_placed(allocator, self.dir, self.identity(), &placed, diagnostic);
+        if (found == null and !self.options.transient) try resume_room.save_placed(allocator, self.dir, self.identity(), &placed, diagnostic);
         const lists = try partitions.placed_lists(placed.placement.order);
         return .{ .placed = placed, .lists = lists, .entry_row = partitions.clusters.entry };
     }

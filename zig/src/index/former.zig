@@ -3,6 +3,7 @@
 const std = @import("std");
 const base = @import("base");
 const layout = @import("layout");
+const quant = @import("quant");
 const graph = @import("graph");
 const diagnostics = @import("diagnostic.zig");
 const options_room = @import("options.zig");
@@ -45,6 +46,11 @@ pub const Former = struct {
     /// What it takes while a graph is built, beside the build itself.
     pub fn memory_bytes(self: *const Former, degree: u32) u64 {
         return @as(u64, self.gone_count) * (4 * degree + 2) + 8 * @as(u64, self.rows.len);
+    }
+
+    /// What its codes take while its lists are read, before points are loaded.
+    pub fn codes_bytes(self: *const Former, params: quant.CodeParams) u64 {
+        return self.rows.len * (params.upper_bytes() + @sizeOf(u64));
     }
 
     /// Its lists as a new graph begins with them.

@@ -16,6 +16,7 @@ const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 
 fn load_points(builder: *Builder, n: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!*quant.BuildCodes {
+    if (codes.* == null) codes.* = builder.work_points.?.take();
     if (codes.* == null) {
         codes.* = try quant.BuildCodes.init(n, builder.params.dim);
         try builder.work_points.?.load(&codes.*.?, 0, 0, n, diagnostic);
@@ -30,14 +31,14 @@ pub fn make_graph(builder: *Builder, n: u32, codes: *?quant.BuildCodes, diagnost
         .dir = builder.dir,
         .identity = builder.identity(),
         .diagnostic = diagnostic,
-        .interval_us = @as(u64, builder.options.checkpoint_ms) * std.time.us_per_ms,
+        .interval_us = if (builder.options.transient) std.math.maxInt(u64) else @as(u64, builder.options.checkpoint_ms) * std.time.us_per_ms,
         .last_us = base.nowMicros(),
     };
     if (try keeper.load_whole(n, builder.options.degree)) |built| return built;
     if (builder.former) |*former| if (has_room_for(builder, former)) {
         var built = try link_on(builder, former, n, codes, diagnostic);
         errdefer built.deinit(builder.allocator);
-        try keeper.save_whole(&built);
+        if (!builder.options.transient) try keeper.save_whole(&built);
         return built;
     };
     var built = link(builder, try load_points(builder, n, codes, diagnostic), graph_options(builder, builder.options.seed), &keeper) catch |err| switch (err) {
@@ -46,7 +47,7 @@ pub fn make_graph(builder: *Builder, n: u32, codes: *?quant.BuildCodes, diagnost
     };
     errdefer built.deinit(builder.allocator);
     try builder.control.check();
-    try keeper.save_whole(&built);
+    if (!builder.options.transient) try keeper.save_whole(&built);
     return built;
 }
 
@@ -98,7 +99,7 @@ pub fn make_placement(builder: *Builder, built: *const graph.Graph, page_bytes: 
     const colors = try graph.color(quant.BuildCodes, allocator, points, &placement, tau);
     errdefer allocator.free(colors);
     const placed: resume_room.Placed = .{ .placement = placement, .colors = colors };
-    try resume_room.save_placed(allocator, builder.dir, builder.identity(), &placed, diagnostic);
+    if (!builder.options.transient) try resume_room.save_placed(allocator, builder.dir, builder.identity(), &placed, diagnostic);
     return placed;
 }
 

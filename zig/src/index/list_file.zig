@@ -72,7 +72,7 @@ pub const ListFile = struct {
         var place: [256]u32 = undefined;
         place[0] = @intCast(list.len);
         @memcpy(place[1..][0..list.len], list);
-        self.file.file.pwriteAll(std.mem.sliceAsBytes(place[0 .. list.len + 1]), @as(u64, vertex) * self.place_bytes()) catch |err|
+        self.file.file.?.pwriteAll(std.mem.sliceAsBytes(place[0 .. list.len + 1]), @as(u64, vertex) * self.place_bytes()) catch |err|
             return diagnostics.file_error(diagnostic, self.file.name, "write", err);
         self.window_count = 0;
     }

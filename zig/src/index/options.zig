@@ -35,6 +35,9 @@ pub const Options = struct {
     restart: bool = false,
     /// Between two times that the state of a stage is saved, at least.
     checkpoint_ms: u32 = 30_000,
+    /// Nobody goes on from this build if it is killed: nothing is saved for that, and what waits for placement waits in
+    /// memory where the budget has room.
+    transient: bool = false,
 
     /// Links a vertex in links.bin.
     pub fn links(self: *const Options) u32 {
@@ -88,6 +91,19 @@ const partitions_max = 1024;
 /// Resident bytes of a build in one piece at its peak: the graph stage, and the writing that follows it.
 pub fn memory_whole(options: Options, dim_code: u32) u64 {
     return options.n * member_bytes(options, dim_code);
+}
+
+/// What of its work a transient build holds in memory.
+pub const Held = struct { points: bool = false, codes: bool = false, vectors: bool = false };
+
+/// Points take no more than the graph stage does anyway, but earlier: while a former index is read, which takes `former_bytes`.
+pub fn held(options: Options, built: Plan, params: quant.CodeParams, code_row_bytes: u64, former_bytes: u64) Held {
+    if (!options.transient or built.partitions > 0) return .{};
+    const limit = if (options.memory_bytes == 0) std.math.maxInt(u64) else options.memory_bytes;
+    var left = std.math.sub(u64, limit, memory_whole(options, params.dim) + former_bytes) catch return .{};
+    const codes = options.n * code_row_bytes <= left;
+    if (codes) left -= options.n * code_row_bytes;
+    return .{ .points = true, .codes = codes, .vectors = codes and options.n * options.dim * options.dtype.bytes() <= left };
 }
 
 /// The least that a partitioned build needs.

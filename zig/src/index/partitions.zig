@@ -111,7 +111,9 @@ pub const Partitions = struct {
             done += 1;
             offsets[done] = parts.bytes + parts.used;
             const due = base.nowMicros() - saved_us >= @as(u64, builder.options.checkpoint_ms) * std.time.us_per_ms;
-            if (due or done == self.count) {
+            if (builder.options.transient) {
+                if (done == self.count) try parts.flush(self.diagnostic);
+            } else if (due or done == self.count) {
                 try keeper.save(&parts, offsets[0 .. done + 1], builder.options.n * done / self.count);
                 saved_us = base.nowMicros();
             }

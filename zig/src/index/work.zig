@@ -1,6 +1,8 @@
 //! Work files of a build: what must wait until placement, in row order. They grow at their end while rows are encoded
-//! and are read back through the page cache, not mapped, so they do not count against the memory of the build.
+//! and are read back through the page cache, not mapped, so they do not count against the memory of the build. A build
+//! that nobody goes on from holds them in memory, as far as its budget has room.
 const std = @import("std");
+const base = @import("base");
 const quant = @import("quant");
 const files = @import("files.zig");
 const diagnostics = @import("diagnostic.zig");
@@ -51,10 +53,12 @@ pub fn store_row(params: quant.CodeParams, code: []const u16, center: u8, factor
     errors.count += 1;
 }
 
-/// A file that grows at its end and knows the checksum (xxh3-64) of what it holds so far.
+/// A file that grows at its end and knows the checksum (xxh3-64) of what it holds so far; or as much memory.
 pub const GrowingFile = struct {
     allocator: std.mem.Allocator,
-    file: std.fs.File,
+    /// Null: `held` has it all, and no checksum is taken.
+    file: ?std.fs.File,
+    held: []u8 = &.{},
     name: []const u8,
     buffer: []u8,
     used: usize = 0,
@@ -70,6 +74,11 @@ pub const GrowingFile = struct {
         const file = dir.createFile(name, .{ .truncate = true, .read = true }) catch |err| return diagnostics.file_error(diagnostic, name, "create", err);
         errdefer file.close();
         return .{ .allocator = allocator, .file = file, .name = name, .buffer = try allocator.alloc(u8, buffer_bytes) };
+    }
+
+    /// In memory, for so many bytes and no more.
+    pub fn hold(allocator: std.mem.Allocator, name: []const u8, capacity: usize) error{OutOfMemory}!GrowingFile {
+        return .{ .allocator = allocator, .file = null, .held = try base.alloc_untouched(allocator, u8, capacity), .name = name, .buffer = &.{} };
     }
 
     /// Goes on behind `mark`; null where the file does not hold what the mark says.
@@ -95,11 +104,16 @@ pub const GrowingFile = struct {
     }
 
     pub fn deinit(self: *GrowingFile) void {
-        self.file.close();
+        if (self.file) |file| file.close() else base.free_untouched(self.allocator, self.held);
         self.allocator.free(self.buffer);
     }
 
     pub fn append(self: *GrowingFile, bytes: []const u8, diagnostic: *Diagnostic) Error!void {
+        if (self.file == null) {
+            @memcpy(self.held[@intCast(self.bytes)..][0..bytes.len], bytes);
+            self.bytes += bytes.len;
+            return;
+        }
         var rest = bytes;
         while (rest.len > 0) {
             const len = @min(rest.len, self.buffer.len - self.used);
@@ -111,7 +125,8 @@ pub const GrowingFile = struct {
     }
 
     pub fn flush(self: *GrowingFile, diagnostic: *Diagnostic) Error!void {
-        self.file.writeAll(self.buffer[0..self.used]) catch |err| return diagnostics.file_error(diagnostic, self.name, "write", err);
+        const file = self.file orelse return;
+        file.writeAll(self.buffer[0..self.used]) catch |err| return diagnostics.file_error(diagnostic, self.name, "write", err);
         self.hash.update(self.buffer[0..self.used]);
         self.bytes += self.used;
         self.used = 0;
@@ -120,13 +135,15 @@ pub const GrowingFile = struct {
     /// Everything so far is on the device when this returns.
     pub fn sync(self: *GrowingFile, diagnostic: *Diagnostic) Error!Mark {
         try self.flush(diagnostic);
-        self.file.sync() catch |err| return diagnostics.file_error(diagnostic, self.name, "sync", err);
+        const file = self.file orelse return .{};
+        file.sync() catch |err| return diagnostics.file_error(diagnostic, self.name, "sync", err);
         return .{ .bytes = self.bytes, .checksum = self.hash.final() };
     }
 
     /// Reads `buffer.len` bytes; all of the file has been flushed.
     pub fn read_at(self: *const GrowingFile, buffer: []u8, at: u64, diagnostic: *Diagnostic) Error!void {
-        const len = self.file.preadAll(buffer, at) catch |err| return diagnostics.file_error(diagnostic, self.name, "read", err);
+        const file = self.file orelse return @memcpy(buffer, self.held[@intCast(at)..][0..buffer.len]);
+        const len = file.preadAll(buffer, at) catch |err| return diagnostics.file_error(diagnostic, self.name, "read", err);
         if (len == buffer.len) return;
         diagnostic.in_file(self.name, "{s} ended early at byte {d}", .{ self.name, at + len });
         return error.Io;
@@ -166,16 +183,37 @@ pub const CodesFile = struct {
     }
 };
 
-/// Construction codes: of every row the code's bytes, then its factors.
+/// Construction codes: of every row the code's bytes, then its factors; or the codes as a graph in one piece is built over
+/// them, from the start.
 pub const PointsFile = struct {
     file: GrowingFile,
     dim: u32,
     row_bytes: usize,
+    held: ?quant.BuildCodes = null,
+    held_count: usize = 0,
 
     const Factors = quant.BuildCodes.PairFactors;
 
     pub fn init(file: GrowingFile, dim: u32) PointsFile {
         return .{ .file = file, .dim = dim, .row_bytes = row_bytes_of_dim(dim) };
+    }
+
+    pub fn hold(allocator: std.mem.Allocator, n: u32, dim: u32) error{OutOfMemory}!PointsFile {
+        var self = init(try .hold(allocator, points_name, 0), dim);
+        errdefer self.file.deinit();
+        self.held = try quant.BuildCodes.init(n, dim);
+        return self;
+    }
+
+    pub fn deinit(self: *PointsFile) void {
+        if (self.held) |*points| points.deinit();
+        self.file.deinit();
+    }
+
+    /// What `load` would give of all rows; the caller's from now on.
+    pub fn take(self: *PointsFile) ?quant.BuildCodes {
+        defer self.held = null;
+        return self.held;
     }
 
     pub fn row_bytes_of_dim(dim: u32) usize {
@@ -184,6 +222,12 @@ pub const PointsFile = struct {
 
     /// The first `count` of `points`.
     pub fn append(self: *PointsFile, points: *const quant.BuildCodes, count: u32, diagnostic: *Diagnostic) Error!void {
+        if (self.held) |*held| {
+            @memcpy(held.codes[self.held_count * self.dim ..][0 .. count * self.dim], points.codes[0 .. count * self.dim]);
+            @memcpy(held.factors[self.held_count..][0..count], points.factors[0..count]);
+            self.held_count += count;
+            return;
+        }
         for (0..count) |i| {
             try self.file.append(points.codes[i * self.dim ..][0..self.dim], diagnostic);
             try self.file.append(std.mem.asBytes(&points.factors[i]), diagnostic);

@@ -1,0 +1,65 @@
+"""The rows of a fold, read from where they are: the parts' stored vectors, and the delta."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from velo.formats.source import Source
+from velo.live.view import View
+from velo.types import AnyArray
+
+__all__ = ["FoldRows"]
+
+#: Rows that are read at a time, in bytes of float32.
+_READ_BYTES: Final = 4 << 20
+
+
+class FoldRows(Source):
+    """Vectors of some vertices of a view, in the type of the index.
+
+    Nothing is copied to a file: a build passes over them a few times, and parts are read page after page.
+
+    Parameters
+    ----------
+    view : View
+    vertices : ndarray
+        Ascending.
+
+    Raises
+    ------
+    UnsupportedError
+        When it is read: a part was built without vectors.
+    """
+
+    def __init__(self, view: View, vertices: AnyArray) -> None:
+        self._view = view
+        parts = sum(segment.n for segment in view.segments)
+        self._stored = vertices[: np.searchsorted(vertices, parts)]
+        added = vertices[len(self._stored) :] - parts
+        # Once: the view puts its records together anew for each call.
+        self._added = view.delta_vectors()[added] if len(added) else None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(row_count, dim)."""
+        added = 0 if self._added is None else len(self._added)
+        return len(self._stored) + added, self._view.shape.dim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the index."""
+        return self._view.shape.dtype
+
+    def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
+        """Yield the rows ``start`` to ``stop``: those of parts, then those of the delta."""
+        step = min(rows, max(1, _READ_BYTES // (4 * self.shape[1])))
+        stored = len(self._stored)
+        for row in range(start, min(stop, stored), step):
+            vertices = self._stored[row : min(row + step, stop, stored)]
+            yield self._view.vectors(vertices).astype(self.dtype, copy=False)
+        for row in range(max(start, stored), stop, rows):
+            assert self._added is not None
+            yield self._added[row - stored : min(row + rows, stop) - stored]
