@@ -123,6 +123,7 @@ def parser() -> argparse.ArgumentParser:
     sub = commands.add_parser("live", help="rows that come and go while the index answers")
     common(sub)
     sub.add_argument("--memory", default="20%", help="share of n·d·4 bytes")
+    sub.add_argument("--merge-memory", help="of merges, beside --memory (default: as much)")
     sub.add_argument("--burst", type=int, default=20_000, help="rows of the insert that meets no merge")
     sub.add_argument("--deletes", type=int, default=100_000, help="rows that go by id, half of all at most")
     sub.add_argument("--callers", type=int, default=64, help="of single upserts")
@@ -278,7 +279,7 @@ def run_steps(arguments: argparse.Namespace) -> None:
 
 
 def run_live(arguments: argparse.Namespace) -> None:
-    keys = ("memory", "burst", "deletes", "callers", "seconds", "turnovers", "runbook")
+    keys = ("memory", "merge_memory", "burst", "deletes", "callers", "seconds", "turnovers", "runbook")
     options = {key: getattr(arguments, key) for key in keys}
     options["peers"] = [] if arguments.peers == "none" else arguments.peers.split(",")
     name = arguments.name or "live"

@@ -48,6 +48,7 @@ def open_path(
     unknown_columns: UnknownColumns = "error",
     writable: bool = False,
     durability: DurabilityName = "sync",
+    merge_memory: Memory | None = None,
 ) -> Any:
     """Open what :func:`velo.build` or :func:`velo.build_collection` made.
 
@@ -71,6 +72,10 @@ def open_path(
         Open an index as the one process that may change it.
     durability : {"sync", "interval", "process"}
         When a change is on the device: before its call returns, 100 ms later, or when the system writes it.
+    merge_memory : int, float or str, optional
+        With `writable`, what a merge of parts may take beside `memory` while it runs; as much as `memory`
+        where it is not named. With 400 bytes a row or more (at 128 dimensions) a merge goes on from the graph
+        that is there.
 
     Returns
     -------
@@ -110,6 +115,7 @@ def open_path(
             unknown_columns=unknown_columns,
             writable=writable,
             durability=durability,
+            merge_memory=merge_memory,
         )
     if writable:
         raise UnsupportedError(f"{folder} is a collection of shards; it is opened to read", argument="path")

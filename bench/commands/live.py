@@ -94,7 +94,7 @@ def lines_of(results: dict[str, Results], context: Context) -> list[Line]:
         *(
             line(
                 section,
-                f"growth of memory, {what} ÷ (memory, twice while a part is made, + 64 MiB)",
+                f"growth of memory, {what} ÷ (memory, that of merges, and 64 MiB)",
                 "≤ 1",
                 lambda r: r["growth_bytes"] / live_pictures.promise(r),
                 lambda r: f"{r['growth_bytes'] / _MIB:,.0f} MiB, looked at every 10 ms",
@@ -256,7 +256,8 @@ def markdown(
     text = [
         f"# Rows that come and go: {head['dataset']}",
         "",
-        f"{head['n']:,} rows of {head['dim']} dimensions, memory {head['options']['memory']}, "
+        f"{head['n']:,} rows of {head['dim']} dimensions, memory {head['options']['memory']}, of merges "
+        f"{head['options'].get('merge_memory') or 'as much'}, "
         f"{head['threads']} threads, {head['query_count']:,} queries. Searches ask for a recall of 0.95. "
         f"{tables.machine_line(head['machine'])}",
         "",

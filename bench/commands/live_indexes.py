@@ -33,6 +33,12 @@ def memory_of(context: Context, dataset: Dataset) -> int:
     return int(float(str(context.options["memory"]).rstrip("%")) / 100 * dataset.float32_bytes)
 
 
+def merge_memory_of(context: Context, dataset: Dataset) -> int:
+    """What merges may take beside that, in bytes."""
+    share = context.options.get("merge_memory") or context.options["memory"]
+    return int(float(str(share).rstrip("%")) / 100 * dataset.float32_bytes)
+
+
 def metric_of(dataset: Dataset) -> Any:
     """As velo takes it."""
     return dataset.metric
@@ -47,6 +53,7 @@ def created(context: Context, dataset: Dataset, path: Path) -> velo.Index:
         dtype=str(dataset.base.dtype),
         metadata=velo_schema(),
         memory=memory_of(context, dataset),
+        merge_memory=merge_memory_of(context, dataset),
         threads=context.threads,
         durability="interval",
     )
@@ -122,6 +129,7 @@ def opened(context: Context, dataset: Dataset, path: Path, durability: Any = "in
         path,
         writable=True,
         memory=memory_of(context, dataset),
+        merge_memory=merge_memory_of(context, dataset),
         threads=context.threads,
         durability=durability,
     )

@@ -87,8 +87,8 @@ def draw(out: Path, name: str, results: dict[str, Results]) -> list[tuple[str, s
 
 
 def promise(told: Results) -> float:
-    """What memory may grow by: the budget, twice while a part replaces others, and what is fixed."""
-    return float(2 * told["memory_bytes"] + 64 * _MIB)
+    """What memory may grow by: the budget, that of merges, and what is fixed."""
+    return float(told["memory_bytes"] + 64 * _MIB)
 
 
 def mib(points: list[list[float]]) -> list[tuple[float, float]]:

@@ -24,6 +24,7 @@ from bench.commands.live_indexes import (
     columns,
     created,
     memory_of,
+    merge_memory_of,
     some_of,
 )
 from bench.harness import datasets
@@ -151,7 +152,7 @@ def runbook(context: Context) -> Results:
         "searches": found,
         "writes": writes,
         "growth_bytes": growth_bytes,
-        "memory_bytes": memory,
+        "memory_bytes": memory + merge_memory_of(context, dataset),
     }
 
 

@@ -28,6 +28,7 @@ from bench.commands.live_indexes import (
     growth_over_time,
     insert_all,
     memory_of,
+    merge_memory_of,
     opened,
     searched,
     stretches,
@@ -123,7 +124,7 @@ def _until_merged(
         "given_float32_bytes": rows * dataset.dim * 4,
         "growth_bytes": growth.bytes(),
         "growth_over_time": growth_over_time(growth),
-        "memory_bytes": memory_of(context, dataset),
+        "memory_bytes": memory_of(context, dataset) + merge_memory_of(context, dataset),
     }
 
 
@@ -290,7 +291,7 @@ def merge(context: Context) -> Results:
         "merge_s": merges,
         "growth_bytes": growth_bytes,
         "growth_over_time": growth_over_time(growth),
-        "memory_bytes": memory_of(context, dataset),
+        "memory_bytes": memory_of(context, dataset) + merge_memory_of(context, dataset),
         **{
             name: {
                 "calls": len(taken),

@@ -332,13 +332,13 @@ def test_no_room_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     folded = Folds._fold_delta
     monkeypatch.setattr(Folds, "_fold_delta", lambda self, share: (gate.wait(20), folded(self, share))[1])
     with velo.create(tmp_path / "a", dim=DIM, memory="1MiB", durability="process", threads=1) as index:
-        index.insert(vectors[:8_000])
-        index.insert(vectors[8_000:8_100])
+        index.insert(vectors[:5_000])
+        index.insert(vectors[5_000:5_100])
         with pytest.raises(errors.BusyError, match="try again"):
-            index.insert(np.zeros((8_000, DIM), np.float32), timeout_s=0.05)
-        assert len(index) == 8_100, "nothing of it was written"
+            index.insert(np.zeros((5_000, DIM), np.float32), timeout_s=0.05)
+        assert len(index) == 5_100, "nothing of it was written"
         gate.set()
-        assert index.insert(vectors[8_100:], timeout_s=60).rows == 900
+        assert index.insert(vectors[5_100:], timeout_s=60).rows == 3_900
         assert len(index) == 9_000
 
 
@@ -404,6 +404,32 @@ def test_a_fold_in_the_background_gives_way(tmp_path: Path) -> None:
         assert seen == {usual, max(usual, 10)}
         index.search(vectors_of(1), 3)
         assert priorities() == {usual}
+
+
+def test_merges_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from velo.live import folds
+
+    budgets: list[int | None] = []
+    builder = folds._builder
+    assert builder is not None
+
+    def build(*arguments: Any, **options: Any) -> None:
+        budgets.append(options["build_memory"])
+        builder(*arguments, **options)
+
+    monkeypatch.setattr(folds, "_builder", build)
+    with pytest.raises(errors.InvalidArgumentError, match="merge_memory"):
+        velo.create(tmp_path / "a", dim=DIM, merge_memory="much")
+    for number, (named, budget) in enumerate(((None, 8 << 20), ("16MiB", 16 << 20))):
+        options: dict[str, Any] = {"memory": "8MiB", "merge_memory": named}
+        with velo.create(tmp_path / str(number), dim=DIM, durability="process", **options) as index:
+            index.insert(vectors_of(100))
+            index.flush()
+            assert budgets.pop() == budget
+        with velo.open(tmp_path / str(number), writable=True, **options) as index:
+            index.insert(vectors_of(100))
+            index.optimize()
+            assert budgets.pop() == budget
 
 
 def test_dead_rows_give_back_their_room(tmp_path: Path) -> None:

@@ -53,14 +53,18 @@ def open_index(
     unknown_columns: UnknownColumns = "error",
     writable: bool = False,
     durability: DurabilityName = "sync",
+    merge_memory: Memory | None = None,
 ) -> Index:
     """Open one index. :func:`velo.open` says what the options mean, and opens collections of shards, too."""
     folder = folder_path(path)
     if (folder / COLLECTION_FILE).is_file():
         raise NotAnIndexError(f"{folder} is a collection of shards, not one index", argument="path")
     _check_there(folder)
+    if merge_memory is not None:
+        memory_bytes(merge_memory, 1, 1, "merge_memory")
     how = OpenOptions(
         memory=memory,
+        merge_memory=merge_memory,
         threads=threads,
         io=io,
         plan=plan,
@@ -112,6 +116,7 @@ def create_index(
     memory: Memory | None = None,
     threads: int | None = None,
     durability: DurabilityName = "sync",
+    merge_memory: Memory | None = None,
 ) -> Index:
     """Make an index without rows, open to write.
 
@@ -128,7 +133,7 @@ def create_index(
         Of the vectors.
     metadata : pyarrow.Schema, optional
         The columns that every row brings.
-    memory, threads, durability :
+    memory, threads, durability, merge_memory :
         As for :func:`velo.open`.
 
     Returns
@@ -175,7 +180,14 @@ def create_index(
         with contextlib.suppress(OSError):
             folder.rmdir()
         raise
-    return open_index(folder, memory=memory, threads=threads, writable=True, durability=durability)
+    return open_index(
+        folder,
+        memory=memory,
+        threads=threads,
+        writable=True,
+        durability=durability,
+        merge_memory=merge_memory,
+    )
 
 
 def _live_of(folder: Path, durability: DurabilityName | None, memory: Memory | None) -> LiveData | None:
