@@ -104,30 +104,21 @@ def open_path(
     ...     ids, distances = index.search(query, k=3)
     """
     folder = folder_path(path)
-    if not (folder / COLLECTION_FILE).is_file():
-        return open_index(
-            folder,
-            memory=memory,
-            threads=threads,
-            io=io,
-            plan=plan,
-            tuning=tuning,
-            unknown_columns=unknown_columns,
-            writable=writable,
-            durability=durability,
-            merge_memory=merge_memory,
-        )
-    if writable:
-        raise UnsupportedError(f"{folder} is a collection of shards; it is opened to read", argument="path")
-    return ShardedIndex(
-        folder,
-        memory=memory,
-        threads=threads,
-        io=io,
-        plan=plan,
-        tuning=tuning,
-        unknown_columns=unknown_columns,
-    )
+    how: dict[str, Any] = {
+        "memory": memory,
+        "threads": threads,
+        "io": io,
+        "plan": plan,
+        "tuning": tuning,
+        "unknown_columns": unknown_columns,
+    }
+    if (folder / COLLECTION_FILE).is_file():
+        if writable:
+            raise UnsupportedError(
+                f"{folder} is a collection of shards; it is opened to read", argument="path"
+            )
+        return ShardedIndex(folder, **how)
+    return open_index(folder, writable=writable, durability=durability, merge_memory=merge_memory, **how)
 
 
 class ShardedIndex:
