@@ -36,9 +36,11 @@ def without(left: str) -> dict[str, Any]:
 
 def test_what_it_says(tmp_path: Path) -> None:
     manifest = read_manifest(written(tmp_path, DOCUMENT))
-    assert manifest == Manifest(5, 3, "l2", 4, 6, 1, ("pages.bin",), DOCUMENT["user"])
+    assert manifest == Manifest(5, 3, "l2", 4, 6, 1, ("pages.bin",), DOCUMENT["user"], None)
     assert (manifest.first_row, manifest.generation) == (7, 2)
     assert json.loads(manifest_bytes(tmp_path)) == DOCUMENT
+    table = {"version": 1}
+    assert read_manifest(written(tmp_path, DOCUMENT | {"calibration": table})).calibration == table
 
 
 @pytest.mark.parametrize("user", [None, {}, {"ids": "row"}])
@@ -75,6 +77,7 @@ def test_none_at_all(tmp_path: Path) -> None:
         DOCUMENT | {"files": [{"bytes": 1}]},
         DOCUMENT | {"files": 3},
         DOCUMENT | {"user": "me"},
+        DOCUMENT | {"calibration": "x"},
         DOCUMENT | {"user": {"first_row": []}},
         DOCUMENT | {"user": {"metadata": 3}},
         DOCUMENT | {"user": {"metadata": {"generation": "x"}}},
