@@ -367,7 +367,7 @@ def gateway(collection: Path, queries: np.ndarray, seconds: float, workers: int)
         )
     finally:
         server.terminate()
-        server.wait()
+        server.communicate()
 
 
 def _post(body: bytes, kind: str, accept: str, path: str = "/v1/search") -> bytes:
