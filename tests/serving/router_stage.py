@@ -23,6 +23,19 @@ LIMITS = RouterLimits(
 )
 
 
+def held_back(shard: CommandedChannel, k: int) -> asyncio.Event:
+    """Hold back the answers of a shard to searches for k hits until the event is set."""
+    gate = asyncio.Event()
+
+    async def answer(request: SearchRequest) -> Any:
+        if request.k == k:
+            await gate.wait()
+        return await shard.at_once(request)
+
+    shard.answer = answer
+    return gate
+
+
 class Stage:
     """A router, its shards and its clock."""
 

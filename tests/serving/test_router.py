@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.serving.fakes import CommandedChannel, hits, request, settle
-from tests.serving.router_stage import Stage, gated, on_stage
+from tests.serving.router_stage import Stage, gated, held_back, on_stage
 from velo.errors import InvalidArgumentError
 from velo_serving.errors import (
     DeadlineExceededError,
@@ -31,14 +31,7 @@ async def test_all_shards_answer_and_are_merged(stage: Stage) -> None:
 @on_stage(shards=1)
 async def test_each_reply_leaves_when_it_is_ready(stage: Stage) -> None:
     shard = stage.shards[0]
-    gate = asyncio.Event()
-
-    async def answer(request: SearchRequest) -> Any:
-        if request.k == 7:
-            await gate.wait()
-        return await shard.at_once(request)
-
-    shard.answer = answer
+    gate = held_back(shard, k=7)
     slow = stage.ask(k=7)
     light = await asyncio.gather(*(stage.ask(k=k) for k in (1, 2, 3)))
     assert [one.hits.ids.shape[1] for one in light] == [1, 2, 3]

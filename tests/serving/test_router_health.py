@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.serving.fakes import CommandedChannel, HandClock, request, settle
-from tests.serving.router_stage import LIMITS, Stage, gated, on_stage
+from tests.serving.router_stage import LIMITS, Stage, gated, held_back, on_stage
 from velo.errors import UnknownColumnError
 from velo_serving.errors import (
     NoShardAnsweredError,
@@ -206,14 +206,7 @@ async def test_a_shard_that_is_at_work_is_given_time_and_not_for_ever(stage: Sta
 @on_stage(shards=1)
 async def test_a_shard_that_answers_others_is_not_tried(stage: Stage) -> None:
     shard = stage.shards[0]
-    gate = asyncio.Event()
-
-    async def answer(request: SearchRequest) -> Any:
-        if request.k == 7:
-            await gate.wait()
-        return await shard.at_once(request)
-
-    shard.answer = answer
+    gate = held_back(shard, k=7)
     slow = stage.ask(k=7)
     await settle()
     trials = shard.trials
