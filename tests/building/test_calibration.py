@@ -15,7 +15,7 @@ from velo import errors
 from velo.building import calibration
 from velo.building.build import build_shard
 from velo.building.calibration import Point, _Scale, excluding, sample_size
-from velo.building.held_out import draw_rows, exact_neighbors
+from velo.building.held_out import draw_distinct, draw_rows, exact_neighbors
 from velo.folder.manifest import read_manifest
 from velo.formats.files import as_source
 from velo.options import BuildOptions
@@ -304,3 +304,28 @@ def test_a_small_index_takes_the_table_of_a_larger_one(tmp_path: Path) -> None:
     truth = brute_force(alike, queries, 10)
     with velo.open(tmp_path / "alike", threads=1) as index:
         assert recall_at_k(index.search(queries, k=10, recall=0.95).ids, truth.ids) >= 0.94
+
+
+def test_a_table_is_handed_on_a_few_times(tmp_path: Path) -> None:
+    """Then, and at twice the rows, an index is measured point by point."""
+    options = BuildOptions(threads=1, seed=1, store_vectors=True)
+    vectors = synthetic_vectors(9_000, 24, seed=8)
+
+    def table(name: str, rows: int, known: dict[str, Any] | None) -> dict[str, Any]:
+        build_shard(tmp_path / name, as_source(vectors[:rows]), options, calibration=known)
+        found = read_manifest(tmp_path / name).calibration
+        assert found is not None
+        return found
+
+    first = table("first", 3_000, None)
+    assert (first["rows"], first["turns"]) == (3_000, 0)
+    second = table("second", 4_000, first)
+    assert (second["rows"], second["turns"]) == (3_000, 1)
+    assert second["queries"] == len(draw_distinct(as_source(vectors[:4_000]), 133, 1, 0, 4_000))
+    doubled = table("doubled", 6_001, second)
+    assert (doubled["rows"], doubled["turns"]) == (6_001, 0)
+    often = {**second, "turns": 4}
+    assert table("often", 4_000, often)["rows"] == 4_000
+    assert table("young", 1_400, often)["rows"] == 3_000  # nobody takes over that of a small part
+    before = {key: value for key, value in second.items() if key not in ("rows", "turns")}
+    assert table("before", 4_000, before)["rows"] == 4_000

@@ -6,9 +6,10 @@ for them with growing lists, each query's own vertex taken as absent. That is do
 links in memory and for links on disk, since an open index may run any of these plans, and, with the most
 links, for k other than 10.
 
-A small part of live data takes the table of the largest part, and measures only a few of its points on rows
-of its own: what they miss more or less scales the others (:meth:`_Table.adopted`). Where they miss more than
-twice as much, or too much for codes, it is measured like any other index.
+A part of live data takes the table of the largest part, and measures only a few of its points on rows of its
+own: what they miss more or less scales the others (:meth:`_Table.adopted`). Where they miss more than twice as
+much, or too much for codes, it is measured like any other index; so is what has grown to twice the rows, or
+has taken a table over from one that did, a few times (:func:`_is_near`).
 
 Rows are about as hard to find as queries to come: on the project's data sets recall differs by 0.002 from
 lists of 48 on, by 0.01 at the shortest ones. The library takes a margin for that
@@ -81,7 +82,12 @@ _RECALL_WANTED: Final = 0.99
 _GAIN_MIN: Final = 0.0008
 
 #: Rows that tell how another index's table holds.
-_ROWS_CHECKED: Final = 150
+_ROWS_CHECKED: Final = 300
+#: An index of so many times the rows that were measured is measured itself.
+_GROWTH_MAX: Final = 2.0
+#: Each time that a table is taken over, what few rows tell of it adds its chance. A small part's is not handed on.
+_TURNS_MAX: Final = 4
+_HANDED_ON_SHARE: Final = 0.5
 #: The recalls at which that is seen: the first list of a curve that reached each, or its longest.
 _RECALLS_CHECKED: Final = (0.9, 0.95, 0.99)
 #: An index that misses so many times as much is another kind of index.
@@ -219,7 +225,7 @@ def calibrate(
     queries : ndarray of shape (m, dim), optional
         Measured with in the place of rows, as :func:`velo.building.queries.query_sample` gives them.
     known : dict, optional
-        The table of an index of the same options and no fewer rows: it is taken where it holds here.
+        The table of an index of the same options: it is taken where it holds here.
     lock_held : bool
         The caller holds the lock of the folder.
 
@@ -232,7 +238,7 @@ def calibrate(
     tell = watch or (lambda _done: None)
     tell(0)
     k_most = min(max(_K_OTHERS), n // 10)
-    if known is not None and sample_size(n) and k_most >= K_MEASURED:
+    if known is not None and _is_near(known, n) and sample_size(n) and k_most >= K_MEASURED:
         rows = draw_distinct(source, min(_ROWS_CHECKED, sample_size(n)), seed, start, stop)
         if len(rows) >= SAMPLE_MIN:
             held = exact_neighbors(source, rows, K_MEASURED, metric, start, stop, lambda _done: None, None)
@@ -274,6 +280,7 @@ def calibrate(
                     "exact": table.exact,
                     "curves": curves,
                     "scan": table.scan,
+                    "rows": n,
                 }
                 _store(folder, found)
     tell(n)
@@ -282,6 +289,13 @@ def calibrate(
 def _store(folder: Path, table: Mapping[str, Any]) -> None:
     text = _native.ffi.new("char[]", json.dumps(table).encode())
     _native.check(_native.lib.velo_calibration_store(os.fsencode(folder), text), "path")
+
+
+def _is_near(known: Mapping[str, Any], n: int) -> bool:
+    """Whether an index of `n` rows may take a table over, as far as sizes tell."""
+    rows = int(known.get("rows", 0))
+    handed_on = n >= _HANDED_ON_SHARE * rows
+    return n <= _GROWTH_MAX * rows and not (handed_on and int(known.get("turns", 0)) >= _TURNS_MAX)
 
 
 def _too_little(reached: float) -> str:
@@ -416,7 +430,14 @@ class _Table:
         ] + ([scan["recall"]] if scan else [])
         if not self.exact and max(reached) < _RECALL_WANTED:
             return None
-        return {"queries": len(self._all), "exact": self.exact, "curves": curves, "scan": scan}
+        return {
+            "queries": len(self._all),
+            "exact": self.exact,
+            "curves": curves,
+            "scan": scan,
+            "rows": known["rows"],
+            "turns": int(known.get("turns", 0)) + 1,
+        }
 
     def _open(self, folder: Path, links: int | None) -> Index:
         """The index with so many links in memory; 0 are links on disk."""

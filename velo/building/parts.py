@@ -45,7 +45,7 @@ def build_part(
     like : Segment, optional
         A part whose bits and degree this one gets.
     calibration : dict, optional
-        Of that part, where it goes on beside this one and has no fewer rows: taken where it holds here.
+        Of that part: taken where it holds here.
     former : tuple of Path and ndarray of shape (n,), uint32, optional
         A part whose rows come here, and the row of each of its vertices: the graph goes on from its graph.
     threads : int, optional

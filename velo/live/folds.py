@@ -357,7 +357,6 @@ class Folds:
             return
         largest = max(range(len(names)), key=lambda part: view.segments[part].n, default=None)
         like = None if largest is None else view.segments[largest]
-        goes_on = like is not None and largest not in parts and len(vertices) <= like.n
         name = live.next_part()
         folder = live.folder / name
         assert _builder is not None, "velo.building was not imported"
@@ -376,7 +375,7 @@ class Folds:
                     metadata=None if view.metadata is None else view.metadata.rows(vertices),
                     metric=int(live.info().metric),
                     like=like,
-                    calibration=like.calibration if like is not None and goes_on else None,
+                    calibration=None if like is None else like.calibration,
                     former=self._former(view, names, parts, vertices),
                     threads=self._threads_of(share),
                     build_memory=self._memory_of(share, view),

@@ -32,6 +32,7 @@ pub const entry_points = entries.entry_points;
 pub const entry_count = entries.entry_count;
 pub const Placement = placement.Placement;
 pub const place = placement.place;
+pub const inverse_of = placement.inverse_of;
 pub const remap = placement.remap;
 pub const color = coloring.color;
 pub const affinity_threshold = coloring.affinity_threshold;

@@ -34,11 +34,16 @@ pub const Placement = struct {
 
     /// `inverse[old id] = new id`.
     pub fn inverse(self: *const Placement, allocator: std.mem.Allocator) error{OutOfMemory}![]u32 {
-        const new_ids = try base.alloc_untouched(allocator, u32, self.order.len);
-        for (self.order, 0..) |old, new| new_ids[old] = @intCast(new);
-        return new_ids;
+        return inverse_of(allocator, self.order);
     }
 };
+
+/// `inverse[order[i]] = i`.
+pub fn inverse_of(allocator: std.mem.Allocator, order: []const u32) error{OutOfMemory}![]u32 {
+    const places = try base.alloc_untouched(allocator, u32, order.len);
+    for (order, 0..) |old, new| places[old] = @intCast(new);
+    return places;
+}
 
 /// Fills page after page, each around a seed: of the vertices near the seed that are not placed yet, always the one that
 /// is most like the members so far. How alike two vertices are is r(a)·r(b) / d(a, b)², with r the (squared) distance to
@@ -257,6 +262,10 @@ fn Filler(comptime Distances: type) type {
             const all = self.walk.items;
             defer self.walk.items = all;
             self.walk.items = all[0..radius_rank];
+            // Clearing what so short a walk cannot fill would take longer than the walk.
+            const slots = self.visited.slots;
+            defer self.visited.slots = slots;
+            self.visited.slots = slots[0..@min(slots.len, std.math.ceilPowerOfTwoAssert(usize, 2 * radius_expansions * @as(usize, job.graph.degree_max)))];
             self.gather(job, vertex, radius_expansions, false);
             return if (self.walk.len > 0) self.walk.items[self.walk.len - 1].distance() else 0;
         }

@@ -86,6 +86,50 @@ pub const Former = struct {
         return begun;
     }
 
+    /// The rows in the order in which the former index has them, each new one behind the first of its neighbors that was
+    /// there; those that have none come last.
+    pub fn order(self: *const Former, allocator: std.mem.Allocator, built: *const graph.Graph) error{OutOfMemory}![]u32 {
+        const new = std.math.maxInt(u32);
+        const last: u32 = @intCast(self.rows.len);
+        const anchors = try base.alloc_untouched(allocator, u32, built.n);
+        defer base.free_untouched(allocator, anchors);
+        @memset(anchors, new);
+        for (self.rows, 0..) |row, vertex| if (row != gone) {
+            anchors[row] = @intCast(vertex);
+        };
+        // First how many rows lie at each vertex, then where the next of them goes.
+        const next = try base.alloc_untouched(allocator, u32, last + 1);
+        defer base.free_untouched(allocator, next);
+        for (self.rows, next[0..last]) |row, *count| count.* = @intFromBool(row != gone);
+        next[last] = 0;
+        const behind = try base.alloc_untouched(allocator, u32, built.n);
+        defer base.free_untouched(allocator, behind);
+        for (anchors, behind, 0..) |anchor, *at, row| {
+            at.* = anchor;
+            if (anchor != new) continue;
+            at.* = for (built.list(@intCast(row))) |neighbor| {
+                if (anchors[neighbor] != new) break anchors[neighbor];
+            } else last;
+            next[at.*] += 1;
+        }
+        var sum: u32 = 0;
+        for (next) |*count| {
+            const first = sum;
+            sum += count.*;
+            count.* = first;
+        }
+        const rows = try base.alloc_untouched(allocator, u32, built.n);
+        for ([_]bool{ false, true }) |is_new| {
+            for (anchors, behind, 0..) |anchor, at, row| {
+                if ((anchor == new) != is_new) continue;
+                rows[next[at]] = @intCast(row);
+                next[at] += 1;
+            }
+        }
+        std.debug.assert(sum == built.n);
+        return rows;
+    }
+
     fn open(self: *const Former, allocator: std.mem.Allocator, options: *const options_room.Options, diagnostic: *Diagnostic) Error!reader.Reader {
         var parsed = blk: {
             var dir = std.fs.cwd().openDir(self.path, .{}) catch |err| return reader.open_folder_error(self.path, err, diagnostic);
@@ -111,3 +155,19 @@ pub const Former = struct {
         for (list, target.row(at)[0..list.len]) |neighbor, *to| to.* = numbers[neighbor];
     }
 };
+
+test "new rows stand behind the first neighbor that was there, in the order of a former index" {
+    const allocator = std.testing.allocator;
+    var built = try graph.Graph.empty(allocator, 7, 3);
+    defer built.deinit(allocator);
+    // Rows 1, 3 and 5 are new; 5 knows only 3, and 6 has no list.
+    for ([_][]const u32{ &.{ 2, 4 }, &.{ 3, 4, 0 }, &.{0}, &.{ 4, 0 }, &.{0}, &.{3}, &.{} }, 0..) |list, row| {
+        built.degrees[row] = @intCast(list.len);
+        @memcpy(built.row(@intCast(row))[0..list.len], list);
+    }
+    var rows = [_]u32{ 6, Former.gone, 4, 0, 2 };
+    const former: Former = .{ .path = &.{}, .rows = &rows, .gone_count = 1 };
+    const order = try former.order(allocator, &built);
+    defer base.free_untouched(allocator, order);
+    try std.testing.expectEqualSlices(u32, &.{ 6, 4, 1, 3, 0, 2, 5 }, order);
+}

@@ -104,23 +104,27 @@ pub fn make_placement(builder: *Builder, built: *const graph.Graph, page_bytes: 
 }
 
 /// A page is filled by what its records are thought to take. Lists are only known after placement, so the first
-/// sizes come from experience, and a second placement knows better.
+/// sizes come from experience, and a second placement knows better. Where a former index was placed, its order tells
+/// them, and no first placement is made.
 fn place(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, diagnostic: *Diagnostic) Error!graph.Placement {
     const sizes = try base.alloc_untouched(builder.allocator, u16, built.n);
     defer base.free_untouched(builder.allocator, sizes);
     for (sizes, built.degrees) |*size, degree| size.* = size_guess(builder, degree);
-    if (!builder.options.page_links) {
+    if (builder.options.page_links) {
         builder.control.enter(.place, built.n);
-        return place_with(builder, built, points, page_bytes, sizes, false, diagnostic);
-    }
-    {
-        builder.control.enter(.place, built.n);
-        var first = try place_with(builder, built, points, page_bytes, sizes, true, diagnostic);
-        defer first.deinit(builder.allocator);
-        try writer.record_sizes(builder.allocator, .{ .graph = built }, built.degree_max, &first, builder.params, sizes, diagnostic);
+        const order = try draft_order(builder, built, points, page_bytes, sizes, diagnostic);
+        defer base.free_untouched(builder.allocator, order);
+        try writer.record_sizes(builder.allocator, .{ .graph = built }, built.degree_max, order, builder.params, sizes, diagnostic);
     }
     builder.control.enter(.place, built.n);
     return place_with(builder, built, points, page_bytes, sizes, false, diagnostic);
+}
+
+fn draft_order(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, sizes: []const u16, diagnostic: *Diagnostic) Error![]u32 {
+    if (builder.former) |*former| return former.order(builder.allocator, built);
+    const first = try place_with(builder, built, points, page_bytes, sizes, true, diagnostic);
+    base.free_untouched(builder.allocator, first.page_first);
+    return first.order;
 }
 
 /// What a record with so many neighbors takes of a page, by experience; exactly, where pages hold no lists.

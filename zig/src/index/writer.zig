@@ -72,16 +72,16 @@ pub const Neighbors = union(enum) {
     placed: *ListFile,
 };
 
-/// What every record takes of a page, by row, if it is placed like this. Lists are only known after placement; but a
+/// What every record takes of a page, by row, if rows are placed in this order. Lists are only known after placement; but a
 /// list takes nearly as much after another placement, for it is long where its neighbors are far.
-pub fn record_sizes(allocator: std.mem.Allocator, neighbors: Neighbors, degree_max: u32, placement: *const graph.Placement, params: quant.CodeParams, sizes: []u16, diagnostic: *Diagnostic) Error!void {
-    const new_of_old = try placement.inverse(allocator);
-    defer allocator.free(new_of_old);
-    const lists: Lists = .{ .neighbors = neighbors, .degree_max = degree_max, .order = placement.order, .new_of_old = new_of_old, .diagnostic = diagnostic };
+pub fn record_sizes(allocator: std.mem.Allocator, neighbors: Neighbors, degree_max: u32, order: []const u32, params: quant.CodeParams, sizes: []u16, diagnostic: *Diagnostic) Error!void {
+    const new_of_old = try graph.inverse_of(allocator, order);
+    defer base.free_untouched(allocator, new_of_old);
+    const lists: Lists = .{ .neighbors = neighbors, .degree_max = degree_max, .order = order, .new_of_old = new_of_old, .diagnostic = diagnostic };
     const codec = try train_pages(lists, adjacency.neighbors_max);
     const fixed: u32 = @intCast(params.lower_bytes() + layout.page.slot_bytes(true));
     var buffer: [adjacency.neighbors_max]u32 = undefined;
-    for (placement.order, 0..) |old, vertex| {
+    for (order, 0..) |old, vertex| {
         const ids = try lists.of(@intCast(vertex), adjacency.neighbors_max, &buffer);
         sizes[old] = @intCast(fixed + codec.encoded_bytes(@intCast(vertex), ids));
     }

@@ -35,6 +35,10 @@ pub const Calibration = struct {
     curves: []const CalibrationCurve,
     /// What a look at all codes finds, without the graph.
     scan: ?CalibrationPoint = null,
+    /// Rows of the index that was measured point by point; 0 where that was before they were kept.
+    rows: u64 = 0,
+    /// How often the table was taken over since, from one index to the next.
+    turns: u32 = 0,
 };
 
 /// Field names are the keys of the JSON object.
