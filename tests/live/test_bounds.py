@@ -12,6 +12,7 @@ import pytest
 
 import velo
 from velo import SearchTuning, errors
+from velo.options import Effort
 from velo.search.request import Request
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
@@ -41,9 +42,10 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return path
 
 
-def ask(index: velo.Index, queries: np.ndarray, bounds: np.ndarray | None, **how: Any) -> Request:
-    names = ("filters", "recall", "list_size", "timeout_s", "tuning", "exact")
-    request = index._request(queries, K, *(how.get(name) for name in names))
+def ask(
+    index: velo.Index, queries: np.ndarray, bounds: np.ndarray | None, filters: Any = None, **effort: Any
+) -> Request:
+    request = index._request(queries, K, filters, Effort(**effort))
     if bounds is not None:
         request.bound(np.ascontiguousarray(bounds, np.float32))
     return index._run(request)

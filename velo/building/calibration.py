@@ -6,10 +6,10 @@ for them with growing lists, each query's own vertex taken as absent. That is do
 links in memory and for links on disk, since an open index may run any of these plans, and, with the most
 links, for k other than 10.
 
-A part of live data takes the table of the largest part, and measures only a few of its points on rows of its
-own: what they miss more or less scales the others (:meth:`_Table.adopted`). Where they miss more than twice as
-much, or too much for codes, it is measured like any other index; so is what has grown to twice the rows, or
-has taken a table over from one that did, a few times (:func:`_is_near`).
+A part of live data takes the table of the largest part, and measures only a few of its points on rows of
+its own: what they miss more or less scales the others (:meth:`_Table.adopted`). It is measured like any other
+index where they miss more than twice as much, or too much for codes; where it has twice the rows; and
+where the table was taken over a few times before (:func:`_is_near`).
 
 Rows are about as hard to find as queries to come: on the project's data sets recall differs by 0.002 from
 lists of 48 on, by 0.01 at the shortest ones. The library takes a margin for that
@@ -85,7 +85,8 @@ _GAIN_MIN: Final = 0.0008
 _ROWS_CHECKED: Final = 300
 #: An index of so many times the rows that were measured is measured itself.
 _GROWTH_MAX: Final = 2.0
-#: Each time that a table is taken over, what few rows tell of it adds its chance. A small part's is not handed on.
+#: Each time that a table is taken over, what few rows tell of it adds its chance. That of a small part is not
+#: handed on.
 _TURNS_MAX: Final = 4
 _HANDED_ON_SHARE: Final = 0.5
 #: The recalls at which that is seen: the first list of a curve that reached each, or its longest.

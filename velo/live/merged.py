@@ -17,7 +17,7 @@ from velo.filters.native import NativeFilter
 from velo.live.pieces import ManyFilter
 from velo.live.rows import MAGNITUDE_MAX
 from velo.live.view import View
-from velo.options import SearchTuning, fill_search
+from velo.options import Effort, fill_search
 from velo.results import Expectation
 from velo.search.request import Request
 from velo.search.segment import Segment
@@ -41,27 +41,27 @@ class MergedRequest(Request):
         view: View,
         queries: Any,
         k: int,
-        how: tuple[float | None, int | None, float | None, SearchTuning | None, bool | None],
+        effort: Effort,
         filters: Sequence[NativeFilter | None],
     ) -> None:
         options = _native.new("velo_search_options")
-        recall, list_size, timeout_s, tuning, exact = how
-        fill_search(options, k, recall, list_size, timeout_s, tuning, exact)
+        fill_search(options, k, *effort)
         super().__init__(queries, view.shape.dim, int(options.k), options, filters, _native.ffi.NULL)
         self._view = view
-        self._delta_recall = _delta_recall(recall, tuning, exact)
+        self._delta_recall = _delta_recall(effort)
         self.store = view.metadata
         if self.filter_count > 1 and self.filter_count != self.query_count:
             raise InvalidArgumentError(
                 f"{self.filter_count} filters were given for {self.query_count} queries", argument="filter"
             )
         self.parts = [
-            (segment, self._request_to(number, segment, how)) for number, segment in enumerate(view.segments)
+            (segment, self._request_to(number, segment, effort))
+            for number, segment in enumerate(view.segments)
         ]
         self.expected = _together([(segment.n, one.expected) for segment, one in self._order()], self.k)
 
-    def _request_to(self, number: int, segment: Segment, how: tuple[Any, ...]) -> Request:
-        prepared = segment.prepared.of(self.k, *how)
+    def _request_to(self, number: int, segment: Segment, effort: Effort) -> Request:
+        prepared = segment.prepared.of(self.k, *effort)
         own = [one.parts[number] if isinstance(one, ManyFilter) else None for one in self.filters]
         compiled = self._view.alive[number].applied(own)
         null = _native.ffi.NULL
@@ -164,11 +164,11 @@ class MergedRequest(Request):
         return int((passing & self._view.alive_rows()).sum())
 
 
-def _delta_recall(recall: float | None, tuning: SearchTuning | None, exact: bool | None) -> float:
+def _delta_recall(effort: Effort) -> float:
     """Of the delta's nearest rows the share that is to be found; 1 looks at every row."""
-    if exact or (tuning is not None and tuning.filter_plan == "scan"):
+    if effort.exact or (effort.tuning is not None and effort.tuning.filter_plan == "scan"):
         return 1.0
-    return _DELTA_RECALL if recall is None else float(recall)
+    return _DELTA_RECALL if effort.recall is None else float(effort.recall)
 
 
 class _Nearest:

@@ -10,7 +10,7 @@ from velo.filters.arguments import filters_of
 from velo.filters.native import NativeFilter
 from velo.live.merged import MergedRequest
 from velo.live.view import AliveRows, View
-from velo.options import SearchTuning
+from velo.options import Effort
 from velo.results import FilterPlan
 from velo.search.filter_costs import filter_plan_of
 from velo.search.gate import Gate
@@ -64,35 +64,15 @@ class Moment(Searches):
         alive = self.seen.alive[0]
         return None if alive.rows is None else alive
 
-    def _request(
-        self,
-        queries: Any,
-        k: int,
-        filters: Any,
-        recall: float | None,
-        list_size: int | None,
-        timeout_s: float | None,
-        tuning: SearchTuning | None,
-        exact: bool | None,
-        view: Any = None,
-    ) -> Request:
+    def _request(self, queries: Any, k: int, filters: Any, effort: Effort, view: Any = None) -> Request:
         if self.seen.sole is not None:
-            return super()._request(queries, k, filters, recall, list_size, timeout_s, tuning, exact, view)
+            return super()._request(queries, k, filters, effort, view)
         with self._gate:
-            compiled = filters_of(filters, self._filters)
-            how = (recall, list_size, timeout_s, tuning, exact)
-            return MergedRequest(self.seen, queries, k, how, compiled)
+            return MergedRequest(self.seen, queries, k, effort, filters_of(filters, self._filters))
 
-    def _rounds(
-        self,
-        recall: float | None,
-        list_size: int | None,
-        timeout_s: float | None,
-        tuning: SearchTuning | None,
-        exact: bool | None,
-    ) -> Callable[[Round], Request]:
+    def _rounds(self, effort: Effort) -> Callable[[Round], Request]:
         """A search by radius or by groups, or for very many, misses no row of the delta."""
-        prepare = super()._rounds(recall, list_size, timeout_s, tuning, exact)
+        prepare = super()._rounds(effort)
 
         def prepare_all(one: Round) -> Request:
             request = prepare(one)

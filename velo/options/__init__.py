@@ -26,7 +26,7 @@ from velo.options.codes import (
     PLAN_CODES,
     code_of,
 )
-from velo.options.tuning import OpenTuning, SearchTuning, fill_search
+from velo.options.tuning import Effort, OpenTuning, SearchTuning, fill_search
 
 __all__ = [
     "DTYPE_CODES",
@@ -39,6 +39,7 @@ __all__ = [
     "UINT32_MAX",
     "BuildKeywords",
     "BuildOptions",
+    "Effort",
     "OpenTuning",
     "PublicField",
     "SearchTuning",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numbers
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from velo.errors import InvalidArgumentError
 from velo.options.checks import UINT32_MAX, in_range, k_of_one_search, limit_of, real_number, whole_number
 from velo.options.codes import FILTER_PLANS, code_of
 
-__all__ = ["OpenTuning", "SearchTuning", "fill_search"]
+__all__ = ["Effort", "OpenTuning", "SearchTuning", "fill_search"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +109,25 @@ class SearchTuning:
         struct.sigma = self.sigma or 0.0
         struct.filter_plan = FILTER_PLANS[self.filter_plan]
         struct.count_used = int(self.count_used)
+
+
+class Effort(NamedTuple):
+    """How much a search does for its answer, as it was asked for; see :meth:`velo.Index.search`.
+
+    Attributes
+    ----------
+    recall : float, optional
+    list_size : int, optional
+    timeout_s : float, optional
+    tuning : SearchTuning, optional
+    exact : bool, optional
+    """
+
+    recall: float | None = None
+    list_size: int | None = None
+    timeout_s: float | None = None
+    tuning: SearchTuning | None = None
+    exact: bool | None = None
 
 
 def fill_search(

@@ -16,7 +16,7 @@ from velo.filters.native import NativeFilter
 from velo.filters.tree import Expr
 from velo.folder.ids import Ids
 from velo.folder.metadata import MetadataStore
-from velo.options import SearchTuning
+from velo.options import Effort, SearchTuning
 from velo.results import GroupedResult, RangeResult, SearchResult
 from velo.search.groups import Groups, check_groups, group_script
 from velo.search.pages import in_pages, page_script
@@ -92,7 +92,7 @@ class FurtherSearches:
         """
         at: FurtherSearches = self._moment()
         columns = at._columns(return_metadata)
-        prepare = at._rounds(recall, list_size, timeout_s, tuning, exact)
+        prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
         script = at._range_script(queries, radius, limit, filter)
         return at._range_result(drive(script, lambda one: at._run(prepare(one))), columns)
 
@@ -123,32 +123,23 @@ class FurtherSearches:
         """
         at: FurtherSearches = self._moment()
         columns = at._columns(return_metadata)
-        prepare = at._rounds(recall, list_size, timeout_s, tuning, exact)
+        prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
         script = at._range_script(queries, radius, limit, filter)
         return at._range_result(await drive_async(script, lambda one: at._run_async(prepare(one))), columns)
 
     # ---- how
 
-    def _rounds(
-        self,
-        recall: float | None,
-        list_size: int | None,
-        timeout_s: float | None,
-        tuning: SearchTuning | None,
-        exact: bool | None,
-    ) -> Callable[[Round], Request]:
+    def _rounds(self, effort: Effort) -> Callable[[Round], Request]:
         """Makes the searches of a script into requests; together they have one timeout."""
-        deadline = deadline_of(timeout_s)
+        deadline = deadline_of(effort.timeout_s)
         view = self._view()  # one for all of them
-        chosen = tuning or SearchTuning()
-        scan = replace(chosen, filter_plan="scan") if chosen.filter_plan == "auto" else tuning
+        tuning = effort.tuning or SearchTuning()
+        scan = replace(tuning, filter_plan="scan") if tuning.filter_plan == "auto" else effort.tuning
 
         def prepare(one: Round) -> Request:
-            left = left_s(timeout_s, deadline)
-            how = scan if one.scan else tuning
-            return self._request(
-                one.queries, one.k, list(one.filters), recall, list_size, left, how, exact, view
-            )
+            left = left_s(effort.timeout_s, deadline)
+            rest = effort._replace(timeout_s=left, tuning=scan if one.scan else effort.tuning)
+            return self._request(one.queries, one.k, list(one.filters), rest, view)
 
         return prepare
 

@@ -14,7 +14,7 @@ from velo import _native
 from velo.errors import InvalidArgumentError, UnknownColumnError
 from velo.filters.arguments import filters_of
 from velo.hints import hinted
-from velo.options import SearchTuning, k_of_one_search
+from velo.options import Effort, SearchTuning, k_of_one_search
 from velo.results import Explanation, FilterPlan, SearchResult
 from velo.search.completions import Completions
 from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
@@ -120,12 +120,12 @@ class Searches(FurtherSearches, Lookups):
         at: Searches = self._moment()
         columns = None if return_metadata is None else at._columns(return_metadata)
         if group_by is not None:
-            prepare = at._rounds(recall, list_size, timeout_s, tuning, exact)
+            prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
             script, single = at._group_script(queries, k, filter, group_by, group_size)
             return at._group_result(drive(script, lambda one: at._run(prepare(one))), single, columns)
         check_no_group_size(group_size)
         if type(k) is int and k > k_of_one_search():
-            prepare = at._rounds(recall, list_size, timeout_s, tuning, exact)
+            prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
             pages, single = at._page_script(queries, k, filter)
             return at._page_result(drive(pages, lambda one: at._run(prepare(one))), single, columns)
         if (
@@ -138,7 +138,7 @@ class Searches(FurtherSearches, Lookups):
             view = at._view()
             rows = None if view is None else view.rows
             return prepared.search_one(at._handle, at._gate, at._ids, queries, rows)
-        request = at._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
+        request = at._request(queries, k, filter, Effort(recall, list_size, timeout_s, tuning, exact))
         return at._result(at._run(request), columns)
 
     async def search_async(
@@ -185,17 +185,17 @@ class Searches(FurtherSearches, Lookups):
         at: Searches = self._moment()
         columns = at._columns(return_metadata)
         if group_by is not None:
-            prepare = at._rounds(recall, list_size, timeout_s, tuning, exact)
+            prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
             script, single = at._group_script(queries, k, filter, group_by, group_size)
             found = await drive_async(script, lambda one: at._run_async(prepare(one)))
             return at._group_result(found, single, columns)
         check_no_group_size(group_size)
         if type(k) is int and k > k_of_one_search():
-            prepare = at._rounds(recall, list_size, timeout_s, tuning, exact)
+            prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
             pages, single = at._page_script(queries, k, filter)
             whole = await drive_async(pages, lambda one: at._run_async(prepare(one)))
             return at._page_result(whole, single, columns)
-        request = at._request(queries, k, filter, recall, list_size, timeout_s, tuning, exact)
+        request = at._request(queries, k, filter, Effort(recall, list_size, timeout_s, tuning, exact))
         return at._result(await at._run_async(request), columns)
 
     def _arguments(self, handle: Any, request: Request) -> Any:
@@ -269,7 +269,7 @@ class Searches(FurtherSearches, Lookups):
         at: Searches = self._moment()
         started = time.perf_counter()
         counted = replace(tuning or SearchTuning(), count_used=True)
-        request = at._request(query, k, filter, recall, list_size, None, counted, exact)
+        request = at._request(query, k, filter, Effort(recall, list_size, None, counted, exact))
         if request.query_count != 1:
             raise InvalidArgumentError("explain takes a single query", argument="query")
         plan = at._filter_plan(request, counted.filter_plan)
@@ -301,20 +301,9 @@ class Searches(FurtherSearches, Lookups):
             return None
         return int(request.filters[0].count())
 
-    def _request(
-        self,
-        queries: Any,
-        k: int,
-        filters: Any,
-        recall: float | None,
-        list_size: int | None,
-        timeout_s: float | None,
-        tuning: SearchTuning | None,
-        exact: bool | None,
-        view: Any = None,
-    ) -> Request:
+    def _request(self, queries: Any, k: int, filters: Any, effort: Effort, view: Any = None) -> Request:
         self._check_open()
-        prepared = self._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
+        prepared = self._prepared.of(k, *effort)
         compiler = self._filters
         compiled = filters_of(filters, compiler)
         view = self._view() if view is None else view
