@@ -269,7 +269,7 @@ def markdown(
         (label, results[section]["result"][key])
         for section, key, label in (
             ("parts", "fresh", "a fresh build"),
-            ("parts", "young", "four fifths and young parts"),
+            ("parts", "young", "young parts beside"),
             ("parts", "merged", "the same in one part"),
             ("dead", "none", "a fresh build, beside the next"),
             ("dead", "tenth", "a tenth dead"),
