@@ -1,0 +1,175 @@
+"""A road that delays, cuts and reorders lies between gateway and shards: queries end in time, and right."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.serving.exact_gateway import VECTORS, exact, serving
+from tests.serving.fakes import ExactIndex
+from tests.serving.unkind_road import Road
+from velo_serving.backend import Backend, Generation, ServedCollection
+from velo_serving.limits import RouterLimits
+from velo_serving.router import Router
+from velo_serving.shard import Shard, ShardSpec
+from velo_serving.wire.channel import SocketChannel, at
+from velo_serving.wire.endpoint import Endpoint
+from velo_serving.wire.server import ShardServer
+
+SHARDS, REPLICAS, K = 2, 2, 7
+
+#: Of a query; and how much later it may be answered on a busy machine.
+DEADLINE_S, SLACK_S = 1.0, 0.5
+
+#: For how long the road is unkind at least, and until when it must have been as unkind as it is meant to be.
+UNKIND_S, UNKIND_MAX_S = 3.0, 60.0
+
+#: What an answer may be that is none, and how it is called.
+ANNOUNCED = {429: "QueueFullError", 503: "NoShardAnsweredError", 504: "DeadlineExceededError"}
+
+ROWS = np.array_split(np.arange(len(VECTORS)), SHARDS)
+
+LIMITS = RouterLimits(probe_interval_s=0.2, probe_down_interval_s=0.02, probe_timeout_s=0.5)
+
+
+class Scene:
+    """Two shards, a road to each that both of its channels take, and a gateway."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder = folder
+        self._seed = seed
+        self._stack = AsyncExitStack()
+        self.roads: list[Road] = []
+        self.router: Router
+        self.client: httpx.AsyncClient
+
+    async def __aenter__(self) -> Scene:
+        channels = []
+        for number, rows in enumerate(ROWS):
+            index = ExactIndex(VECTORS[rows], int(rows[0]))
+            shard = Shard(ShardSpec(str(number), str(self._folder)), lambda spec, index=index: index)
+            shard.open()
+            server = ShardServer(shard, token="secret")
+            endpoint = await server.start(host="127.0.0.1")
+            self._stack.push_async_callback(server.close)
+            assert endpoint.host is not None
+            road = Road(self._seed * SHARDS + number, endpoint.host, endpoint.port)
+            await road.start()
+            self._stack.push_async_callback(road.close)
+            self.roads.append(road)
+            there = at(Endpoint("secret", host="127.0.0.1", port=road.port))
+            channels.append([SocketChannel(f"{number}/{replica}", there) for replica in range(REPLICAS)])
+        self.router = Router("things", channels, limits=LIMITS)
+        generation = Generation(len(VECTORS), VECTORS.shape[1], "l2", self.router)
+        backend = Backend([ServedCollection("things", generation)])
+        self.client = await self._stack.enter_async_context(serving(backend))
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+    async def all_up(self) -> None:
+        end = time.monotonic() + 30
+        while not all(one.state == "up" for one in self.router.shards()):
+            assert time.monotonic() < end, self.router.shards()
+            await asyncio.sleep(0.02)
+
+    def seen(self) -> str:
+        connections, cuts, overtaken = self._sums()
+        return f"{connections} connections, {cuts} cut between bytes, {overtaken} overtaken"
+
+    def is_enough(self) -> bool:
+        """Whether the road was not kind by chance."""
+        connections, cuts, overtaken = self._sums()
+        return connections >= 30 and cuts >= 15 and overtaken >= 1
+
+    def _sums(self) -> tuple[int, int, int]:
+        return (
+            sum(road.connections for road in self.roads),
+            sum(road.cuts for road in self.roads),
+            sum(road.overtaken for road in self.roads),
+        )
+
+    async def ask(self, rows: list[int]) -> dict[str, Any] | None:
+        """Search; what it was answered if that is an answer, and right in any case."""
+        body = {"vectors": VECTORS[rows].tolist(), "k": K, "timeout_ms": 1000 * DEADLINE_S}
+        started = time.monotonic()
+        answer = await self.client.post("/v1/search", json=body)
+        took_s = time.monotonic() - started
+        assert took_s < DEADLINE_S + SLACK_S, f"{answer.status_code} after {took_s:.2f} s"
+        told: dict[str, Any] = answer.json()
+        if answer.status_code != 200:
+            assert told["error"]["type"] == ANNOUNCED[answer.status_code], told
+            assert told["error"]["request_id"] == answer.headers["x-request-id"]
+            return None
+        failed = {int(one["shard"]) for one in told.get("failures", ())}
+        assert told["shards_answered"] == SHARDS - len(failed)
+        passing = np.isin(np.arange(len(VECTORS)), np.concatenate(ROWS_BUT[frozenset(failed)]))
+        assert told["ids"] == exact(VECTORS[rows], K, passing), failed
+        return told
+
+
+ROWS_BUT = {
+    frozenset(failed): [ROWS[number] for number in range(SHARDS) if number not in failed]
+    for failed in ((), (0,), (1,))
+}
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_queries_end_in_time_and_right_whatever_the_road_does(seed: int, tmp_path: Path) -> None:
+    async def run() -> None:
+        outcomes: list[dict[str, Any] | None] = []
+        draw = random.Random(seed)
+        async with Scene(tmp_path, seed) as scene:
+            await scene.all_up()
+            for row in range(20):
+                assert (await scene.ask([row])) is not None
+            opened = descriptors()
+            tasks: list[asyncio.Task[dict[str, Any] | None]] = []
+            for road in scene.roads:
+                road.kind = False
+                road.cut()
+            began = time.monotonic()
+            while time.monotonic() < began + UNKIND_S or not scene.is_enough():
+                assert time.monotonic() < began + UNKIND_MAX_S, scene.seen()
+                rows = [draw.randrange(len(VECTORS)) for _ in range(draw.choice([1, 1, 8]))]
+                tasks.append(asyncio.create_task(scene.ask(rows)))
+                if draw.random() < 0.02:
+                    draw.choice(scene.roads).cut()
+                await asyncio.sleep(0.01)
+            outcomes = await asyncio.gather(*tasks)
+            # It is kind again: connections of before end, and everything is as it was.
+            for road in scene.roads:
+                road.kind = True
+                road.cut()
+            await asyncio.sleep(0.1)
+            await scene.all_up()
+            for row in range(20):
+                told = await scene.ask([row])
+                assert told is not None
+                assert not told["partial"]
+            assert scene.router.queries_admitted == 0
+            end = time.monotonic() + 10
+            while descriptors() != opened:
+                assert time.monotonic() < end, f"{descriptors()} descriptors instead of {opened}"
+                await asyncio.sleep(0.05)
+            whole = sum(one is not None and not one["partial"] for one in outcomes)
+            print(f"{scene.seen()}, {whole} of {len(outcomes)} answers were whole")
+            assert 0 < whole < len(outcomes)
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+    print(f"seed {seed}")
+    asyncio.run(run())
