@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -39,9 +40,13 @@ from velo_serving.router import RouterLimits
 
 __all__ = ["bind", "run", "serve_local", "serve_ray"]
 
-#: Connections beyond this are refused by uvicorn with 503 before the gateway sees them.
-CONNECTIONS_MAX = 1024
+#: Connections above what the gateway's own limits count. Beyond these uvicorn refuses what is asked, with a
+#: 503 that has neither type nor id; so our own limits, which say more, must be reached first.
+CONNECTIONS_SPARE = 256
 BACKLOG = 256
+
+#: Descriptors that a process needs beside its connections: files of indexes, shards, logs.
+DESCRIPTORS_SPARE = 1024
 
 log = logging.getLogger("velo_serving")
 
@@ -394,21 +399,32 @@ def run(
     if log_json:
         log_as_json()
     reload: Callable[[], None] = app.state.reload
+    bounds = gateway_limits or GatewayLimits()
+    connections_max = bounds.connections_waiting_max + bounds.requests_max + CONNECTIONS_SPARE
+    _raise_descriptor_limit(connections_max + DESCRIPTORS_SPARE)
     config = uvicorn.Config(
         app,
         log_level="warning",
         log_config=None if log_json else uvicorn.config.LOGGING_CONFIG,
         access_log=False,
-        limit_concurrency=CONNECTIONS_MAX,
+        limit_concurrency=connections_max,
         backlog=BACKLOG,
         timeout_graceful_shutdown=10,
         lifespan="on",
-        http=bounded_protocol(gateway_limits or GatewayLimits()),
+        http=bounded_protocol(bounds),
         **who.uvicorn_options,
     )
     _Server(config, backend, drain_s, signals, _reloader(config, who, reload)).run(sockets=[listener])
     if provider is not None:
         provider.shutdown()  # sends what is left
+
+
+def _raise_descriptor_limit(wanted: int) -> None:
+    """Let this process open as many files as it may need, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reach = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < reach:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (reach, hard))
 
 
 def _reloader(config: uvicorn.Config, access: Access, reload: Callable[[], None]) -> Callable[[], None]:
