@@ -11,8 +11,8 @@ from typing import Any
 
 from velo.errors import InvalidArgumentError, NotAnIndexError, PermissionDeniedError, UnsupportedVersionError
 from velo.folder.live import ROOT_FILE, is_live
-from velo_serving.errors import CollectionFormatError, LocationError
-from velo_serving.locations import checksum_of, is_url, join, read_file
+from velo_serving.errors import CollectionFormatError
+from velo_serving.locations import checksum_of, find_file, is_url, join, read_file
 from velo_serving.shard import ShardSpec
 
 __all__ = ["COLLECTION_FILE", "FORMAT_VERSION", "Collection", "Pin", "ShardEntry", "read_collection"]
@@ -204,9 +204,8 @@ def _read_stored(url: str, name: str | None) -> Collection:
     place = url.partition("?")[0].rstrip("/")
     given_name = _checked_name(name or _name_of(place.rpartition("/")[2]))
     file = join(url, COLLECTION_FILE)
-    try:
-        content = read_file(file)
-    except LocationError:
+    content = find_file(file)
+    if content is None:
         manifest = read_file(join(url, MANIFEST_FILE))
         n, dim, metric = _shape_in(_parse(manifest, join(url, MANIFEST_FILE)))
         shard = ShardEntry("0", url, n, 0, checksum=checksum_of(manifest))

@@ -21,6 +21,7 @@ from velo_serving.errors import LocationError, ShardNotHereError
 __all__ = [
     "cache_folder",
     "checksum_of",
+    "find_file",
     "is_url",
     "join",
     "keep",
@@ -80,6 +81,24 @@ def _store(url: str) -> Iterator[tuple[Any, str]]:
         raise LocationError(f"{url}: {error}", file=url) from None
 
 
+def find_file(url: str) -> bytes | None:
+    """Read a small file, or say with None that it is not there.
+
+    Raises
+    ------
+    LocationError
+        The store does not answer, or not to the end.
+    """
+    with _store(url) as (system, path):
+        try:
+            file = system.open_input_stream(path)
+        except FileNotFoundError:
+            return None
+        with file:
+            content: bytes = file.read()
+            return content
+
+
 def read_file(url: str) -> bytes:
     """Read a small file.
 
@@ -88,9 +107,10 @@ def read_file(url: str) -> bytes:
     LocationError
         It is not there, or the store does not answer.
     """
-    with _store(url) as (system, path), system.open_input_stream(path) as file:
-        content: bytes = file.read()
-        return content
+    content = find_file(url)
+    if content is None:
+        raise LocationError(f"{url} is not there", file=url)
+    return content
 
 
 def write_file(url: str, content: bytes) -> None:
@@ -165,7 +185,7 @@ def shard_folder(name: str, locations: Sequence[str], *, checksum: str = "", wri
     raise failures[0]
 
 
-def stage(url: str, *, checksum: str = "", cache: Path | None = None) -> Path:
+def stage(url: str, *, checksum: str = "") -> Path:
     """Copy an index out of a store, unless it was before; it is verified before it has its name.
 
     Parameters
@@ -173,7 +193,6 @@ def stage(url: str, *, checksum: str = "", cache: Path | None = None) -> Path:
     url : str
     checksum : str
         Of its manifest; without it whatever manifest is there.
-    cache : Path, optional
 
     Returns
     -------
@@ -187,7 +206,7 @@ def stage(url: str, *, checksum: str = "", cache: Path | None = None) -> Path:
     LocationError
         The store does not bring it.
     """
-    top = cache or cache_folder()
+    top = cache_folder()
     if checksum and (top / checksum[:NAME_LENGTH]).is_dir():
         return top / checksum[:NAME_LENGTH]
     found = checksum_of(read_file(join(url, MANIFEST_FILE)))
