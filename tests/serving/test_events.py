@@ -15,14 +15,12 @@ import pytest
 
 import velo
 from tests.serving.conftest import LIST_SIZE, SHARDS, local_answer
-from tests.serving.fakes import ExactIndex
+from tests.serving.overload import DEADLINE_S, overload
 from velo.errors import CorruptIndexError
 from velo_serving.backend import ServedCollection
-from velo_serving.errors import DeadlineExceededError, QueueFullError, ShardNotHereError
-from velo_serving.local_backend import LocalChannel
+from velo_serving.errors import ShardNotHereError
 from velo_serving.processes import ShardProcess, backend_of, open_process_backend, open_processes
 from velo_serving.router import Router, RouterLimits
-from velo_serving.shard import Shard, ShardSpec
 from velo_serving.types import Answer, SearchRequest
 
 #: What a query takes at most where nothing is wrong, on a busy machine.
@@ -197,62 +195,18 @@ def test_a_replica_answers_for_one_that_is_killed_or_stopped(tmp_path: Path) -> 
 
 def test_twice_the_load_is_refused_early_and_nothing_is_late(tmp_path: Path) -> None:
     """A shard that can answer two hundred queries a second is asked four hundred."""
-    deadline_s, at_once, each_s = 1.0, 4, 0.02
-    index = ExactIndex(np.zeros((10, 4), np.float32))
-    plain, room = index.search_async, asyncio.Semaphore(at_once)
-
-    async def limited(*arguments: Any, **options: Any) -> Any:
-        async with room:
-            await asyncio.sleep(each_s)
-            return await plain(*arguments, **options)
-
-    index.search_async = limited  # type: ignore[method-assign]
-
-    async def run() -> None:
-        shard = Shard(ShardSpec("0", str(tmp_path)), lambda spec: index)
-        shard.open()
-        router = Router("things", [LocalChannel(shard)])
-        await router.start()
-        outcomes: dict[str, list[float]] = {"good": [], "refused": [], "late": []}
-        hints: list[float] = []
-
-        async def one() -> None:
-            started = time.monotonic()
-            outcome = "good"
-            try:
-                await router.search(SearchRequest(np.zeros((1, 4), np.float32), 1, timeout_s=deadline_s))
-            except QueueFullError as error:
-                outcome = "refused"
-                hints.append(error.retry_after_s)
-            except DeadlineExceededError:
-                outcome = "late"
-            outcomes[outcome].append(time.monotonic() - started)
-
-        started, asked = time.monotonic(), 0
-        while time.monotonic() < started + 1.0:
-            await asyncio.gather(
-                *(router.search(SearchRequest(np.zeros((1, 4), np.float32), 1)) for _ in range(at_once))
-            )
-            asked += at_once
-        capacity = asked / (time.monotonic() - started)
-        began = time.monotonic()
-        tasks = []
-        for number in range(int(capacity * 2 * 4)):
-            tasks.append(asyncio.create_task(one()))
-            await asyncio.sleep(max(0.0, began + (number + 1) / (2 * capacity) - time.monotonic()))
-        took_s = time.monotonic() - began
-        await asyncio.gather(*tasks)
-        good = outcomes["good"]
-        assert len(good) >= 0.9 * capacity * took_s, (
-            f"{len(good)} of {capacity * took_s:.0f} in {took_s:.1f} s"
-        )
-        assert len(outcomes["late"]) <= 0.05 * len(tasks)
-        assert np.percentile(good, 99) <= deadline_s
-        assert np.percentile(outcomes["refused"], 99) < 0.1
-        assert all(0 < hint <= deadline_s for hint in hints)
-        await router.close()
-
-    asyncio.run(run())
+    told = asyncio.run(overload(tmp_path, 4.0))
+    assert told.goodput >= 0.9, told.summary()
+    assert len(told.late) <= 0.05 * (len(told.good) + len(told.refused) + len(told.late))
+    in_time_s = DEADLINE_S + 0.02 + told.stalled_s
+    assert np.percentile(told.good, 99) <= in_time_s, told.summary()
+    assert told.longest_s <= in_time_s + told.stalled_s, told.summary()
+    assert np.percentile(told.refused, 99) < 0.1 + told.stalled_s
+    assert told.others == []
+    # Who is refused is told when to come back, in whole seconds.
+    assert told.retry_after_s
+    assert all(1 <= seconds <= 2 for seconds in told.retry_after_s), told.summary()
+    assert max(told.memory_bytes) - told.memory_bytes[0] < 32 << 20, told.summary()
 
 
 def test_what_cannot_be_opened_is_the_librarys_own_error(sharded_path: Path, tmp_path: Path) -> None:
