@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
+import select
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +102,53 @@ def test_a_gateway_that_is_killed_costs_others_nothing_and_comes_back(
     assert before[1] in now
     # What the dead one had counted is not lost, and nothing is counted twice.
     assert answered(served) == counted + len(told)
+
+
+def sockets_of(pid: int) -> int:
+    count = 0
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            count += os.readlink(one).startswith("socket:")
+    return count
+
+
+def test_a_gateway_that_is_stopped_keeps_only_those_waiting_who_have_its_connections(
+    served: Served, sharded_path: Path, sharded_queries: np.ndarray
+) -> None:
+    until_ready(served)
+    both, counted = gateways(served), answered(served)
+    victim = both[0]
+    expected = local_answer(sharded_path, SearchRequest(sharded_queries, 10, list_size=LIST_SIZE)).hits.ids
+    url = httpx.URL(served.url)
+    body = json.dumps({"vector": sharded_queries[0].tolist(), "k": 10, "list_size": LIST_SIZE}).encode()
+    head = f"POST /v1/search HTTP/1.1\r\nHost: velo\r\nContent-Length: {len(body)}\r\n"
+    request = head.encode() + b"Content-Type: application/json\r\nConnection: close\r\n\r\n" + body
+    with contextlib.ExitStack() as stack:
+        had, waiting = sockets_of(victim), []
+        while sockets_of(victim) < had + 2:
+            assert len(waiting) < 200, "all connections go to one gateway"
+            one = stack.enter_context(socket.create_connection((url.host, url.port), timeout=30))
+            waiting.append(one)
+            time.sleep(0.005)
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            # Who comes now comes to the other one.
+            for query, ids in zip(sharded_queries, expected, strict=True):
+                answer = ask(served, query)
+                assert (answer.status_code, answer.json()["ids"]) == (200, [ids.tolist()])
+            for one in waiting:
+                one.sendall(request)
+            time.sleep(1.0)
+            answers = [one for one in waiting if select.select([one], [], [], 0)[0]]
+            left = [one for one in waiting if one not in answers]
+            assert left, "the gateway answers though it is stopped"
+        finally:
+            os.kill(victim, signal.SIGCONT)
+        for one in waiting:
+            assert b"".join(iter(lambda one=one: one.recv(65536), b"")).startswith(b"HTTP/1.1 200")  # type: ignore[misc]
+    until_ready(served)
+    assert gateways(served) == both
+    assert answered(served) == counted + len(sharded_queries) + len(waiting)
 
 
 def test_gateways_end_with_their_parent(sharded_path: Path) -> None:
