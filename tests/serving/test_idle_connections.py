@@ -32,10 +32,12 @@ CONNECTION_BYTES = 16 << 10
 CALM_BYTES = 16 << 20
 
 PROGRAM = """
-    import json, sys
+    import json, resource, sys
     from velo_serving.gateway import GatewayLimits
     from velo_serving.serve import serve_local
 
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))  # what a process usually has
     limits, say = GatewayLimits(**json.loads(sys.argv[2])), lambda url: print(url, flush=True)
     serve_local(sys.argv[1], port=0, threads=1, gateway_limits=limits, on_ready=say)
     """
@@ -137,7 +139,7 @@ def test_connections_that_ask_nothing_make_room_for_others(path: Path) -> None:
 
 
 def test_as_many_as_a_gateway_is_told_to_keep_stand_and_keep_nobody_out(path: Path) -> None:
-    """It raises its own limit of descriptors: it was started with the one that every process has."""
+    """It raises its own limit of descriptors, too: it was started with what a process usually has."""
     limits = f'{{"connections_waiting_max": {CONNECTIONS + OTHERS}, "headers_read_s": 600}}'
     with served(path, limits) as (url, pid), many_descriptors() as room:
         ask(url, 0)
