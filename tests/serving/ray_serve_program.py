@@ -6,7 +6,6 @@ In a process of its own: Serve leaves its controller and proxy to whatever uses 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import socket
@@ -19,9 +18,9 @@ import numpy as np
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
-import ray
 from ray import serve
 
+from tests.serving.local_ray import started_ray
 from velo.errors import InvalidArgumentError, VeloError
 from velo_serving import Client
 from velo_serving.cluster import Cluster
@@ -51,15 +50,12 @@ def main(path: str, folder: str) -> None:
     keys = Path(folder) / "keys.txt"
     keys.write_text(f"read {KEY}\n")
     keys.chmod(0o600)
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=80 << 20,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _node_ip_address="127.0.0.1",
-        resources={f"photos-{number}": 1 for number in range(8)},
-    )
+    with started_ray({f"photos-{number}": 1 for number in range(8)}):
+        told = scene(path, queries, keys)
+    print(json.dumps(told))
+
+
+def scene(path: str, queries: np.ndarray, keys: Path) -> dict[str, Any]:
     port = free_port()
     told: dict[str, Any] = {
         "unknown": refused({"name": "photos", "path": path, "replica": 2}),
@@ -96,9 +92,9 @@ def main(path: str, folder: str) -> None:
             client.search(queries[:, :3])
         except VeloError as error:
             told["wrong"] = type(error).__name__
-        # A gateway dies; Serve has another, and starts it again. Only requests that it had may fail.
         state = serve.status().applications["velo"].deployments["gateway"]
         told["gateways"] = state.replica_states
+        # A shard's process dies, and Ray starts it again: both gateways find it where it is then.
         victim = client.info()["shards"][0]["pid"]
         os.kill(victim, signal.SIGKILL)
         seen = []
@@ -115,8 +111,7 @@ def main(path: str, folder: str) -> None:
     told["actors_left"] = len(places_of("photos"))
     with Cluster.connect("photos") as cluster:
         told["still_there"] = len(cluster.actors)
-    ray.shutdown()
-    print(json.dumps(told))
+    return told
 
 
 if __name__ == "__main__":

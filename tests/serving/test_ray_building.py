@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import logging
 import os
 import shutil
 import signal
@@ -19,6 +19,7 @@ import pytest
 
 import velo
 from tests.serving.conftest import RAY_MARKS
+from tests.serving.local_ray import started_ray
 from velo.errors import (
     CorruptIndexError,
     DuplicateIdError,
@@ -31,7 +32,6 @@ from velo_serving import Cluster, build_on_ray, read_collection
 from velo_serving.errors import BuildTaskError, LocationError, PlacementError
 from velo_serving.local_backend import open_shards
 from velo_serving.locations import checksum_of, stage
-from velo_serving.ray_actors import ray
 
 pytestmark = RAY_MARKS
 
@@ -44,24 +44,11 @@ OPTIONS: dict[str, Any] = {"threads": 1, "calibrate": False}
 @pytest.fixture(scope="module")
 def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A Ray of this machine's own, whose one node has a resource for each of two disks, and a cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VELO_CACHE", str(tmp_path_factory.mktemp("node")))
-        _start()
-    yield
-    ray.shutdown()
-
-
-def _start() -> None:
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=80 << 20,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _node_ip_address="127.0.0.1",
-        resources={"disk-0": 1, "disk-1": 1},
-        labels={"disks": "here"},
-    )
+    with contextlib.ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VELO_CACHE", str(tmp_path_factory.mktemp("node")))
+            stack.enter_context(started_ray({"disk-0": 1, "disk-1": 1}, {"disks": "here"}))
+        yield
 
 
 @pytest.fixture

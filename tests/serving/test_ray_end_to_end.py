@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import shutil
 import signal
@@ -23,6 +22,7 @@ import pytest
 
 import velo
 from tests.serving.conftest import LIST_SIZE, RAY_MARKS, SHARDS, Served, local_answer
+from tests.serving.local_ray import started_ray
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError, VeloError
 from velo_serving import Access, Client, ClusterSearch, create_app
 from velo_serving.answers import result_of
@@ -50,18 +50,8 @@ RECOVERY_S = 60.0
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
     """A Ray of this machine's own, whose one node has a resource for each shard and a label."""
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=80 << 20,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _node_ip_address="127.0.0.1",
-        resources={f"disk-{number}": 1 for number in range(SHARDS)},
-        labels={"disks": "here"},
-    )
-    yield
-    ray.shutdown()
+    with started_ray({f"disk-{number}": 1 for number in range(SHARDS)}, {"disks": "here"}):
+        yield
 
 
 @pytest.fixture(scope="module")
