@@ -160,11 +160,13 @@ async def overload(folder: Path, seconds: float) -> Told:
             told.others.append(status)
 
     async with app.router.lifespan_context(app):
-        began, asked = time.monotonic(), 0
-        while time.monotonic() < began + 1.0:
-            await asyncio.gather(*(post(app, BODY) for _ in range(AT_ONCE)))
-            asked += AT_ONCE
-        told.capacity = asked / (time.monotonic() - began)
+        # The best of three: what else runs on this machine takes from one, and is no limit of the shard.
+        for _ in range(3):
+            began, asked = time.monotonic(), 0
+            while time.monotonic() < began + 0.5:
+                await asyncio.gather(*(post(app, BODY) for _ in range(AT_ONCE)))
+                asked += AT_ONCE
+            told.capacity = max(told.capacity, asked / (time.monotonic() - began))
         began = time.monotonic()
         tasks: set[asyncio.Task[None]] = set()
         for number in range(int(told.capacity * 2 * seconds)):
