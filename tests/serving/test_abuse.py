@@ -127,21 +127,19 @@ def test_a_long_filter_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
     ors = " OR ".join(f"parity = {number}" for number in range(1_000))[: 15 << 10].rpartition(" OR ")[0]
 
     async def scene(client: httpx.AsyncClient) -> None:
-        started = time.perf_counter()
         late = asyncio.create_task(
             client.post("/v1/search", json={"vector": VECTORS[0].tolist(), "filter": ors, "timeout_ms": 1})
         )
-        longest = 0.0
+        answered = 0
         while not late.done():
-            began = time.perf_counter()
             await asyncio.sleep(0.001)
             assert (await client.get("/healthz")).status_code == 200
-            longest = max(longest, time.perf_counter() - began)
+            answered += 1
         answer = await late
         assert answer.status_code == 504, answer.text
         assert "deadline" in answer.json()["error"]["message"]
-        # Parsed on the loop it would have been one wait of nearly the whole length.
-        assert longest < (time.perf_counter() - started) / 2
+        # Read on the loop, it would let one or two through, before and behind it.
+        assert answered >= 6
 
     play(exact_backend(tmp_path), scene, GatewayLimits())
 
