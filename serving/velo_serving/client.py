@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from velo import errors as velo_errors
-from velo.errors import DimensionMismatchError, InvalidArgumentError
-from velo.results import RangeResult, SearchResult, Served
-from velo_serving.answers import groups_result, nearest_result, ranges_result
+from velo.errors import InvalidArgumentError
+from velo.hints import hinted
+from velo.results import RangeResult, SearchResult
+from velo_serving.client_calls import TYPES, BodyFormat, ClientCall
 from velo_serving.client_lookups import ClientLookups
 from velo_serving.client_tries import ConnectionFailedError, Tries, httpx
 from velo_serving.client_writes import ClientWrites, WriteCall
+from velo_serving.types import FilterForm
 
 __all__ = ["Client", "ConnectionFailedError"]
-
-BodyFormat: TypeAlias = Literal["json", "npy"]
-
-_TYPES = {"json": "application/json", "npy": "application/x-npy"}
-_NPZ = "application/x-npz"
-
-#: Options of every search, of the nearest alone, of those within a radius alone.
-_OPTIONS = frozenset(
-    ("filter", "filters", "recall", "list_size", "return_metadata", "timeout_s", "allow_partial")
-)
-_OF_NEAREST = frozenset(("group_by", "group_size"))
-_OF_RADIUS = frozenset(("radius", "limit"))
 
 
 class Client(ClientLookups, ClientWrites):
@@ -88,7 +73,7 @@ class Client(ClientLookups, ClientWrites):
         sleep: Callable[[float], None] = time.sleep,
         sleep_async: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        if body_format not in _TYPES:
+        if body_format not in TYPES:
             raise InvalidArgumentError(
                 f"body_format is 'json' or 'npy', not {body_format!r}", argument="body_format"
             )
@@ -112,17 +97,47 @@ class Client(ClientLookups, ClientWrites):
 
     # ---- searching ----
 
-    def search(self, queries: npt.ArrayLike, k: int = 10, **options: Any) -> SearchResult:
+    @hinted
+    def search(
+        self,
+        queries: npt.ArrayLike | None = None,
+        k: int = 10,
+        *,
+        ids: Sequence[int] | Sequence[str] | int | str | None = None,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        filters: Sequence[FilterForm | None] | None = None,
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | None = None,
+        group_by: str | None = None,
+        group_size: int = 1,
+        timeout_s: float | None = None,
+        allow_partial: bool = True,
+    ) -> SearchResult:
         """Find the k nearest vectors of each query.
 
         Parameters
         ----------
         queries : array of shape (query_count, dim) or (dim,)
         k : int
-        **options
-            ``filter`` (a dict or SQL text for all), ``filters`` (one or None for each query), ``recall``,
-            ``list_size``, ``return_metadata``, ``group_by``, ``group_size``, ``timeout_s``,
-            ``allow_partial``.
+        ids : sequence of int or str, or one, optional
+            Instead of queries: rows whose stored vectors are the queries.
+        filter : dict or str, optional
+            Restricts every query: conditions, or SQL text.
+        filters : sequence of dict, str or None, optional
+            A filter for each query, in their order.
+        recall, list_size
+            As in ``velo.Index.search``.
+        return_metadata : sequence of str, optional
+            Columns to bring with the hits.
+        group_by : str, optional
+            A column: answer with the nearest k groups of rows with equal values.
+        group_size : int
+            Rows of a group.
+        timeout_s : float, optional
+            Deadline of this search at the server; default: the server's.
+        allow_partial : bool
+            False: an answer without some shard is an error.
 
         Returns
         -------
@@ -136,68 +151,170 @@ class Client(ClientLookups, ClientWrites):
             The error that the gateway answered with, by its own class; ``ConnectionFailedError`` if it cannot
             be reached.
         """
-        call = _Call.of(queries, k, self._body_format, options)
-        response = self._send("POST", self._path, call)
-        return call.result(response)
+        call = ClientCall.of(
+            queries,
+            self._body_format,
+            k=k,
+            ids=ids,
+            filter=filter,
+            filters=filters,
+            recall=recall,
+            list_size=list_size,
+            return_metadata=return_metadata,
+            group_by=group_by,
+            group_size=group_size,
+            timeout_s=timeout_s,
+            allow_partial=allow_partial,
+        )
+        return call.result(self._send("POST", self._path, call))
 
-    async def search_async(self, queries: npt.ArrayLike, k: int = 10, **options: Any) -> SearchResult:
+    @hinted
+    async def search_async(
+        self,
+        queries: npt.ArrayLike | None = None,
+        k: int = 10,
+        *,
+        ids: Sequence[int] | Sequence[str] | int | str | None = None,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        filters: Sequence[FilterForm | None] | None = None,
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | None = None,
+        group_by: str | None = None,
+        group_size: int = 1,
+        timeout_s: float | None = None,
+        allow_partial: bool = True,
+    ) -> SearchResult:
         """Find the k nearest vectors of each query without blocking the event loop.
 
         Parameters
         ----------
-        queries, k, **options
+        queries, k, ids, filter, filters, recall, list_size, return_metadata :
+            As for ``search``.
+        group_by, group_size, timeout_s, allow_partial :
             As for ``search``.
 
         Returns
         -------
         SearchResult
         """
-        call = _Call.of(queries, k, self._body_format, options)
-        response = await self._send_async("POST", self._path, call)
-        return call.result(response)
+        call = ClientCall.of(
+            queries,
+            self._body_format,
+            k=k,
+            ids=ids,
+            filter=filter,
+            filters=filters,
+            recall=recall,
+            list_size=list_size,
+            return_metadata=return_metadata,
+            group_by=group_by,
+            group_size=group_size,
+            timeout_s=timeout_s,
+            allow_partial=allow_partial,
+        )
+        return call.result(await self._send_async("POST", self._path, call))
 
-    def range_search(self, queries: npt.ArrayLike, radius: float, **options: Any) -> RangeResult:
+    @hinted
+    def range_search(
+        self,
+        queries: npt.ArrayLike | None,
+        radius: float,
+        *,
+        ids: Sequence[int] | Sequence[str] | int | str | None = None,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        filters: Sequence[FilterForm | None] | None = None,
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | None = None,
+        limit: int | None = None,
+        timeout_s: float | None = None,
+        allow_partial: bool = True,
+    ) -> RangeResult:
         """Find all vectors within a distance of each query, as ``velo.Index.range_search`` does.
 
         Parameters
         ----------
         queries : array of shape (query_count, dim) or (dim,)
+            None with `ids`.
         radius : float
-        **options
-            ``limit`` (hits of a query at most), and those of ``search`` but groups.
+        ids, filter, filters, recall, list_size, return_metadata :
+            As for ``search``.
+        limit : int, optional
+            Hits of a query at most; default: as many as the server allows.
+        timeout_s, allow_partial :
+            As for ``search``.
 
         Returns
         -------
         RangeResult
             Unpacks as ``lims, distances, ids``.
         """
-        call = _Call.of(queries, None, self._body_format, {"radius": float(radius), **options})
+        call = ClientCall.of(
+            queries,
+            self._body_format,
+            radius=float(radius),
+            ids=ids,
+            filter=filter,
+            filters=filters,
+            recall=recall,
+            list_size=list_size,
+            return_metadata=return_metadata,
+            limit=limit,
+            timeout_s=timeout_s,
+            allow_partial=allow_partial,
+        )
         return call.ranges(self._send("POST", self._path, call))
 
-    async def range_search_async(self, queries: npt.ArrayLike, radius: float, **options: Any) -> RangeResult:
+    @hinted
+    async def range_search_async(
+        self,
+        queries: npt.ArrayLike | None,
+        radius: float,
+        *,
+        ids: Sequence[int] | Sequence[str] | int | str | None = None,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        filters: Sequence[FilterForm | None] | None = None,
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | None = None,
+        limit: int | None = None,
+        timeout_s: float | None = None,
+        allow_partial: bool = True,
+    ) -> RangeResult:
         """Find all vectors within a distance without blocking the event loop.
 
         Parameters
         ----------
-        queries, radius, **options
+        queries, radius, ids, filter, filters, recall, list_size, return_metadata :
+            As for ``range_search``.
+        limit, timeout_s, allow_partial :
             As for ``range_search``.
 
         Returns
         -------
         RangeResult
         """
-        call = _Call.of(queries, None, self._body_format, {"radius": float(radius), **options})
+        call = ClientCall.of(
+            queries,
+            self._body_format,
+            radius=float(radius),
+            ids=ids,
+            filter=filter,
+            filters=filters,
+            recall=recall,
+            list_size=list_size,
+            return_metadata=return_metadata,
+            limit=limit,
+            timeout_s=timeout_s,
+            allow_partial=allow_partial,
+        )
         return call.ranges(await self._send_async("POST", self._path, call))
 
     def _look_up(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         if self._collection is None:
             raise InvalidArgumentError(f"{what} needs the name of a collection", argument="collection")
-        try:
-            body = json.dumps(fields, allow_nan=False).encode()
-        except ValueError as error:
-            raise velo_errors.NotFiniteError(f"an option is not finite: {error}") from None
-        headers = {"Content-Type": _TYPES["json"], "Accept": _TYPES["json"]}
-        call = _Call(body, headers, {}, False, 0, None)
+        call = ClientCall.of_fields(fields)
         answer = self._send("POST", f"{self._info_path}/{what}", call).json()
         assert isinstance(answer, dict)
         return answer
@@ -218,9 +335,9 @@ class Client(ClientLookups, ClientWrites):
         return f"{self._info_path}/{call.what}"
 
     @staticmethod
-    def _write_call(call: WriteCall) -> _Call:
-        headers = {"Content-Type": call.media_type, "Accept": _TYPES["json"]}
-        return _Call(call.body, headers, call.params, False, 0, None)
+    def _write_call(call: WriteCall) -> ClientCall:
+        headers = {"Content-Type": call.media_type, "Accept": TYPES["json"]}
+        return ClientCall(call.body, headers, call.params, False, 0, None)
 
     def info(self) -> dict[str, Any]:
         """Ask what the gateway says of the collection, or of all where the client names none.
@@ -284,7 +401,7 @@ class Client(ClientLookups, ClientWrites):
             )
         return self._async
 
-    def _send(self, method: str, path: str, call: _Call | None = None) -> httpx.Response:
+    def _send(self, method: str, path: str, call: ClientCall | None = None) -> httpx.Response:
         client, tries = self._client(), self._tries(method, path, call)
         while True:
             outcome: httpx.Response | httpx.HTTPError
@@ -298,7 +415,7 @@ class Client(ClientLookups, ClientWrites):
                 return outcome
             self._sleep(pause_s)
 
-    async def _send_async(self, method: str, path: str, call: _Call | None = None) -> httpx.Response:
+    async def _send_async(self, method: str, path: str, call: ClientCall | None = None) -> httpx.Response:
         client, tries = self._client_async(), self._tries(method, path, call)
         while True:
             outcome: httpx.Response | httpx.HTTPError
@@ -312,7 +429,7 @@ class Client(ClientLookups, ClientWrites):
                 return outcome
             await self._sleep_async(pause_s)
 
-    def _tries(self, method: str, path: str, call: _Call | None) -> Tries:
+    def _tries(self, method: str, path: str, call: ClientCall | None) -> Tries:
         request: dict[str, Any] = {"method": method, "url": path}
         if call is not None:
             request |= {"content": call.body, "headers": dict(call.headers), "params": dict(call.params)}
@@ -372,116 +489,3 @@ def _verify_of(given: bool | str | Path | ssl.SSLContext) -> bool | ssl.SSLConte
         raise InvalidArgumentError(
             f"{path} holds no certificates that can be read: {error}", argument="verify"
         ) from None
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One search as bytes out, and the way back from bytes to arrays."""
-
-    body: bytes
-    headers: Mapping[str, str]
-    params: Mapping[str, Any]
-    single: bool
-    k: int
-    group_size: int | None
-
-    @classmethod
-    def of(
-        cls, queries: npt.ArrayLike, k: int | None, body_format: BodyFormat, options: Mapping[str, Any]
-    ) -> _Call:
-        """Without k it is a search by radius."""
-        kind = _OF_NEAREST if k is not None else _OF_RADIUS
-        for name in options:
-            if name not in _OPTIONS and name not in kind:
-                raise InvalidArgumentError(f"search has no option {name!r}", argument=name)
-        matrix = np.asarray(queries, dtype=np.float32)
-        if matrix.ndim not in (1, 2):
-            raise DimensionMismatchError(
-                f"queries of shape {matrix.shape} are no vector or matrix", argument="queries"
-            )
-        if not np.isfinite(matrix).all():
-            raise velo_errors.NotFiniteError(
-                "the queries hold a number that is not finite", argument="queries"
-            )
-        fields: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        if "timeout_s" in fields:
-            fields["timeout_ms"] = fields.pop("timeout_s") * 1000
-        if "return_metadata" in fields:
-            fields["return_metadata"] = list(fields["return_metadata"])
-        single = matrix.ndim == 1
-        rows = matrix.reshape(1, -1) if single else matrix
-        group_size = int(fields.get("group_size", 1)) if "group_by" in fields else None
-        if k is not None:
-            fields["k"] = k
-        if body_format == "npy" and not {"filters", "return_metadata", "group_by"} & fields.keys():
-            file = io.BytesIO()
-            np.save(file, rows, allow_pickle=False)
-            params = {name: _query_text(value) for name, value in fields.items()}
-            headers = {"Content-Type": _TYPES["npy"], "Accept": _NPZ}
-            return cls(file.getvalue(), headers, params, single, k or 0, group_size)
-        try:
-            body = json.dumps({"vectors": rows.tolist(), **fields}, allow_nan=False).encode()
-        except ValueError as error:
-            raise velo_errors.NotFiniteError(f"an option is not finite: {error}") from None
-        headers = {"Content-Type": _TYPES["json"], "Accept": _TYPES["json"]}
-        return cls(body, headers, {}, single, k or 0, group_size)
-
-    def ranges(self, response: httpx.Response) -> RangeResult:
-        """Read an answer to a search by radius."""
-        ids, distances, counts, status = _rows_of(response)
-        limited = np.asarray(status["limited"], np.bool_)
-        return ranges_result(ids, distances, counts, limited, *_told(status))
-
-    def result(self, response: httpx.Response) -> SearchResult:
-        """Read an answer."""
-        ids, distances, counts, status = _rows_of(response, self.k * (self.group_size or 1))
-        if self.group_size is None:
-            return nearest_result(ids, distances, counts, self.single, *_told(status))
-        groups = [[(group["value"], group["size"]) for group in row] for row in status["groups"]]
-        return groups_result(ids, distances, groups, self.k, self.group_size, self.single, *_told(status))
-
-
-def _rows_of(
-    response: httpx.Response, k: int | None = None
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32], npt.NDArray[np.int64], dict[str, Any]]:
-    """Ids, distances, counts and the rest of an answer; rows are padded to k, or to the longest."""
-    if not response.headers.get("content-type", "").startswith(_NPZ):
-        status = response.json()
-        counts = np.asarray(status["counts"], dtype=np.int64)
-        ids, distances = _padded(status["ids"], status["distances"], k or int(counts.max(initial=1)))
-        return ids, distances, counts, status
-    with np.load(io.BytesIO(response.content), allow_pickle=False) as arrays:
-        ids, distances, counts = arrays["ids"], arrays["distances"], arrays["counts"]
-    if ids.dtype.kind == "U":
-        padded = ids.astype(object)
-        padded[np.arange(ids.shape[1])[None, :] >= counts[:, None]] = None
-        ids = padded
-    return ids, distances, counts, json.loads(response.headers["velo-answer"])
-
-
-def _told(status: Mapping[str, Any]) -> tuple[Any, dict[str, int], Served]:
-    """What every answer says beside its hits: metadata, counters, shards."""
-    served = Served(
-        status["took_ms"], status["shards_answered"], status["shards_total"], status.get("failures", [])
-    )
-    return status.get("metadata"), status.get("stats", {}), served
-
-
-def _query_text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return json.dumps(value, allow_nan=False)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _padded(
-    ids: Sequence[Sequence[Any]], distances: Sequence[Sequence[float]], k: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
-    """Fill rows of different lengths up to k, as the library itself answers."""
-    strings = any(isinstance(one, str) for row in ids for one in row)
-    shape = (len(ids), k)
-    all_ids = np.full(shape, None, dtype=object) if strings else np.full(shape, -1, dtype=np.int64)
-    all_distances = np.full(shape, np.inf, dtype=np.float32)
-    for place, row in enumerate(ids):
-        all_ids[place, : len(row)] = row
-        all_distances[place, : len(row)] = distances[place]
-    return all_ids, all_distances

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from velo.hints import hinted
 from velo_serving.types import FilterForm
 
 __all__ = ["ClientLookups"]
@@ -21,12 +22,20 @@ class ClientLookups(ABC):
     def _look_up(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Ask a path below the collection."""
 
-    def count(self, filter: FilterForm | None = None) -> int:  # noqa: A002 - as in velo.Index.count
+    @hinted
+    def count(
+        self,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.count
+        *,
+        timeout_s: float | None = None,
+    ) -> int:
         """Count the rows that pass a filter, or all.
 
         Parameters
         ----------
         filter : dict or str, optional
+        timeout_s : float, optional
+            Deadline at the server; default: the server's.
 
         Returns
         -------
@@ -37,11 +46,17 @@ class ClientLookups(ABC):
         NoShardAnsweredError
             A shard is away: a count without it would be of nothing in particular.
         """
-        answer = self._look_up("count", {"filter": filter, "allow_partial": False})
+        fields = {"filter": filter, "timeout_ms": _milliseconds(timeout_s), "allow_partial": False}
+        answer = self._look_up("count", fields)
         return int(answer["count"])
 
+    @hinted
     def get(
-        self, ids: Sequence[int] | Sequence[str], *, columns: Sequence[str] | bool = True
+        self,
+        ids: Sequence[int] | Sequence[str],
+        *,
+        columns: Sequence[str] | bool = True,
+        timeout_s: float | None = None,
     ) -> list[dict[str, Any] | None]:
         """Bring the rows of some ids, None where there is none.
 
@@ -50,14 +65,21 @@ class ClientLookups(ABC):
         ids : sequence of int or str
         columns : sequence of str, or bool
             All of them with True.
+        timeout_s : float, optional
+            Deadline at the server; default: the server's.
 
         Returns
         -------
         list of dict
             ``id`` and the columns, in the order of `ids`.
         """
-        asked = columns if isinstance(columns, bool) else list(columns)
-        answer = self._look_up("get", {"ids": list(ids), "columns": asked, "allow_partial": False})
+        fields = {
+            "ids": np.asarray(ids).tolist(),
+            "columns": columns if isinstance(columns, bool) else list(columns),
+            "timeout_ms": _milliseconds(timeout_s),
+            "allow_partial": False,
+        }
+        answer = self._look_up("get", fields)
         rows: list[dict[str, Any] | None] = answer["rows"]
         return rows
 
@@ -67,6 +89,7 @@ class ClientLookups(ABC):
         *,
         columns: Sequence[str] | bool = True,
         page_rows: int = 100,
+        timeout_s: float | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Bring all rows that pass a filter, page by page as they are asked for.
 
@@ -76,6 +99,8 @@ class ClientLookups(ABC):
         columns : sequence of str, or bool
         page_rows : int
             Rows that one request brings.
+        timeout_s : float, optional
+            Deadline of each of them at the server; default: the server's.
 
         Yields
         ------
@@ -86,6 +111,7 @@ class ClientLookups(ABC):
             "filter": filter,
             "columns": columns if isinstance(columns, bool) else list(columns),
             "limit": page_rows,
+            "timeout_ms": _milliseconds(timeout_s),
         }
         page: str | None = None
         while True:
@@ -119,23 +145,45 @@ class ClientLookups(ABC):
         """
         return self._look_up("publish", {"path": path, "version": version})
 
-    def explain(self, query: npt.ArrayLike, k: int = 10, **options: Any) -> list[dict[str, Any]]:
+    @hinted
+    def explain(
+        self,
+        query: npt.ArrayLike,
+        k: int = 10,
+        *,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.explain
+        recall: float | None = None,
+        list_size: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[dict[str, Any]]:
         """Run one query and tell how each shard answered it.
 
         Parameters
         ----------
         query : array of shape (dim,)
         k : int
-        **options
-            ``filter``, ``recall``, ``list_size``.
+        filter : dict or str, optional
+        recall, list_size :
+            As in ``velo.Index.search``.
+        timeout_s : float, optional
+            Deadline at the server; default: the server's.
 
         Returns
         -------
         list of dict
             Of each shard, what ``velo.Index.explain`` tells.
         """
-        vector = np.asarray(query, np.float32).tolist()
-        shards: list[dict[str, Any]] = self._look_up("explain", {"vector": vector, "k": k, **options})[
-            "shards"
-        ]
+        fields = {
+            "vector": np.asarray(query, np.float32).tolist(),
+            "k": k,
+            "filter": filter,
+            "recall": recall,
+            "list_size": list_size,
+            "timeout_ms": _milliseconds(timeout_s),
+        }
+        shards: list[dict[str, Any]] = self._look_up("explain", fields)["shards"]
         return shards
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000

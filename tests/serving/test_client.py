@@ -172,8 +172,10 @@ def test_retry_after_as_a_date() -> None:
 
 def test_mistakes_are_found_before_anything_is_sent() -> None:
     client = Script().client()
-    with pytest.raises(InvalidArgumentError, match="speed"):
-        client.search([0.0], speed="fast")
+    with pytest.raises(InvalidArgumentError, match="queries or ids"):
+        client.search()
+    with pytest.raises(InvalidArgumentError, match="queries or ids"):
+        client.search([0.0], ids=[1])
     with pytest.raises(NotFiniteError):
         client.search([float("nan")])
     with pytest.raises(DimensionMismatchError):

@@ -98,6 +98,11 @@ def test_a_search_by_id_is_a_search_by_its_vector(
     by_vector = httpx.post(url, json={"vectors": vectors[[5, 250]].tolist(), "k": 4, "list_size": 100}).json()
     assert by_id["ids"] == by_vector["ids"]
     assert [row[0] for row in by_id["ids"]] == [5, 250]
+    asked = client.search(ids=[5, 250], k=4, list_size=100)
+    assert asked.ids.tolist() == by_id["ids"]
+    assert client.search(ids=5, k=4, list_size=100).ids.tolist() == by_id["ids"][0]
+    near = client.range_search(None, 1e-3, ids=np.array([5, 250]))
+    assert near.ids.tolist() == [5, 250]
     unknown = httpx.post(url, json={"ids": [5, 999]})
     assert unknown.status_code == 404
     assert unknown.json()["error"]["type"] == UnknownIdError.__name__
