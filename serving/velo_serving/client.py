@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -46,6 +47,10 @@ class Client(ClientLookups, ClientWrites):
     verify : bool, path or ssl.SSLContext
         By what a server's certificate is trusted: the authorities that httpx brings, those of a file or
         folder in PEM, or, with False, anything. A certificate of the client's own goes with a context.
+    connections_max : int
+        Connections at once; calls beyond them wait for one, as long as their own time lasts.
+    idle_s : float
+        How long a connection that nobody uses stays open.
     transport, async_transport : optional
         httpx transports, for tests.
 
@@ -68,6 +73,8 @@ class Client(ClientLookups, ClientWrites):
         retries: int = 3,
         api_key: str | None = None,
         verify: bool | str | Path | ssl.SSLContext = True,
+        connections_max: int = 100,
+        idle_s: float = 5.0,
         transport: httpx.BaseTransport | None = None,
         async_transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -79,6 +86,12 @@ class Client(ClientLookups, ClientWrites):
             )
         if retries < 0:
             raise InvalidArgumentError(f"retries must not be negative, not {retries}", argument="retries")
+        if connections_max < 1:
+            raise InvalidArgumentError(
+                f"there is at least one connection, not {connections_max}", argument="connections_max"
+            )
+        if not idle_s >= 0:
+            raise InvalidArgumentError(f"idle_s must not be negative, not {idle_s}", argument="idle_s")
         self._path = "/v1/search" if collection is None else f"/v1/collections/{collection}/search"
         self._collection = collection
         self._url = url.rstrip("/")
@@ -87,11 +100,17 @@ class Client(ClientLookups, ClientWrites):
         self._retries = retries
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {_plain_key(api_key)}"}
         self._verify = _verify_of(verify)
+        self._limits = httpx.Limits(
+            max_connections=connections_max,
+            max_keepalive_connections=connections_max,
+            keepalive_expiry=idle_s,
+        )
         self._transport = transport
         self._async_transport = async_transport
         self._sleep = sleep
         self._sleep_async = sleep_async
         self._jitter = random.Random()
+        self._first = threading.Lock()
         self._sync: httpx.Client | None = None
         self._async: httpx.AsyncClient | None = None
 
@@ -380,15 +399,17 @@ class Client(ClientLookups, ClientWrites):
     # ---- sending ----
 
     def _client(self) -> httpx.Client:
-        if self._sync is None:
-            self._sync = httpx.Client(
-                base_url=self._url,
-                headers=self._headers,
-                verify=self._verify,
-                transport=self._transport,
-                trust_env=False,
-            )
-        return self._sync
+        with self._first:  # threads that call together share one pool
+            if self._sync is None:
+                self._sync = httpx.Client(
+                    base_url=self._url,
+                    headers=self._headers,
+                    verify=self._verify,
+                    limits=self._limits,
+                    transport=self._transport,
+                    trust_env=False,
+                )
+            return self._sync
 
     def _client_async(self) -> httpx.AsyncClient:
         if self._async is None:
@@ -396,6 +417,7 @@ class Client(ClientLookups, ClientWrites):
                 base_url=self._url,
                 headers=self._headers,
                 verify=self._verify,
+                limits=self._limits,
                 transport=self._async_transport,
                 trust_env=False,
             )

@@ -61,6 +61,11 @@ class Tries:
         return max(0.001, self._deadline - time.monotonic())
 
     def _after_error(self, error: httpx.HTTPError) -> float:
+        if isinstance(error, httpx.PoolTimeout):
+            raise serving_errors.ConnectionsBusyError(
+                f"all connections to {self._url} were in use for {self._timeout_s:g} s: "
+                "give the client a larger connections_max, or fewer calls at once"
+            ) from error
         if isinstance(error, httpx.TimeoutException):
             raise serving_errors.DeadlineExceededError(
                 f"{self._url} did not answer within {self._timeout_s:g} s"

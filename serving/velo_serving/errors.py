@@ -23,6 +23,7 @@ __all__ = [
     "ChildEndedError",
     "ClusterExistsError",
     "CollectionFormatError",
+    "ConnectionsBusyError",
     "DeadlineExceededError",
     "FrameTooLargeError",
     "LocationError",
@@ -130,6 +131,10 @@ class PartialWriteError(ServingError):
 
 class DeadlineExceededError(ServingError, SearchTimeoutError):
     """The deadline of a request passed before any shard had answered."""
+
+
+class ConnectionsBusyError(DeadlineExceededError):
+    """All connections of a client were in use until the time of a call was over; nothing was sent."""
 
 
 class QueueFullError(ServingError, BusyError):
