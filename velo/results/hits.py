@@ -171,6 +171,9 @@ class SearchResult(Hits):
     served : Served or None
         How shards answered; None where the index was searched in this process. ``shards_answered``,
         ``shards_total``, ``partial``, ``failures`` and ``took_ms`` tell of it.
+    vectors : ndarray of the shape of ids and one more of length dim, float32, or None
+        The stored vectors, where a server was asked for them (``return_vectors``); NaN where there is no hit,
+        or where its row or its shard went away meanwhile.
 
     Examples
     --------
@@ -189,6 +192,7 @@ class SearchResult(Hits):
     metadata: pa.Table | list[pa.Table] | None = None
     expected: Expectation | None = None
     served: Served | None = None
+    vectors: Float32Array | None = None
 
     def __iter__(self) -> Iterator[AnyArray]:
         yield self.ids
@@ -245,7 +249,7 @@ class GroupedResult(SearchResult):
         False where the search was given up with fewer than k groups although there may be more.
     metadata :
         One row a real hit, group after group: a table for a single query, a list of tables for several.
-    served :
+    served, vectors :
         As in :class:`SearchResult`.
     stats, expected :
         As in :class:`SearchResult`; ``stats`` counts all searches that the answer took.
@@ -310,6 +314,8 @@ class RangeResult(Hits):
         One row a hit.
     served : Served or None
         As in :class:`SearchResult`.
+    vectors : ndarray of shape (lims[-1], dim), float32, or None
+        As in :class:`SearchResult`.
 
     Examples
     --------
@@ -327,6 +333,7 @@ class RangeResult(Hits):
     stats: Mapping[str, AnyArray]
     metadata: pa.Table | None = None
     served: Served | None = None
+    vectors: Float32Array | None = None
 
     def __iter__(self) -> Iterator[AnyArray]:
         yield self.lims
