@@ -18,6 +18,7 @@ __all__ = ["groups_result", "nearest_result", "ranges_result", "result_of"]
 
 Distances = npt.NDArray[np.float32]
 Counts = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
 
 
 def result_of(answer: Answer, request: SearchRequest, took_ms: float) -> SearchResult | RangeResult:
@@ -37,13 +38,21 @@ def result_of(answer: Answer, request: SearchRequest, took_ms: float) -> SearchR
     found = (hits.ids, hits.distances, np.asarray(hits.counts, np.int64))
     if request.radius is not None:
         assert hits.limited is not None
-        return ranges_result(*found, hits.limited, hits.metadata, stats, served)
+        return ranges_result(*found, hits.limited, hits.metadata, stats, served, hits.vectors)
     if request.group_by is not None:
         groups = hits.groups or [[] for _ in hits.counts]
         return groups_result(
-            *found[:2], groups, request.k, request.group_size, False, hits.metadata, stats, served
+            *found[:2],
+            groups,
+            request.k,
+            request.group_size,
+            False,
+            hits.metadata,
+            stats,
+            served,
+            hits.vectors,
         )
-    return nearest_result(*found, False, hits.metadata, stats, served)
+    return nearest_result(*found, False, hits.metadata, stats, served, hits.vectors)
 
 
 def nearest_result(
@@ -54,6 +63,7 @@ def nearest_result(
     metadata: Sequence[Sequence[Mapping[str, Any]]] | None,
     stats: Mapping[str, int],
     served: Served,
+    vectors: Vectors | None = None,
 ) -> SearchResult:
     """The nearest of each query, in rows of k."""
     tables = _tables(metadata)
@@ -64,6 +74,7 @@ def nearest_result(
         stats=_shares(stats, len(counts)),
         metadata=tables[0] if single and tables is not None else tables,
         served=served,
+        vectors=vectors[0] if single and vectors is not None else vectors,
     )
 
 
@@ -77,17 +88,21 @@ def groups_result(
     metadata: Sequence[Sequence[Mapping[str, Any]]] | None,
     stats: Mapping[str, int],
     served: Served,
+    vectors: Vectors | None = None,
 ) -> GroupedResult:
     """Groups of each query; the rows hold one group after another, which are cut to equal width."""
     shape = (len(ids), k, group_size)
     each_ids = np.full(shape, None if ids.dtype == object else -1, ids.dtype)
     each_distances = np.full(shape, np.inf, np.float32)
+    each_vectors = None if vectors is None else np.full((*shape, vectors.shape[2]), np.nan, np.float32)
     sizes = np.zeros(shape[:2], np.uint32)
     for query, row in enumerate(groups):
         start = 0
         for place, (_, size) in enumerate(row):
             each_ids[query, place, :size] = ids[query, start : start + size]
             each_distances[query, place, :size] = distances[query, start : start + size]
+            if vectors is not None and each_vectors is not None:
+                each_vectors[query, place, :size] = vectors[query, start : start + size]
             sizes[query, place] = size
             start += size
     values = [[value for value, _ in row] for row in groups]
@@ -102,6 +117,7 @@ def groups_result(
         groups=values[0] if single else values,
         complete=np.array([len(row) >= k for row in values], bool),
         served=served,
+        vectors=each_vectors[0] if single and each_vectors is not None else each_vectors,
     )
 
 
@@ -113,6 +129,7 @@ def ranges_result(
     metadata: Sequence[Sequence[Mapping[str, Any]]] | None,
     stats: Mapping[str, int],
     served: Served,
+    vectors: Vectors | None = None,
 ) -> RangeResult:
     """All within a radius; rows that are padded to the longest become one after another."""
     kept = np.arange(ids.shape[1])[None, :] < counts[:, None]
@@ -125,6 +142,7 @@ def ranges_result(
         stats=_shares(stats, len(counts)),
         metadata=None if rows is None else _table(rows),
         served=served,
+        vectors=None if vectors is None else vectors[kept],
     )
 
 

@@ -128,6 +128,7 @@ class Client(ClientLookups, ClientWrites):
         recall: float | None = None,
         list_size: int | None = None,
         return_metadata: Sequence[str] | None = None,
+        return_vectors: bool = False,
         group_by: str | None = None,
         group_size: int = 1,
         timeout_s: float | None = None,
@@ -149,6 +150,9 @@ class Client(ClientLookups, ClientWrites):
             As in ``velo.Index.search``.
         return_metadata : sequence of str, optional
             Columns to bring with the hits.
+        return_vectors : bool
+            Bring the stored vectors of the hits, too, as ``vectors`` of the answer. The build must have
+            stored them (``store_vectors=True``).
         group_by : str, optional
             A column: answer with the nearest k groups of rows with equal values.
         group_size : int
@@ -180,6 +184,7 @@ class Client(ClientLookups, ClientWrites):
             recall=recall,
             list_size=list_size,
             return_metadata=return_metadata,
+            return_vectors=return_vectors,
             group_by=group_by,
             group_size=group_size,
             timeout_s=timeout_s,
@@ -199,6 +204,7 @@ class Client(ClientLookups, ClientWrites):
         recall: float | None = None,
         list_size: int | None = None,
         return_metadata: Sequence[str] | None = None,
+        return_vectors: bool = False,
         group_by: str | None = None,
         group_size: int = 1,
         timeout_s: float | None = None,
@@ -208,7 +214,7 @@ class Client(ClientLookups, ClientWrites):
 
         Parameters
         ----------
-        queries, k, ids, filter, filters, recall, list_size, return_metadata :
+        queries, k, ids, filter, filters, recall, list_size, return_metadata, return_vectors :
             As for ``search``.
         group_by, group_size, timeout_s, allow_partial :
             As for ``search``.
@@ -227,6 +233,7 @@ class Client(ClientLookups, ClientWrites):
             recall=recall,
             list_size=list_size,
             return_metadata=return_metadata,
+            return_vectors=return_vectors,
             group_by=group_by,
             group_size=group_size,
             timeout_s=timeout_s,
@@ -246,6 +253,7 @@ class Client(ClientLookups, ClientWrites):
         recall: float | None = None,
         list_size: int | None = None,
         return_metadata: Sequence[str] | None = None,
+        return_vectors: bool = False,
         limit: int | None = None,
         timeout_s: float | None = None,
         allow_partial: bool = True,
@@ -257,7 +265,7 @@ class Client(ClientLookups, ClientWrites):
         queries : array of shape (query_count, dim) or (dim,)
             None with `ids`.
         radius : float
-        ids, filter, filters, recall, list_size, return_metadata :
+        ids, filter, filters, recall, list_size, return_metadata, return_vectors :
             As for ``search``.
         limit : int, optional
             Hits of a query at most; default: as many as the server allows.
@@ -279,6 +287,7 @@ class Client(ClientLookups, ClientWrites):
             recall=recall,
             list_size=list_size,
             return_metadata=return_metadata,
+            return_vectors=return_vectors,
             limit=limit,
             timeout_s=timeout_s,
             allow_partial=allow_partial,
@@ -297,6 +306,7 @@ class Client(ClientLookups, ClientWrites):
         recall: float | None = None,
         list_size: int | None = None,
         return_metadata: Sequence[str] | None = None,
+        return_vectors: bool = False,
         limit: int | None = None,
         timeout_s: float | None = None,
         allow_partial: bool = True,
@@ -305,7 +315,7 @@ class Client(ClientLookups, ClientWrites):
 
         Parameters
         ----------
-        queries, radius, ids, filter, filters, recall, list_size, return_metadata :
+        queries, radius, ids, filter, filters, recall, list_size, return_metadata, return_vectors :
             As for ``range_search``.
         limit, timeout_s, allow_partial :
             As for ``range_search``.
@@ -324,6 +334,7 @@ class Client(ClientLookups, ClientWrites):
             recall=recall,
             list_size=list_size,
             return_metadata=return_metadata,
+            return_vectors=return_vectors,
             limit=limit,
             timeout_s=timeout_s,
             allow_partial=allow_partial,

@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +47,9 @@ class ClientCall:
     def of(cls, queries: npt.ArrayLike | None, body_format: BodyFormat, **options: Any) -> ClientCall:
         """A search by what it is asked for; what is None is up to the server. Without k it is by radius."""
         fields: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        if fields.get("allow_partial") is True:
-            del fields["allow_partial"]
+        for name, default in (("allow_partial", True), ("return_vectors", False)):
+            if fields.get(name) is default:
+                del fields[name]
         if "group_by" not in fields and fields.get("group_size") == 1:
             del fields["group_size"]
         if "timeout_s" in fields:
@@ -89,17 +90,18 @@ class ClientCall:
 
     def ranges(self, response: httpx.Response) -> RangeResult:
         """Read an answer to a search by radius."""
-        ids, distances, counts, status = _rows_of(response)
+        ids, distances, counts, vectors, status = _rows_of(response)
         limited = np.asarray(status["limited"], np.bool_)
-        return ranges_result(ids, distances, counts, limited, *_told(status))
+        return ranges_result(ids, distances, counts, limited, *_told(status), vectors)
 
     def result(self, response: httpx.Response) -> SearchResult:
         """Read an answer."""
-        ids, distances, counts, status = _rows_of(response, self.k * (self.group_size or 1))
+        ids, distances, counts, vectors, status = _rows_of(response, self.k * (self.group_size or 1))
         if self.group_size is None:
-            return nearest_result(ids, distances, counts, self.single, *_told(status))
+            return nearest_result(ids, distances, counts, self.single, *_told(status), vectors)
         groups = [[(group["value"], group["size"]) for group in row] for row in status["groups"]]
-        return groups_result(ids, distances, groups, self.k, self.group_size, self.single, *_told(status))
+        shape = (self.k, self.group_size, self.single)
+        return groups_result(ids, distances, groups, *shape, *_told(status), vectors)
 
 
 def _matrix(queries: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -113,22 +115,47 @@ def _matrix(queries: npt.ArrayLike) -> npt.NDArray[np.float32]:
     return matrix
 
 
-def _rows_of(
-    response: httpx.Response, k: int | None = None
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32], npt.NDArray[np.int64], dict[str, Any]]:
-    """Ids, distances, counts and the rest of an answer; rows are padded to k, or to the longest."""
+class _Rows(NamedTuple):
+    """Rows of all queries, padded to one length, and the rest of an answer."""
+
+    ids: npt.NDArray[Any]
+    distances: npt.NDArray[np.float32]
+    counts: npt.NDArray[np.int64]
+    vectors: npt.NDArray[np.float32] | None
+    status: dict[str, Any]
+
+
+def _rows_of(response: httpx.Response, k: int | None = None) -> _Rows:
+    """Read an answer; its rows are padded to k, or to the longest."""
     if not response.headers.get("content-type", "").startswith(_NPZ):
         status = response.json()
         counts = np.asarray(status["counts"], dtype=np.int64)
-        ids, distances = _padded(status["ids"], status["distances"], k or int(counts.max(initial=1)))
-        return ids, distances, counts, status
+        width = k or int(counts.max(initial=1))
+        ids, distances = _padded(status["ids"], status["distances"], width)
+        return _Rows(ids, distances, counts, _vectors_of(status.get("vectors"), width), status)
     with np.load(io.BytesIO(response.content), allow_pickle=False) as arrays:
         ids, distances, counts = arrays["ids"], arrays["distances"], arrays["counts"]
+        vectors = arrays.get("vectors")
     if ids.dtype.kind == "U":
         padded = ids.astype(object)
         padded[np.arange(ids.shape[1])[None, :] >= counts[:, None]] = None
         ids = padded
-    return ids, distances, counts, json.loads(response.headers["velo-answer"])
+    return _Rows(ids, distances, counts, vectors, json.loads(response.headers["velo-answer"]))
+
+
+def _vectors_of(
+    rows: Sequence[Sequence[Sequence[float] | None]] | None, k: int
+) -> npt.NDArray[np.float32] | None:
+    """Vectors of JSON; NaN for those that were not brought."""
+    if rows is None:
+        return None
+    dim = max((len(one) for row in rows for one in row if one is not None), default=0)
+    vectors = np.full((len(rows), k, dim), np.nan, np.float32)
+    for query, row in enumerate(rows):
+        for place, one in enumerate(row):
+            if one is not None:
+                vectors[query, place] = one
+    return vectors
 
 
 def _told(status: Mapping[str, Any]) -> tuple[Any, dict[str, int], Served]:

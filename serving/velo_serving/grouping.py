@@ -107,6 +107,7 @@ def fill_groups(answer: Answer, request: SearchRequest, follow_up: FollowUp, mor
         hits=_hits_of(filled, [answer.hits, more.hits]),
         shards_answered=fewer.shards_answered,
         failures=fewer.failures,
+        homes={**answer.homes, **more.homes},
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from velo_serving.types import Hits
 
-__all__ = ["concat_hits", "with_rows"]
+__all__ = ["concat_hits", "ids_of_hits", "with_rows"]
 
 
 def with_rows(hits: Hits) -> Hits:
@@ -46,6 +46,18 @@ def concat_hits(parts: Sequence[Hits]) -> Hits:
         else np.concatenate([part.limited for part in parts if part.limited is not None]),
         tables=None if parts[0].tables is None else [one for part in parts for one in part.tables or ()],
     )
+
+
+def ids_of_hits(hits: Hits) -> list[Any]:
+    """The ids of all hits, one query after another.
+
+    Parameters
+    ----------
+    hits : Hits
+    """
+    real = np.arange(hits.ids.shape[1])[None, :] < hits.counts[:, None]
+    found: list[Any] = hits.ids[real].tolist()
+    return found
 
 
 def _padded(rows: Any, width: int) -> Any:

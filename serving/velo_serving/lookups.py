@@ -41,9 +41,7 @@ def look_up(index: Any, what: str, arguments: Mapping[str, Any]) -> dict[str, An
     if what == "present":
         return {"present": np.flatnonzero(present(index, ids_of(arguments["ids"]))).astype("<u4").tobytes()}
     if what == "vectors":
-        known = index.rows(arguments["ids"], limit=len(arguments["ids"]), columns=False)["id"].to_pylist()
-        found = index.get_vectors(known) if known else np.empty((0, index.dim), np.float32)
-        return {"ids": known, "vectors": found.astype("<f4").tobytes()}
+        return _stored(index, arguments["ids"])
     if what == "explain":
         query = np.asarray(arguments["query"], np.float32)
         options = {name: value for name, value in arguments.items() if name != "query"}
@@ -53,6 +51,18 @@ def look_up(index: Any, what: str, arguments: Mapping[str, Any]) -> dict[str, An
         )
         return plain
     raise InvalidArgumentError(f"nothing called {what!r} is looked up", argument="what")
+
+
+def _stored(index: Any, ids: Sequence[Any]) -> dict[str, Any]:
+    """The ids that are there, and their vectors."""
+    known = list(ids)
+    while True:
+        known = [one for one, there in zip(known, present(index, known), strict=True) if there]
+        try:
+            found = index.get_vectors(known) if known else np.empty((0, index.dim), np.float32)
+        except UnknownIdError:  # a row was deleted just now
+            continue
+        return {"ids": known, "vectors": found.astype("<f4").tobytes()}
 
 
 @dataclass(frozen=True, slots=True)

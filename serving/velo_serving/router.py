@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from velo.errors import InvalidArgumentError, VeloError
+from velo.errors import InvalidArgumentError
 from velo_serving.clock import Clock, LoopClock
 from velo_serving.errors import (
     DeadlineExceededError,
@@ -21,6 +21,7 @@ from velo_serving.errors import (
     ShuttingDownError,
 )
 from velo_serving.grouping import fill_groups, follow_ups, thin_groups
+from velo_serving.hits import ids_of_hits
 from velo_serving.lane import Gather, Lane, ShardState
 from velo_serving.limits import RouterLimits
 from velo_serving.merge import merge
@@ -39,7 +40,7 @@ from velo_serving.types import (
     ShardReply,
 )
 
-__all__ = ["Router", "RouterLimits", "ShardState", "answer_of"]
+__all__ = ["Router", "RouterLimits", "ShardState", "answer_of", "homes_of", "refusal_of"]
 
 #: Merging more distances than this leaves the event loop for a thread.
 MERGE_INLINE_MAX = 20_000
@@ -231,18 +232,50 @@ class Router:
         VeloError
             What is wrong with the arguments.
         """
+        places = range(len(self._shards)) if only is None else (only,)
+        return await self.look_up_each(what, dict.fromkeys(places, arguments), timeout_s, writers=writers)
+
+    async def look_up_each(
+        self,
+        what: str,
+        arguments: Mapping[int, Mapping[str, Any]],
+        timeout_s: float | None = None,
+        *,
+        writers: bool = False,
+    ) -> list[tuple[str, dict[str, Any] | Failure]]:
+        """Look something up in the rows of some shards, something else in each.
+
+        Parameters
+        ----------
+        what : str
+        arguments : mapping
+            Of each shard that is asked, by its place.
+        timeout_s, writers
+            As for ``look_up``.
+
+        Returns
+        -------
+        list of (str, dict or Failure)
+            Of each of them, by name, in the order of `arguments`.
+
+        Raises
+        ------
+        QueueFullError, ShuttingDownError
+        VeloError
+            What is wrong with the arguments.
+        """
         if self._closed:
             raise ShuttingDownError("the server is closing")
         if self._queries_admitted >= self.limits.queue_queries_max:
             raise QueueFullError(f"{self._queries_admitted} queries wait already")
         limit_s = self.limits.timeout_default_s if timeout_s is None else timeout_s
-        shards = self._shards if only is None else [self._shards[only]]
+        limit_s = min(limit_s, self.limits.timeout_max_s)
         self._queries_admitted += 1
         try:
             replies = await asyncio.gather(
                 *(
-                    shard.look_up(what, arguments, min(limit_s, self.limits.timeout_max_s), writer=writers)
-                    for shard in shards
+                    self._shards[place].look_up(what, asked, limit_s, writer=writers)
+                    for place, asked in arguments.items()
                 )
             )
         finally:
@@ -250,7 +283,7 @@ class Router:
         for reply in replies:
             if isinstance(reply, Failure) and reply.fault == "caller":
                 raise reply.to_error()
-        return [(shard.name, reply) for shard, reply in zip(shards, replies, strict=True)]
+        return [(self._shards[place].name, reply) for place, reply in zip(arguments, replies, strict=True)]
 
     async def write(
         self,
@@ -414,13 +447,45 @@ def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], reques
         if one.failure.fault == "caller":
             raise one.failure.to_error()
     if not parts or (failures and not request.allow_partial):
-        raise _refusal(collection, failures, len(parts), len(replies))
+        raise refusal_of(collection, failures, len(parts), len(replies))
     hits = merge(parts, request)
     thin = thin_groups(parts, hits, request) if request.group_by is not None else ()
-    return Answer(hits, len(parts), len(replies), tuple(failures), thin)
+    homes = homes_of(replies, hits) if request.return_vectors else {}
+    return Answer(hits, len(parts), len(replies), tuple(failures), thin, homes=homes)
 
 
-def _refusal(collection: str, failures: Sequence[ShardFailure], answered: int, total: int) -> VeloError:
+def homes_of(replies: Sequence[tuple[str, ShardReply]], hits: Hits) -> dict[Any, int]:
+    """The place of the shard that each of some hits is from, by id.
+
+    Parameters
+    ----------
+    replies : sequence of (str, ShardReply)
+        Of every shard.
+    hits : Hits
+        What became of them.
+    """
+    kept = set(ids_of_hits(hits))
+    return {
+        one: place
+        for place, (_, reply) in enumerate(replies)
+        if isinstance(reply, Hits)
+        for one in ids_of_hits(reply)
+        if one in kept
+    }
+
+
+def refusal_of(
+    collection: str, failures: Sequence[ShardFailure], answered: int, total: int
+) -> DeadlineExceededError | NoShardAnsweredError:
+    """The error of a search that too few shards answered.
+
+    Parameters
+    ----------
+    collection : str
+    failures : sequence of ShardFailure
+    answered, total : int
+        Shards.
+    """
     reasons = "; ".join(f"{one.shard}: {one.failure.message}" for one in failures)
     message = f"{answered} of {total} shards of {collection!r} answered ({reasons})"
     if any(one.failure.fault == "deadline" for one in failures):

@@ -74,6 +74,8 @@ class SearchRequest:
         Seconds until the deadline; None is the router's default.
     allow_partial : bool
         Whether an answer without some of the shards is better than an error.
+    return_vectors : bool
+        Bring the stored vectors of the hits; whoever routes the request asks for them once it knows the hits.
     """
 
     queries: Float32Matrix
@@ -88,6 +90,7 @@ class SearchRequest:
     group_size: int = 1
     radius: float | None = None
     ids: tuple[int | str, ...] | None = None
+    return_vectors: bool = False
     #: Kept by the codec: every shard is sent the same bytes.
     encoded: Any = field(default=None, init=False, repr=False)
 
@@ -126,6 +129,8 @@ class Hits:
     tables : list or None
         Metadata as an index brings it, an Arrow table a query; whoever reads it makes rows of it
         (``hits.with_rows``).
+    vectors : ndarray of shape (query_count, k, dim), float32, or None
+        As stored; NaN where there is no hit, or its vector could not be brought.
     """
 
     ids: IdArray
@@ -139,6 +144,7 @@ class Hits:
     groups: list[list[tuple[Any, int]]] | None = None
     limited: npt.NDArray[np.bool_] | None = None
     tables: list[Any] | None = None
+    vectors: npt.NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +233,8 @@ class Answer:
     thin_groups: tuple[tuple[int, Any], ...] = ()
     #: Of the collection.
     version: str = ""
+    #: Place of the shard that each hit is from, by id, where vectors are asked for.
+    homes: Mapping[Any, int] = field(default_factory=dict)
 
     @property
     def partial(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -23,24 +23,24 @@ from velo_serving.gateway import bodies, publishing
 from velo_serving.gateway.access import Access, ApiKeys, Guarded, check_may_write, describe_security
 from velo_serving.gateway.aliases import Aliases
 from velo_serving.gateway.docs_page import render_docs
+from velo_serving.gateway.encoders import choose_encoder
 from velo_serving.gateway.errors import BodyTimeoutError, install
 from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.logs import Logged, note
 from velo_serving.gateway.metrics import CONTENT_TYPE, Measured, Metrics
+from velo_serving.gateway.operations import ERRORS, PUBLISH_ERRORS, SEARCH, WRITE_ERRORS
 from velo_serving.gateway.rows import ROUTES, Lookup, LookupRoute, json_body
 from velo_serving.gateway.schemas import (
     CollectionAnswer,
     CollectionList,
     CollectionSummary,
-    ErrorAnswer,
     HealthAnswer,
     ReadyAnswer,
-    SearchAnswer,
-    SearchBody,
     ShardAnswer,
 )
 from velo_serving.gateway.tracing import Traced
 from velo_serving.gateway.writes import WRITE_ROUTES, WriteRoute, write_body
+from velo_serving.hit_vectors import bring_vectors
 from velo_serving.types import Answer, SearchRequest
 
 __all__ = ["create_app"]
@@ -55,70 +55,6 @@ ENCODE_INLINE_MAX = 2_000
 
 #: Most searches end before anybody could leave; only longer ones look whether their client is still there.
 LOOK_FOR_CLIENT_S = 0.003
-
-_ERRORS: Mapping[int | str, dict[str, Any]] = {
-    400: {"model": ErrorAnswer, "description": "The body or a filter cannot be read; `position` says where."},
-    404: {"model": ErrorAnswer, "description": "No such collection."},
-    406: {"model": ErrorAnswer, "description": "None of the accepted content types can be written."},
-    408: {"model": ErrorAnswer, "description": "The body took too long to arrive."},
-    413: {"model": ErrorAnswer, "description": "The body, or what it asks for, is above a limit."},
-    415: {"model": ErrorAnswer, "description": "A content type that is not read here."},
-    422: {
-        "model": ErrorAnswer,
-        "description": "Well-formed but wrong: type, dimension, k, a number that is not finite.",
-    },
-    429: {
-        "model": ErrorAnswer,
-        "description": "Too many queries wait; `Retry-After` says when to come back.",
-    },
-    503: {"model": ErrorAnswer, "description": "No shard answered, or the server starts or stops."},
-    504: {"model": ErrorAnswer, "description": "The deadline passed before any shard answered."},
-}
-
-_WRITE_ERRORS: Mapping[int | str, dict[str, Any]] = {
-    **_ERRORS,
-    409: {"model": ErrorAnswer, "description": "An id is there already, or the collection is only read."},
-    503: {
-        "model": ErrorAnswer,
-        "description": "Shards are away. `shards` names those that did not write, if others did.",
-    },
-    504: {"model": ErrorAnswer, "description": "The deadline passed; it may have been written."},
-    507: {"model": ErrorAnswer, "description": "A device is full; nothing was written there."},
-}
-
-_PUBLISH_ERRORS: Mapping[int | str, dict[str, Any]] = {
-    **{status: told for status, told in _ERRORS.items() if status not in (406, 504)},
-    403: {"model": ErrorAnswer, "description": "A key that is for reading, or a server without keys."},
-    422: {"model": ErrorAnswer, "description": "The version is served already, or the build cannot be."},
-}
-
-_BINARY = {"type": "string", "format": "binary"}
-
-_SEARCH: Mapping[str, Any] = {
-    "response_model": SearchAnswer,
-    "responses": {
-        200: {
-            "description": "The nearest vectors.",
-            "content": {bodies.NPZ: {"schema": _BINARY}, bodies.ARROW: {"schema": _BINARY}},
-        },
-        **_ERRORS,
-    },
-    "openapi_extra": {
-        "requestBody": {
-            "required": True,
-            "content": {
-                bodies.JSON: {"schema": SearchBody.model_json_schema()},
-                bodies.NPY: {
-                    "schema": _BINARY | {"description": "The vectors; options stand in the query string."}
-                },
-                bodies.ARROW: {
-                    "schema": _BINARY
-                    | {"description": "Column `vector`, perhaps `filter`; options as for npy."}
-                },
-            },
-        }
-    },
-}
 
 
 def create_app(
@@ -198,11 +134,11 @@ def create_app(
         )
     install(app)
 
-    @app.post("/v1/search", summary="Search the only collection", **_SEARCH)
+    @app.post("/v1/search", summary="Search the only collection", **SEARCH)
     async def search(request: Request) -> Response:
         return await gate.search(request, backend, None)
 
-    @app.post("/v1/collections/{name}/search", summary="Search one of several collections", **_SEARCH)
+    @app.post("/v1/collections/{name}/search", summary="Search one of several collections", **SEARCH)
     async def search_collection(request: Request, name: str) -> Response:
         return await gate.search(request, backend, name)
 
@@ -218,7 +154,7 @@ def create_app(
             f"/v1/collections/{{name}}/{what.path}",
             summary=what.summary,
             response_model=what.answer,
-            responses={status: told for status, told in _ERRORS.items() if status != 406},
+            responses={status: told for status, told in ERRORS.items() if status != 406},
             openapi_extra=json_body(what.body),
             name=what.path,
         )(answering())
@@ -235,7 +171,7 @@ def create_app(
             f"/v1/collections/{{name}}/{verb.what}",
             summary=verb.summary,
             response_model=verb.answer,
-            responses={status: told for status, told in _WRITE_ERRORS.items() if status != 406},
+            responses={status: told for status, told in WRITE_ERRORS.items() if status != 406},
             openapi_extra=write_body(verb),
             name=verb.what,
         )(writing())
@@ -244,7 +180,7 @@ def create_app(
         "/v1/collections/{name}/publish",
         summary="Serve another build under this name",
         response_model=publishing.PublishAnswer,
-        responses=dict(_PUBLISH_ERRORS),
+        responses=dict(PUBLISH_ERRORS),
         openapi_extra=json_body(publishing.PublishBody),
     )
     async def publish(request: Request, name: str) -> Response:
@@ -259,7 +195,7 @@ def create_app(
     @app.get(
         "/v1/collections/{name}",
         response_model=CollectionAnswer,
-        responses={404: _ERRORS[404]},
+        responses={404: ERRORS[404]},
         summary="One collection and its shards",
     )
     async def collection(name: str) -> CollectionAnswer:
@@ -446,7 +382,7 @@ class _Gate:
             lambda: bodies.parse_search(media_type, body, pairs, dim=now.dim, limits=limits),
         )
         parsed = _less_time(parsed, time.perf_counter() - arrived)
-        answer_type, encode = bodies.choose_encoder(
+        answer_type, encode = choose_encoder(
             request.headers.get("accept"),
             with_metadata=parsed.return_metadata is not None,
             with_groups=parsed.group_by is not None,
@@ -468,7 +404,9 @@ class _Gate:
             shards_total=answer.shards_total,
         )
         took_ms = (time.perf_counter() - started) * 1000
-        big = answer.hits.ids.size > ENCODE_INLINE_MAX or answer.hits.metadata is not None
+        hits = answer.hits
+        numbers = hits.ids.size if hits.vectors is None else hits.vectors.size
+        big = numbers > ENCODE_INLINE_MAX or hits.metadata is not None
         content, headers = await self._apart(big, lambda: encode(answer, took_ms))
         return Response(content, media_type=answer_type, headers=headers)
 
@@ -526,10 +464,21 @@ async def _unless_gone(request: Request, searching: Coroutine[Any, Any, Answer])
 
 
 async def _search(now: Generation, parsed: SearchRequest) -> Answer:
+    started = time.perf_counter()
     if parsed.ids is not None:
         queries = await lookups.vectors(now.router, parsed.ids, now.dim, timeout_s=parsed.timeout_s)
         parsed = replace(parsed, queries=queries, ids=None)
-    return replace(await now.router.search(parsed), version=now.version)
+    answer = replace(await now.router.search(parsed), version=now.version)
+    if not parsed.return_vectors:
+        return answer
+    limit_s = now.router.limits.timeout_default_s if parsed.timeout_s is None else parsed.timeout_s
+    return await bring_vectors(
+        now.router,
+        answer,
+        now.dim,
+        timeout_s=max(limit_s - (time.perf_counter() - started), 0.001),
+        allow_partial=parsed.allow_partial,
+    )
 
 
 def _less_time(parsed: SearchRequest, spent_s: float) -> SearchRequest:

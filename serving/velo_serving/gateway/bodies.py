@@ -1,32 +1,29 @@
-"""Bodies of requests and answers: JSON, npy and Arrow in; JSON, npz and Arrow out."""
+"""Bodies of searches: JSON, npy and Arrow."""
 
 from __future__ import annotations
 
 import ast
-import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
-from pydantic_core import to_json
 
 from velo.errors import DimensionMismatchError, EmptyError, NotFiniteError
 from velo_serving.errors import (
     BodyTooLargeError,
     MalformedBodyError,
-    NotAcceptableError,
     ProtocolError,
     UnsupportedMediaTypeError,
 )
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, refusal
-from velo_serving.types import Answer, FilterForm, Float32Matrix, SearchRequest
+from velo_serving.types import FilterForm, Float32Matrix, SearchRequest
 from velo_serving.wire.codec import table_of
 
 __all__ = [
@@ -37,7 +34,6 @@ __all__ = [
     "array_of_arrow",
     "array_of_npy",
     "check_encoding",
-    "choose_encoder",
     "is_long_to_parse",
     "media_type_of",
     "parse_search",
@@ -50,7 +46,6 @@ NPZ = "application/x-npz"
 ARROW = "application/vnd.apache.arrow.stream"
 
 READS = (JSON, NPY, ARROW)
-WRITES = (JSON, NPZ, ARROW)
 
 #: Requests with a filter that are longer than this are parsed in a thread.
 _FILTER_INLINE_MAX = 2 << 10
@@ -226,7 +221,10 @@ def _request(
     k, name = options.k, "k"
     if options.radius is not None:
         name = "limit"
-        k = options.limit or max(1, min(limits.k_max, limits.hits_max // count))
+        hits_max = limits.hits_max
+        if options.return_vectors:
+            hits_max = min(hits_max, limits.vectors_bytes_max // (4 * dim))
+        k = options.limit or max(1, min(limits.k_max, hits_max // count))
     group_size = options.group_size or 1
     if k * group_size > limits.k_max:
         request_text = f"{k}" if group_size == 1 else f"{k} groups of {group_size}"
@@ -238,6 +236,13 @@ def _request(
     if count * k * group_size > limits.hits_max:
         raise BodyTooLargeError(
             f"{count} vectors with {name} = {k} are above the limit of {limits.hits_max} hits", argument=name
+        )
+    vectors_bytes = count * k * group_size * dim * 4 if options.return_vectors else 0
+    if vectors_bytes > limits.vectors_bytes_max:
+        raise BodyTooLargeError(
+            f"{count} vectors with {name} = {k} may bring {vectors_bytes} bytes of vectors; the limit is "
+            f"{limits.vectors_bytes_max}",
+            argument="return_vectors",
         )
     finite = np.isfinite(queries)
     if not finite.all():
@@ -256,6 +261,7 @@ def _request(
         group_by=options.group_by,
         group_size=group_size,
         radius=options.radius,
+        return_vectors=options.return_vectors,
     )
 
 
@@ -446,142 +452,3 @@ def _filter_of_text(place: int, text: Any) -> FilterForm | None:
         ) from None
     check_filter(condition, f"filter[{place}]")
     return condition
-
-
-# ---- answers ----
-
-Encoder = Callable[[Answer, float], tuple[bytes, dict[str, str]]]
-
-
-def choose_encoder(
-    accept: str | None, *, with_metadata: bool, with_groups: bool = False
-) -> tuple[str, Encoder]:
-    """Choose the form of an answer from an Accept header.
-
-    Raises
-    ------
-    NotAcceptableError
-    """
-    encoders: Mapping[str, Encoder] = {JSON: _to_json, NPZ: _to_npz, ARROW: _to_arrow}
-    preferences: list[tuple[float, int, str]] = []
-    for place, part in enumerate((accept or "*/*").split(",")):
-        name, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        quality = 1.0
-        for parameter in parameters:
-            if parameter.startswith("q="):
-                try:
-                    quality = float(parameter[2:])
-                except ValueError:
-                    quality = 0.0
-        if quality > 0:
-            preferences.append((-quality, place, name))
-    for _, _, name in sorted(preferences):
-        media_type = JSON if name in ("*/*", "application/*") else name
-        if media_type == NPZ and with_metadata:
-            raise NotAcceptableError(f"metadata travels as {JSON} or {ARROW}, not as {NPZ}")
-        if media_type == NPZ and with_groups:
-            raise NotAcceptableError(f"groups travel as {JSON} or {ARROW}, not as {NPZ}")
-        if media_type in encoders:
-            return media_type, encoders[media_type]
-    raise NotAcceptableError(f"none of {accept!r} can be written here, only {', '.join(WRITES)}")
-
-
-def _status(answer: Answer, took_ms: float) -> dict[str, Any]:
-    status: dict[str, Any] = {
-        "took_ms": round(took_ms, 3),
-        "shards_answered": answer.shards_answered,
-        "shards_total": answer.shards_total,
-        "partial": answer.partial,
-        "stats": {
-            "reads": answer.hits.reads,
-            "bytes_read": answer.hits.bytes_read,
-            "shared_reads": answer.hits.shared_reads,
-            "cache_hits": answer.hits.cache_hits,
-        },
-    }
-    if answer.version:
-        status["version"] = answer.version
-    if answer.hits.limited is not None:
-        status["limited"] = answer.hits.limited.tolist()
-    if answer.failures:
-        status["failures"] = [
-            {"shard": one.shard, "type": one.failure.kind, "message": one.failure.message}
-            for one in answer.failures
-        ]
-    return status
-
-
-def _to_json(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
-    hits = answer.hits
-    counts = hits.counts.tolist()
-    body: dict[str, Any] = {
-        "ids": [row[:count] for row, count in zip(hits.ids.tolist(), counts, strict=True)],
-        "distances": [row[:count] for row, count in zip(hits.distances.tolist(), counts, strict=True)],
-        "counts": counts,
-    }
-    if hits.metadata is not None:
-        body["metadata"] = hits.metadata
-    if hits.groups is not None:
-        body["groups"] = [
-            [{"value": _plain(value), "size": size} for value, size in groups] for groups in hits.groups
-        ]
-    body |= _status(answer, took_ms)
-    # JSON has no NaN: a column that holds one reads null. Bytes travel as base64.
-    return to_json(body, inf_nan_mode="null", bytes_mode="base64"), {}
-
-
-def _plain(value: Any) -> Any:
-    """A group's value as JSON has it; times to the nanosecond have no Python type but numpy's."""
-    return str(value) if isinstance(value, np.datetime64) else value
-
-
-def _to_npz(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
-    hits = answer.hits
-    ids = hits.ids
-    if ids.dtype == object:
-        ids = np.array(
-            [["" if one is None else str(one) for one in row] for row in ids.tolist()], dtype=np.str_
-        )
-    file = io.BytesIO()
-    np.savez(file, ids=ids, distances=hits.distances, counts=hits.counts)
-    return file.getvalue(), {"Velo-Answer": json.dumps(_status(answer, took_ms))}
-
-
-def _to_arrow(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
-    """Write one row a hit: query, rank, id, distance, metadata; the rest of the answer is in the schema."""
-    hits = answer.hits
-    query_count, k = hits.ids.shape
-    real = np.arange(k)[None, :] < hits.counts[:, None]
-    places = np.argwhere(real)
-    ids = hits.ids[real]
-    columns: dict[str, Any] = {
-        "query": pa.array(places[:, 0].astype(np.int32)),
-        "rank": pa.array(places[:, 1].astype(np.int32)),
-        "id": pa.array(ids.tolist(), pa.string()) if hits.ids.dtype == object else pa.array(ids, pa.int64()),
-        "distance": pa.array(hits.distances[real], pa.float32()),
-    }
-    if hits.groups is not None:
-        each = [
-            (place, value)
-            for groups in hits.groups
-            for place, (value, size) in enumerate(groups)
-            for _ in range(size)
-        ]
-        columns["group"] = pa.array([place for place, _ in each], pa.int32())
-        columns["value"] = pa.array([value for _, value in each])
-    table = pa.table(columns)
-    if hits.metadata is not None:
-        extra = pa.Table.from_pylist([dict(row) for rows in hits.metadata for row in rows])
-        for name in extra.column_names:
-            label = name if name not in columns else f"metadata.{name}"
-            table = table.append_column(label, extra.column(name))
-    status = _status(answer, took_ms) | {
-        "query_count": query_count,
-        "k": k,
-        "metadata": hits.metadata is not None,
-    }
-    table = table.replace_schema_metadata({"velo": json.dumps(status)})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes(), {}

@@ -89,8 +89,17 @@ def _operation(path: str, method: str, operation: Mapping[str, Any], document: M
     ]
     if content:
         parts.append(f"<p>Bodies: {', '.join(f'<code>{escape(kind)}</code>' for kind in content)}</p>")
+    asked = "".join(
+        f"<tr><td><code>{escape(one['name'])}</code></td><td>{escape(_kind(_schema_of(one)))}</td>"
+        f"<td>{_default(_schema_of(one))}</td><td>{escape(one.get('description', ''))}</td></tr>"
+        for one in operation.get("parameters", ())
+        if one["in"] == "query"
+    )
     if rows:
         parts.append(f"<table><tr><th>field</th><th>type</th><th>default</th><th></th></tr>{rows}</table>")
+    if asked:
+        head = "<tr><th>in the query string</th><th>type</th><th>default</th><th></th></tr>"
+        parts.append(f"<details><summary>Query string</summary><table>{head}{asked}</table></details>")
     parts.append(f"<h3>Answers</h3><table>{answers}</table>")
     example = _example(operation, document)
     if example is not None:
@@ -107,6 +116,13 @@ def _operation(path: str, method: str, operation: Mapping[str, Any], document: M
         )
     parts.append("<p><button>Try it</button></p><pre hidden></pre></form></section>")
     return "".join(parts)
+
+
+def _schema_of(parameter: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a parameter, written plainly or as JSON."""
+    content: Mapping[str, Any] = parameter.get("content", {}).get("application/json", parameter)
+    schema: Mapping[str, Any] = content["schema"]
+    return schema
 
 
 def _default(field: Mapping[str, Any]) -> str:

@@ -35,6 +35,8 @@ class GatewayLimits:
     k_max : int
     hits_max : int
         Vectors times k of one request; more is 413.
+    vectors_bytes_max : int
+        Bytes of the vectors that an answer brings, four a number; what could be more is 413.
     inline_bytes_max : int
         Bodies up to this size are parsed on the event loop, larger ones and long filters in a thread.
     sql_bytes_max : int
@@ -57,6 +59,7 @@ class GatewayLimits:
     writes_bytes_max: int = 256 << 20
     k_max: int = 10_000
     hits_max: int = 1_000_000
+    vectors_bytes_max: int = 32 << 20
     inline_bytes_max: int = 64 << 10
     sql_bytes_max: int = 16 << 10
     sql_total_bytes_max: int = 64 << 10

@@ -12,6 +12,7 @@ from velo_serving import lookups
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.schemas import (
+    AllowPartial,
     FilterJson,
     ListSize,
     NeighborCount,
@@ -37,7 +38,6 @@ Columns = Annotated[
 OneFilter = Annotated[
     FilterJson | None, Field(description="Restricts the rows: a dict of conditions, or SQL text.")
 ]
-AllowPartial = Annotated[bool, Field(description="If false, an answer without some shard is an error.")]
 
 
 class CountBody(BaseModel):

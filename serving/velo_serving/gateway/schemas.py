@@ -47,6 +47,17 @@ HitLimit = Annotated[int | None, _within("limit", "Hits of a query within the ra
 Recall = Annotated[
     float | None, Field(gt=0, le=1, description="Aim for this recall; 1 reads every stored vector.")
 ]
+Columns = Annotated[list[str] | None, Field(description="Columns to bring with the hits.")]
+ReturnVectors = Annotated[
+    bool, Field(description="Bring the stored vectors of the hits; the build must have stored them.")
+]
+GroupBy = Annotated[
+    str | None, Field(description="Column: answer with the nearest k groups of rows with equal values.")
+]
+Radius = Annotated[
+    float | None, Field(description="Answer with all within this distance, instead of the nearest k.")
+]
+AllowPartial = Annotated[bool, Field(description="If false, an answer without some shard is an error.")]
 Timeout = Annotated[float | None, Field(gt=0, description="Deadline of this request.")]
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -88,19 +99,14 @@ class SearchBody(BaseModel):
     ] = None
     recall: Recall = None
     list_size: ListSize = None
-    return_metadata: Annotated[list[str] | None, Field(description="Columns to bring with the hits.")] = None
-    group_by: Annotated[
-        str | None, Field(description="Column: answer with the nearest k groups of rows with equal values.")
-    ] = None
+    return_metadata: Columns = None
+    return_vectors: ReturnVectors = False
+    group_by: GroupBy = None
     group_size: GroupSize = None
-    radius: Annotated[
-        float | None, Field(description="Answer with all within this distance, instead of the nearest k.")
-    ] = None
+    radius: Radius = None
     limit: HitLimit = None
     timeout_ms: Timeout = None
-    allow_partial: Annotated[
-        bool, Field(description="If false, an answer without some shard is an error.")
-    ] = True
+    allow_partial: AllowPartial = True
 
     @model_validator(mode="after")
     def _fits(self) -> SearchBody:
@@ -127,13 +133,14 @@ class QueryOptions(BaseModel):
     ] = None
     recall: Recall = None
     list_size: ListSize = None
-    return_metadata: list[str] | None = None
-    group_by: str | None = None
+    return_metadata: Columns = None
+    return_vectors: ReturnVectors = False
+    group_by: GroupBy = None
     group_size: GroupSize = None
-    radius: float | None = None
+    radius: Radius = None
     limit: HitLimit = None
     timeout_ms: Timeout = None
-    allow_partial: bool = True
+    allow_partial: AllowPartial = True
 
     @model_validator(mode="after")
     def _fits(self) -> QueryOptions:
@@ -337,6 +344,12 @@ class SearchAnswer(BaseModel):
     distances: list[list[float]]
     counts: list[int]
     metadata: list[list[dict[str, Any]]] | None = None
+    vectors: Annotated[
+        list[list[list[float] | None]] | None,
+        Field(
+            description="With `return_vectors`: of each hit; null where its row or shard went away meanwhile."
+        ),
+    ] = None
     groups: Annotated[
         list[list[GroupAnswer]] | None,
         Field(description="With `group_by`: each query's groups, nearest first, as they follow in its row."),

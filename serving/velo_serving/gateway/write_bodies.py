@@ -35,6 +35,7 @@ __all__ = [
     "OptimizeBody",
     "UpdateBody",
     "UpsertBody",
+    "WriteOptions",
     "parse_write",
 ]
 
@@ -152,12 +153,14 @@ BODIES: Final[Mapping[str, type[BaseModel]]] = {
 }
 
 
-class _Options(BaseModel):
+class WriteOptions(BaseModel):
     """What stands in the query string where the body holds rows alone."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    ids: Ids | None = None
+    ids: Annotated[
+        Ids | None, Field(description="One a row, as a JSON list. With Arrow they stand in the column `id`.")
+    ] = None
     request_id: RequestId = None
     timeout_ms: Timeout = None
 
@@ -214,7 +217,7 @@ def parse_write(
     return request
 
 
-def _options(pairs: list[tuple[str, str]]) -> _Options:
+def _options(pairs: list[tuple[str, str]]) -> WriteOptions:
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:
@@ -228,7 +231,7 @@ def _options(pairs: list[tuple[str, str]]) -> _Options:
                 "ids in the query string are a JSON list", argument="ids", place={"path": "ids"}
             ) from None
     try:
-        return _Options.model_validate(fields)
+        return WriteOptions.model_validate(fields)
     except ValidationError as error:
         raise refusal(error, b"") from None
 
@@ -272,7 +275,7 @@ def _of_json(
     )
 
 
-def _of_npy(verb: Verb, body: bytes, options: _Options, dim: int) -> WriteRequest:
+def _of_npy(verb: Verb, body: bytes, options: WriteOptions, dim: int) -> WriteRequest:
     if verb not in ("insert", "upsert"):
         raise RequestError(f"{verb} takes no vectors: send JSON or Arrow", argument="vectors")
     return WriteRequest(
@@ -284,7 +287,7 @@ def _of_npy(verb: Verb, body: bytes, options: _Options, dim: int) -> WriteReques
     )
 
 
-def _of_arrow(verb: Verb, body: bytes, options: _Options, dim: int, rows: RowFormat) -> WriteRequest:
+def _of_arrow(verb: Verb, body: bytes, options: WriteOptions, dim: int, rows: RowFormat) -> WriteRequest:
     if options.ids is not None:
         raise RequestError("ids stand in the column 'id'", argument="ids", place={"path": "ids"})
     table = bodies.table_of_arrow(body)

@@ -17,8 +17,9 @@ from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.logs import note
+from velo_serving.gateway.operations import query_parameters
 from velo_serving.gateway.schemas import refusal
-from velo_serving.gateway.write_bodies import BODIES, parse_write
+from velo_serving.gateway.write_bodies import BODIES, WriteOptions, parse_write
 from velo_serving.served import Generation
 
 __all__ = ["WRITE_ROUTES", "WriteRoute", "write_body"]
@@ -66,13 +67,18 @@ def write_body(route: WriteRoute) -> dict[str, Any]:
     """What the OpenAPI page says of a body."""
     binary = {"type": "string", "format": "binary"}
     words = {
-        bodies.NPY: "The vectors; `ids` (a JSON list), `request_id` and `timeout_ms` in the query string.",
-        bodies.ARROW: "Columns `vector` and `id`, and those of the metadata; options as for npy.",
+        bodies.NPY: "The vectors; all else but metadata stands in the query string.",
+        bodies.ARROW: "Columns `vector` and `id`, and those of the metadata; the rest as for npy.",
     }
     content: dict[str, Any] = {bodies.JSON: {"schema": BODIES[route.what].model_json_schema()}}
     for media_type in route.media_types[1:]:
         content[media_type] = {"schema": binary | {"description": words[media_type]}}
-    return {"requestBody": {"required": True, "content": content}}
+    told: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
+    if len(route.media_types) > 1:
+        # Only an npy body leaves the ids to the query string.
+        without = () if bodies.NPY in route.media_types else ("ids",)
+        told["parameters"] = query_parameters(WriteOptions, without)
+    return told
 
 
 def _took_ms(started: float) -> float:

@@ -1,0 +1,173 @@
+"""Bodies of answers: JSON, npz and Arrow."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic_core import to_json
+
+from velo_serving.errors import NotAcceptableError
+from velo_serving.gateway.bodies import ARROW, JSON, NPZ
+from velo_serving.types import Answer
+
+__all__ = ["choose_encoder"]
+
+WRITES: Final = (JSON, NPZ, ARROW)
+
+Encoder = Callable[[Answer, float], tuple[bytes, dict[str, str]]]
+
+
+def choose_encoder(
+    accept: str | None, *, with_metadata: bool, with_groups: bool = False
+) -> tuple[str, Encoder]:
+    """Choose the form of an answer from an Accept header.
+
+    Raises
+    ------
+    NotAcceptableError
+    """
+    encoders: Mapping[str, Encoder] = {JSON: _to_json, NPZ: _to_npz, ARROW: _to_arrow}
+    preferences: list[tuple[float, int, str]] = []
+    for place, part in enumerate((accept or "*/*").split(",")):
+        name, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        quality = 1.0
+        for parameter in parameters:
+            if parameter.startswith("q="):
+                try:
+                    quality = float(parameter[2:])
+                except ValueError:
+                    quality = 0.0
+        if quality > 0:
+            preferences.append((-quality, place, name))
+    for _, _, name in sorted(preferences):
+        media_type = JSON if name in ("*/*", "application/*") else name
+        if media_type == NPZ and with_metadata:
+            raise NotAcceptableError(f"metadata travels as {JSON} or {ARROW}, not as {NPZ}")
+        if media_type == NPZ and with_groups:
+            raise NotAcceptableError(f"groups travel as {JSON} or {ARROW}, not as {NPZ}")
+        if media_type in encoders:
+            return media_type, encoders[media_type]
+    raise NotAcceptableError(f"none of {accept!r} can be written here, only {', '.join(WRITES)}")
+
+
+def _status(answer: Answer, took_ms: float) -> dict[str, Any]:
+    status: dict[str, Any] = {
+        "took_ms": round(took_ms, 3),
+        "shards_answered": answer.shards_answered,
+        "shards_total": answer.shards_total,
+        "partial": answer.partial,
+        "stats": {
+            "reads": answer.hits.reads,
+            "bytes_read": answer.hits.bytes_read,
+            "shared_reads": answer.hits.shared_reads,
+            "cache_hits": answer.hits.cache_hits,
+        },
+    }
+    if answer.version:
+        status["version"] = answer.version
+    if answer.hits.limited is not None:
+        status["limited"] = answer.hits.limited.tolist()
+    if answer.failures:
+        status["failures"] = [
+            {"shard": one.shard, "type": one.failure.kind, "message": one.failure.message}
+            for one in answer.failures
+        ]
+    return status
+
+
+def _to_json(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
+    hits = answer.hits
+    counts = hits.counts.tolist()
+    body: dict[str, Any] = {
+        "ids": [row[:count] for row, count in zip(hits.ids.tolist(), counts, strict=True)],
+        "distances": [row[:count] for row, count in zip(hits.distances.tolist(), counts, strict=True)],
+        "counts": counts,
+    }
+    if hits.metadata is not None:
+        body["metadata"] = hits.metadata
+    if hits.vectors is not None:
+        body["vectors"] = [_vectors_of(row[:count]) for row, count in zip(hits.vectors, counts, strict=True)]
+    if hits.groups is not None:
+        body["groups"] = [
+            [{"value": _plain(value), "size": size} for value, size in groups] for groups in hits.groups
+        ]
+    body |= _status(answer, took_ms)
+    # JSON has no NaN: a column that holds one reads null. Bytes travel as base64.
+    return to_json(body, inf_nan_mode="null", bytes_mode="base64"), {}
+
+
+def _vectors_of(rows: npt.NDArray[np.float32]) -> list[list[float] | None]:
+    """Vectors as JSON has them; those of NaN were not brought."""
+    missing = np.isnan(rows[:, 0]).tolist()
+    return [None if lost else row for lost, row in zip(missing, rows.tolist(), strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    """A group's value as JSON has it; times to the nanosecond have no Python type but numpy's."""
+    return str(value) if isinstance(value, np.datetime64) else value
+
+
+def _to_npz(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
+    hits = answer.hits
+    ids = hits.ids
+    if ids.dtype == object:
+        ids = np.array(
+            [["" if one is None else str(one) for one in row] for row in ids.tolist()], dtype=np.str_
+        )
+    file = io.BytesIO()
+    arrays: dict[str, Any] = {"ids": ids, "distances": hits.distances, "counts": hits.counts}
+    if hits.vectors is not None:
+        arrays["vectors"] = hits.vectors
+    np.savez(file, **arrays)
+    return file.getvalue(), {"Velo-Answer": json.dumps(_status(answer, took_ms))}
+
+
+def _to_arrow(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
+    """Write one row a hit: query, rank, id, distance, metadata; the rest of the answer is in the schema."""
+    hits = answer.hits
+    query_count, k = hits.ids.shape
+    real = np.arange(k)[None, :] < hits.counts[:, None]
+    places = np.argwhere(real)
+    ids = hits.ids[real]
+    columns: dict[str, Any] = {
+        "query": pa.array(places[:, 0].astype(np.int32)),
+        "rank": pa.array(places[:, 1].astype(np.int32)),
+        "id": pa.array(ids.tolist(), pa.string()) if hits.ids.dtype == object else pa.array(ids, pa.int64()),
+        "distance": pa.array(hits.distances[real], pa.float32()),
+    }
+    if hits.vectors is not None:
+        found = hits.vectors[real]
+        columns["vector"] = pa.FixedSizeListArray.from_arrays(
+            pa.array(found.reshape(-1)), found.shape[1], mask=pa.array(np.isnan(found[:, 0]))
+        )
+    if hits.groups is not None:
+        each = [
+            (place, value)
+            for groups in hits.groups
+            for place, (value, size) in enumerate(groups)
+            for _ in range(size)
+        ]
+        columns["group"] = pa.array([place for place, _ in each], pa.int32())
+        columns["value"] = pa.array([value for _, value in each])
+    table = pa.table(columns)
+    if hits.metadata is not None:
+        extra = pa.Table.from_pylist([dict(row) for rows in hits.metadata for row in rows])
+        for name in extra.column_names:
+            label = name if name not in columns else f"metadata.{name}"
+            table = table.append_column(label, extra.column(name))
+    status = _status(answer, took_ms) | {
+        "query_count": query_count,
+        "k": k,
+        "metadata": hits.metadata is not None,
+    }
+    table = table.replace_schema_metadata({"velo": json.dumps(status)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes(), {}

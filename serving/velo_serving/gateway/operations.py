@@ -1,0 +1,122 @@
+"""What the OpenAPI document says of a path: parameters of the query string, bodies, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from velo_serving.gateway import bodies
+from velo_serving.gateway.schemas import ErrorAnswer, QueryOptions, SearchAnswer, SearchBody
+
+__all__ = ["ERRORS", "PUBLISH_ERRORS", "SEARCH", "WRITE_ERRORS", "query_parameters"]
+
+#: Written as JSON in the query string.
+_AS_JSON = frozenset(("ids",))
+
+
+def query_parameters(model: type[BaseModel], without: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """The fields of a model as parameters of the query string.
+
+    Parameters
+    ----------
+    model : type
+        What reads the query string where a body holds rows alone.
+    without : iterable of str
+        Fields that a path does not take.
+
+    Returns
+    -------
+    list of dict
+    """
+    fields = model.model_json_schema()["properties"]
+    return [_parameter(name, field) for name, field in fields.items() if name not in set(without)]
+
+
+def _parameter(name: str, field: Mapping[str, Any]) -> dict[str, Any]:
+    """One field; in a query string nothing is null, and an object is its JSON as text."""
+    schema = {key: value for key, value in field.items() if key not in ("title", "description", "anyOf")}
+    kinds = [one for one in field.get("anyOf", ()) if one.get("type") != "null"]
+    if any(one.get("type") == "object" for one in kinds):
+        kinds = [{"type": "string"}]
+    schema |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {}
+    if schema.get("default", ...) is None:
+        del schema["default"]
+    told: dict[str, Any] = {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "description": f"{field['description']} Not with a JSON body, which has it as a field.",
+    }
+    if name in _AS_JSON:
+        return told | {"content": {bodies.JSON: {"schema": schema}}}
+    told["schema"] = schema
+    return told | ({"style": "form", "explode": True} if schema.get("type") == "array" else {})
+
+
+ERRORS: Mapping[int | str, dict[str, Any]] = {
+    400: {"model": ErrorAnswer, "description": "The body or a filter cannot be read; `position` says where."},
+    404: {"model": ErrorAnswer, "description": "No such collection."},
+    406: {"model": ErrorAnswer, "description": "None of the accepted content types can be written."},
+    408: {"model": ErrorAnswer, "description": "The body took too long to arrive."},
+    413: {"model": ErrorAnswer, "description": "The body, or what it asks for, is above a limit."},
+    415: {"model": ErrorAnswer, "description": "A content type that is not read here."},
+    422: {
+        "model": ErrorAnswer,
+        "description": "Well-formed but wrong: type, dimension, k, a number that is not finite.",
+    },
+    429: {
+        "model": ErrorAnswer,
+        "description": "Too many queries wait; `Retry-After` says when to come back.",
+    },
+    503: {"model": ErrorAnswer, "description": "No shard answered, or the server starts or stops."},
+    504: {"model": ErrorAnswer, "description": "The deadline passed before any shard answered."},
+}
+
+WRITE_ERRORS: Mapping[int | str, dict[str, Any]] = {
+    **ERRORS,
+    409: {"model": ErrorAnswer, "description": "An id is there already, or the collection is only read."},
+    503: {
+        "model": ErrorAnswer,
+        "description": "Shards are away. `shards` names those that did not write, if others did.",
+    },
+    504: {"model": ErrorAnswer, "description": "The deadline passed; it may have been written."},
+    507: {"model": ErrorAnswer, "description": "A device is full; nothing was written there."},
+}
+
+PUBLISH_ERRORS: Mapping[int | str, dict[str, Any]] = {
+    **{status: told for status, told in ERRORS.items() if status not in (406, 504)},
+    403: {"model": ErrorAnswer, "description": "A key that is for reading, or a server without keys."},
+    422: {"model": ErrorAnswer, "description": "The version is served already, or the build cannot be."},
+}
+
+_BINARY = {"type": "string", "format": "binary"}
+
+SEARCH: Mapping[str, Any] = {
+    "response_model": SearchAnswer,
+    "responses": {
+        200: {
+            "description": "The nearest vectors.",
+            "content": {bodies.NPZ: {"schema": _BINARY}, bodies.ARROW: {"schema": _BINARY}},
+        },
+        **ERRORS,
+    },
+    "openapi_extra": {
+        "parameters": query_parameters(QueryOptions),
+        "requestBody": {
+            "required": True,
+            "content": {
+                bodies.JSON: {"schema": SearchBody.model_json_schema()},
+                bodies.NPY: {
+                    "schema": _BINARY
+                    | {"description": "The vectors; the other fields stand in the query string."}
+                },
+                bodies.ARROW: {
+                    "schema": _BINARY
+                    | {"description": "Column `vector`, perhaps `filter`; the rest as for npy."}
+                },
+            },
+        },
+    },
+}
