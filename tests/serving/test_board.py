@@ -131,6 +131,24 @@ def test_alerts_say_what_to_do() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("name", ["grafana-board.json", "velo-alerts.yml"])
+def test_every_alert_has_a_case_in_which_it_speaks_and_one_in_which_it_does_not() -> None:
+    """What ``promtool test rules`` runs; promtool itself comes in no package of Python's."""
+    told = yaml.safe_load((DEPLOY / "velo-alerts-test.yml").read_text())
+    assert told["rule_files"] == ["velo-alerts.yml"]
+    known, labels = series(), declared_labels()
+    spoke, silent = set(), set()
+    for case in told["tests"]:
+        for one in case["input_series"]:
+            name, *given = re.split(r"[{,}]", one["series"])
+            assert name in known, f"{case['name']}: there is no {name}"
+            words = {label.partition("=")[0].strip() for label in given if label}
+            assert words <= labels | {"le"}, f"{case['name']}: {words - labels}"
+        for check in case["alert_rule_test"]:
+            (spoke if check["exp_alerts"] else silent).add(check["alertname"])
+    names = {rule["alert"] for group in rules()["groups"] for rule in group["rules"]}
+    assert spoke == silent == names
+
+
+@pytest.mark.parametrize("name", ["grafana-board.json", "velo-alerts.yml", "velo-alerts-test.yml"])
 def test_the_docs_name_the_file(name: str) -> None:
     assert name in DOCS.read_text()
