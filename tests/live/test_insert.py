@@ -280,26 +280,19 @@ def test_the_delta_becomes_a_part_while_parts_become_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who needs room waits for no merge; what is replaced and deleted meanwhile is so in the merged part."""
-    from velo.live.folds import Folds
+    from velo.live.part_maker import PartMaker, Sources
 
     vectors = vectors_of(2_000)
-    merged, gate = Folds._fold_parts, threading.Event()
+    commit, gate = PartMaker._commit, threading.Event()
     under_way = threading.Event()
 
-    def wait_at_the_end(self: Folds, *arguments: Any, **how: Any) -> None:
-        commit = self._commit
+    def late(self: PartMaker, sources: Sources, made: Any) -> None:
+        if sources.parts:
+            under_way.set()
+            assert gate.wait(60)
+        commit(self, sources, made)
 
-        def late(*rest: Any) -> None:
-            if rest[1]:  # sources that are parts
-                under_way.set()
-                assert gate.wait(60)
-            commit(*rest)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(self, "_commit", late)
-            merged(self, *arguments, **how)
-
-    monkeypatch.setattr(Folds, "_fold_parts", wait_at_the_end)
+    monkeypatch.setattr(PartMaker, "_commit", late)
     with velo.create(tmp_path / "a", dim=DIM, durability="process", threads=1) as index:
         index.insert(vectors[:500], ids=np.arange(500))
         index.flush()
@@ -407,17 +400,17 @@ def test_a_fold_in_the_background_gives_way(tmp_path: Path) -> None:
 
 
 def test_merges_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from velo.live import folds
+    from velo.live import part_maker
 
-    budgets: list[int | None] = []
-    builder = folds._builder
+    budgets: list[int] = []
+    builder = part_maker._builder
     assert builder is not None
 
     def build(*arguments: Any, **options: Any) -> None:
         budgets.append(options["build_memory"])
         builder(*arguments, **options)
 
-    monkeypatch.setattr(folds, "_builder", build)
+    monkeypatch.setattr(part_maker, "_builder", build)
     with pytest.raises(errors.InvalidArgumentError, match="merge_memory"):
         velo.create(tmp_path / "a", dim=DIM, merge_memory="much")
     for number, (named, budget) in enumerate(((None, 8 << 20), ("16MiB", 16 << 20))):
@@ -425,11 +418,11 @@ def test_merges_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pytest.M
         with velo.create(tmp_path / str(number), dim=DIM, durability="process", **options) as index:
             index.insert(vectors_of(100))
             index.flush()
-            assert budgets.pop() == budget
+            assert budgets.pop() == budget - 20 * len(index)  # what the fold itself keeps of its rows
         with velo.open(tmp_path / str(number), writable=True, **options) as index:
             index.insert(vectors_of(100))
             index.optimize()
-            assert budgets.pop() == budget
+            assert budgets.pop() == budget - 20 * len(index)  # what the fold itself keeps of its rows
 
 
 def test_dead_rows_give_back_their_room(tmp_path: Path) -> None:
@@ -455,7 +448,7 @@ def test_a_fold_that_fails_fails_no_write_that_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that was written must not look as if it was not; who needs the room, or asks, is told."""
-    from velo.live import folds
+    from velo.live import part_maker
 
     def fail(path: Path, *_: Any, **__: Any) -> None:
         raise errors.NoSpaceError("the device is full", file=str(path))
@@ -471,7 +464,7 @@ def test_a_fold_that_fails_fails_no_write_that_has_room(
                 written += 100
 
         with monkeypatch.context() as patch:
-            patch.setattr(folds, "_builder", fail)
+            patch.setattr(part_maker, "_builder", fail)
             with pytest.raises(errors.NoSpaceError):
                 write()
             live = index.info()["live"]
@@ -486,7 +479,7 @@ def test_a_fold_that_fails_fails_no_write_that_has_room(
 
 
 def test_a_fold_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from velo.live import folds
+    from velo.live import part_maker
 
     vectors = vectors_of(100)
 
@@ -498,7 +491,7 @@ def test_a_fold_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
     with velo.create(tmp_path / "a", dim=DIM, threads=1) as index:
         index.insert(vectors)
         with monkeypatch.context() as patch:
-            patch.setattr(folds, "_builder", fail)
+            patch.setattr(part_maker, "_builder", fail)
             with pytest.raises(errors.NoSpaceError):
                 index.flush()
         assert len(index) == 100

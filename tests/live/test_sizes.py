@@ -9,7 +9,7 @@ import pytest
 
 import velo
 from velo.live import folds
-from velo.live.folds import parts_to_fold
+from velo.live.parts_to_fold import parts_to_fold
 
 DIM = 32
 

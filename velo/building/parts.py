@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from velo.building.build import Former, build_shard
 from velo.formats.files import as_source
-from velo.live.folds import set_builder
+from velo.live.part_maker import set_builder
 from velo.options import METRIC_CODES, BuildOptions
 from velo.search.segment import Segment
 from velo.types import AnyArray, Memory

@@ -94,7 +94,9 @@ class Chunk:
     ) -> None:
         self._view = view  # the records are its memory
         records = [view.record(number) for number in range(first, last)]
-        self.n = sum(int(one.row_count) for one in records)
+        #: The first row of each record, and where the last one ends.
+        self._starts = np.cumsum([0, *(int(one.row_count) for one in records)])
+        self.n = int(self._starts[-1])
         self._vectors = [view.bytes(one.vectors, one.vectors_size) for one in records]
         self.ids = DeltaIds(_ids_of(records, view))
         self._records = records
@@ -130,10 +132,14 @@ class Chunk:
         """What filters and columns take, as far as they were made."""
         return self.compiler.memory_bytes if "compiler" in self.__dict__ else 0
 
-    def vectors(self, dim: int, dtype: np.dtype[Any]) -> AnyArray:
-        """The rows' vectors as they were given."""
-        rows = [np.frombuffer(one, dtype).reshape(-1, dim) for one in self._vectors]
-        return np.concatenate([np.zeros((0, dim), dtype), *rows])
+    def vectors_into(self, out: AnyArray, rows: AnyArray) -> None:
+        """Copy the vectors of some rows as they were given; however long its call was, no other is copied."""
+        at = np.searchsorted(self._starts, rows, side="right") - 1
+        order = np.argsort(at, kind="stable")
+        numbers, firsts = np.unique(at[order], return_index=True)
+        for number, inside in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
+            vectors = np.frombuffer(self._vectors[number], out.dtype).reshape(-1, out.shape[1])
+            out[inside] = vectors[rows[inside] - self._starts[number]]
 
 
 def _ids_of(records: Sequence[Any], view: NativeView) -> Any:

@@ -38,15 +38,12 @@ class FoldRows(Source):
         self._view = view
         parts = sum(segment.n for segment in view.segments)
         self._stored = vertices[: np.searchsorted(vertices, parts)]
-        added = vertices[len(self._stored) :] - parts
-        # Once: the view puts its records together anew for each call.
-        self._added = view.delta_vectors()[added] if len(added) else None
+        self._added = vertices[len(self._stored) :] - parts
 
     @property
     def shape(self) -> tuple[int, int]:
         """(row_count, dim)."""
-        added = 0 if self._added is None else len(self._added)
-        return len(self._stored) + added, self._view.shape.dim
+        return len(self._stored) + len(self._added), self._view.shape.dim
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -60,6 +57,5 @@ class FoldRows(Source):
         for row in range(start, min(stop, stored), step):
             vertices = self._stored[row : min(row + step, stop, stored)]
             yield self._view.vectors(vertices).astype(self.dtype, copy=False)
-        for row in range(max(start, stored), stop, rows):
-            assert self._added is not None
-            yield self._added[row - stored : min(row + rows, stop) - stored]
+        for row in range(max(start, stored), stop, step):
+            yield self._view.delta_vectors(self._added[row - stored : min(row + step, stop) - stored])

@@ -178,16 +178,23 @@ class View:
         for part in np.unique(parts):
             inside = np.flatnonzero(parts == part)
             if part == _DELTA:
-                out[inside] = self.delta_vectors()[rows[inside]]
+                out[inside] = self.delta_vectors(rows[inside])
             else:
                 out[inside] = self.segments[part].vectors(rows[inside])
         return out
 
-    def delta_vectors(self) -> AnyArray:
-        """The vectors of all rows of the delta as they were given."""
-        shape = self.shape
-        chunks = [chunk.vectors(shape.dim, shape.dtype) for chunk in self.chunks]
-        return np.concatenate([np.zeros((0, shape.dim), shape.dtype), *chunks])
+    def delta_vectors(self, rows: AnyArray) -> AnyArray:
+        """The vectors of some rows of the delta as they were given."""
+        out = np.empty((len(rows), self.shape.dim), self.shape.dtype)
+        first = 0
+        for chunk in self.chunks:
+            inside = np.flatnonzero((rows >= first) & (rows < first + chunk.n))
+            if len(inside) > 0:
+                vectors = np.empty((len(inside), self.shape.dim), self.shape.dtype)
+                chunk.vectors_into(vectors, rows[inside] - first)
+                out[inside] = vectors
+            first += chunk.n
+        return out
 
     @property
     def memory_bytes(self) -> int:

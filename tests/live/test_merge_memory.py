@@ -1,0 +1,203 @@
+"""The budget of merges: what runs together keeps within it, and so does the process."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import velo
+from tests.live.rows import DIM, vectors_of
+from velo import errors
+from velo.building.build import build_shard
+from velo.formats.files import as_source
+from velo.live.data import LiveData
+from velo.live.merge_memory import BuildBytes, MergeMemory
+from velo.options import BuildOptions
+
+
+@pytest.mark.parametrize(
+    ("rows", "dim", "degree"), [(1, 4, 8), (900, 100, 48), (5_000, 20, 64), (600_000, 2, 64)]
+)
+def test_the_least_is_that_of_the_library(rows: int, dim: int, degree: int, tmp_path: Path) -> None:
+    vectors = as_source(np.zeros((rows, dim), np.uint8))
+    with pytest.raises(errors.BudgetTooSmallError) as caught:
+        build_shard(tmp_path / "i", vectors, BuildOptions(degree=degree, links_kept=8), build_memory=1)
+    assert caught.value.needed_bytes == BuildBytes.of(rows, dim, degree).least
+
+
+def live_of(path: Path, delta_bytes: int = 1 << 20) -> LiveData:
+    velo.create(path, dim=DIM).close()
+    live = LiveData(path, "process", delta_bytes)
+    live.begin([])
+    return live
+
+
+def test_shares_never_exceed_the_budget(tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    print("seed", seed)
+    total = 1_000
+    live = live_of(tmp_path / "i")
+    memory = MergeMemory("64MiB", live)
+    lock = threading.Lock()
+    held: list[int] = []
+    most: list[int] = []
+
+    def fold(number: int) -> None:
+        dice = random.Random(seed + number)
+        for _ in range(60):
+            least = dice.randint(1, total)
+            wanted = dice.randint(1, total)
+            with memory.share(total, least, wanted) as given:
+                assert given >= least
+                assert given <= wanted or wanted < least
+                with lock:
+                    held.append(given)
+                    most.append(sum(held))
+                time.sleep(dice.random() * 1e-3)
+                with lock:
+                    held.remove(given)
+
+    threads = [threading.Thread(target=fold, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert len(most) == 6 * 60
+    assert max(most) <= total
+    assert memory.taken == 0
+    live.close()
+
+
+def test_who_waits_is_not_overtaken_and_who_can_never_run_is_told(tmp_path: Path) -> None:
+    live = live_of(tmp_path / "i")
+    memory = MergeMemory("64MiB", live)
+    order: list[str] = []
+
+    def fold(name: str, least: int) -> threading.Thread:
+        def run() -> None:
+            with memory.share(100, least, least):
+                order.append(name)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        while thread.is_alive() and len(memory._waiting) < waiting:
+            time.sleep(1e-3)
+        return thread
+
+    with memory.share(100, 50, 60) as given:
+        assert given == 60
+        waiting = 1
+        large = fold("large", 90)
+        waiting = 2
+        small = fold("small", 20)  # there is room for it now, but then the large one might wait for ever
+        assert order == []
+        with (
+            pytest.raises(errors.BudgetTooSmallError, match="merge_memory") as caught,
+            memory.share(100, 101, 101),
+        ):
+            pass
+        assert caught.value.needed_bytes == 101
+    large.join(60)
+    small.join(60)
+    assert order == ["large", "small"]
+    live.close()
+
+
+def test_a_budget_that_holds_no_full_delta_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    velo.create(tmp_path / "i", dim=DIM).close()
+    before = sorted(path.name for path in (tmp_path / "i").iterdir())
+    with pytest.raises(errors.BudgetTooSmallError, match="merge_memory") as caught:
+        velo.open(tmp_path / "i", writable=True, memory="20MiB", merge_memory="20KiB")
+    needed = caught.value.needed_bytes
+    assert needed is not None
+    assert sorted(path.name for path in (tmp_path / "i").iterdir()) == before
+    with velo.open(tmp_path / "i", writable=True, memory="20MiB", merge_memory=needed) as index:
+        rows = vectors_of(20_000)
+        for start in range(0, len(rows), 1_000):
+            index.insert(rows[start : start + 1_000])  # twice as many as the delta holds
+        assert len(index) == 20_000
+        assert index.search(rows[777], 1).ids.tolist() == [777]
+
+
+PROGRAM = """
+import json, os, sys, threading, time
+import numpy as np
+import velo
+from velo.live import part_maker
+
+path, memory, merge_memory = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+rows = np.random.default_rng(4).normal(size=(24_000, 64)).astype(np.float32)
+build, lock, running, seen = part_maker._builder, threading.Lock(), {}, []
+merges, beside = threading.Event(), threading.Event()
+
+def rss():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+def watched(folder, *arguments, **how):
+    with lock:
+        running[folder] = how["build_memory"]
+        seen.append(list(running.values()))
+    if how["former"] is not None:
+        merges.set()
+    elif merges.is_set():
+        beside.set()
+    try:
+        build(folder, *arguments, **how)
+        if how["former"] is not None:
+            assert beside.wait(60)
+    finally:
+        with lock:
+            del running[folder]
+
+velo.build(path + "-warm", rows[:2_000], threads=2).close()  # libraries and the first use of them
+peak, done = rss(), threading.Event()
+base = peak
+
+def watch():
+    global peak
+    while not done.wait(0.005):
+        peak = max(peak, rss())
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+options = {"memory": memory, "merge_memory": merge_memory, "threads": 2, "durability": "process"}
+with velo.create(path, dim=64, **options) as index:
+    for first in (0, 8_000):
+        for start in range(first, first + 8_000, 500):
+            index.insert(rows[start : start + 500])
+        index.flush()
+    part_maker.set_builder(watched)
+    index.optimize(wait=False)
+    assert merges.wait(60)
+    for start in range(16_000, len(rows), 250):
+        index.insert(rows[start : start + 250])
+    beside.set()
+    index.flush()
+    count, found = len(index), index.search(rows[-1], 1).ids.tolist()
+done.set()
+watcher.join()
+print(json.dumps({"count": count, "found": found, "seen": seen, "growth": peak - base}))
+"""
+
+
+def test_a_fold_beside_a_merge_keeps_within_the_promise(tmp_path: Path) -> None:
+    memory, merge_memory = 16 << 20, 8 << 20
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "i"), str(memory), str(merge_memory)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
+    told = json.loads(run.stdout)
+    assert told["count"] == 24_000
+    assert told["found"] == [23_999]
+    assert max(len(budgets) for budgets in told["seen"]) == 2, "a fold of the delta went on beside a merge"
+    assert max(sum(budgets) for budgets in told["seen"]) <= merge_memory
+    assert told["growth"] <= memory + merge_memory + (64 << 20), told["growth"]

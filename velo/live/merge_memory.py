@@ -1,0 +1,153 @@
+"""The budget of merges: every fold takes its share of it, so that all that run together keep within it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from velo.errors import BudgetTooSmallError
+from velo.live.data import LiveData
+from velo.options import memory_bytes
+from velo.options.bits import dim_code_of
+from velo.types import Memory
+
+__all__ = ["BuildBytes", "MergeMemory"]
+
+# What a build takes, as zig/src/index/options.zig has it.
+_ROW_BYTES: Final = 20
+_MEMBER_BYTES: Final = 44
+_MEMBERS_LEAST: Final = 1024
+_PARTITIONS_MAX: Final = 1024
+_ROOM_SHARE: Final = 1.15
+
+#: Of the budget at most this share is left to the delta by merges: a row of the delta takes about as much as
+#: in a build, and the delta a tenth of `memory`.
+_DELTA_SHARE: Final = 1 / 8
+#: What a row of the delta takes beside its vector (zig/src/live/delta.zig).
+_DELTA_ROW_BYTES: Final = 132
+
+
+@dataclass(frozen=True)
+class BuildBytes:
+    """What a build of so many rows takes.
+
+    Attributes
+    ----------
+    least : int
+        In partitions.
+    whole : int
+        In one piece.
+    """
+
+    least: int
+    whole: int
+
+    @classmethod
+    def of(cls, rows: int, dim: int, degree: int) -> BuildBytes:
+        """What rows of so many dimensions, and links in their graph, take."""
+        member = dim_code_of(dim) + 4 * degree + _MEMBER_BYTES
+        whole = rows * member
+        members = int(-(-2 * _ROOM_SHARE * rows // _PARTITIONS_MAX))
+        partition = members * (member + 4) if members > _MEMBERS_LEAST else 0
+        return cls(min(whole, rows * _ROW_BYTES + partition), whole)
+
+
+class MergeMemory:
+    """Hands out one budget to the folds that run; who comes first is served first.
+
+    In the background a fold of the delta gets a share that merges leave to it, so neither waits for the
+    other. Where the budget is too small for both, a merge takes all of it, and they take turns.
+
+    Parameters
+    ----------
+    given : int, float, str or None
+        As users name it. None: there is no bound.
+    live : LiveData
+
+    Raises
+    ------
+    BudgetTooSmallError
+        No part can be made of a full delta with it.
+    """
+
+    def __init__(self, given: Memory | None, live: LiveData) -> None:
+        self._given = given
+        info = live.info()
+        self._dim = live.shape().dim
+        row = self._dim * live.shape().dtype.itemsize + _DELTA_ROW_BYTES
+        self._delta_rows = int(info.delta_bytes_max) // row
+        self._taken = 0
+        self._waiting: deque[object] = deque()
+        self._changed = threading.Condition()
+        total = self.total(int(info.rows) + self._delta_rows)
+        if total is not None:
+            _check(BuildBytes.of(self._delta_rows, self._dim, 0).least, total)
+
+    @property
+    def taken(self) -> int:
+        """What the folds that run have, in bytes."""
+        return self._taken
+
+    def total(self, rows: int) -> int | None:
+        """The budget of an index of so many rows; None: there is none."""
+        if self._given is None:
+            return None
+        return max(1, memory_bytes(self._given, rows, self._dim, "merge_memory"))
+
+    def for_delta(self, total: int, degree: int) -> int:
+        """The share that merges leave to the delta: a full one is built in one piece, if that is little."""
+        full = BuildBytes.of(self._delta_rows, self._dim, degree)
+        return min(total, max(full.least, min(full.whole, int(total * _DELTA_SHARE))))
+
+    @contextlib.contextmanager
+    def share(self, total: int, least: int, most: int) -> Iterator[int]:
+        """Take a share for as long as the context lasts; waits until `least` bytes are free.
+
+        Parameters
+        ----------
+        total : int
+            The budget at this moment.
+        least, most : int
+            With a `most` below `least` all that is free is taken.
+
+        Yields
+        ------
+        int
+            Bytes.
+
+        Raises
+        ------
+        BudgetTooSmallError
+            Without a wait: the whole budget is less than `least`.
+        """
+        _check(least, total)
+        turn = object()
+        with self._changed:
+            self._waiting.append(turn)
+            try:
+                self._changed.wait_for(lambda: self._waiting[0] is turn and total - self._taken >= least)
+                free = total - self._taken
+                bytes_taken = free if most < least else min(most, free)
+                self._taken += bytes_taken
+            finally:
+                self._waiting.remove(turn)
+                self._changed.notify_all()
+        try:
+            yield bytes_taken
+        finally:
+            with self._changed:
+                self._taken -= bytes_taken
+                self._changed.notify_all()
+
+
+def _check(least: int, total: int) -> None:
+    if total < least:
+        raise BudgetTooSmallError(
+            f"merge_memory is {total:,} bytes; to make a part takes {least:,} bytes at least",
+            argument="merge_memory",
+            needed_bytes=least,
+        )

@@ -1,0 +1,246 @@
+"""A part is made of rows of a view: an ordinary index, put into the place of what it was made of."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from velo.errors import VeloError
+from velo.folder.replace import os_failure
+from velo.live.data import DONE, LiveData
+from velo.live.fold_rows import FoldRows
+from velo.live.merge_memory import BuildBytes, MergeMemory
+from velo.live.view import View
+from velo.options import BuildOptions
+from velo.search.segment import Segment
+from velo.types import AnyArray, Memory
+
+__all__ = ["ALONE", "Builder", "How", "PartMaker", "Sources", "set_builder"]
+
+#: Of a vertex whose row no new part has, as velo.h spells it.
+_GONE: Final = np.iinfo(np.uint32).max
+
+#: What a fold keeps of each of its rows: its vertex, its id, its row in the new part.
+_KEPT_BYTES: Final = 20
+
+
+class Builder(Protocol):
+    """Builds a part in an empty folder; :mod:`velo.building` brings it, which stands above this room."""
+
+    def __call__(
+        self,
+        path: Path,
+        vectors: Any,
+        *,
+        ids: Any,
+        metadata: Any,
+        metric: int,
+        like: Segment | None,
+        calibration: Mapping[str, Any] | None,
+        former: tuple[Path, AnyArray] | None,
+        threads: int | None,
+        build_memory: Memory | None,
+        nice: int,
+    ) -> None: ...
+
+
+_builder: Builder | None = None
+
+
+def set_builder(builder: Builder) -> None:
+    """Say what builds parts."""
+    global _builder
+    _builder = builder
+
+
+@dataclass(frozen=True)
+class How:
+    """How much of the machine a fold takes.
+
+    Attributes
+    ----------
+    nice : int
+        The nice value of the threads that link.
+    leaves_room : bool
+        In the background: of the budget it leaves a share to a fold of the other kind.
+    is_beside : bool
+        A merge goes on meanwhile: a quarter of the threads, each of which takes memory beside the budget.
+    """
+
+    nice: int = 0
+    leaves_room: bool = False
+    is_beside: bool = False
+
+
+ALONE: Final = How()
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a part is made of.
+
+    Attributes
+    ----------
+    view : View
+    names : list of str
+        The folder of each part of the view.
+    parts : list of int
+        Those of them whose place it takes.
+    vertices : ndarray
+        The rows that it gets, ascending.
+    with_delta : bool
+        It takes the place of the delta, too.
+    """
+
+    view: View
+    names: list[str]
+    parts: list[int]
+    vertices: AnyArray
+    with_delta: bool
+
+    @property
+    def largest(self) -> int | None:
+        """The largest part of the view, whose bits and degree the new one gets."""
+        segments = self.view.segments
+        return max(range(len(segments)), key=lambda part: segments[part].n, default=None)
+
+    def former(self, folder: Path) -> tuple[Path, AnyArray] | None:
+        """The largest of these parts, and the row in the new one of each of its vertices."""
+        if not self.parts:
+            return None
+        segments = self.view.segments
+        starts = np.cumsum([0, *(segment.n for segment in segments)])
+        number = max(self.parts, key=lambda part: segments[part].n)
+        first, end = starts[number], starts[number + 1]
+        rows = np.full(end - first, _GONE, np.uint32)
+        own = np.flatnonzero((self.vertices >= first) & (self.vertices < end))
+        rows[self.vertices[own] - first] = own
+        return folder / self.names[number], rows
+
+
+class PartMaker:
+    """Makes parts of an open index.
+
+    Parameters
+    ----------
+    live : LiveData
+    open_part : callable
+        Opens a part by its name, of a folder of so many rows.
+    threads : int or None
+        Of a build.
+    memory : MergeMemory
+    """
+
+    def __init__(
+        self,
+        live: LiveData,
+        open_part: Callable[[str, int], Segment],
+        threads: int | None,
+        memory: MergeMemory,
+    ) -> None:
+        self._live = live
+        self._open_part = open_part
+        self._threads = threads
+        self._memory = memory
+        #: Held while parts change, and while what is said of them has to be of one moment.
+        self._changing = threading.Lock()
+
+    def look(self) -> tuple[View, list[str]]:
+        """A view, and the folder of each of its parts."""
+        with self._changing:
+            return self._live.view(), [name for name, _ in self._live.parts()]
+
+    def sweep(self) -> None:
+        """Take away parts that were folded and that nobody holds."""
+        with self._changing:
+            self._live.sweep()
+
+    def make(self, sources: Sources, how: How) -> None:
+        """Make a part, unless no row is left, and put it into the place of its sources.
+
+        Raises
+        ------
+        BudgetTooSmallError
+            Before anything is written.
+        NoSpaceError, DeviceError
+        """
+        if len(sources.vertices) == 0:
+            self._commit(sources, None)
+            return
+        name = self._live.next_part()
+        folder = self._live.folder / name
+        with self._share(sources, how) as build_memory, contextlib.ExitStack() as held:
+            try:
+                # Nobody names it yet: held, it is not taken for one that was folded.
+                with self._changing:
+                    folder.mkdir()
+                    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                    held.callback(os.close, handle)
+                    fcntl.flock(handle, fcntl.LOCK_SH)
+                self._build(folder, sources, how, build_memory)
+                made = self._open_part(name, sources.view.n)
+            except OSError as error:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise error if isinstance(error, VeloError) else os_failure(error, str(folder)) from error
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+            try:
+                self._commit(sources, made)
+            except BaseException:
+                # Where a sync failed the root may name it: the next writer takes away what it does not name.
+                made.close()
+                raise
+
+    def _build(self, folder: Path, sources: Sources, how: How, build_memory: int | None) -> None:
+        view, vertices, largest = sources.view, sources.vertices, sources.largest
+        like = None if largest is None else view.segments[largest]
+        threads = self._threads
+        if how.is_beside:
+            threads = max(1, (threads or len(os.sched_getaffinity(0))) // 4)
+        assert _builder is not None, "velo.building was not imported"
+        _builder(
+            folder,
+            FoldRows(view, vertices),
+            ids=view.ids.of(vertices),
+            metadata=None if view.metadata is None else view.metadata.rows(vertices),
+            metric=int(self._live.info().metric),
+            like=like,
+            calibration=None if like is None else like.calibration,
+            former=sources.former(self._live.folder),
+            threads=threads,
+            build_memory=build_memory,
+            nice=how.nice,
+        )
+
+    @contextlib.contextmanager
+    def _share(self, sources: Sources, how: How) -> Iterator[int | None]:
+        """The budget of the build, less what the fold keeps of its rows itself."""
+        view, count = sources.view, len(sources.vertices)
+        total = self._memory.total(view.n)
+        if total is None:
+            yield None
+            return
+        largest = sources.largest
+        degree = BuildOptions().degree if largest is None else int(view.segments[largest].info().degree)
+        least = BuildBytes.of(count, view.shape.dim, degree).least
+        most = total
+        if how.leaves_room:
+            of_delta = self._memory.for_delta(total, degree)
+            most = total - of_delta if sources.parts else of_delta
+        with self._memory.share(total, least, most) as bytes_taken:
+            yield max(least, bytes_taken - count * _KEPT_BYTES)
+
+    def _commit(self, sources: Sources, made: Segment | None) -> None:
+        with self._changing:
+            done = self._live.fold(sources.view, sources.parts, sources.with_delta, made)
+        assert done.outcome == DONE, "folds of the same rows come one at a time"
