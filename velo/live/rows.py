@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +19,8 @@ from velo.errors import (
 )
 from velo.folder.ids import NO_ID, checked_ids, given_ids
 from velo.formats.source import array_of, native_dtype
-from velo.live.columns import NativeIds, batch_bytes, given_columns
+from velo.live.columns import NativeIds, batch_bytes, given_columns, plain_schema
+from velo.live.small_batch import SmallBatches
 from velo.types import AnyArray
 
 __all__ = ["DTYPES", "MAGNITUDE_MAX", "ROW", "STRINGS", "NewRows", "RowShape", "last_of_each"]
@@ -34,6 +37,8 @@ _HOLDS: Final = {
 #: As zig/src/index has it: beyond it sums of squares leave float32.
 MAGNITUDE_MAX: Final = np.float32(1e16)
 _REQUEST_BYTES_MAX: Final = 256
+#: So few ids are looked at without Arrow, which gives up the interpreter and waits for it again.
+_IDS_FEW: Final = 32
 #: What a row takes beside what it brings: its id, marks, and its neighbors (zig/src/live/delta.zig).
 _ROW_BYTES: Final = 144
 
@@ -61,6 +66,11 @@ class RowShape:
     schema: Any
     is_as_built: bool
 
+    @cached_property
+    def small_batches(self) -> SmallBatches | None:
+        """What encodes the metadata of a few rows."""
+        return None if self.schema is None else SmallBatches(plain_schema(self.schema))
+
 
 class NewRows:
     """Rows of one call in the library's layout.
@@ -82,13 +92,18 @@ class NewRows:
     ) -> None:
         rows = _vectors(vectors, shape)
         kind, column = _ids(ids, len(rows), shape.id_kind, upsert)
-        table = given_columns(metadata, shape.schema, len(rows))
-        if upsert and column is not None:
-            kept = last_of_each(column)
-            if len(kept) < len(rows):
-                rows = rows[kept]
-                column = column[kept] if isinstance(column, np.ndarray) else column.take(pa.array(kept))
-                table = None if table is None else table.take(pa.array(kept))
+        kept = last_of_each(column) if upsert and column is not None and len(rows) > 1 else None
+        if kept is not None and len(kept) == len(rows):
+            kept = None
+        batch = (
+            shape.small_batches.encode(metadata, len(rows)) if shape.small_batches and kept is None else None
+        )
+        if batch is None:
+            table = given_columns(metadata, shape.schema, len(rows))
+            batch = batch_bytes(table if table is None or kept is None else table.take(pa.array(kept)))
+        if kept is not None:
+            rows = rows[kept]
+            column = column[kept] if isinstance(column, np.ndarray) else column.take(pa.array(kept))
         self.count = len(rows)
         self.is_numbered = kind == ROW and column is None
         self._column = column
@@ -101,7 +116,7 @@ class NewRows:
         self._keep: list[Any] = [data]
         for field, value in (
             ("vectors", data),
-            ("metadata", np.frombuffer(batch_bytes(table), np.uint8)),
+            ("metadata", np.frombuffer(batch, np.uint8)),
             ("request", np.frombuffer(name, np.uint8)),
         ):
             if len(value):
@@ -136,11 +151,14 @@ def _vectors(given: Any, shape: RowShape) -> AnyArray:
         raise DimensionMismatchError(
             f"vectors have the shape {array.shape}, this index takes (n, {shape.dim})", argument="vectors"
         )
-    native = native_dtype(array.dtype)
-    if native.name not in _HOLDS[shape.dtype.name]:
-        raise DtypeError(f"this index holds {shape.dtype} vectors, not {array.dtype}", argument="vectors")
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is reported as such
-        rows = np.ascontiguousarray(array, native).astype(shape.dtype, copy=False)
+    if array.dtype == shape.dtype:
+        rows = np.ascontiguousarray(array)
+    else:
+        native = native_dtype(array.dtype)
+        if native.name not in _HOLDS[shape.dtype.name]:
+            raise DtypeError(f"this index holds {shape.dtype} vectors, not {array.dtype}", argument="vectors")
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is reported as such
+            rows = np.ascontiguousarray(array, native).astype(shape.dtype, copy=False)
     if rows.dtype.kind == "f":
         bad = np.flatnonzero(~(np.abs(rows) <= MAGNITUDE_MAX).all(axis=1))
         if len(bad):
@@ -167,6 +185,9 @@ def _ids(given: Any, count: int, known: int, upsert: bool) -> tuple[int, Any]:
         return ROW, None
     if isinstance(given, str | int | np.integer) and not isinstance(given, bool):
         given = [given]
+    if isinstance(given, list) and len(given) <= _IDS_FEW and all(type(one) is int for one in given):
+        with contextlib.suppress(OverflowError):  # checked_ids says what is wrong
+            given = np.array(given, np.int64)
     if not upsert:
         column = given_ids(given, count)
     else:

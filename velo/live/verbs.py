@@ -151,7 +151,7 @@ class LiveVerbs:
         with self._gate:
             live, folds = self._writer()
             rows = NewRows(live.shape(), vectors, ids, metadata, request, upsert=upsert)
-            pause = folds.pause(rows.count, _pressure(live))
+            pause = folds.pause(rows.count, live.pressure)
             if pause > 0:
                 time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - time.monotonic())))
             while True:
@@ -171,7 +171,7 @@ class LiveVerbs:
                     argument="ids",
                     row=row,
                 )
-            pressure = self._told_of(live, folds)
+            self._told_of(done, live, folds)
         return Written(
             rows=int(done.rows),
             missing=0,
@@ -180,20 +180,20 @@ class LiveVerbs:
             replaced=int(done.replaced),
             first_id=int(done.row) if rows.is_numbered and rows.count else None,
             repeated=done.outcome == REPEATED,
-            pressure=pressure,
+            pressure=live.pressure,
         )
 
-    def _told_of(self, live: LiveData, folds: Folds) -> float:
-        """Attributes follow what was written, and a full delta is folded; how full it is."""
-        info = live.info()
-        pressure = _pressure(live)
-        if pressure >= _FLUSH_AT:
+    def _told_of(self, done: Any, live: LiveData, folds: Folds) -> None:
+        """Attributes follow what was written, and a full delta is folded."""
+        if live.pressure >= _FLUSH_AT:
             folds.suggest()
-        if int(info.layout) == self._shown_layout:
-            self.n = int(info.rows) + int(info.delta_rows)  # a view for each write would look at all new rows
-        else:
-            self._show()
-        return pressure
+        self.n = int(done.row_count)
+        # A view takes longer than a write, and of many writers that see that parts changed one is enough.
+        if int(done.layout) != self._shown_layout and self._refreshing.acquire(blocking=False):
+            try:
+                self._show()
+            finally:
+                self._refreshing.release()
 
     def _wait_for_room(self, live: LiveData, folds: Folds, rows: NewRows, deadline: float | None) -> None:
         info = live.info()
@@ -270,14 +270,14 @@ class LiveVerbs:
                             is_in_turn = True
                     else:
                         break
-            pressure = self._told_of(live, folds)
+            self._told_of(done, live, folds)
         return Written(
             rows=int(done.rows),
             missing=max(0, update.count - int(done.rows)),
             sequence=int(done.sequence),
             durable=bool(done.durable),
             repeated=done.outcome == REPEATED,
-            pressure=pressure,
+            pressure=live.pressure,
         )
 
     # ---- rows that go
@@ -328,14 +328,13 @@ class LiveVerbs:
                 _check_kind(column, live.shape().id_kind)
                 distinct = np.unique(column) if isinstance(column, np.ndarray) else pc.unique(column)
                 done, asked = live.delete_ids(column), len(distinct)
-            pressure = _pressure(live)
         rows = int(done.rows)
         return Written(
             rows=rows,
             missing=0 if asked is None else asked - rows,
             sequence=int(done.sequence),
             durable=bool(done.durable),
-            pressure=pressure,
+            pressure=live.pressure,
         )
 
     def _delete_matching(self, live: LiveData, folds: Folds, condition: Any) -> Any:
@@ -452,11 +451,6 @@ def _check_kind(column: Any, kind: int) -> None:
     if len(column) and kind >= 0 and isinstance(column, np.ndarray) == (kind == STRINGS):
         wanted = "strings" if kind == STRINGS else "whole numbers"
         raise InvalidArgumentError(f"ids: the ids of this index are {wanted}", argument="ids")
-
-
-def _pressure(live: LiveData) -> float:
-    info = live.info()
-    return min(1.0, int(info.delta_bytes) / max(1, int(info.delta_bytes_max)))
 
 
 def _seconds(timeout_s: Any) -> float:

@@ -112,7 +112,7 @@ class View:
         if self.sole is not None:
             self.ids, self.filters, self.metadata = self.sole.ids, self.sole.filters, self.sole.metadata
             return
-        pieces: list[Piece] = [*segments, *chunks] or [Chunk(native, 0, 0, shape.schema)]
+        pieces: list[Piece] = [*segments, *chunks] or [Chunk(native, 0, 0, 0, shape.schema)]
         kind = "string" if shape.id_kind == 2 else "int64"
         self.ids = ManyIds(pieces, kind, self._alive_by_piece(pieces))
         self.metadata = None if shape.schema is None else ManyColumns(pieces)

@@ -31,7 +31,7 @@ const structs = .{
 };
 
 const text = blk: {
-    @setEvalBranchQuota(200_000);
+    @setEvalBranchQuota(400_000);
     var lines: [:0]const u8 = "";
     for (structs) |each| lines = lines ++ line_of(each[0], each[1]);
     break :blk lines;

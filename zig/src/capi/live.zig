@@ -40,6 +40,10 @@ pub const LiveDone = extern struct {
     row: u64 = 0,
     outcome: i32 = 0,
     zero: i32 = 0,
+    layout: u64 = 0,
+    row_count: u64 = 0,
+    delta_bytes: u64 = 0,
+    delta_bytes_max: u64 = 0,
 };
 
 pub const InsertOptions = extern struct {
@@ -235,6 +239,10 @@ fn tell(out: ?*LiveDone, done: live_room.Done) void {
         .replaced = done.replaced,
         .row = done.row,
         .outcome = @intFromEnum(done.outcome),
+        .layout = done.layout,
+        .row_count = done.row_count,
+        .delta_bytes = done.delta_bytes,
+        .delta_bytes_max = done.delta_bytes_max,
     });
 }
 

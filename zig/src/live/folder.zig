@@ -75,6 +75,11 @@ pub const Done = struct {
     /// The change that did it, or the last one before where nothing was to be done.
     sequence: u64 = 0,
     durable: bool = false,
+    /// What a writer asks after each call (Info).
+    layout: u64 = 0,
+    row_count: u64 = 0,
+    delta_bytes: u64 = 0,
+    delta_bytes_max: u64 = 0,
 };
 
 pub const Info = struct {

@@ -135,6 +135,11 @@ fn acknowledge(live: anytype, done: Done, wrote: bool, diagnostic: *Diagnostic) 
     }
     var told = done;
     told.durable = live.synced_sequence >= done.sequence;
+    told.layout = live.layout;
+    told.row_count = live.delta.shown_rows;
+    for (live.parts.items) |part| told.row_count += part.n;
+    told.delta_bytes = live.delta.bytes;
+    told.delta_bytes_max = live.options.delta_bytes;
     return told;
 }
 
