@@ -73,7 +73,7 @@ def open_path(
     durability : {"sync", "interval", "process"}
         When a change is on the device: before its call returns, 100 ms later, or when the system writes it.
     merge_memory : int, float or str, optional
-        With `writable`, what a merge of parts may take beside `memory` while it runs; as much as `memory`
+        With `writable`, what all merges that run may take together, beside `memory`; as much as `memory`
         where it is not named. With 400 bytes a row or more (at 128 dimensions) a merge goes on from the graph
         that is there.
 

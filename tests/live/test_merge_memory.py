@@ -192,7 +192,7 @@ print(json.dumps({"count": count, "found": found, "seen": seen, "growth": peak -
 
 
 def test_a_fold_beside_a_merge_keeps_within_the_promise(tmp_path: Path) -> None:
-    memory, merge_memory = 4 << 20, 4 << 20
+    memory, merge_memory = 16 << 20, 4 << 20
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "i"), str(memory), str(merge_memory)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
