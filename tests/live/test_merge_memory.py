@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tests.live.rows import DIM, vectors_of
 from velo import errors
 from velo.building.build import build_shard
 from velo.formats.files import as_source
+from velo.live import part_maker
 from velo.live.data import LiveData
 from velo.live.merge_memory import BuildBytes, MergeMemory
 from velo.options import BuildOptions
@@ -45,7 +47,7 @@ def test_shares_never_exceed_the_budget(tmp_path: Path) -> None:
     print("seed", seed)
     total = 1_000
     live = live_of(tmp_path / "i")
-    memory = MergeMemory("64MiB", live)
+    memory = MergeMemory("64MiB", None, live)
     lock = threading.Lock()
     held: list[int] = []
     most: list[int] = []
@@ -79,7 +81,7 @@ def test_shares_never_exceed_the_budget(tmp_path: Path) -> None:
 
 def test_who_waits_is_not_overtaken_and_who_can_never_run_is_told(tmp_path: Path) -> None:
     live = live_of(tmp_path / "i")
-    memory = MergeMemory("64MiB", live)
+    memory = MergeMemory("64MiB", None, live)
     order: list[str] = []
 
     def fold(name: str, least: int) -> threading.Thread:
@@ -127,6 +129,17 @@ def test_a_budget_that_holds_no_full_delta_is_refused_before_anything_is_written
         index.flush()
         assert len(index) == 8_000
         assert index.search(rows[777], 1).ids.tolist() == [777]
+
+
+def test_without_a_name_it_is_enough_for_a_delta(tmp_path: Path) -> None:
+    """Of few rows a share is little, and an index that can be opened can be written to."""
+    rows = vectors_of(6_100)
+    velo.build(tmp_path / "i", rows[:100], threads=1).close()
+    with velo.open(tmp_path / "i", writable=True, memory="60%", durability="process") as index:
+        for start in range(100, len(rows), 1_000):
+            index.insert(rows[start : start + 1_000])
+        index.flush()
+        assert index.search(rows[6_000], 1).ids.tolist() == [6_000]
 
 
 PROGRAM = """
@@ -202,3 +215,51 @@ def test_a_fold_beside_a_merge_keeps_within_the_promise(tmp_path: Path) -> None:
     assert max(len(budgets) for budgets in told["seen"]) == 2, "a fold of the delta went on beside a merge"
     assert max(sum(budgets) for budgets in told["seen"]) <= merge_memory
     assert told["growth"] <= memory + merge_memory + (64 << 20), told["growth"]
+
+
+def test_too_little_for_both_they_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = part_maker._builder
+    assert build is not None
+    running: list[str] = []
+    seen: list[list[str]] = []
+    merges, waits = threading.Event(), threading.Event()
+
+    def watched(folder: Path, *arguments: Any, **how: Any) -> None:
+        running.append("delta" if how["former"] is None else "parts")
+        seen.append(list(running))
+        if how["former"] is not None:
+            merges.set()
+            assert waits.wait(60)
+        build(folder, *arguments, **how)
+        running.pop()
+
+    rows = vectors_of(6_400)
+    options: dict[str, Any] = {
+        "memory": "1MiB",
+        "merge_memory": 130_000,
+        "durability": "process",
+        "threads": 1,
+    }
+    with velo.create(tmp_path / "i", dim=DIM, **options) as index:
+        for start in range(0, 6_000, 1_000):
+            index.insert(rows[start : start + 1_000])
+            index.flush()
+        assert index._folds is not None
+        index._folds.join()
+        monkeypatch.setattr(part_maker, "_builder", watched)
+        index.optimize(wait=False)
+        assert merges.wait(60)
+        index.insert(rows[6_000:])
+        index._folds.suggest()
+        memory = index._folds._maker._memory
+        deadline = time.monotonic() + 60
+        while not memory._waiting:
+            assert time.monotonic() < deadline, "a fold of the delta waits for its turn"
+            time.sleep(1e-3)
+        waits.set()
+        index._folds.join()
+        assert ["parts", "delta"] not in seen
+        assert seen[:2] == [["parts"], ["delta"]]
+        assert len(index) == 6_400
+        found = index.search(rows[::800], 1, recall=1.0)
+        assert found.ids[:, 0].tolist() == list(range(0, 6_400, 800))

@@ -115,9 +115,8 @@ class Index(Inspection, Searches, LiveVerbs):
             def open_part(name: str, of_rows: int) -> Segment:
                 return Segment(live.folder / name, how, of_rows, name)
 
-            self._folds = self._owned.folds = Folds(
-                live, open_part, how.threads, how.memory if how.merge_memory is None else how.merge_memory
-            )
+            folds = Folds(live, open_part, how.threads, how.merge_memory, how.memory)
+            self._folds = self._owned.folds = folds
         self._live = live
         self._show()
 

@@ -52,8 +52,8 @@ class Folds:
         Opens a part by its name, of a folder of so many rows.
     threads : int or None
         Of a build.
-    merge_memory : int, float, str or None
-        Budget of all folds that run.
+    merge_memory, memory : int, float, str or None
+        Budget of all folds that run; as much as the index has where it is None.
 
     Raises
     ------
@@ -67,9 +67,10 @@ class Folds:
         open_part: Callable[[str, int], Segment],
         threads: int | None,
         merge_memory: Memory | None,
+        memory: Memory | None,
     ) -> None:
         self._live = live
-        self._maker = PartMaker(live, open_part, threads, MergeMemory(merge_memory, live))
+        self._maker = PartMaker(live, open_part, threads, MergeMemory(merge_memory, memory, live))
         #: Held by whoever folds the delta; taken before that of parts by who folds both.
         self._delta_lock = threading.Lock()
         self._parts_lock = threading.Lock()

@@ -64,18 +64,21 @@ class MergeMemory:
 
     Parameters
     ----------
-    given : int, float, str or None
-        As users name it. None: there is no bound.
+    named : int, float, str or None
+        As users name it.
+    memory : int, float, str or None
+        Of the index: as much where none is named, and so much at least as a full delta needs. None: there is
+        no bound.
     live : LiveData
 
     Raises
     ------
     BudgetTooSmallError
-        No part can be made of a full delta with it.
+        No part can be made of a full delta with what was named.
     """
 
-    def __init__(self, given: Memory | None, live: LiveData) -> None:
-        self._given = given
+    def __init__(self, named: Memory | None, memory: Memory | None, live: LiveData) -> None:
+        self._given = memory if named is None else named
         info = live.info()
         self._dim = live.shape().dim
         row = self._dim * live.shape().dtype.itemsize + _DELTA_ROW_BYTES
@@ -83,9 +86,11 @@ class MergeMemory:
         self._taken = 0
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
+        least = BuildBytes.of(self._delta_rows, self._dim, 0).least
+        self._least = least if named is None else 1
         total = self.total(int(info.rows) + self._delta_rows)
         if total is not None:
-            _check(BuildBytes.of(self._delta_rows, self._dim, 0).least, total)
+            _check(least, total)
 
     @property
     def taken(self) -> int:
@@ -96,7 +101,7 @@ class MergeMemory:
         """The budget of an index of so many rows; None: there is none."""
         if self._given is None:
             return None
-        return max(1, memory_bytes(self._given, rows, self._dim, "merge_memory"))
+        return max(self._least, memory_bytes(self._given, rows, self._dim, "merge_memory"))
 
     def for_delta(self, total: int, degree: int) -> int:
         """The share that merges leave to the delta: a full one is built in one piece, if that is little."""
