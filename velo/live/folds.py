@@ -171,8 +171,9 @@ class Folds:
 
     def _work_on_parts(self) -> None:
         how = How(nice=_NICE, leaves_room=True)
-        everything, self._all_wanted = self._all_wanted, False
+        everything = self._all_wanted
         if everything:
+            self._all_wanted = False
             with self._delta_lock:
                 self._fold_delta(how)
         with self._parts_lock:
