@@ -24,6 +24,8 @@ from bench.peers.live import Growth
 RECALL = 0.95
 #: Of the rows, in the index that new ones come to.
 KEPT = 0.8
+#: No part can be made of a full delta with much less.
+_MERGE_LEAST = 1 << 20
 #: Points of a picture over time.
 _STRETCHES = 400
 
@@ -36,7 +38,7 @@ def memory_of(context: Context, dataset: Dataset) -> int:
 def merge_memory_of(context: Context, dataset: Dataset) -> int:
     """What merges may take beside that, in bytes."""
     share = context.options.get("merge_memory") or context.options["memory"]
-    return int(float(str(share).rstrip("%")) / 100 * dataset.float32_bytes)
+    return max(_MERGE_LEAST, int(float(str(share).rstrip("%")) / 100 * dataset.float32_bytes))
 
 
 def metric_of(dataset: Dataset) -> Any:

@@ -131,11 +131,14 @@ def test_a_budget_that_holds_no_full_delta_is_refused_before_anything_is_written
         assert index.search(rows[777], 1).ids.tolist() == [777]
 
 
-def test_without_a_name_it_is_enough_for_a_delta(tmp_path: Path) -> None:
-    """Of few rows a share is little, and an index that can be opened can be written to."""
+@pytest.mark.parametrize("share", [None, "1%", 0.01])
+def test_a_share_is_enough_for_a_delta(tmp_path: Path, share: float | str | None) -> None:
+    """Of few rows it is little, and an index that can be opened can be written to."""
     rows = vectors_of(6_100)
     velo.build(tmp_path / "i", rows[:100], threads=1).close()
-    with velo.open(tmp_path / "i", writable=True, memory="60%", durability="process") as index:
+    with velo.open(
+        tmp_path / "i", writable=True, memory="60%", merge_memory=share, durability="process"
+    ) as index:
         for start in range(100, len(rows), 1_000):
             index.insert(rows[start : start + 1_000])
         index.flush()

@@ -61,7 +61,7 @@ def open_index(
         raise NotAnIndexError(f"{folder} is a collection of shards, not one index", argument="path")
     _check_there(folder)
     if merge_memory is not None:
-        memory_bytes(merge_memory, 1, 1, "merge_memory")
+        memory_bytes(merge_memory, 1 << 30, 1, "merge_memory")
     how = OpenOptions(
         memory=memory,
         merge_memory=merge_memory,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import numbers
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -65,10 +66,9 @@ class MergeMemory:
     Parameters
     ----------
     named : int, float, str or None
-        As users name it.
+        As users name it. A share counts as so much at least as a full delta needs: of few rows it is little.
     memory : int, float, str or None
-        Of the index: as much where none is named, and so much at least as a full delta needs. None: there is
-        no bound.
+        Of the index: taken for a share of as much where none is named. None: there is no bound.
     live : LiveData
 
     Raises
@@ -87,7 +87,7 @@ class MergeMemory:
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
         least = BuildBytes.of(self._delta_rows, self._dim, 0).least
-        self._least = least if named is None else 1
+        self._least = 1 if _is_bytes(named) else least
         total = self.total(int(info.rows) + self._delta_rows)
         if total is not None:
             _check(least, total)
@@ -147,6 +147,13 @@ class MergeMemory:
             with self._changed:
                 self._taken -= bytes_taken
                 self._changed.notify_all()
+
+
+def _is_bytes(named: Memory | None) -> bool:
+    """Whether it says how much, and not which share of the rows."""
+    if isinstance(named, str):
+        return not named.rstrip().endswith("%")
+    return isinstance(named, numbers.Integral)
 
 
 def _check(least: int, total: int) -> None:
