@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -12,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from velo_serving.local_backend import open_local_backend
 from velo_serving.types import Answer, SearchRequest
+
+#: Rows, dimensions and shards of what `things_served` serves.
+THINGS_ROWS, THINGS_DIM, THINGS_SHARDS = 300, 16, 3
 
 #: Read by Ray when it is imported.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -109,3 +114,37 @@ def served_index(sample_path: Path) -> Iterator[Served]:
     served = Served(str(sample_path), "--threads", "1")
     yield served
     served.stop()
+
+
+@pytest.fixture(scope="session")
+def things_vectors() -> np.ndarray:
+    """A few random vectors, those of `things_served`."""
+    return np.random.default_rng(23).standard_normal((THINGS_ROWS, THINGS_DIM)).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def things_served(things_vectors: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`things` in three processes; `names`, whose ids are words; `codes`, which stores no vectors."""
+    import velo
+
+    folder, rows = tmp_path_factory.mktemp("things"), range(THINGS_ROWS)
+    table = pa.table({"color": [f"c{row % 5}" for row in rows], "size": rows, "vector": rows})
+    options: dict[str, Any] = {"store_vectors": True, "threads": 1}
+    velo.build_collection(
+        folder / "things.velo", things_vectors, shards=THINGS_SHARDS, metadata=table, **options
+    )
+    few, names = things_vectors[:20], [f"n{row}" for row in range(20)]
+    velo.build(folder / "names.velo", few, ids=names, **options).close()
+    velo.build(folder / "codes.velo", few, threads=1, store_vectors=False).close()
+    served = Served(*(str(folder / f"{name}.velo") for name in ("things", "names", "codes")), "--processes")
+    yield served
+    served.stop()
+
+
+def sockets_of(pid: int) -> int:
+    """How many sockets a process has open."""
+    count = 0
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # it may be closed meanwhile
+            count += os.readlink(one).startswith("socket:")
+    return count

@@ -28,6 +28,17 @@ NPY = {"Content-Type": "application/x-npy"}
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 JSON = {"Content-Type": "application/json"}
 
+#: A search as a server hands it to an app, for tests that are themselves the server.
+SEARCH_SCOPE = {
+    "type": "http",
+    "http_version": "1.1",
+    "method": "POST",
+    "path": "/v1/search",
+    "raw_path": b"/v1/search",
+    "query_string": b"",
+    "headers": [(b"content-type", b"application/json")],
+}
+
 
 def exact_backend(folder: Path, names: tuple[str, ...] = ("things",)) -> Backend:
     """Collections of four exact shards each, all over the same vectors."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.serving.exact_gateway import SEARCH_SCOPE
 from tests.serving.fakes import ExactIndex
 from velo_serving.backend import Backend, Generation, ServedCollection
 from velo_serving.gateway import create_app
@@ -109,16 +110,7 @@ async def post(app: Any, body: bytes) -> tuple[int, dict[str, str]]:
         if message["type"] == "http.response.start":
             started.update(message)
 
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": "POST",
-        "path": "/v1/search",
-        "raw_path": b"/v1/search",
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
-    }
-    await app(scope, receive, send)
+    await app(dict(SEARCH_SCOPE), receive, send)
     return started["status"], {key.decode(): value.decode() for key, value in started["headers"]}
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.serving.exact_gateway import (
     JSON,
+    SEARCH_SCOPE,
     VECTOR,
     VECTORS,
     checked,
@@ -129,17 +130,8 @@ def test_a_client_that_hangs_up_ends_its_search() -> None:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {
-            "type": "http",
-            "http_version": "1.1",
-            "method": "POST",
-            "path": "/v1/search",
-            "raw_path": b"/v1/search",
-            "query_string": b"",
-            "headers": [(b"content-type", b"application/json")],
-        }
         async with app.router.lifespan_context(app):
-            request = asyncio.create_task(app(scope, receive, send))
+            request = asyncio.create_task(app(dict(SEARCH_SCOPE), receive, send))
             await asyncio.sleep(0.05)
             assert [len(shard.requests) for shard in shards] == [1, 1, 1]
             hung_up.set()

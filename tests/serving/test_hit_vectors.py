@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -11,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import velo
-from tests.serving.conftest import Served
+from tests.serving.conftest import THINGS_DIM, THINGS_SHARDS, Served
 from tests.serving.exact_gateway import ARROW_TYPE, NPY, npy
 from tests.serving.fakes import CommandedChannel, backend_of
 from velo.errors import UnknownIdError, UnsupportedError
@@ -26,88 +24,75 @@ from velo_serving.errors import (
 from velo_serving.gateway import GatewayLimits
 from velo_serving.lookups import look_up
 
-ROWS, DIM, SHARDS = 300, 16, 3
-
-
-@pytest.fixture(scope="module")
-def vectors() -> np.ndarray:
-    """A few random vectors."""
-    return np.random.default_rng(23).standard_normal((ROWS, DIM)).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def served(vectors: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Three shards in processes, one index with names for ids, one that stores no vectors."""
-    folder = tmp_path_factory.mktemp("vectors")
-    table = pa.table({"color": [f"c{row % 5}" for row in range(ROWS)], "vector": list(range(ROWS))})
-    options: dict[str, Any] = {"store_vectors": True, "threads": 1}
-    velo.build_collection(folder / "things.velo", vectors, shards=SHARDS, metadata=table, **options)
-    names = [f"n{row}" for row in range(20)]
-    velo.build(folder / "names.velo", vectors[:20], ids=names, **options).close()
-    velo.build(folder / "codes.velo", vectors[:20], threads=1, store_vectors=False).close()
-    paths = [str(folder / f"{name}.velo") for name in ("things", "names", "codes")]
-    server = Served(*paths, "--processes")
-    yield server
-    server.stop()
-
 
 @pytest.mark.parametrize("body_format", ["json", "npy"])
-def test_vectors_of_hits_are_the_stored_ones(served: Served, vectors: np.ndarray, body_format: Any) -> None:
-    with Client(served.url, collection="things", body_format=body_format, retries=20) as client:
-        found = client.search(vectors[:4], k=70, return_vectors=True)
+def test_vectors_of_hits_are_the_stored_ones(
+    things_served: Served, things_vectors: np.ndarray, body_format: Any
+) -> None:
+    with Client(things_served.url, collection="things", body_format=body_format, retries=20) as client:
+        found = client.search(things_vectors[:4], k=70, return_vectors=True)
         assert found.vectors is not None
-        assert found.vectors.shape == (4, 70, DIM)
-        assert len({int(one) // 100 for one in found.ids[0]}) == SHARDS, "hits of one shard show little"
-        assert np.array_equal(found.vectors, vectors[found.ids])
-        one = client.search(vectors[0], k=90, filter={"color": "c1"}, return_vectors=True)
+        assert found.vectors.shape == (4, 70, THINGS_DIM)
+        assert len({int(one) // 100 for one in found.ids[0]}) == THINGS_SHARDS, (
+            "hits of one shard show little"
+        )
+        assert np.array_equal(found.vectors, things_vectors[found.ids])
+        one = client.search(things_vectors[0], k=90, filter={"color": "c1"}, return_vectors=True)
         assert one.vectors is not None
-        assert one.vectors.shape == (90, DIM)
-        assert np.array_equal(one.vectors[:60], vectors[one.ids[:60]])
+        assert one.vectors.shape == (90, THINGS_DIM)
+        assert np.array_equal(one.vectors[:60], things_vectors[one.ids[:60]])
         assert np.isnan(one.vectors[60:]).all()
-        near = client.range_search(vectors[:3], 20.0, limit=40, return_vectors=True)
+        near = client.range_search(things_vectors[:3], 20.0, limit=40, return_vectors=True)
         assert near.vectors is not None
         assert len(near.ids) > 3
-        assert np.array_equal(near.vectors, vectors[near.ids])
-        nothing = client.search(vectors[0], k=3, filter={"color": "none"}, return_vectors=True)
+        assert np.array_equal(near.vectors, things_vectors[near.ids])
+        nothing = client.search(things_vectors[0], k=3, filter={"color": "none"}, return_vectors=True)
         assert nothing.counts.tolist() == [0]
-        assert client.search(vectors[0], k=3).vectors is None
+        assert client.search(things_vectors[0], k=3).vectors is None
 
 
-def test_vectors_of_groups(served: Served, vectors: np.ndarray) -> None:
-    with Client(served.url, collection="things", retries=20) as client:
+def test_vectors_of_groups(things_served: Served, things_vectors: np.ndarray) -> None:
+    with Client(things_served.url, collection="things", retries=20) as client:
         found = client.search(
-            vectors[:3], k=4, group_by="color", group_size=6, return_metadata=["color"], return_vectors=True
+            things_vectors[:3],
+            k=4,
+            group_by="color",
+            group_size=6,
+            return_metadata=["color"],
+            return_vectors=True,
         )
         assert found.vectors is not None
-        assert found.vectors.shape == (3, 4, 6, DIM)
+        assert found.vectors.shape == (3, 4, 6, THINGS_DIM)
         assert (found.ids >= 0).all()
-        assert np.array_equal(found.vectors, vectors[found.ids])
+        assert np.array_equal(found.vectors, things_vectors[found.ids])
 
 
-def test_vectors_by_names(served: Served, vectors: np.ndarray) -> None:
-    with Client(served.url, collection="names", retries=20) as client:
-        found = client.search(vectors[:2], k=5, return_vectors=True)
+def test_vectors_by_names(things_served: Served, things_vectors: np.ndarray) -> None:
+    with Client(things_served.url, collection="names", retries=20) as client:
+        found = client.search(things_vectors[:2], k=5, return_vectors=True)
         assert found.vectors is not None
         rows = np.array([[int(name[1:]) for name in row] for row in found.ids])
-        assert np.array_equal(found.vectors, vectors[rows])
+        assert np.array_equal(found.vectors, things_vectors[rows])
 
 
-def test_vectors_in_arrow(served: Served, vectors: np.ndarray) -> None:
-    url = f"{served.url}/v1/collections/things/search"
+def test_vectors_in_arrow(things_served: Served, things_vectors: np.ndarray) -> None:
+    url = f"{things_served.url}/v1/collections/things/search"
     options = {"k": "5", "return_vectors": "true", "return_metadata": "vector,color"}
-    answer = httpx.post(url, params=options, content=npy(vectors[:2]), headers={**NPY, "Accept": ARROW_TYPE})
+    answer = httpx.post(
+        url, params=options, content=npy(things_vectors[:2]), headers={**NPY, "Accept": ARROW_TYPE}
+    )
     table = pa.ipc.open_stream(answer.content).read_all()
     assert table.column_names == ["query", "rank", "id", "distance", "vector", "metadata.vector", "color"]
     stored = np.stack(table["vector"].to_pylist()).astype(np.float32)
-    assert np.array_equal(stored, vectors[table["id"].to_pylist()])
+    assert np.array_equal(stored, things_vectors[table["id"].to_pylist()])
     assert table["metadata.vector"].to_pylist() == table["id"].to_pylist()
 
 
-def test_a_build_without_vectors_says_so(served: Served, vectors: np.ndarray) -> None:
-    with Client(served.url, collection="codes", retries=20) as client:
+def test_a_build_without_vectors_says_so(things_served: Served, things_vectors: np.ndarray) -> None:
+    with Client(things_served.url, collection="codes", retries=20) as client:
         with pytest.raises(UnsupportedError, match="store_vectors"):
-            client.search(vectors[0], k=3, return_vectors=True)
-        assert client.search(vectors[0], k=3).counts.tolist() == [3]
+            client.search(things_vectors[0], k=3, return_vectors=True)
+        assert client.search(things_vectors[0], k=3).counts.tolist() == [3]
 
 
 class Deleting:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import velo
+from tests.serving.conftest import sockets_of
 from velo_serving.gateway import GatewayLimits
 
 CONNECTIONS = 10_000
@@ -85,14 +86,6 @@ def served(path: Path, limits: str) -> Iterator[tuple[str, int]]:
 def memory_bytes(pid: int) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) << 10
-
-
-def sockets_of(pid: int) -> int:
-    count = 0
-    for one in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):
-            count += os.readlink(one).startswith("socket:")
-    return count
 
 
 def ask(url: str, row: int) -> None:

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 import httpx
 import numpy as np
-import pyarrow as pa
 import pytest
 
-import velo
-from tests.serving.conftest import Served
+from tests.serving.conftest import THINGS_ROWS, Served
 from tests.serving.fakes import CommandedChannel, backend_of
 from velo.errors import (
     FilterError,
@@ -23,38 +21,16 @@ from velo.errors import (
 from velo_serving import Client, create_app
 from velo_serving.errors import NoShardAnsweredError, ShardUnavailableError
 
-ROWS, DIM, SHARDS = 300, 16, 3
-
 
 @pytest.fixture(scope="module")
-def vectors() -> np.ndarray:
-    """A few random vectors."""
-    return np.random.default_rng(17).standard_normal((ROWS, DIM)).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def served(vectors: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Three shards in processes, beside a collection of one that stores no vectors and has names for ids."""
-    folder = tmp_path_factory.mktemp("rows")
-    table = pa.table({"color": [f"c{row % 5}" for row in range(ROWS)], "size": list(range(ROWS))})
-    velo.build_collection(
-        folder / "things.velo", vectors, shards=SHARDS, metadata=table, store_vectors=True, threads=1
-    )
-    velo.build(folder / "names.velo", vectors[:20], ids=[f"n{row}" for row in range(20)], threads=1).close()
-    server = Served(str(folder / "things.velo"), str(folder / "names.velo"), "--processes")
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def client(served: Served) -> Iterator[Client]:
-    with Client(served.url, collection="things", retries=20) as one:
+def client(things_served: Served) -> Iterator[Client]:
+    with Client(things_served.url, collection="things", retries=20) as one:
         yield one
 
 
 def test_counts_add_up_over_shards(client: Client) -> None:
-    assert client.count() == ROWS
-    assert client.count({"color": "c3"}) == ROWS / 5
+    assert client.count() == THINGS_ROWS
+    assert client.count({"color": "c3"}) == THINGS_ROWS / 5
     assert client.count("size >= 290 AND color = 'c0'") == 2
     with pytest.raises(UnknownColumnError, match="colour"):
         client.count({"colour": 1})
@@ -62,17 +38,17 @@ def test_counts_add_up_over_shards(client: Client) -> None:
         client.count({"size": {"$near": 1}})
 
 
-def test_rows_of_ids_come_in_the_order_asked_for(client: Client, served: Served) -> None:
+def test_rows_of_ids_come_in_the_order_asked_for(client: Client, things_served: Served) -> None:
     found = client.get([250, 3, 10_000, 120])
     assert found == [
-        {"id": 250, "color": "c0", "size": 250},
-        {"id": 3, "color": "c3", "size": 3},
+        {"id": 250, "color": "c0", "size": 250, "vector": 250},
+        {"id": 3, "color": "c3", "size": 3, "vector": 3},
         None,
-        {"id": 120, "color": "c0", "size": 120},
+        {"id": 120, "color": "c0", "size": 120, "vector": 120},
     ]
     assert client.get([7], columns=["size"]) == [{"id": 7, "size": 7}]
     assert client.get([7], columns=False) == [{"id": 7}]
-    with Client(served.url, collection="names") as names:
+    with Client(things_served.url, collection="names") as names:
         assert names.get(["n4", "n99"]) == [{"id": "n4"}, None]
     with pytest.raises(UnknownColumnError):
         client.get([7], columns=["weight"])
@@ -80,9 +56,9 @@ def test_rows_of_ids_come_in_the_order_asked_for(client: Client, served: Served)
 
 def test_pages_hold_every_row_once(client: Client) -> None:
     rows = list(client.rows({"color": "c1"}, columns=["size"], page_rows=7))
-    assert sorted(row["id"] for row in rows) == list(range(1, ROWS, 5))
+    assert sorted(row["id"] for row in rows) == list(range(1, THINGS_ROWS, 5))
     assert all(row["size"] == row["id"] for row in rows)
-    assert len(list(client.rows(page_rows=100))) == ROWS
+    assert len(list(client.rows(page_rows=100))) == THINGS_ROWS
     assert list(client.rows({"color": "none"})) == []
     for page in ("x", "[9, 1]", '[0, {"a": 1}]', "null", "[true, 1]"):
         response = httpx.post(f"{client._url}/v1/collections/things/rows", json={"page": page})
@@ -91,11 +67,13 @@ def test_pages_hold_every_row_once(client: Client) -> None:
 
 
 def test_a_search_by_id_is_a_search_by_its_vector(
-    client: Client, served: Served, vectors: np.ndarray
+    client: Client, things_served: Served, things_vectors: np.ndarray
 ) -> None:
-    url = f"{served.url}/v1/collections/things/search"
+    url = f"{things_served.url}/v1/collections/things/search"
     by_id = httpx.post(url, json={"ids": [5, 250], "k": 4, "list_size": 100}).json()
-    by_vector = httpx.post(url, json={"vectors": vectors[[5, 250]].tolist(), "k": 4, "list_size": 100}).json()
+    by_vector = httpx.post(
+        url, json={"vectors": things_vectors[[5, 250]].tolist(), "k": 4, "list_size": 100}
+    ).json()
     assert by_id["ids"] == by_vector["ids"]
     assert [row[0] for row in by_id["ids"]] == [5, 250]
     asked = client.search(ids=[5, 250], k=4, list_size=100)
@@ -106,20 +84,20 @@ def test_a_search_by_id_is_a_search_by_its_vector(
     unknown = httpx.post(url, json={"ids": [5, 999]})
     assert unknown.status_code == 404
     assert unknown.json()["error"]["type"] == UnknownIdError.__name__
-    stored = httpx.post(f"{served.url}/v1/collections/names/search", json={"ids": ["n1"]})
+    stored = httpx.post(f"{things_served.url}/v1/collections/codes/search", json={"ids": [1]})
     assert stored.status_code == 422
     assert stored.json()["error"]["type"] == UnsupportedError.__name__
-    both = httpx.post(url, json={"ids": [5], "vector": vectors[5].tolist()})
+    both = httpx.post(url, json={"ids": [5], "vector": things_vectors[5].tolist()})
     assert both.status_code == 422
 
 
-def test_every_shard_explains_itself(client: Client, vectors: np.ndarray) -> None:
-    told = client.explain(vectors[3], k=5, filter={"color": "c3"})
+def test_every_shard_explains_itself(client: Client, things_vectors: np.ndarray) -> None:
+    told = client.explain(things_vectors[3], k=5, filter={"color": "c3"})
     assert [one["shard"] for one in told] == ["0", "1", "2"]
     assert [one["n"] for one in told] == [100, 100, 100]
-    assert sum(one["matches"] for one in told) == ROWS / 5
+    assert sum(one["matches"] for one in told) == THINGS_ROWS / 5
     with pytest.raises(InvalidArgumentError, match="collection"):
-        Client(client._url).explain(vectors[3])
+        Client(client._url).explain(things_vectors[3])
 
 
 def test_a_missing_shard_is_told_or_an_error() -> None:
@@ -147,7 +125,7 @@ def test_a_missing_shard_is_told_or_an_error() -> None:
     asyncio.run(run())
 
 
-def test_bodies_are_checked(served: Served) -> None:
+def test_bodies_are_checked(things_served: Served) -> None:
     for what, body, status in (
         ("count", {"filters": []}, 422),
         ("count", {"filter": "a = '" + "x" * (17 << 10) + "'"}, 413),
@@ -159,15 +137,15 @@ def test_bodies_are_checked(served: Served) -> None:
         ("explain", {"vector": [1.0]}, 422),
         ("explain", {}, 422),
     ):
-        response = httpx.post(f"{served.url}/v1/collections/things/{what}", json=body)
+        response = httpx.post(f"{things_served.url}/v1/collections/things/{what}", json=body)
         assert response.status_code == status, (what, response.text)
-    path = f"{served.url}/v1/collections/things/count"
+    path = f"{things_served.url}/v1/collections/things/count"
     assert httpx.post(path, content=b"{").status_code == 400
     assert httpx.post(path, content=b"x", headers={"Content-Type": "application/x-npy"}).status_code == 415
     assert httpx.post(path.replace("things", "nothing"), json={}).status_code == 404
 
 
-def test_paths(served: Served) -> None:
-    paths = httpx.get(f"{served.url}/openapi.json").json()["paths"]
+def test_paths(things_served: Served) -> None:
+    paths = httpx.get(f"{things_served.url}/openapi.json").json()["paths"]
     for what in ("count", "get", "rows", "explain"):
         assert f"/v1/collections/{{name}}/{what}" in paths

@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer
+from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer, sockets_of
 from velo_serving.types import SearchRequest
 
 WORKERS = 2
@@ -102,14 +102,6 @@ def test_a_gateway_that_is_killed_costs_others_nothing_and_comes_back(
     assert before[1] in now
     # What the dead one had counted is not lost, and nothing is counted twice.
     assert answered(served) == counted + len(told)
-
-
-def sockets_of(pid: int) -> int:
-    count = 0
-    for one in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):
-            count += os.readlink(one).startswith("socket:")
-    return count
 
 
 def test_a_gateway_that_is_stopped_keeps_only_those_waiting_who_have_its_connections(
