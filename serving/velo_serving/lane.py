@@ -179,8 +179,8 @@ class Lane:
         self._clock = clock
         self._observer = observer
         self._identity = identity
-        # In order of arrival; dicts, so that one can leave from the middle.
-        self._waiting: dict[Gather, None] = {}
+        # In order of arrival; dicts, so that one can leave from the middle. Who waits: since when.
+        self._waiting: dict[Gather, float] = {}
         self._in_flight: dict[Gather, _Sent] = {}
         self._rate = _Rate()
         self._sign_at = 0.0  # when the shard last showed that it answers, or works
@@ -222,7 +222,7 @@ class Lane:
         if not self.up:
             self._deliver(self, gather, self.failure())
             return
-        self._waiting[gather] = None
+        self._waiting[gather] = self._clock.now()
         self.queries_waiting += len(gather.request.queries)
         self._pump()
 
@@ -282,13 +282,13 @@ class Lane:
             queries = len(gather.request.queries)
             if self._in_flight and self.queries_in_flight + queries > self._limits.in_flight_queries_max:
                 break
-            del self._waiting[gather]
+            since = self._waiting.pop(gather)
             self.queries_waiting -= queries
             now = self._clock.now()
             future = self.channel.submit(gather.request, max(gather.deadline - now, 0.001))
             self._in_flight[gather] = _Sent(now, queries, future)
             self.queries_in_flight += queries
-            self._observer.call_sent(self.name, queries)
+            self._observer.call_sent(self.name, queries, now - since)
             future.add_done_callback(lambda future, gather=gather: self._ended(gather, future))  # type: ignore[misc]
         if self._in_flight and self._quiet_timer is None and self._trial is None:
             self._listen()

@@ -12,8 +12,8 @@ __all__ = ["Observer", "SilentObserver"]
 class Observer(Protocol):
     """Told what happens, for metrics; its methods must be quick and must not raise."""
 
-    def call_sent(self, shard: str, queries: int) -> None:
-        """A request of so many queries went to a shard."""
+    def call_sent(self, shard: str, queries: int, waited_s: float) -> None:
+        """A request of so many queries went to a shard, after it had waited for others."""
 
     def call_ended(self, shard: str, seconds: float, outcome: str) -> None:
         """Its call ended: "ok", "error", "canceled", "unavailable" or "hung"."""
@@ -34,7 +34,7 @@ class Observer(Protocol):
 class SilentObserver:
     """Nobody listens."""
 
-    def call_sent(self, shard: str, queries: int) -> None:
+    def call_sent(self, shard: str, queries: int, waited_s: float) -> None:
         """Do nothing."""
 
     def call_ended(self, shard: str, seconds: float, outcome: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.serving.fakes import CommandedChannel, HandClock, request, settle
+from velo_serving.observer import SilentObserver
 from velo_serving.router import Router, RouterLimits
 from velo_serving.types import Answer, SearchRequest
 
@@ -36,13 +37,24 @@ def held_back(shard: CommandedChannel, k: int) -> asyncio.Event:
     return gate
 
 
+class Waits(SilentObserver):
+    """How long each request waited before it went to a shard."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def call_sent(self, shard: str, queries: int, waited_s: float) -> None:
+        self.seconds.append(waited_s)
+
+
 class Stage:
     """A router, its shards and its clock."""
 
     def __init__(self, shards: int = 3, limits: RouterLimits = LIMITS) -> None:
         self.clock = HandClock()
         self.shards = [CommandedChannel(number) for number in range(shards)]
-        self.router = Router("things", self.shards, limits=limits, clock=self.clock)
+        self.waits = Waits()
+        self.router = Router("things", self.shards, limits=limits, clock=self.clock, observer=self.waits)
 
     def ask(self, **options: Any) -> asyncio.Task[Answer]:
         return asyncio.get_running_loop().create_task(self.router.search(request(**options)))

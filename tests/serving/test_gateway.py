@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import velo
 from tests.serving.exact_gateway import (
     ARROW_TYPE,
     NPY,
@@ -211,6 +213,9 @@ def test_metrics_count_what_happened(tmp_path: Path) -> None:
             'velo_shard_calls_total{collection="things",outcome="ok",shard="0"} 1.0',
             'velo_vectors{collection="things"} 40.0',
             'velo_queries_admitted{collection="things"} 0.0',
+            'velo_shard_queue_seconds_count{collection="things",shard="0"} 1.0',
+            'velo_shard_call_seconds_bucket{collection="things",le="5e-05",shard="0"}',
+            f'velo_build_info{{python="{platform.python_version()}",version="{velo.__version__}"}} 1.0',
         ):
             assert line in text, line
 

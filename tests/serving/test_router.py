@@ -79,6 +79,18 @@ async def test_what_is_in_flight_is_bounded_a_shard(stage: Stage) -> None:
     assert [len(shard.requests) for shard in stage.shards] == [5, 5, 5]
 
 
+@on_stage(shards=1, limits=RouterLimits(in_flight_queries_max=1))
+async def test_how_long_a_request_waited_is_told(stage: Stage) -> None:
+    gate = gated(stage.shards[0])
+    tasks = [stage.ask() for _ in range(2)]
+    await settle()
+    assert stage.waits.seconds == [0]
+    await stage.clock.crank(0.01)
+    gate.set()
+    await asyncio.gather(*tasks)
+    assert stage.waits.seconds == [0, pytest.approx(0.01)]
+
+
 @on_stage()
 async def test_a_full_queue_refuses_and_says_when_to_come_back(stage: Stage) -> None:
     gates = [gated(shard) for shard in stage.shards]

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import time
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+import velo
 from velo_serving.backend import Backend
 from velo_serving.types import Hits
 
@@ -25,9 +28,30 @@ __all__ = ["CONTENT_TYPE", "Measured", "Metrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+#: From what a shard takes in memory to what nobody waits for.
+SECONDS = (
+    0.00005,
+    0.0001,
+    0.0002,
+    0.0005,
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    30.0,
+)
 QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
+M = TypeVar("M", bound=MetricWrapperBase)
 
 #: How old another gateway's gauges may be.
 GAUGES_S = 1.0
@@ -99,6 +123,13 @@ class Metrics:
             buckets=SECONDS,
             registry=registry,
         )
+        self.queue_seconds = Histogram(
+            "velo_shard_queue_seconds",
+            "How long a request waited at the gateway before it went to a shard.",
+            ["collection", "shard"],
+            buckets=SECONDS,
+            registry=registry,
+        )
         self.call_queries = Histogram(
             "velo_shard_call_queries",
             "Queries of one call to a shard.",
@@ -141,38 +172,65 @@ class Metrics:
             await asyncio.sleep(GAUGES_S)
 
 
+class _Children(Generic[M]):
+    """A metric's children by their labels: found once, since ``labels`` locks and compares each time."""
+
+    def __init__(self, metric: M) -> None:
+        self._metric = metric
+        self._known: dict[tuple[str, ...], M] = {}
+
+    def __getitem__(self, labels: tuple[str, ...]) -> M:
+        known = self._known.get(labels)
+        if known is None:
+            known = self._known[labels] = self._metric.labels(*labels)
+        return known
+
+
 class _RouterObserver:
     def __init__(self, metrics: Metrics, collection: str) -> None:
-        self._metrics = metrics
         self._collection = collection
+        self._shard_calls = _Children(metrics.shard_calls)
+        self._shard_seconds = _Children(metrics.shard_seconds)
+        self._queue_seconds = _Children(metrics.queue_seconds)
+        self._call_queries = metrics.call_queries.labels(collection)
+        self._hedges = _Children(metrics.hedges)
+        self._shard_falls = _Children(metrics.shard_falls)
+        self._searches = _Children(metrics.searches)
+        self._queries = metrics.queries.labels(collection)
+        self._reads = metrics.reads.labels(collection)
+        self._bytes_read = metrics.bytes_read.labels(collection)
+        self._shared_reads = metrics.shared_reads.labels(collection)
+        self._cache_hits = metrics.cache_hits.labels(collection)
+        self._writes = _Children(metrics.writes)
+        self._rows_written = _Children(metrics.rows_written)
 
-    def call_sent(self, shard: str, queries: int) -> None:
-        self._metrics.call_queries.labels(self._collection).observe(queries)
+    def call_sent(self, shard: str, queries: int, waited_s: float) -> None:
+        self._queue_seconds[self._collection, shard].observe(waited_s)
+        self._call_queries.observe(queries)
 
     def call_ended(self, shard: str, seconds: float, outcome: str) -> None:
-        self._metrics.shard_calls.labels(self._collection, shard, outcome).inc()
-        self._metrics.shard_seconds.labels(self._collection, shard).observe(seconds)
+        self._shard_calls[self._collection, shard, outcome].inc()
+        self._shard_seconds[self._collection, shard].observe(seconds)
 
     def hedge_sent(self, shard: str) -> None:
-        self._metrics.hedges.labels(self._collection, shard).inc()
+        self._hedges[self._collection, shard].inc()
 
     def shard_changed(self, shard: str, up: bool, reason: str) -> None:
         if not up:
-            self._metrics.shard_falls.labels(self._collection, shard).inc()
+            self._shard_falls[self._collection, shard].inc()
 
     def request_ended(self, outcome: str, queries: int, hits: Hits | None) -> None:
-        metrics, collection = self._metrics, self._collection
-        metrics.searches.labels(collection, outcome).inc()
+        self._searches[self._collection, outcome].inc()
         if hits is not None:
-            metrics.queries.labels(collection).inc(queries)
-            metrics.reads.labels(collection).inc(hits.reads)
-            metrics.bytes_read.labels(collection).inc(hits.bytes_read)
-            metrics.shared_reads.labels(collection).inc(hits.shared_reads)
-            metrics.cache_hits.labels(collection).inc(hits.cache_hits)
+            self._queries.inc(queries)
+            self._reads.inc(hits.reads)
+            self._bytes_read.inc(hits.bytes_read)
+            self._shared_reads.inc(hits.shared_reads)
+            self._cache_hits.inc(hits.cache_hits)
 
     def write_ended(self, verb: str, outcome: str, rows: int) -> None:
-        self._metrics.writes.labels(self._collection, verb, outcome).inc()
-        self._metrics.rows_written.labels(self._collection, verb).inc(rows)
+        self._writes[self._collection, verb, outcome].inc()
+        self._rows_written[self._collection, verb].inc(rows)
 
 
 class _Gauge(NamedTuple):
@@ -201,11 +259,14 @@ _MEMORY = _Gauge(
 )
 _GATEWAYS = _Gauge("velo_gateways", "Gateways that answer on this port.", (), "livesum")
 
-_GAUGES = (_GATEWAYS, _ADMITTED, _VECTORS, _UP, _WAITING, _IN_FLIGHT, _MEMORY)
+_BUILD = _Gauge("velo_build_info", "1; the labels say which velo answers.", ("version", "python"), "livemax")
+
+_GAUGES = (_BUILD, _GATEWAYS, _ADMITTED, _VECTORS, _UP, _WAITING, _IN_FLIGHT, _MEMORY)
 
 
 def _now(backend: Backend) -> Iterator[tuple[_Gauge, tuple[str, ...], float]]:
     """Every gauge's values at this moment."""
+    yield _BUILD, (velo.__version__, platform.python_version()), 1
     yield _GATEWAYS, (), 1
     for served in backend.collections:
         yield _ADMITTED, (served.name,), served.router.queries_admitted
@@ -260,7 +321,8 @@ class Measured:
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
-        self._metrics = metrics
+        self._requests = _Children(metrics.http_requests)
+        self._seconds = _Children(metrics.http_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -282,5 +344,5 @@ class Measured:
             route: Any = scope.get("route")
             path = str(getattr(route, "path", "unmatched"))
             method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD", "OPTIONS") else "other"
-            self._metrics.http_requests.labels(method, path, str(status)).inc()
-            self._metrics.http_seconds.labels(path).observe(time.perf_counter() - started)
+            self._requests[method, path, str(status)].inc()
+            self._seconds[path,].observe(time.perf_counter() - started)
