@@ -14,7 +14,7 @@ from velo_serving.types import Hits, IdArray, MetadataRow, SearchRequest
 
 __all__ = ["merge", "merge_top_k"]
 
-#: One query with so many hits of all shards together is merged without numpy.
+#: One query with so many hits of all shards together is merged without padding.
 SMALL_MAX = 400
 
 
@@ -98,30 +98,29 @@ def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
 
 
 def _merge_small(parts: Sequence[Hits], k: int) -> Hits:
-    """One query with few hits: Python sorts forty tuples before numpy has made its first array."""
-    hits: list[tuple[float, bool, Any, int, int]] = []
-    for number, part in enumerate(parts):
-        count = int(part.counts[0])
-        ids, distances = part.ids[0, :count].tolist(), part.distances[0, :count].tolist()
-        hits += [
-            (distance, isinstance(one, str), one, number, place)
-            for place, (distance, one) in enumerate(zip(distances, ids, strict=True))
-        ]
-    hits.sort()
-    del hits[k:]
-    count = len(hits)
+    """One query with few hits: its rows are put one after another, with no padding to take out."""
+    counts = [int(part.counts[0]) for part in parts]
+    distances = np.concatenate([part.distances[0, :count] for part, count in zip(parts, counts, strict=True)])
+    rows = [part.ids[0, :count] for part, count in zip(parts, counts, strict=True)]
     merged_ids: IdArray
-    if all(part.ids.dtype.kind == "i" for part in parts):
-        merged_ids = np.full((1, k), -1, dtype=np.int64)
+    if all(row.dtype.kind == "i" for row in rows):
+        ids: IdArray = np.concatenate(rows)
+        order = np.lexsort((ids, distances))[:k]
+        merged_ids = np.empty((1, k), np.int64)
+        merged_ids.fill(-1)
     else:
+        ids = np.concatenate([row.astype(object) for row in rows])
+        order = np.array(_order_mixed(ids.tolist(), distances.tolist())[:k], np.intp)
         merged_ids = np.full((1, k), None, dtype=object)
-    merged_distances = np.full((1, k), np.inf, dtype=np.float32)
-    merged_ids[0, :count] = [hit[2] for hit in hits]
-    merged_distances[0, :count] = [hit[0] for hit in hits]
+    count = len(order)
+    merged_distances = np.empty((1, k), np.float32)
+    merged_distances.fill(np.inf)
+    merged_ids[0, :count] = ids[order]
+    merged_distances[0, :count] = distances[order]
     metadata: list[list[MetadataRow]] | None = None
     if not _lacks_metadata(parts):
-        rows = [part.metadata[0] if part.metadata is not None else [] for part in parts]
-        metadata = [[rows[number][place] for *_, number, place in hits]]
+        of_hits = [row for part in parts if part.metadata is not None for row in part.metadata[0]]
+        metadata = [[of_hits[place] for place in order.tolist()]]
     return Hits(
         ids=merged_ids,
         distances=merged_distances,
@@ -147,20 +146,22 @@ def _order_int(
     return np.lexsort((ids, distances, ~valid), axis=-1)
 
 
+def _order_mixed(ids: Sequence[Any], distances: Sequence[float]) -> list[int]:
+    """Places by distance, then by Python's comparison: strings, or strings and integers when shards disagree
+    about ids."""
+    return sorted(
+        range(len(ids)), key=lambda place: (distances[place], isinstance(ids[place], str), ids[place])
+    )
+
+
 def _order_object(
     ids: IdArray, distances: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.intp]:
-    """Order by Python's comparison: strings, or strings and integers when shards disagree about ids."""
-
-    def key(row: int, column: int) -> tuple[bool, float, bool, Any]:
-        if not valid[row, column]:
-            return (True, np.inf, False, 0)
-        identity = ids[row, column]
-        return (False, float(distances[row, column]), isinstance(identity, str), identity)
-
     order = np.empty(distances.shape, dtype=np.intp)
     for row in range(distances.shape[0]):
-        order[row] = sorted(range(distances.shape[1]), key=lambda column, row=row: key(row, column))  # type: ignore[misc]
+        real, padding = np.flatnonzero(valid[row]), np.flatnonzero(~valid[row])
+        first = _order_mixed(ids[row, real].tolist(), distances[row, real].tolist())
+        order[row] = np.concatenate([real[first], padding])
     return order
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
+import velo
 from velo.errors import SearchTimeoutError
 from velo_serving import lookups
 from velo_serving.backend import Backend, Generation, ServedCollection
@@ -110,7 +111,7 @@ def create_app(
 
     app = FastAPI(
         title="velo",
-        version=_version(),
+        version=velo.__version__,
         description=DESCRIPTION,
         docs_url=None,
         redoc_url=None,
@@ -134,11 +135,17 @@ def create_app(
         )
     install(app)
 
-    @app.post("/v1/search", summary="Search the only collection", **SEARCH)
+    def plain(path: str, **told: Any) -> Callable[[Any], Any]:
+        add = app.router.add_api_route
+        return lambda function: add(
+            path, function, methods=["POST"], route_class_override=_PlainRoute, **told
+        )
+
+    @plain("/v1/search", summary="Search the only collection", **SEARCH)
     async def search(request: Request) -> Response:
         return await gate.search(request, backend, None)
 
-    @app.post("/v1/collections/{name}/search", summary="Search one of several collections", **SEARCH)
+    @plain("/v1/collections/{name}/search", summary="Search one of several collections", **SEARCH)
     async def search_collection(request: Request, name: str) -> Response:
         return await gate.search(request, backend, name)
 
@@ -150,7 +157,7 @@ def create_app(
 
             return answer
 
-        app.post(
+        plain(
             f"/v1/collections/{{name}}/{what.path}",
             summary=what.summary,
             response_model=what.answer,
@@ -167,7 +174,7 @@ def create_app(
 
             return answer
 
-        app.post(
+        plain(
             f"/v1/collections/{{name}}/{verb.what}",
             summary=verb.summary,
             response_model=verb.answer,
@@ -176,7 +183,7 @@ def create_app(
             name=verb.what,
         )(writing())
 
-    @app.post(
+    @plain(
         "/v1/collections/{name}/publish",
         summary="Serve another build under this name",
         response_model=publishing.PublishAnswer,
@@ -262,11 +269,18 @@ def _describe_keys(app: FastAPI) -> None:
     app.openapi = described  # type: ignore[method-assign]
 
 
-def _version() -> str:
-    try:
-        return version("veloann")
-    except PackageNotFoundError:  # run from a source tree
-        return "0.0.0+source"
+class _PlainRoute(APIRoute):
+    """A route whose function reads its request itself: nothing is solved, checked or converted before it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """What answers a request."""
+        function = self.endpoint
+
+        async def handle(request: Request) -> Response:
+            response: Response = await function(request, **request.path_params)
+            return response
+
+        return handle
 
 
 class _Gate:

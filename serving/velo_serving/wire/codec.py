@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -305,11 +306,13 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
     ]
     if min(rows, width, *sizes) < 0 or sum(sizes) != len(body):
         raise ProtocolError(f"{rows} rows of {width} hits do not lie in {len(body)} bytes")
-    ends = np.cumsum(sizes).tolist()
+    # Lists, where a row is few numbers: each call of numpy's would cost as much as all of this.
+    ends = list(itertools.accumulate(sizes))
     starts = [0, *ends[:-1]]
     counts = np.frombuffer(body, "<i8", rows, starts[1])
     distances = np.frombuffer(body, "<f4", rows * width, starts[2]).reshape(rows, width)
-    if rows and (int(counts.min()) < 0 or int(counts.max()) > width):
+    told = counts.tolist()
+    if rows and (min(told) < 0 or max(told) > width):
         raise ProtocolError("a row has more hits than it is wide")
     if message.names is None:
         ids: Any = np.frombuffer(body, "<i8", rows * width).reshape(rows, width)
@@ -319,14 +322,14 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
         ids=ids,
         distances=distances,
         counts=counts,
-        metadata=None if not message.table_bytes else _rows_of(body[starts[5] :], counts.tolist()),
+        metadata=None if not message.table_bytes else _rows_of(body[starts[5] :], told),
         reads=message.reads,
         bytes_read=message.bytes_read,
         shared_reads=message.shared_reads,
         cache_hits=message.cache_hits,
         groups=None
         if message.group_sizes is None
-        else _groups_of(body[starts[4] : ends[4]], message.group_sizes, counts.tolist()),
+        else _groups_of(body[starts[4] : ends[4]], message.group_sizes, told),
         limited=np.frombuffer(body, "?", rows, starts[3]) if message.limited else None,
     )
 
