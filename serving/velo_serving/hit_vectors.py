@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,15 +12,48 @@ import numpy as np
 
 from velo_serving.hits import ids_of_hits
 from velo_serving.router import Router, refusal_of
-from velo_serving.types import Answer, Failure, Hits, ShardFailure
+from velo_serving.types import Answer, Failure, Hits, SearchRequest, ShardFailure
 
-__all__ = ["bring_vectors"]
+__all__ = ["search"]
 
 #: More hits than this leave the event loop for a thread.
 INLINE_MAX = 2_000
 
 
-async def bring_vectors(
+async def search(router: Router, request: SearchRequest, dim: int, *, spent_s: float = 0.0) -> Answer:
+    """Search, and bring the vectors of the hits where the request asks for them.
+
+    Parameters
+    ----------
+    router : Router
+    request : SearchRequest
+    dim : int
+    spent_s : float
+        What of the request's time was over before: vectors have what is left after the search.
+
+    Raises
+    ------
+    UnsupportedError
+        The shards were built without ``store_vectors=True``.
+    VeloError
+        As in ``Router.search``; also where no shard brought its vectors, or one did not and partial answers
+        are not allowed.
+    """
+    started = time.perf_counter()
+    answer = await router.search(request)
+    if not request.return_vectors:
+        return answer
+    limit_s = router.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
+    return await _bring_vectors(
+        router,
+        answer,
+        dim,
+        timeout_s=max(limit_s - spent_s - (time.perf_counter() - started), 0.001),
+        allow_partial=request.allow_partial,
+    )
+
+
+async def _bring_vectors(
     router: Router, answer: Answer, dim: int, *, timeout_s: float | None, allow_partial: bool
 ) -> Answer:
     """The answer with the vectors of its hits.

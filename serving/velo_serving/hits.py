@@ -30,8 +30,10 @@ def concat_hits(parts: Sequence[Hits]) -> Hits:
     """
     width = max(part.distances.shape[1] for part in parts)
     return Hits(
-        ids=np.concatenate([_padded(part.ids, width) for part in parts]),
-        distances=np.concatenate([_padded(part.distances, width) for part in parts]),
+        ids=np.concatenate(
+            [_padded(part.ids, width, None if part.ids.dtype == object else -1) for part in parts]
+        ),
+        distances=np.concatenate([_padded(part.distances, width, np.inf) for part in parts]),
         counts=np.concatenate([part.counts for part in parts]),
         reads=sum(part.reads for part in parts),
         bytes_read=sum(part.bytes_read for part in parts),
@@ -45,6 +47,9 @@ def concat_hits(parts: Sequence[Hits]) -> Hits:
         if parts[0].limited is None
         else np.concatenate([part.limited for part in parts if part.limited is not None]),
         tables=None if parts[0].tables is None else [one for part in parts for one in part.tables or ()],
+        vectors=None
+        if parts[0].vectors is None
+        else np.concatenate([_padded(part.vectors, width, np.nan) for part in parts]),
     )
 
 
@@ -60,9 +65,8 @@ def ids_of_hits(hits: Hits) -> list[Any]:
     return found
 
 
-def _padded(rows: Any, width: int) -> Any:
+def _padded(rows: Any, width: int, fill: Any) -> Any:
     missing = width - rows.shape[1]
     if missing == 0:
         return rows
-    fill: Any = None if rows.dtype == object else -1 if rows.dtype.kind == "i" else np.inf
-    return np.concatenate([rows, np.full((len(rows), missing), fill, rows.dtype)], axis=1)
+    return np.concatenate([rows, np.full((len(rows), missing, *rows.shape[2:]), fill, rows.dtype)], axis=1)

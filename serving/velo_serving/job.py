@@ -56,6 +56,7 @@ class JobSearches:
         recall: float | None = None,
         list_size: int | None = None,
         return_metadata: Sequence[str] | None = None,
+        return_vectors: bool = False,
         group_by: str | None = None,
         group_size: int = 1,
         timeout_s: float = 60.0,
@@ -67,6 +68,9 @@ class JobSearches:
         queries : array of shape (query_count, dim)
         k, filter, recall, list_size, return_metadata, group_by, group_size
             As in ``velo.Index.search``.
+        return_vectors : bool
+            Bring the stored vectors of the hits, too, as ``vectors`` of the answer. The build must have
+            stored them (``store_vectors=True``). NaN stands for one whose row or shard went away meanwhile.
         timeout_s : float
             Shards that have not answered by then are missing from the answer.
 
@@ -82,6 +86,7 @@ class JobSearches:
             recall=recall,
             list_size=list_size,
             return_metadata=None if return_metadata is None else tuple(return_metadata),
+            return_vectors=return_vectors,
             timeout_s=timeout_s,
             group_by=group_by,
             group_size=group_size,
@@ -100,6 +105,7 @@ class JobSearches:
         recall: float | None = None,
         list_size: int | None = None,
         return_metadata: Sequence[str] | None = None,
+        return_vectors: bool = False,
         timeout_s: float = 60.0,
     ) -> RangeResult:
         """Find all within a distance of each query in all shards; ``limited`` says where there are more.
@@ -109,12 +115,15 @@ class JobSearches:
         queries : array of shape (query_count, dim)
         radius, filter, limit, recall, list_size, return_metadata
             As in ``velo.Index.range_search``; the limit is for all shards together.
+        return_vectors : bool
+            As for ``search``. While the answer is made, every query takes room for as many vectors as the one
+            that has most: with many queries choose a `limit`.
         timeout_s : float
             Shards that have not answered by then are missing from the answer.
 
         Returns
         -------
-        Answer
+        RangeResult
         """
         request = _request(
             queries,
@@ -123,6 +132,7 @@ class JobSearches:
             recall=recall,
             list_size=list_size,
             return_metadata=None if return_metadata is None else tuple(return_metadata),
+            return_vectors=return_vectors,
             timeout_s=timeout_s,
             radius=float(radius),
         )

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from velo_serving import hit_vectors
 from velo_serving.hits import concat_hits
 from velo_serving.loops import LoopThread
-from velo_serving.router import Router, RouterLimits
-from velo_serving.served import ServedCollection
+from velo_serving.router import RouterLimits
+from velo_serving.served import Generation, ServedCollection
 from velo_serving.types import Answer, SearchRequest
 
-__all__ = ["JOB_LIMITS", "RouterThread"]
+__all__ = ["JOB_LIMITS", "RouterThread", "queries_a_request"]
 
 #: A job waits for itself alone, and has its own idea of how long; it would rather wait than miss a part.
 JOB_LIMITS: Final = RouterLimits(
@@ -30,6 +31,9 @@ JOB_LIMITS: Final = RouterLimits(
 #: A job's queries go in requests of so many, and so many requests at once.
 _QUERIES_A_REQUEST: Final = 512
 _REQUESTS_AT_ONCE: Final = 4
+
+#: Of those that bring vectors fewer go in each: a shard's reply is bounded, and so is what waits here.
+_VECTORS_BYTES_A_REQUEST: Final = 32 << 20
 
 
 class RouterThread:
@@ -64,27 +68,28 @@ class RouterThread:
 
     async def _search(self, request: SearchRequest, timeout_s: float) -> Answer:
         with self._served.hold() as now:
-            return await self._search_in(now.router, request, timeout_s)
+            return await self._search_in(now, request, timeout_s)
 
     @staticmethod
-    async def _search_in(router: Router, request: SearchRequest, timeout_s: float) -> Answer:
+    async def _search_in(now: Generation, request: SearchRequest, timeout_s: float) -> Answer:
         deadline = time.monotonic() + timeout_s
+        step = queries_a_request(request, now.dim)
         slots = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
         async def ask(start: int) -> Answer:
             async with slots:
                 filters = request.filters
                 if filters is not None and len(filters) > 1:
-                    filters = filters[start : start + _QUERIES_A_REQUEST]
+                    filters = filters[start : start + step]
                 part = dataclasses.replace(
                     request,
-                    queries=request.queries[start : start + _QUERIES_A_REQUEST],
+                    queries=request.queries[start : start + step],
                     filters=filters,
                     timeout_s=max(deadline - time.monotonic(), 0.001),
                 )
-                return await router.search(part)
+                return await hit_vectors.search(now.router, part, now.dim)
 
-        starts = range(0, max(1, len(request.queries)), _QUERIES_A_REQUEST)
+        starts = range(0, max(1, len(request.queries)), step)
         answers = await asyncio.gather(*(ask(start) for start in starts))
         if len(answers) == 1:
             return answers[0]
@@ -95,3 +100,18 @@ class RouterThread:
         """Give up what is under way and end the thread."""
         self._thread.call(self._served.close())
         self._thread.close()
+
+
+def queries_a_request(request: SearchRequest, dim: int) -> int:
+    """How many queries of a job go in one request.
+
+    Parameters
+    ----------
+    request : SearchRequest
+        The whole job.
+    dim : int
+    """
+    if not request.return_vectors:
+        return _QUERIES_A_REQUEST
+    bytes_a_query = request.k * request.group_size * dim * 4
+    return max(1, min(_QUERIES_A_REQUEST, _VECTORS_BYTES_A_REQUEST // bytes_a_query))

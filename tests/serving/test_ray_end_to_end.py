@@ -162,6 +162,39 @@ def test_filters_and_metadata_through_ray(
         cluster.search(sharded_queries[:, :5])
 
 
+def test_vectors_of_hits_through_ray(local_ray: None, tmp_path: Path) -> None:
+    """A job has the same as a client has of a gateway."""
+    vectors = np.random.default_rng(6).standard_normal((300, 16)).astype(np.float32)
+    path = velo.build_collection(
+        tmp_path / "pictures.velo",
+        vectors,
+        shards=2,
+        metadata=pa.table({"color": [f"c{row % 5}" for row in range(300)]}),
+        store_vectors=True,
+        threads=1,
+    )
+    options: dict[str, Any] = {"recall": 1.0, "return_vectors": True}
+
+    async def run(cluster: Cluster) -> None:
+        async with gateway(cluster, PATIENT) as client:
+            for more in ({"k": 5}, {"k": 3, "group_by": "color", "group_size": 2}):
+                found = await asyncio.to_thread(cluster.search, vectors[:4], **more, **options)
+                asked = await client.search_async(vectors[:4], **more, **options)
+                assert type(found) is type(asked)
+                assert found.vectors is not None
+                assert asked.vectors is not None
+                assert np.array_equal(found.ids, asked.ids)
+                assert np.array_equal(found.vectors, asked.vectors)
+                assert np.array_equal(found.vectors, vectors[found.ids])
+            within = await asyncio.to_thread(cluster.range_search, vectors[:4], 18.0, limit=50, **options)
+            assert within.vectors is not None
+            assert len(within.ids) > 4
+            assert np.array_equal(within.vectors, vectors[within.ids])
+
+    with Cluster.start(path, threads=1) as cluster:
+        asyncio.run(run(cluster))
+
+
 def test_another_process_finds_running_actors_and_leaves_them_alone(
     cluster: Cluster, sharded_queries: np.ndarray
 ) -> None:

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 
 import velo
 from velo.errors import SearchTimeoutError
-from velo_serving import lookups
+from velo_serving import hit_vectors, lookups
 from velo_serving.backend import Backend, Generation, ServedCollection
 from velo_serving.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
 from velo_serving.gateway import bodies, publishing
@@ -41,7 +41,6 @@ from velo_serving.gateway.schemas import (
 )
 from velo_serving.gateway.tracing import Traced
 from velo_serving.gateway.writes import WRITE_ROUTES, WriteRoute, write_body
-from velo_serving.hit_vectors import bring_vectors
 from velo_serving.types import Answer, SearchRequest
 
 __all__ = ["create_app"]
@@ -482,17 +481,8 @@ async def _search(now: Generation, parsed: SearchRequest) -> Answer:
     if parsed.ids is not None:
         queries = await lookups.vectors(now.router, parsed.ids, now.dim, timeout_s=parsed.timeout_s)
         parsed = replace(parsed, queries=queries, ids=None)
-    answer = replace(await now.router.search(parsed), version=now.version)
-    if not parsed.return_vectors:
-        return answer
-    limit_s = now.router.limits.timeout_default_s if parsed.timeout_s is None else parsed.timeout_s
-    return await bring_vectors(
-        now.router,
-        answer,
-        now.dim,
-        timeout_s=max(limit_s - (time.perf_counter() - started), 0.001),
-        allow_partial=parsed.allow_partial,
-    )
+    answer = await hit_vectors.search(now.router, parsed, now.dim, spent_s=time.perf_counter() - started)
+    return replace(answer, version=now.version)
 
 
 def _less_time(parsed: SearchRequest, spent_s: float) -> SearchRequest:
