@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from queue import SimpleQueue
-from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
@@ -22,6 +21,7 @@ from velo_serving.gateway import GatewayLimits
 from velo_serving.gateway.access import Access
 from velo_serving.gateway_process import Question, Told, WorkerMessage
 from velo_serving.loops import LoopThread
+from velo_serving.metrics_folder import metrics_folder
 from velo_serving.records import Directory, Place
 from velo_serving.router import RouterLimits
 from velo_serving.types import Failure
@@ -71,7 +71,7 @@ def run_workers(
         A gateway ended as it started.
     """
     with ExitStack() as stack:
-        folder = stack.enter_context(TemporaryDirectory(prefix="velo-metrics-"))
+        folder, owner = stack.enter_context(metrics_folder())
         loop = LoopThread("velo-directory")
         stack.callback(loop.close)
         gateways: list[Child] = []
@@ -101,7 +101,7 @@ def run_workers(
                 "velo_serving.gateway_process",
                 partial(message, number),
                 environment={"PROMETHEUS_MULTIPROC_DIR": folder},
-                descriptors=[listener.fileno()],
+                descriptors=[listener.fileno(), owner],
                 on_question=_answerer(directory, loop, gateways, number),
                 on_death=_mourner(number, folder),
             )

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
+import velo
 from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer, sockets_of
 from velo_serving.types import SearchRequest
 
@@ -154,6 +155,44 @@ def test_gateways_end_with_their_parent(sharded_path: Path) -> None:
         left = [pid for pid in left if Path(f"/proc/{pid}/exe").exists()]
         time.sleep(0.05)
     assert left == []
+
+
+def test_the_metrics_of_a_killed_server_go_with_the_next_and_those_of_a_living_stay(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path_factory.mktemp("t")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    velo.build(temporary / "one.velo", np.eye(8, dtype=np.float32), threads=1).close()
+    folders: list[set[Path]] = [set()]
+    with contextlib.ExitStack() as stack:
+
+        def start() -> Served:
+            server = Served(str(temporary / "one.velo"), "--workers", "2", "--threads", "1")
+            stack.callback(server.stop)
+            folders.append(set(temporary.glob("velo-metrics-*")))
+            return server
+
+        killed = start()
+        start()
+        left = gateways(killed)
+        owner = str(*folders[1]) + "/owner"
+        for pid in left:  # who kills the server does not take from them what they count in
+            assert owner in [os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir()]
+        killed.process.kill()
+        killed.process.wait(60)
+        end = time.monotonic() + 30
+        while any(Path(f"/proc/{pid}/exe").exists() for pid in left):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert set(temporary.glob("velo-metrics-*")) == folders[2]
+        start()
+        assert len(folders[1]) == 1
+        assert len(folders[2] - folders[1]) == 1
+        assert folders[3] & folders[2] == folders[2] - folders[1]
+        assert len(folders[3]) == 2
+        for folder in folders[3]:
+            assert list(folder.glob("*.db")), "a gateway has lost what it counts in"
+    assert list(temporary.glob("velo-metrics-*")) == []
 
 
 def test_one_signal_drains_all_and_a_second_ends_them(served: Served) -> None:
