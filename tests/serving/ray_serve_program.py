@@ -20,6 +20,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 from ray import serve
 
+from tests.serving.gcs_killed import children
 from tests.serving.local_ray import started_ray
 from velo.errors import InvalidArgumentError, VeloError
 from velo_serving import Client
@@ -43,6 +44,58 @@ def refused(args: dict[str, Any]) -> str:
     except (InvalidArgumentError, ApiKeyFileError) as error:
         return str(error)
     return ""
+
+
+def kill_a_gateway(client: Client, queries: np.ndarray) -> dict[str, Any]:
+    """A gateway's process dies: what is asked meanwhile, and once Serve has started another one."""
+    before, actors = set(gateways()), [one["pid"] for one in client.info()["shards"]]
+    expected = whole_answer(client, queries)
+    victim = min(before)
+    os.kill(victim, signal.SIGKILL)
+    right, wrong, refused = 0, 0, []
+    end = time.monotonic() + 120
+    while set(gateways()) == before - {victim} or len(gateways()) < len(before):
+        assert time.monotonic() < end, "the gateway does not come back"
+        try:
+            found = client.search(queries, k=10, list_size=200)
+            if not found.partial:  # a busy machine may keep a shard from its answer
+                is_right = found.ids.tolist() == expected
+                right, wrong = right + is_right, wrong + (not is_right)
+        except VeloError as error:
+            refused.append(f"{type(error).__name__}: {error}")
+        time.sleep(0.02)
+    while not running(len(before)):
+        assert time.monotonic() < end, serve.status()
+        time.sleep(0.1)
+    return {
+        "before": len(before),
+        "new": len(set(gateways()) - before),
+        "right": right,
+        "wrong": wrong,
+        "refused": refused,
+        "after": whole_answer(client, queries) == expected,
+        "same_actors": [one["pid"] for one in client.info()["shards"]] == actors,
+    }
+
+
+def whole_answer(client: Client, queries: np.ndarray) -> list[list[int]]:
+    """What all shards together answer."""
+    end = time.monotonic() + 60
+    while (found := client.search(queries, k=10, list_size=200)).partial:
+        assert time.monotonic() < end, "a shard is missing"
+    ids: list[list[int]] = found.ids.tolist()
+    return ids
+
+
+def gateways() -> list[int]:
+    """Pids of the gateways."""
+    return children("ray::ServeRepli")  # as much of the name as Linux keeps
+
+
+def running(count: int) -> bool:
+    """Whether Serve has so many gateways, and all of them answer it."""
+    deployment = serve.status().applications["velo"].deployments["gateway"]
+    return deployment.replica_states == {"RUNNING": count}
 
 
 def main(path: str, folder: str) -> None:
@@ -103,6 +156,7 @@ def scene(path: str, queries: np.ndarray, keys: Path) -> dict[str, Any]:
             seen.append(client.search(queries[:1], k=10).shards_answered)
             time.sleep(0.02)
         told["after_a_kill"] = seen[-1]
+        told["gateway_killed"] = kill_a_gateway(client, queries)
     # The app again, as after a change of its configuration: the actors that run are used.
     before = {str(one) for one in places_of("photos")}
     serve.run(serve_app({**args, "gateways": 1}), name="velo", route_prefix="/")

@@ -52,6 +52,12 @@ def test_gateways_of_serve_answer_over_the_actors_of_a_collection(tmp_path: Path
     assert (told["without_key"], told["wrong"]) == ("ApiKeyError", "DimensionMismatchError")
     assert told["gateways"] == {"RUNNING": 2}
     assert told["after_a_kill"] == 2
+    killed = told["gateway_killed"]
+    assert killed["right"] > 0, "nothing was asked while there was one gateway"
+    assert (killed["wrong"], killed["refused"]) == (0, [])
+    assert (killed["before"], killed["new"]) == (2, 1)
+    assert killed["after"]
+    assert killed["same_actors"]
     assert told["same_actors"]
     assert told["actors_left"] == told["still_there"] == 2
     assert "replica" in told["unknown"]
