@@ -342,27 +342,29 @@ class Client(ClientLookups, ClientWrites):
         return call.ranges(await self._send_async("POST", self._path, call))
 
     def _look_up(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        if self._collection is None:
-            raise InvalidArgumentError(f"{what} needs the name of a collection", argument="collection")
-        call = ClientCall.of_fields(fields)
-        answer = self._send("POST", f"{self._info_path}/{what}", call).json()
+        answer = self._send("POST", self._path_of(what), ClientCall.of_fields(fields)).json()
+        assert isinstance(answer, dict)
+        return answer
+
+    async def _look_up_async(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        answer = (await self._send_async("POST", self._path_of(what), ClientCall.of_fields(fields))).json()
         assert isinstance(answer, dict)
         return answer
 
     def _write(self, call: WriteCall) -> dict[str, Any]:
-        answer = self._send("POST", self._write_path(call), self._write_call(call)).json()
+        answer = self._send("POST", self._path_of(call.what), self._write_call(call)).json()
         assert isinstance(answer, dict)
         return answer
 
     async def _write_async(self, call: WriteCall) -> dict[str, Any]:
-        answer = (await self._send_async("POST", self._write_path(call), self._write_call(call))).json()
+        answer = (await self._send_async("POST", self._path_of(call.what), self._write_call(call))).json()
         assert isinstance(answer, dict)
         return answer
 
-    def _write_path(self, call: WriteCall) -> str:
+    def _path_of(self, what: str) -> str:
         if self._collection is None:
-            raise InvalidArgumentError(f"{call.what} needs the name of a collection", argument="collection")
-        return f"{self._info_path}/{call.what}"
+            raise InvalidArgumentError(f"{what} needs the name of a collection", argument="collection")
+        return f"{self._info_path}/{what}"
 
     @staticmethod
     def _write_call(call: WriteCall) -> ClientCall:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,10 @@ class ClientLookups(ABC):
     @abstractmethod
     def _look_up(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Ask a path below the collection."""
+
+    @abstractmethod
+    async def _look_up_async(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The same without blocking the event loop."""
 
     @hinted
     def count(
@@ -46,9 +50,27 @@ class ClientLookups(ABC):
         NoShardAnsweredError
             A shard is away: a count without it would be of nothing in particular.
         """
-        fields = {"filter": filter, "timeout_ms": _milliseconds(timeout_s), "allow_partial": False}
-        answer = self._look_up("count", fields)
-        return int(answer["count"])
+        return int(self._look_up("count", _of_count(filter, timeout_s))["count"])
+
+    @hinted
+    async def count_async(
+        self,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.count
+        *,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Count rows without blocking the event loop; as ``count``.
+
+        Parameters
+        ----------
+        filter, timeout_s :
+            As for ``count``.
+
+        Returns
+        -------
+        int
+        """
+        return int((await self._look_up_async("count", _of_count(filter, timeout_s)))["count"])
 
     @hinted
     def get(
@@ -73,13 +95,29 @@ class ClientLookups(ABC):
         list of dict
             ``id`` and the columns, in the order of `ids`.
         """
-        fields = {
-            "ids": np.asarray(ids).tolist(),
-            "columns": columns if isinstance(columns, bool) else list(columns),
-            "timeout_ms": _milliseconds(timeout_s),
-            "allow_partial": False,
-        }
-        answer = self._look_up("get", fields)
+        rows: list[dict[str, Any] | None] = self._look_up("get", _of_get(ids, columns, timeout_s))["rows"]
+        return rows
+
+    @hinted
+    async def get_async(
+        self,
+        ids: Sequence[int] | Sequence[str],
+        *,
+        columns: Sequence[str] | bool = True,
+        timeout_s: float | None = None,
+    ) -> list[dict[str, Any] | None]:
+        """Bring rows without blocking the event loop; as ``get``.
+
+        Parameters
+        ----------
+        ids, columns, timeout_s :
+            As for ``get``.
+
+        Returns
+        -------
+        list of dict
+        """
+        answer = await self._look_up_async("get", _of_get(ids, columns, timeout_s))
         rows: list[dict[str, Any] | None] = answer["rows"]
         return rows
 
@@ -107,19 +145,41 @@ class ClientLookups(ABC):
         dict
             ``id`` and the columns.
         """
-        asked: dict[str, Any] = {
-            "filter": filter,
-            "columns": columns if isinstance(columns, bool) else list(columns),
-            "limit": page_rows,
-            "timeout_ms": _milliseconds(timeout_s),
-        }
-        page: str | None = None
+        asked = _of_rows(filter, columns, page_rows, timeout_s)
         while True:
-            answer = self._look_up("rows", asked | {"page": page})
+            answer = self._look_up("rows", asked)
             yield from answer["rows"]
-            page = answer["next"]
-            if page is None:
+            if answer["next"] is None:
                 return
+            asked["page"] = answer["next"]
+
+    async def rows_async(
+        self,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.rows
+        *,
+        columns: Sequence[str] | bool = True,
+        page_rows: int = 100,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Bring all rows that pass a filter without blocking the event loop; as ``rows``.
+
+        Parameters
+        ----------
+        filter, columns, page_rows, timeout_s :
+            As for ``rows``.
+
+        Yields
+        ------
+        dict
+        """
+        asked = _of_rows(filter, columns, page_rows, timeout_s)
+        while True:
+            answer = await self._look_up_async("rows", asked)
+            for row in answer["rows"]:
+                yield row
+            if answer["next"] is None:
+                return
+            asked["page"] = answer["next"]
 
     def publish(self, path: str, version: str) -> dict[str, Any]:
         """Have another build served under the collection's name; it takes an admin key.
@@ -144,6 +204,20 @@ class ClientLookups(ABC):
         AdminKeyError, PublicationError, InvalidArgumentError
         """
         return self._look_up("publish", {"path": path, "version": version})
+
+    async def publish_async(self, path: str, version: str) -> dict[str, Any]:
+        """Have another build served without blocking the event loop; as ``publish``.
+
+        Parameters
+        ----------
+        path, version :
+            As for ``publish``.
+
+        Returns
+        -------
+        dict
+        """
+        return await self._look_up_async("publish", {"path": path, "version": version})
 
     @hinted
     def explain(
@@ -173,16 +247,88 @@ class ClientLookups(ABC):
         list of dict
             Of each shard, what ``velo.Index.explain`` tells.
         """
-        fields = {
-            "vector": np.asarray(query, np.float32).tolist(),
-            "k": k,
-            "filter": filter,
-            "recall": recall,
-            "list_size": list_size,
-            "timeout_ms": _milliseconds(timeout_s),
-        }
+        fields = _of_explain(query, k, filter, recall, list_size, timeout_s)
         shards: list[dict[str, Any]] = self._look_up("explain", fields)["shards"]
         return shards
+
+    @hinted
+    async def explain_async(
+        self,
+        query: npt.ArrayLike,
+        k: int = 10,
+        *,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.explain
+        recall: float | None = None,
+        list_size: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[dict[str, Any]]:
+        """Run one query and tell of each shard without blocking the event loop; as ``explain``.
+
+        Parameters
+        ----------
+        query, k, filter, recall, list_size, timeout_s :
+            As for ``explain``.
+
+        Returns
+        -------
+        list of dict
+        """
+        fields = _of_explain(query, k, filter, recall, list_size, timeout_s)
+        shards: list[dict[str, Any]] = (await self._look_up_async("explain", fields))["shards"]
+        return shards
+
+
+# ---- what is asked
+
+_Columns = Sequence[str] | bool
+
+
+def _of_count(condition: FilterForm | None, timeout_s: float | None) -> dict[str, Any]:
+    return {"filter": condition, "timeout_ms": _milliseconds(timeout_s), "allow_partial": False}
+
+
+def _of_get(ids: Sequence[int] | Sequence[str], columns: _Columns, timeout_s: float | None) -> dict[str, Any]:
+    return {
+        "ids": np.asarray(ids).tolist(),
+        "columns": _names(columns),
+        "timeout_ms": _milliseconds(timeout_s),
+        "allow_partial": False,
+    }
+
+
+def _of_rows(
+    condition: FilterForm | None, columns: _Columns, page_rows: int, timeout_s: float | None
+) -> dict[str, Any]:
+    """The first page."""
+    return {
+        "filter": condition,
+        "columns": _names(columns),
+        "limit": page_rows,
+        "timeout_ms": _milliseconds(timeout_s),
+        "page": None,
+    }
+
+
+def _of_explain(
+    query: npt.ArrayLike,
+    k: int,
+    condition: FilterForm | None,
+    recall: float | None,
+    list_size: int | None,
+    timeout_s: float | None,
+) -> dict[str, Any]:
+    return {
+        "vector": np.asarray(query, np.float32).tolist(),
+        "k": k,
+        "filter": condition,
+        "recall": recall,
+        "list_size": list_size,
+        "timeout_ms": _milliseconds(timeout_s),
+    }
+
+
+def _names(columns: _Columns) -> list[str] | bool:
+    return columns if isinstance(columns, bool) else list(columns)
 
 
 def _milliseconds(seconds: float | None) -> float | None:

@@ -100,6 +100,28 @@ def test_every_shard_explains_itself(client: Client, things_vectors: np.ndarray)
         Client(client._url).explain(things_vectors[3])
 
 
+def test_awaited_they_answer_the_same(
+    client: Client, things_served: Served, things_vectors: np.ndarray
+) -> None:
+    async def run() -> None:
+        async with Client(things_served.url, collection="things", retries=20) as one:
+            wanted = {"color": "c1"}
+            assert await one.count_async(wanted) == client.count(wanted)
+            ids = [7, 10_000]
+            assert await one.get_async(ids, columns=["size"]) == client.get(ids, columns=["size"])
+            pages = [row async for row in one.rows_async(wanted, columns=["size"], page_rows=7)]
+            assert pages == list(client.rows(wanted, columns=["size"], page_rows=7))
+            assert len(pages) == THINGS_ROWS / 5
+            told = await one.explain_async(things_vectors[3], k=5, filter=wanted)
+            assert [shard["matches"] for shard in told] == [
+                shard["matches"] for shard in client.explain(things_vectors[3], k=5, filter=wanted)
+            ]
+            with pytest.raises(UnknownColumnError, match="colour"):
+                await one.count_async({"colour": 1})
+
+    asyncio.run(run())
+
+
 def test_a_missing_shard_is_told_or_an_error() -> None:
     async def run() -> None:
         channels = [CommandedChannel(number) for number in range(3)]

@@ -125,8 +125,9 @@ def test_a_gateway_that_is_stopped_keeps_only_those_waiting_who_have_its_connect
             time.sleep(0.005)
         os.kill(victim, signal.SIGSTOP)
         try:
-            # Who comes now comes to the other one.
-            for query, ids in zip(sharded_queries, expected, strict=True):
+            # Who comes now comes to the other one; few, as those who wait have ten seconds for their headers.
+            few = sharded_queries[:20]
+            for query, ids in zip(few, expected, strict=False):
                 answer = ask(served, query)
                 assert (answer.status_code, answer.json()["ids"]) == (200, [ids.tolist()])
             for one in waiting:
@@ -141,7 +142,7 @@ def test_a_gateway_that_is_stopped_keeps_only_those_waiting_who_have_its_connect
             assert b"".join(iter(lambda one=one: one.recv(65536), b"")).startswith(b"HTTP/1.1 200")  # type: ignore[misc]
     until_ready(served)
     assert gateways(served) == both
-    assert answered(served) == counted + len(sharded_queries) + len(waiting)
+    assert answered(served) == counted + len(few) + len(waiting)
 
 
 def test_gateways_end_with_their_parent(sharded_path: Path) -> None:
