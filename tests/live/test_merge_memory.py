@@ -207,6 +207,26 @@ print(json.dumps({"count": count, "found": found, "seen": seen, "growth": peak -
 """
 
 
+def test_recall_is_kept_where_merges_have_as_little_as_searches(tmp_path: Path) -> None:
+    """Of few dimensions a merge that keeps ids and rows has no room for codes besides; the new part has."""
+    random = np.random.default_rng(7)
+    vectors = random.standard_normal((9_000, 32)) * random.lognormal(0.0, 1.0, (9_000, 1))
+    vectors = vectors.astype(np.float32)
+    queries = vectors[::60]
+    distances = ((queries[:, None, :] - vectors[None]) ** 2).sum(-1)
+    nearest = np.argpartition(distances, 10, axis=1)[:, :10]
+    velo.build(tmp_path / "i", vectors[:8_400], store_vectors=True).close()
+    with velo.open(tmp_path / "i", memory="20%", merge_memory="20%", writable=True) as index:
+        index.insert(vectors[8_400:8_700])
+        index.flush()
+        index.insert(vectors[8_700:])
+        index.optimize()
+        found = index.search(queries, k=10, recall=0.95)
+    assert found.expected.recall is not None, "nobody measured what its searches find"
+    kept = [len(set(ids) & set(near)) for ids, near in zip(found.ids.tolist(), nearest.tolist(), strict=True)]
+    assert np.mean(kept) / 10 >= 0.94
+
+
 def test_a_fold_beside_a_merge_keeps_within_the_promise(tmp_path: Path) -> None:
     memory, merge_memory = 16 << 20, 4 << 20
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "i"), str(memory), str(merge_memory)]

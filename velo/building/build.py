@@ -231,6 +231,7 @@ def build_shard(
     metadata: Any = None,
     queries: AnyArray | None = None,
     build_memory: Memory | None = None,
+    search_bytes: int = 0,
     overwrite: bool = False,
     resume: bool = True,
     watch: Watch | None = None,
@@ -255,6 +256,9 @@ def build_shard(
         As :func:`velo.building.queries.query_sample` gives them.
     build_memory, overwrite, resume :
         As for :func:`build`.
+    search_bytes : int
+        What the index is given as soon as it is there. However little a build has, searches are measured with
+        that: without a measurement nothing is known of their recall.
     watch : callable, optional
         Called with (stage, done, total).
     resumed : callable, optional
@@ -303,7 +307,7 @@ def build_shard(
                     threads=options.threads,
                     start=start,
                     stop=stop,
-                    memory_bytes=limit_bytes,
+                    memory_bytes=limit_bytes and max(limit_bytes, search_bytes + order.nbytes),
                     page_links=bool(options.page_links),
                     vectors=options.store_vectors,
                     watch=lambda done: _tell(watch, "calibrate", done, stop - start),

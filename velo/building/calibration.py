@@ -352,11 +352,7 @@ class _Table:
             if most:
                 widest = self._curve(index, K_MEASURED, [])
                 found.append((K_MEASURED, most, widest))
-                self.reached = max(one.point.recall for one in widest)
-                if self.reached < _RECALL_ENOUGH:
-                    scanned = self._search(index, K_MEASURED, _SCAN_LIST, self._part, scan=True).point
-                    self.scan = scanned.to_dict()
-                    self.reached = max(self.reached, scanned.recall)
+                self._reach(index, widest)
                 tell(1 / steps)
                 for number, k in enumerate(other_k):
                     found.append((k, most, self._curve(index, k, [])))
@@ -369,12 +365,23 @@ class _Table:
             tell((2 + len(other_k) + number) / steps)
         if self._page_links:
             with self._open(folder, 0) as index:
-                found.append((K_MEASURED, 0, self._curve(index, K_MEASURED, widest, _LISTS_ON_DISK_MAX)))
+                on_disk = self._curve(index, K_MEASURED, widest, _LISTS_ON_DISK_MAX)
+                found.append((K_MEASURED, 0, on_disk))
+                if not most:
+                    self._reach(index, on_disk)
         tell(1.0)
         return [
             {"k": k, "links": links, "points": [one.point.to_dict() for one in seen]}
             for k, links, seen in found
         ]
+
+    def _reach(self, index: Index, seen: Sequence[_Seen]) -> None:
+        """What is reached at most: by the longest list, or by a look at all codes if that is little."""
+        self.reached = max(one.point.recall for one in seen)
+        if self.reached < _RECALL_ENOUGH:
+            scanned = self._search(index, K_MEASURED, _SCAN_LIST, self._part, scan=True).point
+            self.scan = scanned.to_dict()
+            self.reached = max(self.reached, scanned.recall)
 
     def adopted(self, folder: Path, known: Mapping[str, Any]) -> dict[str, Any] | None:
         """The table of another index, corrected by a few points of this one.

@@ -30,6 +30,7 @@ def build_part(
     former: tuple[Path, AnyArray] | None,
     threads: int | None,
     build_memory: Memory | None,
+    search_bytes: int,
     nice: int,
 ) -> None:
     """Build a part of live data.
@@ -50,6 +51,8 @@ def build_part(
         A part whose rows come here, and the row of each of its vertices: the graph goes on from its graph.
     threads : int, optional
     build_memory : int, float or str, optional
+    search_bytes : int
+        What the part is given once it is searched.
     nice : int
         How much the threads that link and place give way to others.
     """
@@ -73,6 +76,7 @@ def build_part(
         ids=ids,
         metadata=metadata,
         build_memory=build_memory,
+        search_bytes=search_bytes,
         resume=False,
         transient=True,
         calibration=calibration,

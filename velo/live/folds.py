@@ -70,7 +70,8 @@ class Folds:
         memory: Memory | None,
     ) -> None:
         self._live = live
-        self._maker = PartMaker(live, open_part, threads, MergeMemory(merge_memory, memory, live))
+        budget = MergeMemory(merge_memory, memory, live)
+        self._maker = PartMaker(live, open_part, threads, budget, memory)
         #: Held by whoever folds the delta; taken before that of parts by who folds both.
         self._delta_lock = threading.Lock()
         self._parts_lock = threading.Lock()

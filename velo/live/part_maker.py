@@ -21,7 +21,7 @@ from velo.live.fold_rows import FoldRows
 from velo.live.merge_memory import BuildBytes, MergeMemory
 from velo.live.view import View
 from velo.options import BuildOptions
-from velo.search.segment import Segment
+from velo.search.segment import Segment, part_bytes
 from velo.types import AnyArray, Memory
 
 __all__ = ["ALONE", "Builder", "How", "PartMaker", "Sources", "set_builder"]
@@ -49,6 +49,7 @@ class Builder(Protocol):
         former: tuple[Path, AnyArray] | None,
         threads: int | None,
         build_memory: Memory | None,
+        search_bytes: int,
         nice: int,
     ) -> None: ...
 
@@ -138,6 +139,8 @@ class PartMaker:
     threads : int or None
         Of a build.
     memory : MergeMemory
+    search_memory : int, float, str or None
+        Of the index, all of its parts together.
     """
 
     def __init__(
@@ -146,11 +149,13 @@ class PartMaker:
         open_part: Callable[[str, int], Segment],
         threads: int | None,
         memory: MergeMemory,
+        search_memory: Memory | None,
     ) -> None:
         self._live = live
         self._open_part = open_part
         self._threads = threads
         self._memory = memory
+        self._search_memory = search_memory
         #: Held while parts change, and while what is said of them has to be of one moment.
         self._changing = threading.Lock()
 
@@ -219,6 +224,7 @@ class PartMaker:
             former=sources.former(self._live.folder),
             threads=threads,
             build_memory=build_memory,
+            search_bytes=part_bytes(self._search_memory, len(vertices), view.n, view.shape.dim),
             nice=how.nice,
         )
 

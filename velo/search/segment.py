@@ -32,7 +32,7 @@ from velo.search.gate import Gate
 from velo.search.prepared import PreparedOptions
 from velo.types import AnyArray, Float32Array, IoName, Memory, PlanName
 
-__all__ = ["OpenOptions", "Segment", "shape_in_manifest"]
+__all__ = ["OpenOptions", "Segment", "part_bytes", "shape_in_manifest"]
 
 #: How often an index is opened again whose metadata another process exchanges meanwhile.
 _OPEN_ATTEMPTS: Final = 4
@@ -84,9 +84,14 @@ class OpenOptions:
     def budget(self, folder: Path, of_rows: int | None) -> int:
         """The bytes of a part, of a folder of ``of_rows`` rows in all; None: it is the whole folder."""
         rows, dim = shape_in_manifest(folder)
-        if of_rows is None or of_rows <= rows or self.memory is None:
-            return memory_bytes(self.memory, rows, dim)
-        return max(_SHARE_MIN, memory_bytes(self.memory, of_rows, dim) * rows // of_rows)
+        return part_bytes(self.memory, rows, rows if of_rows is None else of_rows, dim)
+
+
+def part_bytes(memory: Memory | None, rows: int, of_rows: int, dim: int) -> int:
+    """What a part of so many rows gets of the budget of a folder of ``of_rows`` rows; 0: there is none."""
+    if of_rows <= rows or memory is None:
+        return memory_bytes(memory, rows, dim)
+    return max(_SHARE_MIN, memory_bytes(memory, of_rows, dim) * rows // of_rows)
 
 
 def shape_in_manifest(folder: Path) -> tuple[int, int]:
