@@ -1,5 +1,7 @@
 //! Where a search of the graph begins: at the medoid, and at the best of the entry points near the query.
+const std = @import("std");
 const builtin = @import("builtin");
+const base = @import("base");
 const lists = @import("list.zig");
 const on_disk = @import("on_disk.zig");
 const shared_file = @import("shared.zig");
@@ -9,18 +11,17 @@ const Search = @import("search_state.zig").Search;
 const best_max = 8;
 const centers_looked_max = 64;
 
-const Near = struct { distance: f32, center: u32 };
-
 pub fn enter(search: *Search) void {
     const shared = search.shared;
     var best: [best_max]lists.Candidate = undefined;
     var best_count: u32 = 0;
-    var centers: [centers_looked_max]Near = undefined;
+    var centers: Centers = .init(shared.center_norms2, &search.query.terms);
     var looked: u32 = 0;
-    for (nearest_centers(search, &centers)) |near| {
+    for (0..centers_looked_max) |_| {
         if (looked >= shared_file.entries_looked) break;
-        var at = shared.entry_starts[near.center];
-        const end = shared.entry_starts[near.center + 1];
+        const center = centers.next() orelse break;
+        var at = shared.entry_starts[center];
+        const end = shared.entry_starts[center + 1];
         looked += end - at;
         while (at < end) {
             const count: u32 = @min(Search.fresh_max, end - at);
@@ -44,18 +45,72 @@ pub fn enter(search: *Search) void {
     search.meet(medoid[0], search.distances[0]);
 }
 
-/// Of what the query was prepared with anyway; the nearest first.
-fn nearest_centers(search: *const Search, out: *[centers_looked_max]Near) []const Near {
-    const norms2 = search.shared.center_norms2;
-    var count: u32 = 0;
-    for (norms2, search.query.terms[0..norms2.len], 0..) |norm2, term, center| {
-        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
-        const distance = norm2 + term;
-        if (count == out.len and distance >= out[count - 1].distance) continue;
-        if (count < out.len) count += 1;
-        var place = count - 1;
-        while (place > 0 and out[place - 1].distance > distance) : (place -= 1) out[place] = out[place - 1];
-        out[place] = .{ .distance = distance, .center = @intCast(center) };
+/// The centers by their distance to the query, which it was prepared with anyway; the nearest first, of equal ones the
+/// first. A heap, since few of them are looked at and the order of the others does not matter.
+const Centers = struct {
+    /// The distance as a number of the same order, then the center.
+    keys: [base.limits.centers_max]u64,
+    len: u32,
+
+    fn init(norms2: []const f32, terms: []const f32) Centers {
+        var centers: Centers = .{ .keys = undefined, .len = @intCast(norms2.len) };
+        for (norms2, terms[0..norms2.len], 0..) |norm2, term, center| {
+            const bits: u32 = @bitCast(norm2 + term);
+            const sign: u32 = 1 << 31;
+            const rank = if (bits & sign == 0) bits | sign else ~bits;
+            centers.keys[center] = @as(u64, rank) << 32 | center;
+        }
+        var place = centers.len / 2;
+        while (place > 0) {
+            place -= 1;
+            centers.sink(place);
+        }
+        return centers;
     }
-    return out[0..count];
+
+    fn next(centers: *Centers) ?u32 {
+        if (centers.len == 0) return null;
+        const center: u32 = @truncate(centers.keys[0]);
+        centers.len -= 1;
+        centers.keys[0] = centers.keys[centers.len];
+        centers.sink(0);
+        return center;
+    }
+
+    fn sink(centers: *Centers, from: u32) void {
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+        const keys = &centers.keys;
+        const key = keys[from];
+        var place = from;
+        while (2 * place + 1 < centers.len) {
+            var child = 2 * place + 1;
+            if (child + 1 < centers.len) child += @intFromBool(keys[child + 1] < keys[child]);
+            if (key <= keys[child]) break;
+            keys[place] = keys[child];
+            place = child;
+        }
+        keys[place] = key;
+    }
+};
+
+test "centers come by their distance, negative ones too, and of equal ones the first" {
+    var prng = base.Prng.init(5);
+    for ([_]usize{ 1, 2, 7, base.limits.centers_max }) |count| {
+        var norms2: [base.limits.centers_max]f32 = undefined;
+        var terms: [base.limits.centers_max]f32 = undefined;
+        for (norms2[0..count], terms[0..count]) |*norm2, *term| {
+            norm2.* = @floatFromInt(prng.below(20));
+            term.* = -@as(f32, @floatFromInt(prng.below(20)));
+        }
+        var centers: Centers = .init(norms2[0..count], &terms);
+        var last = centers.next().?;
+        for (1..count) |_| {
+            const center = centers.next().?;
+            const before = norms2[last] + terms[last];
+            const distance = norms2[center] + terms[center];
+            try std.testing.expect(before < distance or (before == distance and last < center));
+            last = center;
+        }
+        try std.testing.expectEqual(null, centers.next());
+    }
 }

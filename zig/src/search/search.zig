@@ -28,6 +28,7 @@ pub const Outcome = job.Outcome;
 test {
     _ = @import("ablations.zig");
     _ = @import("bound.zig");
+    _ = @import("entry.zig");
     _ = @import("list.zig");
     _ = @import("page_set.zig");
     _ = @import("pending.zig");
