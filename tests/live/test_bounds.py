@@ -200,3 +200,16 @@ def test_an_answer_waited_for_is_that_of_a_call_that_blocks(parts: Any) -> None:
         assert (np.concatenate([one.stats["reads"] for one in found]) == at_once.stats["reads"]).all()
         alone = [index.search(one, K, recall=0.95) for one in queries[:20]]
         assert all((one.ids == at_once.ids[place]).all() for place, one in enumerate(alone))
+
+
+def test_a_part_of_very_few_rows_is_looked_at_whole(tmp_path: Path, random: np.random.Generator) -> None:
+    """Of a few rows on one line codes err by more than the rows are apart, whatever others have found."""
+    for turn in range(20):
+        values = random.integers(1, 1_000_000, 46).astype(np.float32)
+        vectors = np.repeat(values[:, None], 6, axis=1)
+        with velo.create(tmp_path / str(turn), dim=6, threads=1) as index:
+            index.insert(vectors[:6])
+            index.flush()
+            index.insert(vectors[6:])
+            found = index.search(vectors, 1, list_size=500, exact=True)
+            assert (found.distances[:, 0] == 0).all(), turn

@@ -27,6 +27,8 @@ __all__ = ["MergedRequest"]
 
 #: Reads that an answer takes, where nearly each lies on a page of its own (zig/src/search/filter_plan.zig).
 _READS_OF_ANSWER: Final = 1.15
+#: A part of so few rows is searched without a bound.
+_ROWS_UNBOUND: Final = 100
 #: Of the delta's nearest rows the share that a search finds which names none.
 _DELTA_RECALL: Final = 0.99
 
@@ -189,9 +191,10 @@ class _Nearest:
         """Tell the next part, where there are k of them.
 
         A part of more rows than were searched before it finds a nearer bound itself, on a way that one from
-        elsewhere would only cut short.
+        elsewhere would only cut short. One of very few rows, a page or two, has none either: what their codes
+        err by is not known well enough to leave any out.
         """
-        if rows > self._rows:
+        if rows > self._rows or rows <= _ROWS_UNBOUND:
             return
         bounds = np.ascontiguousarray(self._distances.max(axis=1))
         if np.isfinite(bounds).any():

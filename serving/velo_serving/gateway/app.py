@@ -134,10 +134,10 @@ def create_app(
         )
     install(app)
 
-    def plain(path: str, **told: Any) -> Callable[[Any], Any]:
+    def plain(path: str, **options: Any) -> Callable[[Any], Any]:
         add = app.router.add_api_route
         return lambda function: add(
-            path, function, methods=["POST"], route_class_override=_PlainRoute, **told
+            path, function, methods=["POST"], route_class_override=_PlainRoute, **options
         )
 
     @plain("/v1/search", summary="Search the only collection", **SEARCH)

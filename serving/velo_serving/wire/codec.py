@@ -311,8 +311,8 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
     starts = [0, *ends[:-1]]
     counts = np.frombuffer(body, "<i8", rows, starts[1])
     distances = np.frombuffer(body, "<f4", rows * width, starts[2]).reshape(rows, width)
-    told = counts.tolist()
-    if rows and (min(told) < 0 or max(told) > width):
+    hits_of_rows = counts.tolist()
+    if rows and (min(hits_of_rows) < 0 or max(hits_of_rows) > width):
         raise ProtocolError("a row has more hits than it is wide")
     if message.names is None:
         ids: Any = np.frombuffer(body, "<i8", rows * width).reshape(rows, width)
@@ -322,14 +322,14 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
         ids=ids,
         distances=distances,
         counts=counts,
-        metadata=None if not message.table_bytes else _rows_of(body[starts[5] :], told),
+        metadata=None if not message.table_bytes else _rows_of(body[starts[5] :], hits_of_rows),
         reads=message.reads,
         bytes_read=message.bytes_read,
         shared_reads=message.shared_reads,
         cache_hits=message.cache_hits,
         groups=None
         if message.group_sizes is None
-        else _groups_of(body[starts[4] : ends[4]], message.group_sizes, told),
+        else _groups_of(body[starts[4] : ends[4]], message.group_sizes, hits_of_rows),
         limited=np.frombuffer(body, "?", rows, starts[3]) if message.limited else None,
     )
 
