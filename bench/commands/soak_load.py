@@ -155,6 +155,7 @@ class Caller(threading.Thread):
             self.fault = error
 
     def call(self, client: Client) -> None:
+        """Ask once; each kind of caller has its own way."""
         raise NotImplementedError
 
 

@@ -77,7 +77,7 @@ class Store(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
         self._local.delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
 
     def delete_root_dir_contents(self) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # pyarrow's handler has to have it; a call would be a mistake
 
     def delete_file(self, path: str) -> None:
         self._local.delete_file(path)
@@ -98,7 +98,7 @@ class Store(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
         return pa.PythonFile(File(self, path, "wb"), mode="w")
 
     def open_append_stream(self, path: str, metadata: Any) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError  # as above
 
 
 class File(io.FileIO):
