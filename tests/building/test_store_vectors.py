@@ -55,7 +55,7 @@ def test_a_build_asked_later_has_the_file_that_it_would_have_had(rows: Any, tmp_
     with velo.open(tmp_path / "later") as index:
         index.verify()
         assert np.array_equal(index.get_vectors(np.arange(N)), rows[:N].astype(np.float32))
-        assert not index.search(rows[:20], 1, exact=True).distances.any()
+        assert not index.search(rows[:20], 1, recall=1.0).distances.any()
     with pytest.raises(errors.InvalidArgumentError, match="already"):
         store_vectors(tmp_path / "later", as_source(rows), order_of(tmp_path / "later"), 0, N)
 
@@ -73,7 +73,7 @@ def test_rows_of_the_middle_and_metadata_stay(rows: Any, tmp_path: Path) -> None
     with velo.open(path) as index:
         index.verify()
         assert np.array_equal(index.get_vectors(names), rows[50:].astype(np.float32))
-        found = index.search(rows[50:70], 1, exact=True, return_metadata=True)
+        found = index.search(rows[50:70], 1, recall=1.0, return_metadata=True)
         assert found.ids[:, 0].tolist() == names[:20]
 
 

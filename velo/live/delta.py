@@ -20,7 +20,8 @@ from velo.types import AnyArray, Int64Array
 
 __all__ = ["Chunk", "DeltaChunks", "TableColumns"]
 
-#: A stretch of so many rows is kept as it is; only what follows it is looked at anew after a write.
+#: So many records, or so many rows, become a chunk; only what follows is looked at anew after a write.
+_CHUNK_RECORDS: Final = 16
 _CHUNK_ROWS: Final = 4096
 
 
@@ -85,6 +86,8 @@ class Chunk:
 
     Attributes
     ----------
+    first, last : int
+        Its first record, and the one after its last.
     n : int
     """
 
@@ -98,16 +101,20 @@ class Chunk:
         unknown_is_missing: bool = False,
     ) -> None:
         self._view = view  # the records are its memory
-        self._first, self._last = first, last
+        self.first, self.last = first, last
         self.n = row_count
         self._schema = schema
         self._unknown_is_missing = unknown_is_missing
+
+    def move_to(self, view: NativeView) -> None:
+        """Keep a later view of the same delta in memory: each holds dead rows of its own."""
+        self._view = view
 
     # Records may be as many as rows, and most views are not asked for them: each is read when it is.
 
     @cached_property
     def _records(self) -> list[Any]:
-        return [self._view.record(number) for number in range(self._first, self._last)]
+        return [self._view.record(number) for number in range(self.first, self.last)]
 
     @cached_property
     def _starts(self) -> AnyArray:
@@ -174,7 +181,12 @@ def _ids_of(records: Sequence[Any], view: NativeView) -> Any:
 
 
 class DeltaChunks:
-    """The delta of a folder, in chunks; those that are full are kept from one view to the next."""
+    """The delta of a folder, in chunks that are kept from one view to the next.
+
+    Whoever writes a row at a time makes a record of each, and to read a record costs about as much as to
+    search: so what a search needs of them is read once and kept. Chunks of few records become one, as digits
+    carry: there are few chunks, and a record is read again only a few times.
+    """
 
     def __init__(self, schema: Any, unknown_is_missing: bool = False) -> None:
         self._schema = schema
@@ -188,20 +200,31 @@ class DeltaChunks:
         """The chunks of a view, which hold all of its rows."""
         if view.layout != self._layout:
             self._layout, self._kept, self._records, self._rows = view.layout, [], 0, 0
-        if view.delta_rows - self._rows >= _CHUNK_ROWS:
+        if view.record_count - self._records >= _CHUNK_RECORDS or view.delta_rows - self._rows >= _CHUNK_ROWS:
             self._keep(view)
         chunks = list(self._kept)
+        for chunk in chunks:
+            chunk.move_to(view)
         if view.delta_rows > self._rows:
-            chunks.append(self._chunk(view, view.record_count, view.delta_rows - self._rows))
+            chunks.append(self._chunk(view, self._records, view.record_count, view.delta_rows - self._rows))
         return chunks
 
     def _keep(self, view: NativeView) -> None:
-        rows = 0
+        first, rows = self._records, 0
         for number in range(self._records, view.record_count):
             rows += int(view.record(number).row_count)
-            if rows >= _CHUNK_ROWS:
-                self._kept.append(self._chunk(view, number + 1, rows))
-                self._records, self._rows, rows = number + 1, self._rows + rows, 0
+            if rows >= _CHUNK_ROWS or number + 1 == view.record_count:
+                self._kept.append(self._chunk(view, first, number + 1, rows))
+                first, self._rows, rows = number + 1, self._rows + rows, 0
+        self._records = view.record_count
+        while len(self._kept) > 1 and _belong_together(*self._kept[-2:]):
+            before, last = self._kept[-2:]
+            self._kept[-2:] = [self._chunk(view, before.first, last.last, before.n + last.n)]
 
-    def _chunk(self, view: NativeView, last: int, row_count: int) -> Chunk:
-        return Chunk(view, self._records, last, row_count, self._schema, self._unknown_is_missing)
+    def _chunk(self, view: NativeView, first: int, last: int, row_count: int) -> Chunk:
+        return Chunk(view, first, last, row_count, self._schema, self._unknown_is_missing)
+
+
+def _belong_together(before: Chunk, last: Chunk) -> bool:
+    is_small = before.n + last.n <= _CHUNK_ROWS
+    return is_small and before.last - before.first <= last.last - last.first

@@ -6,7 +6,7 @@ makes filters over them; here stands what does the same over all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -84,11 +84,17 @@ class ManyIds(Ids):
     ----------
     pieces : sequence of Piece
     kind : {"int64", "string"}
-    alive : ndarray of bool
-        Of all vertices: an id is that of its row that lives.
+    alive : sequence of callable or None
+        Of each piece: whether each of some of its rows lives; None: all do. An id is that of its row that
+        lives.
     """
 
-    def __init__(self, pieces: Sequence[Piece], kind: str, alive: Sequence[AnyArray | None]) -> None:
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        kind: str,
+        alive: Sequence[Callable[[AnyArray], AnyArray] | None],
+    ) -> None:
         self._pieces = pieces
         self._alive = alive
         self.kind = kind
@@ -138,7 +144,7 @@ class ManyIds(Ids):
             found = piece.ids.find(column, argument)
             lives = found >= 0
             if alive is not None:
-                lives[lives] = alive[found[lives]]
+                lives[lives] = alive(found[lives])
             vertices[lives] = found[lives] + start
         return vertices
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -118,13 +118,13 @@ class View:
         self.metadata = None if shape.schema is None else ManyColumns(pieces)
         self.filters = ManyCompiler(pieces, self.metadata)
 
-    def _alive_by_piece(self, pieces: Sequence[Piece]) -> list[AnyArray | None]:
-        found: list[AnyArray | None] = [
-            None if one.rows is None else one.rows.matches() for one in self.alive
+    def _alive_by_piece(self, pieces: Sequence[Piece]) -> list[Callable[[AnyArray], AnyArray] | None]:
+        found: list[Callable[[AnyArray], AnyArray] | None] = [
+            None if one.rows is None else one.rows.check for one in self.alive
         ]
         start = 0
         for piece in pieces[len(self.segments) :]:
-            found.append(self.delta_alive[start : start + piece.n])
+            found.append(self.delta_alive[start : start + piece.n].__getitem__)
             start += piece.n
         return found
 

@@ -164,4 +164,5 @@ fn look_once(live: anytype, generation: ?u64, diagnostic: *Diagnostic) Error!voi
         }
     }
     _ = try replaying.replay_all(live, diagnostic);
+    live.layout += 1; // another delta: who keeps rows of the former one has to read them again
 }
