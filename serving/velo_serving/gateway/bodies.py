@@ -368,9 +368,20 @@ def _matrix_of_arrow(
     matrix = _float32(array_of_arrow(table.column("vector")))
     if "filter" not in table.column_names:
         return matrix, None
-    texts = table.column("filter").to_pylist()
-    _check_sql([text for text in texts if isinstance(text, str) and not _is_json(text)], "filter", limits)
+    texts = _texts(table.column("filter"))
+    _check_sql([text for text in texts if text is not None and not _is_json(text)], "filter", limits)
     return matrix, tuple(_filter_of_text(place, text) for place, text in enumerate(texts))
+
+
+def _texts(column: pa.ChunkedArray[Any]) -> list[str | None]:
+    """Read a column of texts, some of them null."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_null(kind) or str(kind) in ("string", "large_string", "string_view")):
+        raise RequestError(
+            f"column 'filter' is {column.type}, not text", status=400, argument="filter", kind="FilterError"
+        )
+    texts: list[str | None] = column.to_pylist()
+    return texts
 
 
 def table_of_arrow(body: bytes) -> Any:
@@ -435,11 +446,11 @@ def _is_json(text: str) -> bool:
     return text.lstrip()[:1] in ("{", "[")
 
 
-def _filter_of_text(place: int, text: Any) -> FilterForm | None:
+def _filter_of_text(place: int, text: str | None) -> FilterForm | None:
     if text is None:
         return None
     try:
-        condition = json.loads(text) if not isinstance(text, str) or _is_json(text) else text
+        condition = json.loads(text) if _is_json(text) else text
         if not isinstance(condition, dict | str):
             raise ValueError("it must be a JSON object or SQL text")
     except (ValueError, TypeError, RecursionError) as error:

@@ -291,7 +291,7 @@ def _of_arrow(verb: Verb, body: bytes, options: WriteOptions, dim: int, rows: Ro
     if options.ids is not None:
         raise RequestError("ids stand in the column 'id'", argument="ids", place={"path": "ids"})
     table = bodies.table_of_arrow(body)
-    for name in ("vector", "id"):
+    for name in table.column_names:
         if table.column_names.count(name) > 1:
             raise RequestError(f"the Arrow stream has two columns {name!r}", status=400, argument=name)
     vectors = ids = None

@@ -356,7 +356,20 @@ def table_of(stream: bytes) -> pa.Table:
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ProtocolError(f"this is no Arrow stream: {error}") from None
+    for field in table.schema:
+        if _holds_unreadable(field.type):
+            raise ProtocolError(f"column {field.name!r} is of a type that cannot be read: {field.type}")
     return table
+
+
+def _holds_unreadable(kind: pa.DataType) -> bool:
+    """Whether the type, or one within it, has no array in pyarrow: even a look at a chunk is a KeyError."""
+    if str(kind) in ("month_interval", "day_time_interval"):
+        return True
+    inner = [kind.field(place).type for place in range(kind.num_fields)]
+    if pa.types.is_dictionary(kind):
+        inner.append(kind.value_type)
+    return any(map(_holds_unreadable, inner))
 
 
 def _rows_of(stream: bytes, counts: Sequence[int]) -> list[list[MetadataRow]]:
