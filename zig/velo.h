@@ -628,11 +628,12 @@ int32_t velo_live_view_search(const velo_live_view *view, const float *queries, 
                               const uint8_t *const *masks, uint32_t mask_count, int64_t *rows_out, float *distances_out,
                               uint32_t *counts_out, uint32_t *looks_out);
 /* A part in the folder `path` (velo_live_next_part; NULL: nothing lived) takes the place of the parts of the view and, with
- * with_delta, of its delta. The part's files are complete and synced. `ids` are its own, borrowed as by attach. What was
- * deleted or replaced since the view is dead in it from its first moment. VELO_OUTCOME_STALE: another fold changed its sources. A
+ * with_delta, of its delta. The part's files are complete and synced. `ids` are its own, borrowed as by attach. `taken`: of
+ * each of the parts ceil(n / 64) words, bit v = its row v went into the new one. What of that was deleted or replaced since
+ * is dead in it from its first moment. VELO_OUTCOME_STALE: another fold changed its sources. A
  * fold of parts and one of the delta may be under way together; a folder in the making is held by a shared flock. */
 int32_t velo_live_fold(velo_live *live, const velo_live_view *view, const uint32_t *parts, uint32_t part_count,
-                       int32_t with_delta, const char *path, const char *uuid, const velo_ids *ids, velo_live_done *done_out);
+                       const uint64_t *taken, int32_t with_delta, const char *path, const char *uuid, const velo_ids *ids, velo_live_done *done_out);
 /* Takes away parts that were folded, as far as nobody holds a shared flock on their folder. */
 int32_t velo_live_sweep(velo_live *live);
 int32_t velo_live_view_close(velo_live_view *view);

@@ -169,6 +169,7 @@ class Library(Protocol):
         view: CData,
         parts: CData,
         part_count: int,
+        taken: CData,
         with_delta: int,
         path: CData,
         uuid: CData,

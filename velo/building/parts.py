@@ -32,6 +32,7 @@ def build_part(
     build_memory: Memory | None,
     search_bytes: int,
     nice: int,
+    resume: bool,
 ) -> None:
     """Build a part of live data.
 
@@ -55,6 +56,8 @@ def build_part(
         What the part is given once it is searched.
     nice : int
         How much the threads that link and place give way to others.
+    resume : bool
+        It goes on where a killed one is, and writes down how far it is.
     """
     how: dict[str, Any] = {}
     if like is not None:
@@ -77,8 +80,8 @@ def build_part(
         metadata=metadata,
         build_memory=build_memory,
         search_bytes=search_bytes,
-        resume=False,
-        transient=True,
+        resume=resume,
+        transient=not resume,
         calibration=calibration,
         former=None if former is None else Former(*former),
         nice=nice,

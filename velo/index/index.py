@@ -119,6 +119,8 @@ class Index(Inspection, Searches, LiveVerbs):
             self._folds = self._owned.folds = folds
         self._live = live
         self._show()
+        if self._folds is not None:
+            self._folds.resume()
 
     def _show(self) -> None:
         """Attributes follow what was written."""

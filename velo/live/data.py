@@ -19,6 +19,7 @@ from velo.live.columns import NativeIds, schema_of
 from velo.live.delta import DeltaChunks
 from velo.live.native_view import NativeView
 from velo.live.rows import DTYPES, RowShape
+from velo.live.sources import Sources
 from velo.live.view import View
 from velo.search.segment import Segment
 from velo.types import AnyArray, DurabilityName
@@ -245,9 +246,11 @@ class LiveData:
         _native.check(_native.lib.velo_live_next_part(self._handle, name, 65))
         return _native.text(name)
 
-    def fold(self, view: View, parts: Sequence[int], with_delta: bool, made: Segment | None) -> Any:
-        """A part takes the place of those that it was made of, and of the delta; a ``velo_live_done``."""
+    def fold(self, sources: Sources, made: Segment | None) -> Any:
+        """A part takes the place of those that it was made of, or of the delta; a ``velo_live_done``."""
+        parts = sources.parts
         numbers = np.array(parts, np.uint32)
+        taken = sources.taken()
         ffi = _native.ffi
         ids = None if made is None else NativeIds(made.ids.column)
         done = _native.new("velo_live_done")
@@ -255,10 +258,11 @@ class LiveData:
             try:
                 status = _native.lib.velo_live_fold(
                     self._handle,
-                    view.native.handle,
+                    sources.view.native.handle,
                     _native.pointer("uint32_t", numbers) if len(numbers) else ffi.NULL,
                     len(numbers),
-                    int(with_delta),
+                    _native.pointer("uint64_t", taken) if len(taken) else ffi.NULL,
+                    int(sources.with_delta),
                     ffi.NULL if made is None else ffi.new("char[]", made.name.encode()),
                     ffi.NULL if made is None else ffi.new("char[]", made.uuid.encode()),
                     ffi.NULL if ids is None else ids.struct,

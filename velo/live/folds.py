@@ -2,7 +2,7 @@
 
 A view is taken, an ordinary index is built from what lives in it, and one root puts it in the place of its
 sources; what was deleted or replaced meanwhile is dead in it from its first moment. Killed before that, the
-folder is what it was, and the next writer takes away what was begun.
+folder is what it was: the next writer goes on with a large merge, and takes away what else was begun.
 
 In the background the delta becomes a part while parts become one. A writer without room waits for its rows to
 be indexed; for others only where `merge_memory` is too small for both. Of each kind there is one at a time.
@@ -21,8 +21,9 @@ import numpy as np
 from velo.errors import UnsupportedError
 from velo.live.data import LiveData
 from velo.live.merge_memory import MergeMemory
-from velo.live.part_maker import ALONE, How, PartMaker, Sources
+from velo.live.part_maker import ALONE, How, PartMaker
 from velo.live.parts_to_fold import parts_to_fold
+from velo.live.sources import Sources
 from velo.live.view import View
 from velo.live.worker import Worker
 from velo.search.segment import Segment
@@ -98,7 +99,8 @@ class Folds:
         self.join()
         with self.kept_away():
             self._failure = None
-            self._fold_all(ALONE, with_delta=True)
+            self._fold_delta(ALONE)
+            self._fold_all(ALONE)
 
     @contextlib.contextmanager
     def kept_away(self) -> Iterator[None]:
@@ -122,6 +124,11 @@ class Folds:
         return min(_PAUSE_MAX_S, share * rows * pace[1] / pace[0])
 
     # ---- in the background
+
+    def resume(self) -> None:
+        """Go on with a merge that was killed."""
+        if self._maker.has_begun:
+            self._parts_worker.ask()
 
     @property
     def failure(self) -> BaseException | None:
@@ -179,7 +186,7 @@ class Folds:
                 self._fold_delta(how)
         with self._parts_lock:
             if everything:
-                self._fold_all(how, with_delta=False)
+                self._fold_all(how)
             else:
                 self._fold_young(how)
         self.sweep()
@@ -198,6 +205,7 @@ class Folds:
 
     def _fold_young(self, how: How) -> None:
         """Fold parts until none of them is to be folded: a row is written once a size, not once a part."""
+        self._maker.finish_begun(how)
         while True:
             view, names = self._maker.look()
             alive = [
@@ -211,12 +219,13 @@ class Folds:
             )
             if not parts:
                 return
-            self._fold_parts(view, names, parts, how, with_delta=False)
+            self._fold_parts(view, names, parts, how)
 
-    def _fold_all(self, how: How, *, with_delta: bool) -> None:
+    def _fold_all(self, how: How) -> None:
+        self._maker.finish_begun(how)
         view, names = self._maker.look()
         dead = any(one.rows is not None for one in view.alive)
-        if len(view.segments) <= 1 and not dead and not (with_delta and view.native.delta_rows):
+        if len(view.segments) <= 1 and not dead:
             return
         for segment in view.segments:
             if not segment.stores_vectors:
@@ -224,15 +233,12 @@ class Folds:
                     f"{self._live.folder / segment.name} stores no vectors, so its rows cannot be built "
                     "again: build it with store_vectors=True"
                 )
-        self._fold_parts(view, names, list(range(len(view.segments))), how, with_delta=with_delta)
+        self._fold_parts(view, names, list(range(len(view.segments))), how)
 
-    def _fold_parts(
-        self, view: View, names: list[str], parts: list[int], how: How, *, with_delta: bool
-    ) -> None:
+    def _fold_parts(self, view: View, names: list[str], parts: list[int], how: How) -> None:
         starts = np.cumsum([0, *(segment.n for segment in view.segments)])
         wanted = np.zeros(view.n, bool)
         for part in parts:
             wanted[starts[part] : starts[part + 1]] = True
-        wanted[starts[-1] :] = with_delta
         vertices = np.flatnonzero(wanted & view.alive_rows())
-        self._maker.make(Sources(view, names, parts, vertices, with_delta), how)
+        self._maker.make(Sources(view, names, parts, vertices, with_delta=False), how)

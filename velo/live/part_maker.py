@@ -12,25 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import numpy as np
-
 from velo.errors import VeloError
 from velo.folder.replace import os_failure
+from velo.live.begun import Begun
 from velo.live.data import DONE, LiveData
 from velo.live.fold_rows import FoldRows
 from velo.live.merge_memory import BuildBytes, MergeMemory
+from velo.live.sources import Sources
 from velo.live.view import View
 from velo.options import BuildOptions
 from velo.search.segment import Segment, part_bytes
 from velo.types import AnyArray, Memory
 
-__all__ = ["ALONE", "Builder", "How", "PartMaker", "Sources", "set_builder"]
-
-#: Of a vertex whose row no new part has, as velo.h spells it.
-_GONE: Final = np.iinfo(np.uint32).max
+__all__ = ["ALONE", "Builder", "How", "PartMaker", "set_builder"]
 
 #: What a fold keeps of each of its rows: its vertex, its id, its row in the new part.
 _KEPT_BYTES: Final = 20
+
+#: Merges of so many rows, minutes of work, write down how far they are: some 580 bytes a row more.
+_RESUMED_ROWS: Final = 1_000_000
 
 
 class Builder(Protocol):
@@ -51,6 +51,7 @@ class Builder(Protocol):
         build_memory: Memory | None,
         search_bytes: int,
         nice: int,
+        resume: bool,
     ) -> None: ...
 
 
@@ -85,49 +86,6 @@ class How:
 ALONE: Final = How()
 
 
-@dataclass(frozen=True)
-class Sources:
-    """What a part is made of.
-
-    Attributes
-    ----------
-    view : View
-    names : list of str
-        The folder of each part of the view.
-    parts : list of int
-        Those of them whose place it takes.
-    vertices : ndarray
-        The rows that it gets, ascending.
-    with_delta : bool
-        It takes the place of the delta, too.
-    """
-
-    view: View
-    names: list[str]
-    parts: list[int]
-    vertices: AnyArray
-    with_delta: bool
-
-    @property
-    def largest(self) -> int | None:
-        """The largest part of the view, whose bits and degree the new one gets."""
-        segments = self.view.segments
-        return max(range(len(segments)), key=lambda part: segments[part].n, default=None)
-
-    def former(self, folder: Path) -> tuple[Path, AnyArray] | None:
-        """The largest of these parts, and the row in the new one of each of its vertices."""
-        if not self.parts:
-            return None
-        segments = self.view.segments
-        starts = np.cumsum([0, *(segment.n for segment in segments)])
-        number = max(self.parts, key=lambda part: segments[part].n)
-        first, end = starts[number], starts[number + 1]
-        rows = np.full(end - first, _GONE, np.uint32)
-        own = np.flatnonzero((self.vertices >= first) & (self.vertices < end))
-        rows[self.vertices[own] - first] = own
-        return folder / self.names[number], rows
-
-
 class PartMaker:
     """Makes parts of an open index.
 
@@ -158,6 +116,11 @@ class PartMaker:
         self._search_memory = search_memory
         #: Held while parts change, and while what is said of them has to be of one moment.
         self._changing = threading.Lock()
+        #: What a writer that was killed had begun.
+        self._begun = Begun.find(live.folder)
+        if self._begun is not None:
+            while live.next_part() < self._begun.part_name:
+                pass
 
     def look(self) -> tuple[View, list[str]]:
         """A view, and the folder of each of its parts."""
@@ -169,8 +132,31 @@ class PartMaker:
         with self._changing:
             self._live.sweep()
 
-    def make(self, sources: Sources, how: How) -> None:
+    @property
+    def has_begun(self) -> bool:
+        """Whether a merge waits that was killed."""
+        return self._begun is not None
+
+    def finish_begun(self, how: How) -> None:
+        """Go on with a merge that was killed, where all that it was made of is still there."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return
+        sources = begun.sources(*self.look())
+        if sources is None:
+            begun.remove()
+        else:
+            self.make(sources, how, begun)
+
+    def make(self, sources: Sources, how: How, begun: Begun | None = None) -> None:
         """Make a part, unless no row is left, and put it into the place of its sources.
+
+        Parameters
+        ----------
+        sources : Sources
+        how : How
+        begun : Begun, optional
+            The merge of these sources goes on.
 
         Raises
         ------
@@ -185,13 +171,21 @@ class PartMaker:
         folder = self._live.folder / name
         with self._share(sources, how) as build_memory, contextlib.ExitStack() as held:
             try:
+                if begun is None and sources.parts and len(sources.vertices) >= _RESUMED_ROWS:
+                    begun = Begun.begin(self._live.folder, name, sources)
+                building = folder
+                if begun is not None:
+                    held.callback(begun.remove)
+                    building = begun.folder
                 # Nobody names it yet: held, it is not taken for one that was folded.
                 with self._changing:
-                    folder.mkdir()
-                    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                    building.mkdir(exist_ok=begun is not None)
+                    handle = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
                     held.callback(os.close, handle)
                     fcntl.flock(handle, fcntl.LOCK_SH)
-                self._build(folder, sources, how, build_memory)
+                if begun is None or not begun.is_built:
+                    self._build(building, sources, how, build_memory, resume=begun is not None)
+                building.rename(folder)
                 made = self._open_part(name, sources.view.n)
             except OSError as error:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -206,7 +200,9 @@ class PartMaker:
                 made.close()
                 raise
 
-    def _build(self, folder: Path, sources: Sources, how: How, build_memory: int | None) -> None:
+    def _build(
+        self, folder: Path, sources: Sources, how: How, build_memory: int | None, *, resume: bool
+    ) -> None:
         view, vertices, largest = sources.view, sources.vertices, sources.largest
         like = None if largest is None else view.segments[largest]
         threads = self._threads
@@ -226,6 +222,7 @@ class PartMaker:
             build_memory=build_memory,
             search_bytes=part_bytes(self._search_memory, len(vertices), view.n, view.shape.dim),
             nice=how.nice,
+            resume=resume,
         )
 
     @contextlib.contextmanager
@@ -248,5 +245,5 @@ class PartMaker:
 
     def _commit(self, sources: Sources, made: Segment | None) -> None:
         with self._changing:
-            done = self._live.fold(sources.view, sources.parts, sources.with_delta, made)
+            done = self._live.fold(sources, made)
         assert done.outcome == DONE, "folds of the same rows come one at a time"

@@ -157,14 +157,18 @@ fn scratch(arena: std.mem.Allocator, view: *const live_room.View, masks: ?[*]con
     return sets;
 }
 
-export fn velo_live_fold(handle: ?*LiveHandle, view: ?*const live_room.View, parts: ?[*]const u32, part_count: u32, with_delta: i32, path: ?[*:0]const u8, uuid: ?[*:0]const u8, ids: ?*const live.IdColumn, done_out: ?*live.LiveDone) i32 {
+export fn velo_live_fold(handle: ?*LiveHandle, view: ?*const live_room.View, parts: ?[*]const u32, part_count: u32, taken: ?[*]const u64, with_delta: i32, path: ?[*:0]const u8, uuid: ?[*:0]const u8, ids: ?*const live.IdColumn, done_out: ?*live.LiveDone) i32 {
     const self = live.begun(handle) catch return errors.last_status();
     const from = view orelse return common.null_argument("view");
     const given: []const u32 = if (parts) |numbers| numbers[0..part_count] else &.{};
+    var word_count: usize = 0;
     for (given, 0..) |part, i| {
         if (part >= from.parts.len or (i > 0 and part <= given[i - 1])) return fail(.invalid_argument, .{ .argument = "parts" }, "parts ascend below {d}", .{from.parts.len});
+        word_count += base.BitSet.words_for(@intCast(from.parts[part].n));
     }
-    var what: live_room.Fold = .{ .view = from, .parts = given, .with_delta = with_delta != 0, .part = null };
+    if (word_count > 0 and taken == null) return common.null_argument("taken");
+    const words: []const u64 = if (taken) |bits| bits[0..word_count] else &.{};
+    var what: live_room.Fold = .{ .view = from, .parts = given, .taken = words, .with_delta = with_delta != 0, .part = null };
     if (path) |name| {
         const named = uuid orelse return common.null_argument("uuid");
         const column = live.ids_of(ids) orelse return live.bad_ids();
@@ -179,7 +183,7 @@ test "a view that is none tells nothing" {
     try std.testing.expectEqual(1, velo_live_view_info_get(null, &info));
     try std.testing.expectEqual(1, velo_live_view_take(null, null));
     try std.testing.expectEqual(0, velo_live_view_close(null));
-    try std.testing.expectEqual(1, velo_live_fold(null, null, null, 0, 0, null, null, null, null));
+    try std.testing.expectEqual(1, velo_live_fold(null, null, null, 0, null, 0, null, null, null, null));
     var bits: [2]u8 = undefined;
     put_bits(&.{0x0281}, 10, &bits);
     try std.testing.expectEqual([2]u8{ 0x81, 0x02 }, bits);

@@ -20,6 +20,11 @@ pub fn newer(diagnostic: *Diagnostic, name: []const u8) Error {
 
 /// A whole file in memory that is the caller's; null where there is none.
 pub fn read_file(allocator: std.mem.Allocator, store: anytype, name: []const u8, bytes_max: u64, diagnostic: *Diagnostic) Error!?[]u8 {
+    return read_from(allocator, store, name, 0, bytes_max, diagnostic);
+}
+
+/// A file from a byte on.
+pub fn read_from(allocator: std.mem.Allocator, store: anytype, name: []const u8, first: u64, bytes_max: u64, diagnostic: *Diagnostic) Error!?[]u8 {
     const file = store.open_file(name, .read_only) catch |err| switch (@as(anyerror, err)) {
         error.FileNotFound => return null,
         else => return file_error(diagnostic, name, "open", err),
@@ -28,9 +33,10 @@ pub fn read_file(allocator: std.mem.Allocator, store: anytype, name: []const u8,
     // What is appended meanwhile is left for the next look, so that of all records only the last may be half there.
     const length = store.size(file) catch |err| return file_error(diagnostic, name, "stat", err);
     if (length > bytes_max) return damaged(diagnostic, name, "has {d} bytes", .{length});
-    const bytes = try allocator.alloc(u8, @intCast(length));
+    if (length < first) return damaged(diagnostic, name, "is shorter than it was", .{});
+    const bytes = try allocator.alloc(u8, @intCast(length - first));
     errdefer allocator.free(bytes);
-    const read = store.read(file, bytes, 0) catch |err| return file_error(diagnostic, name, "read", err);
+    const read = store.read(file, bytes, first) catch |err| return file_error(diagnostic, name, "read", err);
     if (read != bytes.len) return damaged(diagnostic, name, "ended while it was read", .{});
     return bytes;
 }

@@ -17,6 +17,9 @@ pub const Fold = struct {
     view: *const View,
     /// Parts of the view that the new one takes the place of; ascending.
     parts: []const u32,
+    /// The rows of these parts that went into the new one: a bit a row, and each part begins a word. A merge that goes on
+    /// after a kill took them before the view, in which some of them may be dead.
+    taken: []const u64,
     /// Whether the rows of its delta went into it as well.
     with_delta: bool,
     /// Null: nothing lived, and no part is made.
@@ -119,13 +122,15 @@ fn is_stale(live: anytype, what: *const Fold) bool {
     return what.with_delta and what.view.delta_layout != live.delta_layout;
 }
 
-/// Rows of the sources that lived in the view and are gone by now are dead in the new part.
+/// Rows of the sources that were taken and are gone by now are dead in the new part.
 fn bury(live: anytype, part: anytype, what: *const Fold, diagnostic: *Diagnostic) Error!void {
+    var taken = what.taken;
     for (what.parts) |number| {
         const source = &live.parts.items[number];
-        const before = what.view.parts[number].dead;
-        for (source.gone.words, 0..) |word, w| {
-            var new = word & ~(if (before) |set| set.words[w] else 0);
+        const words = source.gone.words;
+        defer taken = taken[words.len..];
+        for (words, taken[0..words.len], 0..) |gone, word, w| {
+            var new = gone & word;
             while (new != 0) : (new &= new - 1)
                 try bury_one(part, source.ids.?, 64 * w + @ctz(new), diagnostic);
         }

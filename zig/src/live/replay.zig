@@ -36,7 +36,8 @@ pub fn replay_all(live: anytype, diagnostic: *Diagnostic) Error!log_file.End {
 /// The log, from its start or from where it was left.
 pub fn replay(live: anytype, from_start: bool, diagnostic: *Diagnostic) Error!log_file.End {
     const name = live.log_name.?;
-    const bytes = try diagnostics.read_file(live.allocator, live.store, name, std.math.maxInt(u63), diagnostic) orelse
+    const first = if (from_start) 0 else live.position.offset;
+    const bytes = try diagnostics.read_from(live.allocator, live.store, name, first, std.math.maxInt(u63), diagnostic) orelse
         return diagnostics.damaged(diagnostic, name, "is missing", .{});
     defer live.allocator.free(bytes);
     if (from_start) {
@@ -51,8 +52,7 @@ pub fn replay(live: anytype, from_start: bool, diagnostic: *Diagnostic) Error!lo
         live.position = .begin(&live.log_header);
         live.last_is_promise = false;
     }
-    if (live.position.offset > bytes.len) return diagnostics.damaged(diagnostic, name, "is shorter than it was", .{});
-    var scanner: log_file.Scanner = .{ .bytes = bytes, .first = 0, .position = live.position };
+    var scanner: log_file.Scanner = .{ .bytes = bytes, .first = first, .position = live.position };
     while (scanner.next()) |record| {
         try apply(live, &record, diagnostic);
         live.position = scanner.position;

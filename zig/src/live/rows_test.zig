@@ -188,7 +188,7 @@ test "a fold makes a part of rows and parts; what changed meanwhile is dead in i
     // Meanwhile:
     _ = try writer.live.delete(.{ .numbers = &.{2} }, &writer.diagnostic);
     _ = try writer.put(&.{ 3, 6 }, 0.25, true, "");
-    const what: Fold = .{ .view = view, .parts = &.{}, .with_delta = true, .part = .{ .path = path, .uuid = "u1", .ids = .{ .numbers = &ids } } };
+    const what: Fold = .{ .view = view, .parts = &.{}, .taken = &.{}, .with_delta = true, .part = .{ .path = path, .uuid = "u1", .ids = .{ .numbers = &ids } } };
     const before = writer.live.sequence;
     try std.testing.expectEqual(.done, (try writer.live.fold(what, &writer.diagnostic)).outcome);
     try std.testing.expectEqual(.stale, (try writer.live.fold(what, &writer.diagnostic)).outcome);
@@ -216,7 +216,7 @@ test "a fold makes a part of rows and parts; what changed meanwhile is dead in i
     try world.tmp.dir.makeDir(second);
     const merged = [_]i64{ 6, 4, 3, 1, 5 };
     _ = try writer.live.delete(.{ .numbers = &.{ 1, 6 } }, &writer.diagnostic);
-    const merge: Fold = .{ .view = all, .parts = &.{0}, .with_delta = true, .part = .{ .path = second, .uuid = "u2", .ids = .{ .numbers = &merged } } };
+    const merge: Fold = .{ .view = all, .parts = &.{0}, .taken = &.{0b10010}, .with_delta = true, .part = .{ .path = second, .uuid = "u2", .ids = .{ .numbers = &merged } } };
     try std.testing.expectEqual(.done, (try writer.live.fold(merge, &writer.diagnostic)).outcome);
     try writer.expect_delta(&.{}, &.{});
     try std.testing.expectEqual(1, writer.live.parts.items.len);
@@ -226,7 +226,7 @@ test "a fold makes a part of rows and parts; what changed meanwhile is dead in i
     _ = try writer.live.delete(.{ .numbers = &.{ 3, 4, 5 } }, &writer.diagnostic);
     const nothing = try writer.live.take_view();
     defer nothing.release();
-    _ = try writer.live.fold(.{ .view = nothing, .parts = &.{0}, .with_delta = true, .part = null }, &writer.diagnostic);
+    _ = try writer.live.fold(.{ .view = nothing, .parts = &.{0}, .taken = &.{0}, .with_delta = true, .part = null }, &writer.diagnostic);
     writer.close();
     try writer.open(&world, .{ .writable = true }, &.{});
     defer writer.close();
@@ -260,15 +260,15 @@ test "a fold of parts and one of the delta go on together; two of the same sourc
     {
         const view = try writer.live.take_view();
         defer view.release();
-        const fold: Fold = .{ .view = view, .parts = &.{}, .with_delta = true, .part = .{ .path = paths[0], .uuid = "u1", .ids = .{ .numbers = &first } } };
+        const fold: Fold = .{ .view = view, .parts = &.{}, .taken = &.{}, .with_delta = true, .part = .{ .path = paths[0], .uuid = "u1", .ids = .{ .numbers = &first } } };
         try std.testing.expectEqual(.done, (try writer.live.fold(fold, &writer.diagnostic)).outcome);
     }
     _ = try writer.put(&second, 0.5, false, "");
     const view = try writer.live.take_view(); // of both
     defer view.release();
     _ = try writer.live.delete(.{ .numbers = &.{ 1, 5 } }, &writer.diagnostic);
-    const of_delta: Fold = .{ .view = view, .parts = &.{}, .with_delta = true, .part = .{ .path = paths[1], .uuid = "u2", .ids = .{ .numbers = &second } } };
-    const of_parts: Fold = .{ .view = view, .parts = &.{0}, .with_delta = false, .part = .{ .path = paths[2], .uuid = "u3", .ids = .{ .numbers = &merged } } };
+    const of_delta: Fold = .{ .view = view, .parts = &.{}, .taken = &.{}, .with_delta = true, .part = .{ .path = paths[1], .uuid = "u2", .ids = .{ .numbers = &second } } };
+    const of_parts: Fold = .{ .view = view, .parts = &.{0}, .taken = &.{0b111}, .with_delta = false, .part = .{ .path = paths[2], .uuid = "u3", .ids = .{ .numbers = &merged } } };
     try std.testing.expectEqual(.done, (try writer.live.fold(of_delta, &writer.diagnostic)).outcome);
     _ = try writer.live.delete(.{ .numbers = &.{3} }, &writer.diagnostic);
     try std.testing.expectEqual(.done, (try writer.live.fold(of_parts, &writer.diagnostic)).outcome);

@@ -338,12 +338,17 @@ const Run = struct {
     fn fold_of(self: *Run, writer: *Opened, chosen: []const u32, with_delta: bool, may_nest: bool) anyerror!void {
         const live = &writer.live;
         const allocator = writer.arena.allocator();
-        const view = try live.take_view();
+        var view = try live.take_view();
         defer view.release();
         var rows: std.ArrayList(PartRow) = .empty;
+        var taken: std.ArrayList(u64) = .empty;
         for (chosen) |i| {
-            for (writer.parts.get(live.parts.items[i].path).?, 0..) |row, vertex| {
+            const part = writer.parts.get(live.parts.items[i].path).?;
+            var bits = base.BitSet.over(try taken.addManyAsSlice(allocator, base.BitSet.words_for(part.len)), part.len);
+            @memset(bits.words, 0);
+            for (part, 0..) |row, vertex| {
                 if (view.parts[i].dead) |dead| if (dead.contains(vertex)) continue;
+                bits.insert(@intCast(vertex));
                 try rows.append(allocator, row);
             }
         }
@@ -361,6 +366,11 @@ const Run = struct {
             if (self.prng.boolean()) try self.delete(writer) else try self.insert(writer, true);
             if (self.store.crashed) return;
         }
+        if (!with_delta and self.prng.boolean()) { // as a merge that goes on after its writer was killed
+            const later = try live.take_view();
+            view.release();
+            view = later;
+        }
         const is_alone = with_delta and chosen.len > 0;
         if (may_nest and !is_alone and self.prng.boolean()) try self.fold_beside(writer, with_delta);
         if (self.store.crashed) return;
@@ -370,6 +380,7 @@ const Run = struct {
         const what: live_room.Fold = .{
             .view = view,
             .parts = chosen,
+            .taken = taken.items,
             .with_delta = with_delta,
             .part = if (rows.items.len == 0) null else .{ .path = path, .uuid = path, .ids = .{ .numbers = try writer.ids_of(rows.items) } },
         };

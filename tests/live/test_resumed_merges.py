@@ -1,0 +1,243 @@
+"""A merge that was killed goes on with the next writer, and nothing that came or went meanwhile is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import velo
+from velo.building import parts
+from velo.live import part_maker
+from velo.live.folds import Folds
+from velo.testing import brute_force, recall_at_k, synthetic_vectors
+
+N, NEW, DIM = 3000, 500, 24
+
+#: Merges, and is killed where it is told.
+PROGRAM = """
+    import functools, os, signal, sys
+    import velo
+    from velo.building import build, parts
+    from velo.live import part_maker
+
+    path, stage, share = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    part_maker._RESUMED_ROWS = 1
+    build._POLL_SECONDS = 0.0005
+    build.chunk_rows = lambda row_bytes: 250  # many chunks: many places to be killed in
+    parts.BuildOptions = functools.partial(parts.BuildOptions, checkpoint_s=0.001)
+    whole = parts.build_shard
+
+    def watched(path, *args, **how):
+        is_merge = path.name.startswith("merge-")
+
+        def watch(now, done, total):
+            if is_merge and now == stage and done >= share * total:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        whole(path, *args, watch=watch, **how)
+        if is_merge and stage == "built":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    parts.build_shard = watched
+    with velo.open(path, writable=True, threads=1) as index:
+        index.optimize()
+    """
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A large part, a young one, and some rows of both that are dead."""
+    path = tmp_path_factory.mktemp("grown") / "i.velo"
+    vectors = synthetic_vectors(N + NEW, DIM, seed=7)
+    velo.build(path, vectors[:N], ids=np.arange(N), store_vectors=True, threads=2).close()
+    with velo.open(path, writable=True, threads=2) as index:
+        index.insert(vectors[N:], np.arange(N, N + NEW))
+        index.flush()
+        index.delete(np.arange(0, N + NEW, 11))
+    return path
+
+
+def killed(source: Path, path: Path, stage: str, share: float) -> None:
+    """A copy of an index whose merge was killed."""
+    with velo.open(source, threads=1) as index:
+        index.snapshot(path)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), path, stage, str(share)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)},
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def begun(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.glob("merge-*"))
+
+
+def expect(path: Path, vectors: np.ndarray, ids: np.ndarray) -> None:
+    """Exactly these rows are there, each with its vector, and they are found."""
+    with velo.open(path, threads=2) as index:
+        assert sorted(index.rows(limit=10 * N)["id"].to_pylist()) == sorted(ids.tolist())
+        assert (index.get_vectors(ids) == vectors[ids]).all()
+        queries = vectors[::50]
+        near = ids[brute_force(vectors[ids], queries, 10)[0]]
+        assert recall_at_k(index.search(queries, 10, recall=0.98).ids, near) >= 0.97
+
+
+@pytest.fixture
+def resumed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """Where builds of parts went on."""
+    found: list[tuple[str, int, int]] = []
+    whole = parts.build_shard
+
+    def watched(*args: Any, **how: Any) -> None:
+        whole(*args, resumed=lambda *where: found.append(where), **how)
+
+    monkeypatch.setattr(parts, "build_shard", watched)
+    monkeypatch.setattr(part_maker, "_RESUMED_ROWS", 1)
+    return found
+
+
+STAGES = ["scan", "encode", "graph", "place", "write", "commit", "calibrate", "built"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "share"),
+    [
+        ("scan", 0.5),
+        ("encode", 0.3),
+        ("encode", 1.0),
+        ("place", 0.0),
+        ("write", 0.5),
+        ("commit", 0.0),
+        ("built", 0),
+    ],
+)
+def test_it_goes_on_and_what_changed_meanwhile_is_kept(
+    grown: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    resumed: list[tuple[str, int, int]],
+    stage: str,
+    share: float,
+) -> None:
+    vectors = synthetic_vectors(N + NEW, DIM, seed=7)
+    path = tmp_path / "i.velo"
+    killed(grown, path, stage, share)
+    assert len(begun(path)) == 2, "its folder and what it takes"
+    ids = np.array([one for one in range(N + NEW) if one % 11])
+    expect(path, vectors, ids)
+
+    # Rows go, come back and change before it goes on: of both parts, and rows that were dead when it began.
+    with monkeypatch.context() as patch:
+        patch.setattr(Folds, "resume", lambda self: None)
+        with velo.open(path, writable=True, threads=1) as index:
+            index.delete(np.arange(1, N + NEW, 7))
+            again = np.arange(22, N + NEW, 77)
+            vectors[again] += 0.25
+            index.upsert(vectors[again], again)
+            moved = np.arange(5, N + NEW, 70)
+            vectors[moved] -= 0.25
+            index.upsert(vectors[moved], moved)
+            index.flush()
+    ids = np.union1d(np.setdiff1d(ids, np.arange(1, N + NEW, 7)), np.union1d(again, moved))
+    expect(path, vectors, ids)
+    assert len(begun(path)) == 2
+
+    with velo.open(path, writable=True, threads=1):
+        pass  # closing waits for what goes on
+    assert begun(path) == []
+    if stage == "scan":
+        assert resumed == []
+    elif stage != "built":
+        [(where, _, total), *_] = resumed
+        assert total == sum(one % 11 != 0 for one in range(N + NEW))
+        assert STAGES.index(where) >= STAGES.index(stage) - 1, where
+    expect(path, vectors, ids)
+    with velo.open(path, writable=True, threads=1) as index:
+        assert len(index.info()["live"]["parts"]) == 2
+        index.optimize()
+        assert len(index.info()["live"]["parts"]) == 1
+    expect(path, vectors, ids)
+    velo.verify(path)
+
+
+def test_a_merge_of_parts_that_are_gone_is_removed(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: list[tuple[str, int, int]]
+) -> None:
+    path = tmp_path / "i.velo"
+    killed(grown, path, "write", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Folds, "resume", lambda self: None)
+        patch.setattr(part_maker.PartMaker, "finish_begun", lambda self, how: None)
+        with velo.open(path, writable=True, threads=1) as index:
+            index.optimize()
+    assert len(begun(path)) == 2
+    with velo.open(path, writable=True, threads=1):
+        pass
+    assert begun(path) == []
+    expect(
+        path, synthetic_vectors(N + NEW, DIM, seed=7), np.array([one for one in range(N + NEW) if one % 11])
+    )
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "missing", "no-folder", "lies"])
+def test_what_it_wrote_down_may_be_damaged(
+    grown: Path, tmp_path: Path, resumed: list[tuple[str, int, int]], damage: str
+) -> None:
+    """Then it begins anew, or is forgotten; no row is lost."""
+    path = tmp_path / "i.velo"
+    killed(grown, path, "write", 0.0)
+    [file] = path.glob("merge-*.json")
+    content = file.read_bytes()
+    if damage == "flipped":
+        file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    elif damage == "cut":
+        file.write_bytes(content[:-40])
+    elif damage == "empty":
+        file.write_bytes(b"")
+    elif damage == "missing":
+        file.unlink()
+    elif damage == "no-folder":
+        file.with_suffix("").rename(tmp_path / "elsewhere")
+    else:
+        told = json.loads(content)
+        told["parts"][0][0] = "somebody else's"
+        file.write_text(json.dumps(told))
+    with velo.open(path, writable=True, threads=1) as index:
+        index.insert(np.zeros((1, DIM), np.float32), [N + NEW])
+        index.delete([N + NEW])
+    assert begun(path) == []
+    expect(
+        path, synthetic_vectors(N + NEW, DIM, seed=7), np.array([one for one in range(N + NEW) if one % 11])
+    )
+    with velo.open(path, threads=1) as index:
+        assert len(index.info()["live"]["parts"]) == (1 if damage == "no-folder" else 2)
+
+
+def test_a_merge_that_fails_leaves_nothing(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "i.velo"
+    with velo.open(grown, threads=1) as index:
+        index.snapshot(path)
+    monkeypatch.setattr(part_maker, "_RESUMED_ROWS", 1)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(parts, "build_shard", full)
+    with velo.open(path, writable=True, threads=1) as index, pytest.raises(velo.errors.NoSpaceError):
+        index.optimize()
+    assert begun(path) == []

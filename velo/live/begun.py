@@ -1,0 +1,139 @@
+"""A large merge that was begun: what it takes, on disk, so that the next writer goes on where one was killed.
+
+A part is built in ``merge-NUMBER`` and takes the name of a part when it is complete. Beside it lies
+``merge-NUMBER.json``, which says of which parts it is made, and of which of their rows. Parts never change,
+so that is all that has to be known. What was deleted since is dead in the new part from its first moment.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import shutil
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from velo.folder.leftovers import MARKER
+from velo.folder.manifest import MANIFEST_FILE
+from velo.folder.replace import durable_file, sync_folder
+from velo.live.sources import Sources
+from velo.live.view import View
+
+__all__ = ["Begun"]
+
+_STEM: Final = "merge-"
+_PART_STEM: Final = "part-"
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A merge that was begun.
+
+    Attributes
+    ----------
+    folder : Path
+        Where its part is built.
+    parts : list of (str, int)
+        Of each part that it is made of: uuid and rows.
+    taken : bytes
+        As ``Sources.taken``.
+    """
+
+    folder: Path
+    parts: list[tuple[str, int]]
+    taken: bytes
+
+    @classmethod
+    def begin(cls, index: Path, name: str, sources: Sources) -> Begun:
+        """Write what the merge takes of an index, and where its part is built that is to be called `name`."""
+        segments = [sources.view.segments[number] for number in sources.parts]
+        begun = cls(
+            index / name.replace(_PART_STEM, _STEM, 1),
+            [(segment.uuid, segment.n) for segment in segments],
+            sources.taken().tobytes(),
+        )
+        body = begun._body()
+        with durable_file(begun._file) as file:
+            file.write(json.dumps({**body, "checksum": _checksum(body)}).encode())
+        sync_folder(index)
+        return begun
+
+    @classmethod
+    def find(cls, index: Path) -> Begun | None:
+        """The merge that was begun in an index; what is left of others, or is damaged, is removed."""
+        files = sorted(index.glob(f"{_STEM}*.json"), reverse=True)
+        found = next((one for one in map(cls._read, files) if one is not None), None)
+        for path in index.glob(f"{_STEM}*"):
+            if found is not None and path in (found.folder, found._file):
+                continue
+            with contextlib.suppress(OSError):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+        return found
+
+    @property
+    def part_name(self) -> str:
+        """What its part was to be called: numbers above are free."""
+        return self.folder.name.replace(_STEM, _PART_STEM, 1)
+
+    @property
+    def is_built(self) -> bool:
+        """Whether nothing is left to do but to put the part into its place."""
+        return (self.folder / MANIFEST_FILE).is_file() and not (self.folder / MARKER).exists()
+
+    def sources(self, view: View, names: list[str]) -> Sources | None:
+        """What it takes, by the numbers of a view; None: one of its parts is no longer there."""
+        numbers = {(segment.uuid, segment.n): number for number, segment in enumerate(view.segments)}
+        if not all(part in numbers for part in self.parts):
+            return None
+        parts = [numbers[part] for part in self.parts]
+        if parts != sorted(parts):
+            return None
+        bits = np.unpackbits(np.frombuffer(self.taken, np.uint8), bitorder="little").astype(bool)
+        starts = np.cumsum([0, *(segment.n for segment in view.segments)])
+        vertices = []
+        at = 0
+        for number, (_, rows) in zip(parts, self.parts, strict=True):
+            vertices.append(starts[number] + np.flatnonzero(bits[at : at + rows]))
+            at += -(-rows // 64) * 64
+        return Sources(view, names, parts, np.concatenate(vertices), with_delta=False)
+
+    def remove(self) -> None:
+        """It ended, or cannot go on."""
+        with contextlib.suppress(OSError):
+            self._file.unlink()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _file(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.json")
+
+    def _body(self) -> dict[str, Any]:
+        return {"parts": self.parts, "taken": base64.b64encode(self.taken).decode()}
+
+    @classmethod
+    def _read(cls, file: Path) -> Begun | None:
+        """What a file says; None where it is damaged."""
+        try:
+            body = json.loads(file.read_bytes())
+            checksum = body.pop("checksum")
+            if checksum != _checksum(body):
+                return None
+            parts = [(str(uuid), int(rows)) for uuid, rows in body["parts"]]
+            taken = base64.b64decode(body["taken"], validate=True)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        if not parts or len(taken) != sum(-(-rows // 64) * 8 for _, rows in parts):
+            return None
+        return cls(file.with_name(file.name.removesuffix(".json")), parts, taken)
+
+
+def _checksum(body: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(body, sort_keys=True).encode())

@@ -1,0 +1,73 @@
+"""What a part is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from velo.live.view import View
+from velo.types import AnyArray
+
+__all__ = ["Sources"]
+
+#: Of a vertex whose row no new part has, as velo.h spells it.
+_GONE: Final = np.iinfo(np.uint32).max
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a part is made of: some of the parts of a view, or its delta.
+
+    Attributes
+    ----------
+    view : View
+    names : list of str
+        The folder of each part of the view.
+    parts : list of int
+        Those of them whose place it takes, ascending.
+    vertices : ndarray
+        The rows that it gets, ascending.
+    with_delta : bool
+        It takes the place of the delta.
+    """
+
+    view: View
+    names: list[str]
+    parts: list[int]
+    vertices: AnyArray
+    with_delta: bool
+
+    @property
+    def largest(self) -> int | None:
+        """The largest part of the view, whose bits and degree the new one gets."""
+        segments = self.view.segments
+        return max(range(len(segments)), key=lambda part: segments[part].n, default=None)
+
+    def former(self, folder: Path) -> tuple[Path, AnyArray] | None:
+        """The largest of these parts, and the row in the new one of each of its vertices."""
+        if not self.parts:
+            return None
+        number = max(self.parts, key=lambda part: self.view.segments[part].n)
+        first, own = self._rows_of(number)
+        rows = np.full(self.view.segments[number].n, _GONE, np.uint32)
+        rows[self.vertices[own] - first] = np.arange(own.start, own.stop)
+        return folder / self.names[number], rows
+
+    def taken(self) -> AnyArray:
+        """Of each of these parts which of its rows are taken: a bit a row, in words of its own."""
+        words = [np.zeros(0, np.uint64)]
+        for number in self.parts:
+            first, own = self._rows_of(number)
+            bits = np.zeros(-(-self.view.segments[number].n // 64) * 64, bool)
+            bits[self.vertices[own] - first] = True
+            words.append(np.packbits(bits, bitorder="little").view(np.uint64))
+        return np.concatenate(words)
+
+    def _rows_of(self, number: int) -> tuple[int, slice]:
+        """The first vertex of a part, and where its rows are among those that are taken."""
+        first = sum(segment.n for segment in self.view.segments[:number])
+        start, stop = np.searchsorted(self.vertices, [first, first + self.view.segments[number].n])
+        return first, slice(int(start), int(stop))
