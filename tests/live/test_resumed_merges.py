@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +226,40 @@ def test_what_it_wrote_down_may_be_damaged(
     )
     with velo.open(path, threads=1) as index:
         assert len(index.info()["live"]["parts"]) == (1 if damage == "no-folder" else 2)
+
+
+def test_files_of_others_stay_and_a_number_that_was_never_given_out_is_no_merge(
+    grown: Path, tmp_path: Path, resumed: list[tuple[str, int, int]]
+) -> None:
+    path = tmp_path / "i.velo"
+    killed(grown, path, "write", 0.0)
+    [file] = path.glob("merge-*.json")
+    others = ["merge-notes.txt", "merge-two", "merge-zzzz.json", f"{file.name}.old"]
+    for name in others:
+        (path / name).write_bytes(file.read_bytes())
+    file.with_suffix("").rename(path / f"merge-{'f' * 16}")
+    file.rename(path / f"merge-{'f' * 16}.json")
+    with velo.open(path, writable=True, threads=1) as index:
+        assert len(index.info()["live"]["parts"]) == 2
+    assert begun(path) == sorted(others)
+    assert resumed == []
+
+
+def test_a_part_that_is_named_twice_is_taken_by_no_merge(
+    grown: Path, tmp_path: Path, resumed: list[tuple[str, int, int]]
+) -> None:
+    path = tmp_path / "i.velo"
+    killed(grown, path, "write", 0.0)
+    [file] = path.glob("merge-*.json")
+    told = json.loads(file.read_bytes())
+    words = -(-told["parts"][0][1] // 64) * 8
+    taken = base64.b64decode(told["taken"])[:words]
+    body = {"parts": [told["parts"][0]] * 2, "taken": base64.b64encode(2 * taken).decode()}
+    file.write_text(json.dumps({**body, "checksum": zlib.crc32(json.dumps(body, sort_keys=True).encode())}))
+    with velo.open(path, writable=True, threads=1):
+        pass
+    assert begun(path) == []
+    assert resumed == []
 
 
 def test_a_merge_that_fails_leaves_nothing(

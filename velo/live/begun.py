@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
 import shutil
 import zlib
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ __all__ = ["Begun"]
 
 _STEM: Final = "merge-"
 _PART_STEM: Final = "part-"
+#: What is ours: others may have put anything else into the folder.
+_OURS: Final = re.compile(rf"{_STEM}[0-9a-f]{{16}}(\.json(\.part)?)?")
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,10 @@ class Begun:
     @classmethod
     def find(cls, index: Path) -> Begun | None:
         """The merge that was begun in an index; what is left of others, or is damaged, is removed."""
-        files = sorted(index.glob(f"{_STEM}*.json"), reverse=True)
+        ours = [path for path in index.glob(f"{_STEM}*") if _OURS.fullmatch(path.name)]
+        files = sorted((path for path in ours if path.suffix == ".json"), reverse=True)
         found = next((one for one in map(cls._read, files) if one is not None), None)
-        for path in index.glob(f"{_STEM}*"):
+        for path in ours:
             if found is not None and path in (found.folder, found._file):
                 continue
             with contextlib.suppress(OSError):
@@ -94,7 +98,7 @@ class Begun:
         if not all(part in numbers for part in self.parts):
             return None
         parts = [numbers[part] for part in self.parts]
-        if parts != sorted(parts):
+        if parts != sorted(set(parts)):
             return None
         bits = np.unpackbits(np.frombuffer(self.taken, np.uint8), bitorder="little").astype(bool)
         starts = np.cumsum([0, *(segment.n for segment in view.segments)])

@@ -33,6 +33,10 @@ _KEPT_BYTES: Final = 20
 _RESUMED_ROWS: Final = 1_000_000
 
 
+#: A root knows the next number; since then a writer gave out a few.
+_NUMBERS_AHEAD: Final = 1000
+
+
 class Builder(Protocol):
     """Builds a part in an empty folder; :mod:`velo.building` brings it, which stands above this room."""
 
@@ -86,6 +90,11 @@ class How:
 ALONE: Final = How()
 
 
+def _pass(live: LiveData, name: str) -> bool:
+    """Let no part get the number of this one, or a lower one; False where it is none that was given out."""
+    return any(live.next_part() >= name for _ in range(_NUMBERS_AHEAD))
+
+
 class PartMaker:
     """Makes parts of an open index.
 
@@ -118,9 +127,9 @@ class PartMaker:
         self._changing = threading.Lock()
         #: What a writer that was killed had begun.
         self._begun = Begun.find(live.folder)
-        if self._begun is not None:
-            while live.next_part() < self._begun.part_name:
-                pass
+        if self._begun is not None and not _pass(live, self._begun.part_name):
+            self._begun.remove()
+            self._begun = None
 
     def look(self) -> tuple[View, list[str]]:
         """A view, and the folder of each of its parts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -291,9 +292,9 @@ def _of_arrow(verb: Verb, body: bytes, options: WriteOptions, dim: int, rows: Ro
     if options.ids is not None:
         raise RequestError("ids stand in the column 'id'", argument="ids", place={"path": "ids"})
     table = bodies.table_of_arrow(body)
-    for name in table.column_names:
-        if table.column_names.count(name) > 1:
-            raise RequestError(f"the Arrow stream has two columns {name!r}", status=400, argument=name)
+    for name, count in Counter(table.column_names).items():
+        if count > 1:
+            raise RequestError(f"the Arrow stream has {count} columns {name!r}", status=400, argument=name)
     vectors = ids = None
     if verb in ("insert", "upsert"):
         if "vector" not in table.column_names:
