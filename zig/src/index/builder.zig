@@ -183,12 +183,15 @@ pub const Builder = struct {
     }
 
     /// The graph goes on from that of an index in which most of these rows were: `rows` has the row of each of its
-    /// vertices, `Former.gone` where it has none. Said before any row, since memory is shared out by it; the folder is read
-    /// by `run`.
+    /// vertices, `Former.gone` where it has none. Said before any row, since memory is shared out by it; its
+    /// lists are read by `run`.
     pub fn go_on_from(self: *Builder, path: []const u8, rows: []const u32, diagnostic: *Diagnostic) Error!void {
         const former = try Former.init(self.allocator, path, rows, &self.options, diagnostic);
         if (self.former) |*before| before.deinit(self.allocator);
         self.former = former;
+        if (self.plan.partitions == 0) return;
+        const beside = former.beside(self.options.degree) orelse return;
+        if (option_room.plan_beside(self.options, self.params.dim, beside)) |plan| self.plan = plan;
     }
 
     // ---- first pass ----

@@ -17,6 +17,8 @@ pub const Former = struct {
     /// The row that each vertex of the former index has now; `gone` where it has none.
     rows: []u32,
     gone_count: u32,
+    /// Its pages hold its lists; else its links for memory do.
+    in_pages: bool = true,
 
     pub const gone = std.math.maxInt(u32);
 
@@ -33,9 +35,10 @@ pub const Former = struct {
                 return error.InvalidArgument;
             }
         }
+        const in_pages = try has_lists_in_pages(allocator, path, diagnostic);
         const own_path = try allocator.dupe(u8, path);
         errdefer allocator.free(own_path);
-        return .{ .path = own_path, .rows = try allocator.dupe(u32, rows), .gone_count = gone_count };
+        return .{ .path = own_path, .rows = try allocator.dupe(u32, rows), .gone_count = gone_count, .in_pages = in_pages };
     }
 
     pub fn deinit(self: *Former, allocator: std.mem.Allocator) void {
@@ -50,7 +53,20 @@ pub const Former = struct {
 
     /// What its codes take while its lists are read, before points are loaded.
     pub fn codes_bytes(self: *const Former, params: quant.CodeParams) u64 {
-        return self.rows.len * (params.upper_bytes() + @sizeOf(u64));
+        return if (self.in_pages) 0 else self.rows.len * (params.upper_bytes() + @sizeOf(u64));
+    }
+
+    /// What going on partition by partition takes beside them; null where that is not worth it, or cannot be.
+    pub fn beside(self: *const Former, degree: u32) ?options_room.Beside {
+        const stayed = self.rows.len - self.gone_count;
+        if (!self.in_pages or self.gone_count > stayed) return null;
+        // A partition's guests lie on pages of which it has few rows, so of those that are gone it meets more than its share.
+        const gone_per_member = 2 * @as(f64, @floatFromInt(self.gone_count)) / @as(f64, @floatFromInt(stayed));
+        return .{
+            .bytes = 9 * @as(u64, self.rows.len),
+            .gone_per_member = gone_per_member,
+            .member_bytes = @intFromFloat(@ceil(gone_per_member * @as(f64, @floatFromInt(4 * degree + 2)))),
+        };
     }
 
     /// Its lists as a new graph begins with them.
@@ -130,15 +146,16 @@ pub const Former = struct {
         return rows;
     }
 
+    fn has_lists_in_pages(allocator: std.mem.Allocator, path: []const u8, diagnostic: *Diagnostic) Error!bool {
+        var dir = std.fs.cwd().openDir(path, .{}) catch |err| return reader.open_folder_error(path, err, diagnostic);
+        defer dir.close();
+        var parsed = try reader.read_manifest(allocator, dir, path, diagnostic);
+        defer parsed.deinit();
+        return parsed.value.page_links;
+    }
+
     fn open(self: *const Former, allocator: std.mem.Allocator, options: *const options_room.Options, diagnostic: *Diagnostic) Error!reader.Reader {
-        var parsed = blk: {
-            var dir = std.fs.cwd().openDir(self.path, .{}) catch |err| return reader.open_folder_error(self.path, err, diagnostic);
-            defer dir.close();
-            break :blk try reader.read_manifest(allocator, dir, self.path, diagnostic);
-        };
-        const in_pages = parsed.value.page_links;
-        parsed.deinit();
-        var opened = try reader.Reader.open(allocator, self.path, .{ .links = if (in_pages) .on_disk else .in_memory }, diagnostic);
+        var opened = try reader.Reader.open(allocator, self.path, .{ .links = if (self.in_pages) .on_disk else .in_memory, .codes = !self.in_pages }, diagnostic);
         errdefer opened.deinit();
         const m = opened.manifest();
         if (m.n == self.rows.len and m.dim == options.dim and opened.metric == options.metric and m.degree <= options.degree) return opened;
@@ -147,12 +164,98 @@ pub const Former = struct {
         return error.InvalidArgument;
     }
 
+    /// Neighbors without a number are left out.
     fn put(begun: *graph.Begun, numbers: []const u32, vertex: u32, list: []const u32) void {
         const number = numbers[vertex];
         const target = if (number & graph.Begun.gone_mark == 0) &begun.graph else &begun.gone;
         const at = number & ~graph.Begun.gone_mark;
-        target.degrees[at] = @intCast(list.len);
-        for (list, target.row(at)[0..list.len]) |neighbor, *to| to.* = numbers[neighbor];
+        const row = target.row(at);
+        var len: u16 = 0;
+        for (list) |neighbor| if (numbers[neighbor] != elsewhere) {
+            row[len] = numbers[neighbor];
+            len += 1;
+        };
+        target.degrees[at] = len;
+    }
+};
+
+/// Of a vertex that the graph at hand has no place for.
+const elsewhere = std.math.maxInt(u32);
+
+/// The lists of a former index as the graphs of partitions begin with them, one partition after another: of each list what
+/// stays within. Pages without a row of the partition are not read; since pages hold what lies together, a page is read for
+/// few partitions.
+pub const Partly = struct {
+    former: *const Former,
+    opened: reader.Reader,
+    /// Of each vertex of the former index, as in `graph.Begun`.
+    numbers: []u32,
+
+    pub fn init(former: *const Former, allocator: std.mem.Allocator, options: *const options_room.Options, diagnostic: *Diagnostic) Error!Partly {
+        var opened = try former.open(allocator, options, diagnostic);
+        errdefer opened.deinit();
+        std.debug.assert(opened.links == null);
+        return .{ .former = former, .opened = opened, .numbers = try base.alloc_untouched(allocator, u32, former.rows.len) };
+    }
+
+    pub fn deinit(self: *Partly) void {
+        base.free_untouched(self.opened.allocator, self.numbers);
+        self.opened.deinit();
+    }
+
+    /// `members` are rows, ascending. Of those that are gone at most `gone_max` are kept until lists are mended; they are
+    /// looked for on the pages of members.
+    pub fn begin(self: *Partly, members: []const u32, gone_max: u64, degree: u32, diagnostic: *Diagnostic) Error!graph.Begun {
+        const allocator = self.opened.allocator;
+        for (self.former.rows, self.numbers) |row, *number| {
+            number.* = if (row == Former.gone) elsewhere else @intCast(std.sort.binarySearch(u32, members, row, compare) orelse elsewhere);
+        }
+        const gone_count = self.number_gone(gone_max);
+        var begun = try graph.Begun.init(allocator, @intCast(members.len), gone_count, degree);
+        errdefer begun.deinit(allocator);
+        var walk = try PageWalk.init(allocator, &self.opened, diagnostic);
+        defer walk.deinit();
+        var ids: [layout.adjacency.neighbors_max]u32 = undefined;
+        for (0..self.opened.directory.page_count()) |page| {
+            if (!self.is_needed(@intCast(page))) {
+                walk.skip();
+                continue;
+            }
+            const view = (try walk.next(diagnostic)).?;
+            for (0..view.record_count) |record| {
+                const vertex = view.first_vertex + @as(u32, @intCast(record));
+                if (self.numbers[vertex] == elsewhere) continue;
+                Former.put(&begun, self.numbers, vertex, try walk.list(&view, @intCast(record), &ids, diagnostic));
+            }
+        }
+        return begun;
+    }
+
+    fn number_gone(self: *Partly, gone_max: u64) u32 {
+        var count: u32 = 0;
+        for (0..self.opened.directory.page_count()) |page| {
+            if (!self.is_needed(@intCast(page))) continue;
+            const first = self.opened.directory.starts[page];
+            const records = self.opened.directory.record_count(@intCast(page));
+            for (self.former.rows[first..][0..records], self.numbers[first..][0..records]) |row, *number| {
+                if (row != Former.gone or count == gone_max) continue;
+                number.* = count | graph.Begun.gone_mark;
+                count += 1;
+            }
+        }
+        return count;
+    }
+
+    fn is_needed(self: *const Partly, page: u32) bool {
+        const first = self.opened.directory.starts[page];
+        for (self.numbers[first..][0..self.opened.directory.record_count(page)]) |number| {
+            if (number & graph.Begun.gone_mark == 0) return true;
+        }
+        return false;
+    }
+
+    fn compare(wanted: u32, row: u32) std.math.Order {
+        return std.math.order(wanted, row);
     }
 };
 

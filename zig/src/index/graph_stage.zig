@@ -68,12 +68,13 @@ fn link_on(builder: *Builder, former: *const Former, n: u32, codes: *?quant.Buil
     defer begun.deinit(builder.allocator);
     try builder.control.check();
     const points = try load_points(builder, n, codes, diagnostic);
-    const options = graph_options(builder, builder.options.seed);
-    const built = if (builder.options.metric != .ip)
-        graph.build_begun(quant.BuildCodes, builder.allocator, points, options, &begun)
-    else
-        graph.build_begun(quant.ProductCodes, builder.allocator, &.of(points), options, &begun);
-    return built catch |err| graph_error(diagnostic, err);
+    return go_on(builder, points, graph_options(builder, builder.options.seed), &begun) catch |err| graph_error(diagnostic, err);
+}
+
+/// The graph of rows that goes on from what has begun.
+pub fn go_on(builder: *Builder, points: *const quant.BuildCodes, options: graph.BuildOptions, begun: *graph.Begun) graph.Error!graph.Graph {
+    if (builder.options.metric != .ip) return graph.build_begun(quant.BuildCodes, builder.allocator, points, options, begun);
+    return graph.build_begun(quant.ProductCodes, builder.allocator, &.of(points), options, begun);
 }
 
 pub fn graph_options(builder: *Builder, seed: u64) graph.BuildOptions {

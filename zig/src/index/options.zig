@@ -70,7 +70,16 @@ pub const Options = struct {
 };
 
 /// How a build fits its memory: in one piece, or in partitions of at most `members_max` rows, guests included.
-pub const Plan = struct { partitions: u32 = 0, members_max: u32 = 0 };
+pub const Plan = struct {
+    partitions: u32 = 0,
+    members_max: u32 = 0,
+    /// Partitions go on from the lists of a former index, with so many of the rows that are gone at a time.
+    goes_on: bool = false,
+    gone_max: u64 = 0,
+};
+
+/// What a former index takes while partitions go on from its lists: bytes, and of each member of a partition.
+pub const Beside = struct { bytes: u64, member_bytes: u64, gone_per_member: f64 };
 
 /// Of a row in a graph under construction: its code, its factors, its list, and what insertion or placement keep of it.
 fn member_bytes(options: Options, dim_code: u32) u64 {
@@ -130,11 +139,24 @@ pub fn plan(options: Options, dim_code: u32, diagnostic: *Diagnostic) Error!Plan
         return error.BudgetTooSmall;
     }
     if (options.n <= members_least) return .{};
-    const left = options.memory_bytes - options.n * row_bytes;
-    const fitting = left / (member_bytes(options, dim_code) + @sizeOf(u32));
-    const members = @max(members_least, fitting);
+    return partitioned(options, options.memory_bytes - options.n * row_bytes, member_bytes(options, dim_code));
+}
+
+fn partitioned(options: Options, left: u64, each: u64) Plan {
+    const members = @max(members_least, left / (each + @sizeOf(u32)));
     const count = std.math.clamp(members_for(options.n, members), 3, partitions_max); // of n and the room, for the count
     return .{ .partitions = @intCast(count), .members_max = @intCast(members_for(options.n, count)) };
+}
+
+/// The plan where partitions go on from a former index; null where the memory has no room for that.
+pub fn plan_beside(options: Options, dim_code: u32, beside: Beside) ?Plan {
+    const left = std.math.sub(u64, options.memory_bytes, options.n * row_bytes + beside.bytes) catch return null;
+    const each = member_bytes(options, dim_code) + beside.member_bytes;
+    if (left / (each + @sizeOf(u32)) < @max(members_least, members_for(options.n, partitions_max))) return null;
+    var found = partitioned(options, left, each);
+    found.goes_on = true;
+    found.gone_max = @intFromFloat(@ceil(beside.gone_per_member * @as(f64, @floatFromInt(found.members_max))));
+    return found;
 }
 
 pub fn check(options: Options, diagnostic: *Diagnostic) Error!void {

@@ -45,6 +45,11 @@ pub const PageWalk = struct {
         return view;
     }
 
+    /// The next page is not read.
+    pub fn skip(self: *PageWalk) void {
+        self.count += 1;
+    }
+
     /// The neighbors of a record of the page that came last, in `ids`.
     pub fn list(self: *const PageWalk, view: *const layout.page.View, record: u32, ids: *[adjacency.neighbors_max]u32, diagnostic: *Diagnostic) Error![]u32 {
         const index = self.count - 1;

@@ -8,6 +8,7 @@ const quant = @import("quant");
 const clusters = @import("clusters.zig");
 const diagnostics = @import("diagnostic.zig");
 const resume_room = @import("resume.zig");
+const Partly = @import("former.zig").Partly;
 const work = @import("work.zig");
 const writer = @import("writer.zig");
 const Builder = @import("builder.zig").Builder;
@@ -104,10 +105,12 @@ pub const Partitions = struct {
             for (self.clusters.homes, self.clusters.guests) |home, guest| inserted += @as(u64, @intFromBool(home < done)) + @intFromBool(guest < done);
             builder.control.done.store(inserted, .monotonic);
         }
+        var former: ?Partly = if (builder.plan.goes_on) try .init(&builder.former.?, self.allocator, &builder.options, self.diagnostic) else null;
+        defer if (former) |*lists| lists.deinit();
         var saved_us = base.nowMicros();
         while (done < self.count) {
             try builder.control.check();
-            try self.build_part(done, &parts);
+            try self.build_part(done, if (former) |*lists| lists else null, &parts);
             done += 1;
             offsets[done] = parts.bytes + parts.used;
             const due = base.nowMicros() - saved_us >= @as(u64, builder.options.checkpoint_ms) * std.time.us_per_ms;
@@ -121,17 +124,21 @@ pub const Partitions = struct {
         return parts;
     }
 
-    fn build_part(self: *Partitions, partition: u32, parts: *work.GrowingFile) Error!void {
+    fn build_part(self: *Partitions, partition: u32, former: ?*Partly, parts: *work.GrowingFile) Error!void {
         const builder = self.builder;
         const rows = try self.members(partition, true);
         defer self.allocator.free(rows);
         if (rows.len == 0) return;
+        var begun: ?graph.Begun = if (former) |lists| try lists.begin(rows, builder.plan.gone_max, builder.options.degree, self.diagnostic) else null;
+        defer if (begun) |*lists| lists.deinit(self.allocator);
         var codes = try self.load(rows);
         defer codes.deinit();
         var options = graph_stage.graph_options(builder, builder.options.seed +% partition);
         // Reachable from the hub, to which the tree of hubs leads; a partition of guests alone has none.
         if (std.sort.binarySearch(u32, rows, self.clusters.hubs[partition], compare)) |hub| options.entry = @intCast(hub);
-        const linked = if (builder.options.metric == .ip)
+        const linked = if (begun) |*lists|
+            graph_stage.go_on(builder, &codes, options, lists)
+        else if (builder.options.metric == .ip)
             graph.build(quant.ProductCodes, self.allocator, &.of(&codes), options)
         else
             graph.build(quant.BuildCodes, self.allocator, &codes, options);

@@ -8,6 +8,7 @@ const option_room = @import("options.zig");
 const reader = @import("reader.zig");
 const Builder = @import("builder.zig").Builder;
 const graph_stage = @import("graph_stage.zig");
+const Former = @import("former.zig").Former;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const Options = option_room.Options;
 const Partitions = @import("partitions.zig").Partitions;
@@ -52,10 +53,14 @@ const Case = struct {
     fn encoded(self: *Case, options: Options) !*Builder {
         const builder = try Builder.open(testing.allocator, self.path, options, &self.diagnostic);
         errdefer builder.close();
+        try self.fill_in(builder, options);
+        return builder;
+    }
+
+    fn fill_in(self: *Case, builder: *Builder, options: Options) !void {
         const bytes: [*]const u8 = @ptrCast(self.rows.ptr);
         try builder.scan(bytes, options.n, options.dim * 4, &self.diagnostic);
         try builder.add(bytes, options.n, options.dim * 4, &self.diagnostic);
-        return builder;
     }
 };
 
@@ -155,37 +160,72 @@ test "every vertex of the joined graph is reachable, and searches find nearly wh
         errdefer std.debug.print("{s}\n", .{case.diagnostic.message()});
         const builder = try case.encoded(tight(small));
         defer builder.close();
-        var partitions = try Partitions.build(builder, &case.diagnostic);
-        defer partitions.deinit();
-        var joined: graph.Graph = .{
-            .n = partitions.n,
-            .degree_max = small.degree,
-            .neighbors = try testing.allocator.alloc(u32, small.n * small.degree),
-            .degrees = &.{},
-            .entry = partitions.clusters.entry,
-        };
-        defer joined.deinit(testing.allocator);
-        joined.degrees = try testing.allocator.alloc(u16, small.n);
-        for (joined.degrees, 0..) |*degree, row| {
-            const list = try partitions.lists.read(@intCast(row), &case.diagnostic);
-            degree.* = @intCast(list.len);
-            @memcpy(joined.list(@intCast(row)), list);
-            for (list, 0..) |neighbor, i| {
-                try testing.expect(neighbor < joined.n and neighbor != row);
-                try testing.expectEqual(null, std.mem.indexOfScalar(u32, list[0..i], neighbor));
-            }
-        }
-        try testing.expectEqual(joined.n, try graph.reachable_count(testing.allocator, &joined, small.degree));
+        try expect_good_graph(builder, &case.diagnostic);
+    }
+}
 
-        var codes = try quant.BuildCodes.init(joined.n, builder.params.dim);
-        defer codes.deinit();
-        try builder.work_points.?.load(&codes, 0, 0, joined.n, &case.diagnostic);
-        var whole = try graph.build(quant.BuildCodes, testing.allocator, &codes, graph_stage.graph_options(builder, 0));
-        defer whole.deinit(testing.allocator);
-        const of_whole = try recall(&whole, &codes);
-        const of_joined = try recall(&joined, &codes);
-        errdefer std.debug.print("{t}: {d} in one piece, {d} in {d} partitions\n", .{ kind, of_whole, of_joined, partitions.count });
-        try testing.expect(of_joined > of_whole - 0.02);
+/// The graph that partitions make is whole, and searches find nearly what they find in one that was made in one piece.
+fn expect_good_graph(builder: *Builder, diagnostic: *Diagnostic) !void {
+    var partitions = try Partitions.build(builder, diagnostic);
+    defer partitions.deinit();
+    var joined = try graph.Graph.empty(testing.allocator, partitions.n, builder.options.degree);
+    defer joined.deinit(testing.allocator);
+    joined.entry = partitions.clusters.entry;
+    for (joined.degrees, 0..) |*degree, row| {
+        const list = try partitions.lists.read(@intCast(row), diagnostic);
+        degree.* = @intCast(list.len);
+        @memcpy(joined.list(@intCast(row)), list);
+        for (list, 0..) |neighbor, i| {
+            try testing.expect(neighbor < joined.n and neighbor != row);
+            try testing.expectEqual(null, std.mem.indexOfScalar(u32, list[0..i], neighbor));
+        }
+    }
+    try testing.expectEqual(joined.n, try graph.reachable_count(testing.allocator, &joined, joined.degree_max));
+
+    var codes = try quant.BuildCodes.init(joined.n, builder.params.dim);
+    defer codes.deinit();
+    try builder.work_points.?.load(&codes, 0, 0, joined.n, diagnostic);
+    var whole = try graph.build(quant.BuildCodes, testing.allocator, &codes, graph_stage.graph_options(builder, 0));
+    defer whole.deinit(testing.allocator);
+    const of_whole = try recall(&whole, &codes);
+    const of_joined = try recall(&joined, &codes);
+    errdefer std.debug.print("{d} in one piece, {d} in {d} partitions\n", .{ of_whole, of_joined, partitions.count });
+    try testing.expect(of_joined > of_whole - 0.02);
+}
+
+test "partitions go on from the lists of a former index, of which some rows are gone" {
+    for ([_]Kind{ .clustered, .equal, .two_places }) |kind| {
+        var former: Case = undefined;
+        try former.init(kind, small.n, small.dim);
+        defer former.deinit();
+        errdefer std.debug.print("{t}: {s}\n", .{ kind, former.diagnostic.message() });
+        // All but the last thousand rows were there, and each tenth of them is gone.
+        var options = small;
+        options.n = small.n - 1000;
+        var rows: [small.n - 1000]u32 = undefined;
+        {
+            const builder = try former.encoded(options);
+            defer builder.close();
+            try builder.run(&former.diagnostic);
+            try builder.commit(&.{}, null, &former.diagnostic);
+            for (builder.order.?, &rows) |row, *to| to.* = if (row % 10 == 0) Former.gone else row - row / 10 - 1;
+        }
+        var case: Case = undefined;
+        try case.init(kind, small.n, small.dim);
+        defer case.deinit();
+        options.n = 0;
+        for (0..small.n) |row| {
+            if (row % 10 == 0 and row < rows.len) continue;
+            @memcpy(case.rows[options.n * small.dim ..][0..small.dim], former.rows[row * small.dim ..][0..small.dim]);
+            options.n += 1;
+        }
+        options.memory_bytes = 4 * tight(options).memory_bytes;
+        const builder = try Builder.open(testing.allocator, case.path, options, &case.diagnostic);
+        defer builder.close();
+        try builder.go_on_from(former.path, &rows, &case.diagnostic);
+        try testing.expect(builder.plan.partitions > 3 and builder.plan.goes_on and builder.plan.gone_max > 0);
+        try case.fill_in(builder, options);
+        try expect_good_graph(builder, &case.diagnostic);
     }
 }
 

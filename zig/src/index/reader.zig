@@ -47,6 +47,8 @@ pub const Options = struct {
     memory_bytes: u64 = 0,
     /// Whether links are kept in memory, or stay on disk (the links-on-disk plan).
     links: enum { in_memory, where_room, on_disk } = .in_memory,
+    /// Without codes nothing can be searched, but pages can be walked.
+    codes: bool = true,
     threads: u32 = 1,
 };
 
@@ -99,10 +101,12 @@ pub const Reader = struct {
         // ---- codes ----
         const codes_file = m.file(file_codes) orelse return bad_manifest(diagnostic, file_codes);
         try check_size(dir, codes_file, diagnostic); // before room is made for what a manifest says
-        var codes_memory = try base.AlignedBytes.alloc(std.math.cast(usize, codes_file.bytes) orelse return error.OutOfMemory, .{ .huge_pages = true });
+        const head_bytes = @sizeOf(layout.headers.Codes) + @as(u64, m.dim) * 4; // with the mean
+        if (codes_file.bytes < head_bytes) return bad_file(diagnostic, file_codes);
+        const codes_bytes = if (options.codes) codes_file.bytes else head_bytes;
+        var codes_memory = try base.AlignedBytes.alloc(std.math.cast(usize, codes_bytes) orelse return error.OutOfMemory, .{ .huge_pages = true });
         errdefer codes_memory.free();
-        try load(allocator, dir, codes_file, codes_memory.bytes, diagnostic);
-        if (codes_file.bytes < @sizeOf(layout.headers.Codes)) return bad_file(diagnostic, file_codes);
+        if (options.codes) try load(allocator, dir, codes_file, codes_memory.bytes, diagnostic) else try read_head(dir, codes_file.name, codes_memory.bytes, diagnostic);
         const header = std.mem.bytesToValue(layout.headers.Codes, codes_memory.bytes[0..@sizeOf(layout.headers.Codes)]);
         if (!std.mem.eql(u8, &header.magic, layout.headers.Codes.magic_expected)) return bad_file(diagnostic, file_codes);
         if (header.n == 0 or header.n > base.limits.vertices_max or header.n != m.n) return bad_file(diagnostic, file_codes);
@@ -117,19 +121,20 @@ pub const Reader = struct {
         @memcpy(mean, std.mem.bytesAsSlice(f32, codes_memory.bytes[@sizeOf(layout.headers.Codes)..][0 .. header.dim_in * 4]));
         var rotation = try quant.Rotation.init(allocator, header.dim_in, header.rotation_seed);
         errdefer rotation.deinit(allocator);
+        const whole = codes_memory.bytes;
         const codes: quant.Codes = .{
             .params = .{ .dim = header.dim_code, .memory_bits = @intCast(header.memory_bits), .record_bits = @intCast(header.record_bits) },
             .n = @intCast(header.n),
-            .bytes = @alignCast(codes_memory.bytes[@intCast(header.codes_offset())..@intCast(codes_file.bytes)]),
-            .factors = @alignCast(std.mem.bytesAsSlice(u32, codes_memory.bytes[@intCast(header.factors_offset())..][0..@intCast(header.n * 4)])),
-            .center_ids = codes_memory.bytes[@intCast(header.center_ids_offset())..][0..@intCast(header.n)],
-            .centers = @alignCast(std.mem.bytesAsSlice(f32, codes_memory.bytes[@intCast(header.centers_offset())..][0..@intCast(header.centers_bytes())])),
+            .bytes = if (options.codes) @alignCast(whole[@intCast(header.codes_offset())..]) else &.{},
+            .factors = if (options.codes) @alignCast(std.mem.bytesAsSlice(u32, whole[@intCast(header.factors_offset())..][0..@intCast(header.n * 4)])) else &.{},
+            .center_ids = if (options.codes) whole[@intCast(header.center_ids_offset())..][0..@intCast(header.n)] else &.{},
+            .centers = if (options.codes) @alignCast(std.mem.bytesAsSlice(f32, whole[@intCast(header.centers_offset())..][0..@intCast(header.centers_bytes())])) else &.{},
             .form = space.form(metric),
             .norm2_per_f2 = header.norm2_per_f2,
             .tan_upper = header.tan_upper,
             .tan_full = header.tan_full,
         };
-        if (std.mem.max(u8, codes.center_ids) >= header.center_count) return bad_file(diagnostic, file_codes);
+        for (codes.center_ids) |center| if (center >= header.center_count) return bad_file(diagnostic, file_codes);
         for (codes.factors) |pair| {
             const offset: u16 = @truncate(pair);
             if (@max(offset, pair >> 16) > quant.PositiveFloat.largest) return bad_file(diagnostic, file_codes);
@@ -429,6 +434,14 @@ fn all_finite(values: []const f32) bool {
 fn load(allocator: std.mem.Allocator, dir: std.fs.Dir, file: layout.manifest.File, buffer: []u8, diagnostic: *Diagnostic) Error!void {
     const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return bad_manifest(diagnostic, file.name);
     return files.read_checked(allocator, dir, file.name, buffer, sum, diagnostic);
+}
+
+/// The first bytes of a file, as many as there is room for: their checksum is that of the whole file and is not looked at.
+fn read_head(dir: std.fs.Dir, name: []const u8, buffer: []u8, diagnostic: *Diagnostic) Error!void {
+    const file = dir.openFile(name, .{}) catch |err| return files.open_error(diagnostic, name, err);
+    defer file.close();
+    const len = file.preadAll(buffer, 0) catch |err| return diagnostics.file_error(diagnostic, name, "read", err);
+    if (len != buffer.len) return bad_file(diagnostic, name);
 }
 
 pub fn check_file(allocator: std.mem.Allocator, dir: std.fs.Dir, file: layout.manifest.File, diagnostic: *Diagnostic) Error!void {
