@@ -124,7 +124,9 @@ def test_canceled_it_leaves_nothing(tmp_path: Path) -> None:
 
 PROGRAM = """
     import sys
-    from velo.building.build import build_shard
+    from pathlib import Path
+    import numpy as np
+    from velo.building.build import Former, build_shard
     from velo.formats.files import as_source
     from velo.options import BuildOptions
     from velo.testing import synthetic_vectors
@@ -145,22 +147,39 @@ PROGRAM = """
 
     options = BuildOptions(degree=120, links_kept=8, build_list_size=16, threads=2, calibrate=False)
     rows = as_source(synthetic_vectors(40_000, 16, seed=5))
-    build_shard(sys.argv[1], rows, options, build_memory=int(sys.argv[2]) or None, watch=watch)
+    former = Former(Path(sys.argv[3]), np.load(sys.argv[4])) if len(sys.argv) > 3 else None
+    budget = int(sys.argv[2]) or None
+    build_shard(sys.argv[1], rows, options, build_memory=budget, former=former, watch=watch)
     print(peak - base)
     """
 
 
 @pytest.mark.slow
 def test_it_stays_within_its_memory(tmp_path: Path, run_python: Any) -> None:
-    """What partitions take, and some buffers; one piece takes more."""
+    """What partitions take, and some buffers; one piece takes more, and so do all lists of a former index."""
     budget = 3_000_000
+    # Of the 40,000 rows of a former index the first tenth is gone; the new one has others in their place.
+    rows = synthetic_vectors(40_000, 16, seed=5)
+    rows[:4_000] = synthetic_vectors(4_000, 16, seed=6)
+    quick: dict[str, Any] = {"degree": 120, "links_kept": 8, "build_list_size": 16, "calibrate": False}
+    velo.build(tmp_path / "former", rows, **quick).close()
+    with velo.open(tmp_path / "former") as index:
+        places = np.empty(40_000, np.uint32)
+        places[index._ids.vertices(np.arange(40_000))] = np.arange(40_000)
+    places[places < 4_000] = np.iinfo(np.uint32).max
+    np.save(tmp_path / "places.npy", places)
     grown = {}
-    for name, limit in {"whole": 0, "apart": budget}.items():
-        done = run_python(PROGRAM, tmp_path / name, limit)
+    for name, limit, *former in (
+        ("whole", 0),
+        ("apart", budget),
+        ("on", budget, tmp_path / "former", tmp_path / "places.npy"),
+    ):
+        done = run_python(PROGRAM, tmp_path / name, limit, *former)
         assert done.returncode == 0, done.stderr
         grown[name] = int(done.stdout)
+        velo.verify(tmp_path / name)
     buffers = 12 << 20
-    assert grown["apart"] < budget + buffers < grown["whole"], grown
+    assert max(grown["apart"], grown["on"]) < budget + buffers < grown["whole"], grown
 
 
 WHOLE_PROGRAM = """

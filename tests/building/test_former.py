@@ -17,6 +17,8 @@ from velo.testing import synthetic_vectors
 from velo.types import AnyArray
 
 ROWS, DIM, NEW = 4_000, 32, 400
+#: A build of these rows takes more in one piece; in partitions there is room for a former index beside it.
+APART = 400_000
 GONE = np.iinfo(np.uint32).max
 
 
@@ -44,32 +46,37 @@ def recall(index: velo.Index, queries: AnyArray, base: AnyArray, metric: str) ->
     return float(np.mean(np.take_along_axis(distances, found, axis=1) <= truth[:, None]))
 
 
+@pytest.mark.parametrize("build_memory", [None, APART])
 @pytest.mark.parametrize("page_links", [True, False])
 @pytest.mark.parametrize("metric", ["l2", "ip"])
-def test_it_finds_what_a_fresh_one_finds(tmp_path: Path, metric: Any, page_links: bool) -> None:
+def test_it_finds_what_a_fresh_one_finds(
+    tmp_path: Path, metric: Any, page_links: bool, build_memory: int | None
+) -> None:
     rows = synthetic_vectors(ROWS + NEW + 200, DIM, seed=11)
     options = BuildOptions(metric=metric, degree=24, links_kept=24, page_links=page_links, threads=2)
     build_shard(tmp_path / "former", as_source(rows[:ROWS]), options)
     gone = np.random.default_rng(1).choice(ROWS, NEW, replace=False)
     former, left = former_of(tmp_path / "former", gone)
     base = np.concatenate([rows[:ROWS][left], rows[ROWS : ROWS + NEW]])
-    build_shard(tmp_path / "on", as_source(base), options, former=former)
-    build_shard(tmp_path / "fresh", as_source(base), options)
+    build_shard(tmp_path / "on", as_source(base), options, former=former, build_memory=build_memory)
+    build_shard(tmp_path / "fresh", as_source(base), options, build_memory=build_memory)
     queries = rows[ROWS + NEW :]
     with velo.open(tmp_path / "on") as on, velo.open(tmp_path / "fresh") as fresh:
         assert recall(on, queries, base, metric) >= recall(fresh, queries, base, metric) - 0.02
     velo.verify(tmp_path / "on")
 
 
-def test_one_thread_gives_the_same_index_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("build_memory", [None, APART])
+def test_one_thread_gives_the_same_index_twice(tmp_path: Path, build_memory: int | None) -> None:
     rows = synthetic_vectors(ROWS, DIM, seed=12)
     options = BuildOptions(degree=16, links_kept=16, threads=1, calibrate=False)
     build_shard(tmp_path / "former", as_source(rows), options)
     former, left = former_of(tmp_path / "former", np.arange(0, ROWS, 7))
-    for name in ("a", "b"):
-        build_shard(tmp_path / name, as_source(rows[left]), options, former=former)
+    for name, begun in {"a": former, "b": former, "anew": None}.items():
+        build_shard(tmp_path / name, as_source(rows[left]), options, former=begun, build_memory=build_memory)
     for file in ("codes.bin", "links.bin", "pages.bin"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    assert (tmp_path / "a" / "links.bin").read_bytes() != (tmp_path / "anew" / "links.bin").read_bytes()
 
 
 def test_what_is_no_former_index_is_refused(tmp_path: Path) -> None:
@@ -97,9 +104,16 @@ def test_what_is_no_former_index_is_refused(tmp_path: Path) -> None:
     damaged = bytearray(pages.read_bytes())
     damaged[3 * 4096 + 100] ^= 1
     pages.write_bytes(damaged)
-    with pytest.raises(errors.CorruptIndexError) as caught:
-        build_shard(tmp_path / "on", as_source(rows), options, former=Former(former, own))
-    assert (caught.value.file, caught.value.page) == ("pages.bin", 2)
+    for build_memory in (None, APART):
+        with pytest.raises(errors.CorruptIndexError) as caught:
+            build_shard(
+                tmp_path / "on",
+                as_source(rows),
+                options,
+                former=Former(former, own),
+                build_memory=build_memory,
+            )
+        assert (caught.value.file, caught.value.page) == ("pages.bin", 2)
 
 
 def test_without_room_for_its_lists_the_graph_is_made_anew(tmp_path: Path) -> None:

@@ -190,6 +190,7 @@ pub const Builder = struct {
         if (self.former) |*before| before.deinit(self.allocator);
         self.former = former;
         if (self.plan.partitions == 0) return;
+        self.plan.goes_on = false;
         const beside = former.beside(self.options.degree) orelse return;
         if (option_room.plan_beside(self.options, self.params.dim, beside)) |plan| self.plan = plan;
     }

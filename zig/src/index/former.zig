@@ -207,9 +207,8 @@ pub const Partly = struct {
     /// looked for on the pages of members.
     pub fn begin(self: *Partly, members: []const u32, gone_max: u64, degree: u32, diagnostic: *Diagnostic) Error!graph.Begun {
         const allocator = self.opened.allocator;
-        for (self.former.rows, self.numbers) |row, *number| {
-            number.* = if (row == Former.gone) elsewhere else @intCast(std.sort.binarySearch(u32, members, row, compare) orelse elsewhere);
-        }
+        var places: Places = .{ .members = members };
+        for (self.former.rows, self.numbers) |row, *number| number.* = if (row == Former.gone) elsewhere else places.of(row);
         const gone_count = self.number_gone(gone_max);
         var begun = try graph.Begun.init(allocator, @intCast(members.len), gone_count, degree);
         errdefer begun.deinit(allocator);
@@ -252,6 +251,22 @@ pub const Partly = struct {
             if (number & graph.Begun.gone_mark == 0) return true;
         }
         return false;
+    }
+};
+
+/// Where rows stand among members. Both ascend, as a rule; then it is one pass over both.
+const Places = struct {
+    members: []const u32,
+    next: usize = 0,
+
+    fn of(self: *Places, row: u32) u32 {
+        const members = self.members;
+        const is_behind_last = self.next == 0 or members[self.next - 1] < row;
+        const is_at_next = self.next == members.len or members[self.next] >= row;
+        if (!is_behind_last or !is_at_next) self.next = std.sort.lowerBound(u32, members, row, compare);
+        if (self.next == members.len or members[self.next] != row) return elsewhere;
+        self.next += 1;
+        return @intCast(self.next - 1);
     }
 
     fn compare(wanted: u32, row: u32) std.math.Order {

@@ -13,7 +13,7 @@ pub const PageWalk = struct {
     opened: *const reader.Reader,
     file: std.fs.File,
     buffer: []u8,
-    /// How many pages were read.
+    /// How many pages lie behind.
     count: u32 = 0,
 
     pub fn init(allocator: std.mem.Allocator, opened: *const reader.Reader, diagnostic: *Diagnostic) Error!PageWalk {
