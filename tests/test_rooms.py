@@ -131,3 +131,17 @@ def test_only_one_room_knows_cffi_and_none_a_server(root: Path) -> None:
             knowing.setdefault(package, set()).add(name)
     assert knowing["cffi"] == {"velo._native.loader"}
     assert not {"ray", "fastapi", "uvicorn", "pydantic", "httpx", "pandas", "bench"} & knowing.keys()
+
+
+def test_zig_tests_that_start_threads_say_so_in_their_names(root: Path) -> None:
+    """By that word `zig build tsan` finds them, in rooms where most tests have one thread alone."""
+    rooms = ("cache", "filter", "graph", "live")
+    assert '{ "cache", "filter", "graph", "live" }' in (root / "build.zig").read_text(encoding="utf-8")
+    a_test = re.compile(r'^test "(.*?)" \{\n(.*?)^\}$', re.MULTILINE | re.DOTALL)
+    for room in rooms:
+        found = 0
+        for path in (root / "zig" / "src" / room).glob("*_test.zig"):
+            for name, body in a_test.findall(path.read_text(encoding="utf-8")):
+                found += "threads" in name
+                assert "threads" in name or "Thread.spawn" not in body, f"{path.name}: {name}"
+        assert found > 0, room

@@ -82,18 +82,27 @@ def pids(client: Client) -> dict[str, int]:
     return {shard["name"]: shard["pid"] for shard in client.info()["shards"]}
 
 
+def all_up(served: Served) -> bool:
+    """Whether all shards are up to all gateways: each looks for itself, so ask until none can be left out."""
+    for _ in range(24):  # each on a connection of its own, which any of two gateways takes
+        shards = httpx.get(f"{served.url}/v1/collections/named", timeout=30).json()["shards"]
+        if any(shard["state"] != "up" for shard in shards):
+            return False
+    return True
+
+
 @pytest.fixture(scope="module")
 def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Shards in processes behind two gateways; ids are strings."""
     path = build(tmp_path_factory.mktemp("writes") / "named.velo", ids=[f"r{row}" for row in range(ROWS)])
     with serving(str(path), "--writable", "--durability", "process", "--workers", "2") as served:
+        until(lambda: all_up(served))
         yield served
 
 
 @pytest.fixture
 def client(named: Served) -> Iterator[Client]:
     with Client(named.url, collection="named", retries=20) as one:
-        until(lambda: all(shard["state"] == "up" for shard in one.info()["shards"]))
         yield one
 
 
@@ -212,7 +221,7 @@ def test_what_was_acknowledged_is_there_after_a_kill(named: Served, client: Clie
     over.set()
     for writer in writers:
         writer.join()
-    until(lambda: all(shard["state"] == "up" for shard in client.info()["shards"]))
+    until(lambda: all_up(named))
     assert len(told) > 60
     found = rows_of(client)
     assert set(told) <= found.keys()
@@ -242,7 +251,7 @@ def test_a_shard_that_is_away_is_named(named: Served, client: Client) -> None:
             assert (error["type"], error["shards"]) == ("PartialWriteError", ["1"])
     finally:
         os.kill(pid, signal.SIGCONT)
-    until(lambda: all(shard["state"] == "up" for shard in client.info()["shards"]))
+    until(lambda: all_up(named))
     assert client.get(["away"]) == [None]
 
 

@@ -58,7 +58,7 @@ fn run(shared: *Shared, seed: u64) !void {
     _ = shared.inserts.fetchAdd(inserts, .acq_rel);
 }
 
-test "no reader sees a slot being reused" {
+test "no reader of several threads sees a slot being reused" {
     const seed: u64 = @as(u64, testing.random_seed) *% 100;
     for (std.enums.values(cache_module.Policy)) |policy| {
         for ([_]usize{ 1, 3, 8, 20 }) |slots| {
@@ -96,7 +96,7 @@ fn churn(shared: *Shared, seed: u64) void {
     }
 }
 
-test "insertions evict each other at once and mapping and slots still agree" {
+test "insertions of several threads evict each other and mapping and slots still agree" {
     const seed: u64 = @as(u64, testing.random_seed) *% 100;
     errdefer std.debug.print("cache churn: seed={d}\n", .{seed});
     for ([_]cache_module.Policy{ .fifo, .random, .clock }) |policy| {

@@ -181,7 +181,7 @@ fn after_turnovers(seed: u64, clusters: bool, options: BuildOptions) !struct { b
     };
 }
 
-test "whatever is gone and whatever is new, the graph is sound and every vertex reached" {
+test "whatever is gone and whatever is new, threads make a sound graph and every vertex is reached" {
     const seed = testing.random_seed;
     errdefer std.debug.print("seed={d}\n", .{seed});
     const options: BuildOptions = .{ .degree = 12, .list_size = 30, .seed = 5 };

@@ -46,7 +46,7 @@ test "on a grid every point is linked to the points beside it" {
     try testing.expect(@abs(x - side / 2) <= 4 and @abs(y - side / 2) <= 4);
 }
 
-test "walks find the ten nearest of queries that are not in the graph" {
+test "walks find the ten nearest of queries that are not in a graph built by two threads" {
     for ([_]u64{ 1, 2 }) |seed| {
         errdefer std.debug.print("seed {}\n", .{seed});
         var points = try FloatDistances.gaussian(4000, 100, 12, seed);
@@ -391,7 +391,7 @@ const CancelingDistances = struct {
     }
 };
 
-test "a canceled build stops within one insertion a thread and leaves nothing behind" {
+test "a canceled build of several threads stops within one insertion of each and leaves nothing behind" {
     var points = try FloatDistances.gaussian(2000, 0, 8, 2);
     defer points.deinit();
     for ([_]i64{ 1, 2000, 60_000 }) |calls| {

@@ -215,7 +215,7 @@ test "a search walks where that takes less, looks at every row where it must, an
     }
 }
 
-test "rows are walked while others are linked" {
+test "threads walk over rows while another links some" {
     var world = try World.init(.{ .dim = 8, .metric = .cosine, .dtype = .f32 }, 4000, .copies, 11);
     defer world.deinit();
     const Reader = struct {

@@ -159,7 +159,7 @@ test "a torn end is put aside; damage below a promise is refused, by readers and
     try std.testing.expectEqualStrings(second, reader.diagnostic.file());
 }
 
-test "many callers, one sync for several; a reader that refreshes meanwhile never sees half a call" {
+test "callers in many threads, one sync for several; a reader that refreshes meanwhile never sees half a call" {
     var world = try World.init();
     defer world.deinit();
     var writer: Opened = undefined;

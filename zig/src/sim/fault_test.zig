@@ -24,7 +24,8 @@ const list_size = 24;
 const query_count = 8;
 
 fn run_count() u64 {
-    const default: u64 = if (builtin.sanitize_thread) 100 else 2000;
+    // All of them as the library ships (zig/src/sim/worlds.zig).
+    const default: u64 = if (builtin.sanitize_thread) 100 else if (builtin.mode == .Debug) 300 else 2000;
     const text = std.posix.getenv("VELO_FAULT_RUNS") orelse return default;
     return std.fmt.parseInt(u64, text, 10) catch default;
 }

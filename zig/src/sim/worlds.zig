@@ -9,7 +9,7 @@ pub fn count(most: u64) u64 {
 }
 
 fn default(most: u64) u64 {
-    if (builtin.sanitize_thread) return 100;
+    if (builtin.sanitize_thread) return 20;
     return if (builtin.mode == .Debug) most / 10 else most;
 }
 
