@@ -53,7 +53,9 @@ def test_it_finds_what_a_fresh_one_finds(
     tmp_path: Path, metric: Any, page_links: bool, build_memory: int | None
 ) -> None:
     rows = synthetic_vectors(ROWS + NEW + 200, DIM, seed=11)
-    options = BuildOptions(metric=metric, degree=24, links_kept=24, page_links=page_links, threads=2)
+    options = BuildOptions(
+        metric=metric, degree=24, links_kept=24, page_links=page_links, threads=2, calibrate=False
+    )
     build_shard(tmp_path / "former", as_source(rows[:ROWS]), options)
     gone = np.random.default_rng(1).choice(ROWS, NEW, replace=False)
     former, left = former_of(tmp_path / "former", gone)
