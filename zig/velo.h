@@ -134,6 +134,8 @@ typedef struct velo_build_options {
     int32_t no_page_links;         /* 1: pages hold more records and no neighbor lists: links must be in memory to search */
     int32_t transient;             /* 1: no build goes on from this one: nothing is saved for that, and its work stays in
                                     * memory where memory_bytes has room */
+    int32_t gives_way;             /* 1: several threads link and place while processors have nothing else to do; where
+                                    * nothing is left to them, the thread of velo_build_run works with its own priority */
 } velo_build_options;
 
 typedef enum velo_build_stage {

@@ -242,6 +242,7 @@ def build_shard(
     calibration: Mapping[str, Any] | None = None,
     transient: bool = False,
     nice: int = 0,
+    gives_way: bool = False,
 ) -> None:
     """Build an index over the rows ``start`` to ``stop`` of a source, without opening it.
 
@@ -272,6 +273,9 @@ def build_shard(
         Nobody goes on from this build if it is killed, so nothing is written for that.
     nice : int
         The nice value, at least, of the threads that link and place: how much they give way to others.
+    gives_way : bool
+        Several threads link and place while processors have nothing else to do. Where nothing is left to
+        them, one works with that nice value.
     """
     rows_total, dim = source.shape
     stop = rows_total if stop is None else stop
@@ -288,7 +292,16 @@ def build_shard(
         limit_bytes = memory_bytes(build_memory, stop - start, dim)
         existed = folder.exists()
         work = _Build(
-            folder, source, dtype, start, stop, options, limit_bytes, restart=not resume, transient=transient
+            folder,
+            source,
+            dtype,
+            start,
+            stop,
+            options,
+            limit_bytes,
+            restart=not resume,
+            transient=transient,
+            gives_way=gives_way,
         )
         removed = False
         try:
@@ -363,6 +376,7 @@ class _Build:
         *,
         restart: bool,
         transient: bool,
+        gives_way: bool,
     ) -> None:
         self._folder = folder
         self._source = source
@@ -376,6 +390,7 @@ class _Build:
         struct.memory_bytes = limit_bytes
         struct.restart = int(restart)
         struct.transient = int(transient)
+        struct.gives_way = int(gives_way)
         options.fill(struct)
         out = _native.ffi.new("velo_build **")
         _native.check(_native.lib.velo_build_open(os.fsencode(folder), struct, out), "path")

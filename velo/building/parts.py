@@ -32,6 +32,7 @@ def build_part(
     build_memory: Memory | None,
     search_bytes: int,
     nice: int,
+    gives_way: bool,
     resume: bool,
 ) -> None:
     """Build a part of live data.
@@ -55,7 +56,9 @@ def build_part(
     search_bytes : int
         What the part is given once it is searched.
     nice : int
-        How much the threads that link and place give way to others.
+        Of the threads that link and place.
+    gives_way : bool
+        They run while processors have nothing else to do.
     resume : bool
         It goes on where a killed one is, and writes down how far it is.
     """
@@ -85,6 +88,7 @@ def build_part(
         calibration=calibration,
         former=None if former is None else Former(*former),
         nice=nice,
+        gives_way=gives_way,
     )
 
 

@@ -34,7 +34,8 @@ __all__ = ["Folds"]
 #: Parts that an index has at most, however often it is flushed: every search asks all of them.
 _PARTS_MAX: Final = 32
 
-#: In the background a fold gives way to searches. Writers may wait for one of the delta, so it goes first.
+#: In the background a fold gives way to searches. Writers may wait for one of the delta, so it goes first; a
+#: merge of parts takes what nobody else wants, and goes on with this nice value where that is nothing.
 _NICE: Final = 10
 _NICE_DELTA: Final = 5
 
@@ -178,7 +179,7 @@ class Folds:
         self.sweep()
 
     def _work_on_parts(self) -> None:
-        how = How(nice=_NICE, leaves_room=True)
+        how = How(nice=_NICE, gives_way=True, leaves_room=True)
         everything = self._all_wanted
         if everything:
             self._all_wanted = False

@@ -55,6 +55,7 @@ class Builder(Protocol):
         build_memory: Memory | None,
         search_bytes: int,
         nice: int,
+        gives_way: bool,
         resume: bool,
     ) -> None: ...
 
@@ -75,7 +76,9 @@ class How:
     Attributes
     ----------
     nice : int
-        The nice value of the threads that link.
+        The nice value of the threads that link and place.
+    gives_way : bool
+        They run while processors have nothing else to do.
     leaves_room : bool
         In the background: of the budget it leaves a share to a fold of the other kind.
     is_beside : bool
@@ -83,6 +86,7 @@ class How:
     """
 
     nice: int = 0
+    gives_way: bool = False
     leaves_room: bool = False
     is_beside: bool = False
 
@@ -231,6 +235,7 @@ class PartMaker:
             build_memory=build_memory,
             search_bytes=part_bytes(self._search_memory, len(vertices), view.n, view.shape.dim),
             nice=how.nice,
+            gives_way=how.gives_way,
             resume=resume,
         )
 

@@ -28,6 +28,7 @@ pub const BuildOptions = extern struct {
     checkpoint_ms: u32,
     no_page_links: i32,
     transient: i32,
+    gives_way: i32,
 };
 
 pub const BuildProgress = extern struct { struct_size: u32, stage: i32, done: u64, total: u64, resumed_stage: i32, resumed_done: u64 };
@@ -68,6 +69,7 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
         .restart = o.restart != 0,
         .checkpoint_ms = if (o.checkpoint_ms == 0) 30_000 else o.checkpoint_ms,
         .transient = o.transient != 0,
+        .gives_way = o.gives_way != 0,
     }, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
     const build = common.allocator.create(Build) catch {
         builder.close();

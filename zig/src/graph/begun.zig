@@ -117,7 +117,7 @@ pub const Stayed = struct {
 /// but the distances.
 pub fn mend(comptime Distances: type, distances: *const Distances, begun: *Begun, options: types.BuildOptions) types.Error!void {
     var mender: Mender(Distances) = .{ .distances = distances, .graph = &begun.graph, .gone = &begun.gone, .options = options };
-    try workers.run(std.math.clamp(options.threads, 1, workers.threads_max), &mender, Mender(Distances).mend_many);
+    try workers.run(.of(options), &mender, Mender(Distances).mend_many);
     if (mender.out_of_memory.load(.monotonic)) return error.OutOfMemory;
     if (mender.stopped()) return error.Canceled;
 }

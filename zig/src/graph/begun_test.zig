@@ -198,6 +198,7 @@ test "whatever is gone and whatever is new, threads make a sound graph and every
             defer begun.deinit(testing.allocator);
             var own = options;
             own.threads = threads;
+            own.gives_way = count % 2 == 0;
             var next = try room.build_begun(FloatDistances, testing.allocator, &world.points, own, &begun);
             defer next.deinit(testing.allocator);
             try oracle.expect_sound(&next);

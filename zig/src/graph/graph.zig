@@ -43,4 +43,5 @@ test {
     _ = @import("build_test.zig");
     _ = @import("place_test.zig");
     _ = @import("begun_test.zig");
+    _ = @import("workers_test.zig");
 }

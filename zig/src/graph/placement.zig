@@ -56,24 +56,23 @@ pub fn inverse_of(allocator: std.mem.Allocator, order: []const u32) error{OutOfM
 /// arguments.
 pub fn place(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions) types.Error!Placement {
     assert(options.record_bytes.len == graph.n);
-    const threads = std.math.clamp(options.threads, 1, workers.threads_max);
-    var placement = try fill_pages(Distances, allocator, distances, graph, options, threads);
+    var placement = try fill_pages(Distances, allocator, distances, graph, options, .of(options));
     errdefer placement.deinit(allocator);
     try arrange(allocator, graph, &placement, options.cancel);
     return placement;
 }
 
-fn fill_pages(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions, threads: u32) types.Error!Placement {
-    var job = try Job(Distances).init(allocator, distances, graph, options, threads);
+fn fill_pages(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions, crew: workers.Crew) types.Error!Placement {
+    var job = try Job(Distances).init(allocator, distances, graph, options, crew.numbers());
     defer job.deinit(allocator);
     if (graph.n > 0) {
-        try workers.run(threads, &job, Job(Distances).measure_many);
-        if (!job.stopped()) try workers.run(threads, &job, Job(Distances).fill_many);
+        try workers.run(crew, &job, Job(Distances).measure_many);
+        if (!job.stopped()) try workers.run(crew, &job, Job(Distances).fill_many);
         if (job.stopped()) return error.Canceled;
     }
     var placement = try job.result(allocator);
     errdefer placement.deinit(allocator);
-    if (!options.draft) try refine(Distances, allocator, distances, graph, options, job.radii, &placement, threads);
+    if (!options.draft) try refine(Distances, allocator, distances, graph, options, job.radii, &placement, crew.in_shares());
     return placement;
 }
 
@@ -108,7 +107,7 @@ fn Job(comptime Distances: type) type {
         cursor: std.atomic.Value(u32) = .init(0),
         stop_requested: std.atomic.Value(bool) = .init(false),
 
-        fn init(allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions, threads: u32) error{OutOfMemory}!Self {
+        fn init(allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions, worker_count: u32) error{OutOfMemory}!Self {
             const placed = try base.alloc_untouched(allocator, std.atomic.Value(bool), graph.n);
             errdefer base.free_untouched(allocator, placed);
             @memset(placed, .init(false));
@@ -119,7 +118,7 @@ fn Job(comptime Distances: type) type {
             const begins = try base.alloc_untouched(allocator, bool, graph.n);
             errdefer base.free_untouched(allocator, begins);
             @memset(begins, false);
-            const fillers = try allocator.alloc(Filler(Distances), threads);
+            const fillers = try allocator.alloc(Filler(Distances), worker_count);
             errdefer allocator.free(fillers);
             var made: usize = 0;
             errdefer for (fillers[0..made]) |*filler| filler.deinit(allocator);

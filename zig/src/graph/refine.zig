@@ -34,11 +34,11 @@ inline fn alike(radii_product: f32, distance: f32) f32 {
 
 /// `radii` as `place` measures them, by build id. Threads exchange within shares of the pages, so with one thread the
 /// result depends on nothing but the arguments.
-pub fn refine(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions, radii: []const f32, placement: *Placement, threads: u32) types.Error!void {
+pub fn refine(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, graph: *const Graph, options: types.PlaceOptions, radii: []const f32, placement: *Placement, crew: workers.Crew) types.Error!void {
     if (placement.page_first.len < 2) return;
-    var job = try Job(Distances).init(allocator, distances, graph, options, radii, placement, threads);
+    var job = try Job(Distances).init(allocator, distances, graph, options, radii, placement, crew.threads);
     defer job.deinit(allocator);
-    try workers.run(threads, &job, Job(Distances).exchange_many);
+    try workers.run(crew, &job, Job(Distances).exchange_many);
     if (job.stopped()) return error.Canceled;
 }
 

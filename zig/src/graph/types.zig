@@ -32,6 +32,8 @@ pub const BuildOptions = struct {
     /// A neighbor hides a candidate if α times their squared distance is below the candidate's own squared distance.
     alpha: f32 = 1.2,
     threads: u32 = 1,
+    /// Threads run while processors have nothing else to do (workers.zig).
+    gives_way: bool = false,
     seed: u64 = 0,
     /// Where searches start; without it the medoid of a sample.
     entry: ?u32 = null,
@@ -49,6 +51,8 @@ pub const PlaceOptions = struct {
     /// Leave out what only makes pages better: for a first placement, after which record sizes are known.
     draft: bool = false,
     threads: u32 = 1,
+    /// Threads run while processors have nothing else to do (workers.zig).
+    gives_way: bool = false,
     /// Placed vertices are added to it, n in all.
     progress: ?*std.atomic.Value(u64) = null,
     cancel: ?*const std.atomic.Value(bool) = null,

@@ -93,13 +93,13 @@ fn build_over(comptime Distances: type, allocator: std.mem.Allocator, distances:
     assert(options.list_size >= 1);
     assert(options.alpha >= 1);
     assert(given.n == n and given.degree_max == options.degree);
-    const threads = std.math.clamp(options.threads, 1, workers.threads_max);
+    const crew = workers.Crew.of(options);
     var graph = given;
     errdefer graph.deinit(allocator);
     if (n == 0) return graph;
 
     {
-        var builder = try Builder(Distances).init(allocator, distances, &graph, options, threads);
+        var builder = try Builder(Distances).init(allocator, distances, &graph, options, crew.numbers());
         defer builder.deinit(allocator);
         graph.entry = options.entry orelse entry.medoid(Distances, distances, n, options.seed);
         builder.shuffle();
@@ -116,13 +116,13 @@ fn build_over(comptime Distances: type, allocator: std.mem.Allocator, distances:
         const round = std.math.clamp(n / rounds, round_min, round_max);
         while (builder.cursor.load(.monotonic) < n and !builder.stopped()) {
             builder.limit = @intCast(@min(n, @as(u64, builder.cursor.load(.monotonic)) + round));
-            try workers.run(threads, &builder, Builder(Distances).insert_many);
+            try workers.run(crew, &builder, Builder(Distances).insert_many);
             insertion.inserted = builder.limit;
             if (!builder.stopped() and insertion.inserted < n and keeper.due()) try keeper.save(&insertion);
         }
         builder.limit = n;
         builder.cursor.store(0, .monotonic);
-        if (!builder.stopped()) try workers.run(threads, &builder, Builder(Distances).finish_many);
+        if (!builder.stopped()) try workers.run(crew, &builder, Builder(Distances).finish_many);
         if (builder.stopped()) return error.Canceled;
     }
     try connectivity.connect(Distances, allocator, distances, &graph, options.cancel);
@@ -174,7 +174,7 @@ fn Builder(comptime Distances: type) type {
             }
         };
 
-        fn init(allocator: std.mem.Allocator, distances: *const Distances, graph: *Graph, options: BuildOptions, threads: u32) error{OutOfMemory}!Self {
+        fn init(allocator: std.mem.Allocator, distances: *const Distances, graph: *Graph, options: BuildOptions, worker_count: u32) error{OutOfMemory}!Self {
             const locks = try base.alloc_untouched(allocator, workers.SpinLock, graph.n);
             errdefer base.free_untouched(allocator, locks);
             @memset(locks, .{});
@@ -183,7 +183,7 @@ fn Builder(comptime Distances: type) type {
             @memset(radii, std.math.inf(f32));
             const order = try base.alloc_untouched(allocator, u32, graph.n);
             errdefer base.free_untouched(allocator, order);
-            const tools = try allocator.alloc(Tools, threads);
+            const tools = try allocator.alloc(Tools, worker_count);
             errdefer allocator.free(tools);
             var made: usize = 0;
             errdefer for (tools[0..made]) |*tool| tool.deinit(allocator);

@@ -83,6 +83,7 @@ pub fn graph_options(builder: *Builder, seed: u64) graph.BuildOptions {
         .list_size = builder.options.build_list_size,
         .alpha = builder.options.alpha,
         .threads = builder.options.threads,
+        .gives_way = builder.options.gives_way,
         .seed = seed,
         .progress = &builder.control.done,
         .cancel = &builder.control.canceled,
@@ -142,6 +143,7 @@ pub fn place_with(builder: *Builder, built: *const graph.Graph, points: *const q
         .record_bytes = sizes,
         .draft = draft,
         .threads = builder.options.threads,
+        .gives_way = builder.options.gives_way,
         .progress = &builder.control.done,
         .cancel = &builder.control.canceled,
     };

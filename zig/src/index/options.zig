@@ -25,6 +25,8 @@ pub const Options = struct {
     /// Pages hold the neighbor lists of their records: what links on disk need. Without them a page holds more records.
     page_links: bool = true,
     threads: u32 = 1,
+    /// The threads that link and place run while processors have nothing else to do.
+    gives_way: bool = false,
     seed: u64 = 0,
     memory_bytes: u64 = 0,
     store_vectors: bool = false,
