@@ -18,8 +18,7 @@ import pytest
 
 import velo
 from velo.building import parts
-from velo.live import part_maker
-from velo.live.folds import Folds
+from velo.live import folds, part_maker
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 N, NEW, DIM = 3000, 500, 24
@@ -108,7 +107,16 @@ def resumed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
 
     monkeypatch.setattr(parts, "build_shard", watched)
     monkeypatch.setattr(part_maker, "_RESUMED_ROWS", 1)
+    monkeypatch.setattr(folds, "_LATER_S", 0.0)
     return found
+
+
+def go_on(path: Path) -> int:
+    """Open to write and wait for what goes on; how many parts there are then."""
+    with velo.open(path, writable=True, threads=1) as index:
+        assert index._folds is not None
+        index._folds.join()
+        return len(index.info()["live"]["parts"])
 
 
 STAGES = ["scan", "encode", "graph", "place", "write", "commit", "calibrate", "built"]
@@ -143,7 +151,7 @@ def test_it_goes_on_and_what_changed_meanwhile_is_kept(
 
     # Rows go, come back and change before it goes on: of both parts, and rows that were dead when it began.
     with monkeypatch.context() as patch:
-        patch.setattr(Folds, "resume", lambda self: None)
+        patch.setattr(folds, "_LATER_S", 60.0)
         with velo.open(path, writable=True, threads=1) as index:
             index.delete(np.arange(1, N + NEW, 7))
             again = np.arange(22, N + NEW, 77)
@@ -155,10 +163,9 @@ def test_it_goes_on_and_what_changed_meanwhile_is_kept(
             index.flush()
     ids = np.union1d(np.setdiff1d(ids, np.arange(1, N + NEW, 7)), np.union1d(again, moved))
     expect(path, vectors, ids)
-    assert len(begun(path)) == 2
+    assert len(begun(path)) == 2, "each closed before it would have begun"
 
-    with velo.open(path, writable=True, threads=1):
-        pass  # closing waits for what goes on
+    assert go_on(path) == 2
     assert begun(path) == []
     if stage == "scan":
         assert resumed == []
@@ -181,13 +188,12 @@ def test_a_merge_of_parts_that_are_gone_is_removed(
     path = tmp_path / "i.velo"
     killed(grown, path, "write", 0.0)
     with monkeypatch.context() as patch:
-        patch.setattr(Folds, "resume", lambda self: None)
+        patch.setattr(folds, "_LATER_S", 60.0)
         patch.setattr(part_maker.PartMaker, "finish_begun", lambda self, how: None)
         with velo.open(path, writable=True, threads=1) as index:
             index.optimize()
     assert len(begun(path)) == 2
-    with velo.open(path, writable=True, threads=1):
-        pass
+    go_on(path)
     assert begun(path) == []
     expect(
         path, synthetic_vectors(N + NEW, DIM, seed=7), np.array([one for one in range(N + NEW) if one % 11])
@@ -220,6 +226,7 @@ def test_what_it_wrote_down_may_be_damaged(
     with velo.open(path, writable=True, threads=1) as index:
         index.insert(np.zeros((1, DIM), np.float32), [N + NEW])
         index.delete([N + NEW])
+    go_on(path)
     assert begun(path) == []
     expect(
         path, synthetic_vectors(N + NEW, DIM, seed=7), np.array([one for one in range(N + NEW) if one % 11])
@@ -239,8 +246,7 @@ def test_files_of_others_stay_and_a_number_that_was_never_given_out_is_no_merge(
         (path / name).write_bytes(file.read_bytes())
     file.with_suffix("").rename(path / f"merge-{'f' * 16}")
     file.rename(path / f"merge-{'f' * 16}.json")
-    with velo.open(path, writable=True, threads=1) as index:
-        assert len(index.info()["live"]["parts"]) == 2
+    assert go_on(path) == 2
     assert begun(path) == sorted(others)
     assert resumed == []
 
@@ -256,8 +262,7 @@ def test_a_part_that_is_named_twice_is_taken_by_no_merge(
     taken = base64.b64decode(told["taken"])[:words]
     body = {"parts": [told["parts"][0]] * 2, "taken": base64.b64encode(2 * taken).decode()}
     file.write_text(json.dumps({**body, "checksum": zlib.crc32(json.dumps(body, sort_keys=True).encode())}))
-    with velo.open(path, writable=True, threads=1):
-        pass
+    go_on(path)
     assert begun(path) == []
     assert resumed == []
 

@@ -79,7 +79,7 @@ class Owned:
 
     def close(self) -> None:
         if self.folds is not None:
-            self.folds.join()
+            self.folds.close()
         live = self.live
         with contextlib.ExitStack() as stack:  # all are closed, whichever fails
             if live is not None:

@@ -22,7 +22,7 @@ from velo.errors import UnsupportedError
 from velo.live.data import LiveData
 from velo.live.merge_memory import MergeMemory
 from velo.live.part_maker import ALONE, How, PartMaker
-from velo.live.parts_to_fold import parts_to_fold
+from velo.live.parts_to_fold import DEAD_SHARE, parts_to_fold
 from velo.live.sources import Sources
 from velo.live.view import View
 from velo.live.worker import Worker
@@ -42,6 +42,13 @@ _NICE_DELTA: Final = 5
 #: How full the delta is when writes begin to be held back, and for how long one is at most.
 _PAUSE_FROM: Final = 0.5
 _PAUSE_MAX_S: Final = 1.0
+
+
+#: Parts are looked at once so many rows died, and this share of what makes the smallest worth a merge.
+_DIED_MIN: Final = 64
+_DIED_SHARE: Final = 0.25
+#: What nobody waits for begins so much later: who opens an index for a call or two does not wait for a merge.
+_LATER_S: Final = 1.0
 
 
 class Folds:
@@ -80,6 +87,8 @@ class Folds:
         self._delta_worker = Worker("velo-fold", self._work_on_delta, self._failed)
         self._parts_worker = Worker("velo-merge", self._work_on_parts, self._failed)
         self._all_wanted = False
+        #: Rows that died since parts were last looked at. Counts that two writers add at once may become one.
+        self._died = 0
         self._failure: BaseException | None = None
         #: Rows of the delta that the last part was made of, and the seconds that it took.
         self._pace: tuple[int, float] | None = None
@@ -127,9 +136,20 @@ class Folds:
     # ---- in the background
 
     def resume(self) -> None:
-        """Go on with a merge that was killed."""
+        """Do soon what a former writer left: a merge that was killed, dead rows that are worth one."""
         if self._maker.has_begun:
-            self._parts_worker.ask()
+            self._parts_worker.ask(after_s=_LATER_S)
+        self.died(int(self._live.info().dead_rows))
+
+    def died(self, rows: int) -> None:
+        """So many more rows are dead: soon parts are looked at, where that may make one worth a merge."""
+        self._died += rows
+        segments = self._live.segments
+        if self._died < _DIED_MIN or not segments or self._failure is not None:
+            return
+        if self._died >= _DIED_SHARE * DEAD_SHARE * min(segment.n for segment in segments):
+            self._died = 0
+            self._parts_worker.ask(after_s=_LATER_S)
 
     @property
     def failure(self) -> BaseException | None:
@@ -162,6 +182,11 @@ class Folds:
         """Wait for what is under way in the background."""
         self._delta_worker.wait()  # which asks the other
         self._parts_worker.wait()
+
+    def close(self) -> None:
+        """Wait for what is under way; what was to begin soon does not begin."""
+        self._parts_worker.forget()
+        self.join()
 
     def _failed(self, failure: BaseException) -> None:
         self._failure = failure

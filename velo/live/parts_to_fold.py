@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["parts_to_fold"]
+__all__ = ["DEAD_SHARE", "parts_to_fold"]
 
 #: Parts of about one size that are folded into one, and how many times as many rows are another size.
 _SIZE_PARTS: Final = 4
 #: All is folded into one part once the young ones have this share of the rows of the largest.
 _YOUNG_SHARE: Final = 0.2
 #: A part of which this share is dead is made anew.
-_DEAD_SHARE: Final = 0.2
+DEAD_SHARE: Final = 0.2
 
 
 def parts_to_fold(rows: Sequence[int], alive: Sequence[int], stored: Sequence[bool]) -> list[int]:
@@ -41,7 +41,7 @@ def parts_to_fold(rows: Sequence[int], alive: Sequence[int], stored: Sequence[bo
     if all(stored) and sum(alive[part] for part in young) >= _YOUNG_SHARE * max(1, rows[base]):
         return sorted([base, *young])
     for part in range(len(rows)):
-        if stored[part] and rows[part] - alive[part] >= _DEAD_SHARE * rows[part]:
+        if stored[part] and rows[part] - alive[part] >= DEAD_SHARE * rows[part]:
             return [part]
     sizes: dict[int, list[int]] = {}
     for part in young:

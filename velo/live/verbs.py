@@ -171,7 +171,7 @@ class LiveVerbs:
                     argument="ids",
                     row=row,
                 )
-            self._told_of(done, live, folds)
+            self._told_of(done, live, folds, died=int(done.replaced))
         return Written(
             rows=int(done.rows),
             missing=0,
@@ -183,8 +183,9 @@ class LiveVerbs:
             pressure=live.pressure,
         )
 
-    def _told_of(self, done: Any, live: LiveData, folds: Folds) -> None:
-        """Attributes follow what was written, and a full delta is folded."""
+    def _told_of(self, done: Any, live: LiveData, folds: Folds, *, died: int) -> None:
+        """Attributes follow what was written, a full delta is folded, and what died is counted."""
+        folds.died(died)
         if live.pressure >= _FLUSH_AT:
             folds.suggest()
         self.n = int(done.row_count)
@@ -270,7 +271,7 @@ class LiveVerbs:
                             is_in_turn = True
                     else:
                         break
-            self._told_of(done, live, folds)
+            self._told_of(done, live, folds, died=int(done.rows))
         return Written(
             rows=int(done.rows),
             missing=max(0, update.count - int(done.rows)),
@@ -328,7 +329,8 @@ class LiveVerbs:
                 _check_kind(column, live.shape().id_kind)
                 distinct = np.unique(column) if isinstance(column, np.ndarray) else pc.unique(column)
                 done, asked = live.delete_ids(column), len(distinct)
-        rows = int(done.rows)
+            rows = int(done.rows)
+            folds.died(rows)
         return Written(
             rows=rows,
             missing=0 if asked is None else asked - rows,

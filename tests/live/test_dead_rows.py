@@ -1,0 +1,128 @@
+"""Rows that died make their part worth a merge, with no new row written."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import velo
+from velo.live import folds
+from velo.live.worker import Worker
+from velo.testing import brute_force, recall_at_k, synthetic_vectors
+
+N, YOUNG, DIM = 2_000, 200, 16
+VECTORS = synthetic_vectors(N + YOUNG, DIM, seed=3)
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> Path:
+    """A large part and a young one."""
+    path = tmp_path / "i.velo"
+    with velo.create(path, dim=DIM) as index:
+        index.insert(VECTORS[:N], np.arange(N))
+        index.flush()
+        index.insert(VECTORS[N:], np.arange(N, N + YOUNG))
+        index.flush()
+    return path
+
+
+def settle(index: velo.Index) -> list[tuple[int, int]]:
+    """Wait for what is under way or begins at once; rows and dead rows of each part then."""
+    assert index._folds is not None
+    index._folds.join()
+    index.refresh()
+    return [(part["n"], part["dead"]) for part in index.info()["live"]["parts"]]
+
+
+def expect(index: velo.Index, ids: np.ndarray) -> None:
+    queries = VECTORS[::40]
+    near = ids[brute_force(VECTORS[ids], queries, 10)[0]]
+    assert recall_at_k(index.search(queries, 10, recall=0.98).ids, near) >= 0.97
+
+
+@pytest.mark.parametrize("verb", ["delete", "delete by filter", "upsert", "update"])
+def test_a_part_of_which_a_fifth_died_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(folds, "_LATER_S", 0.0)
+    path = tmp_path / "i.velo"
+    numbers = np.arange(N)
+    with velo.create(path, dim=DIM, metadata=pa.schema({"number": pa.int64()})) as index:
+        index.insert(VECTORS[:N], numbers, {"number": numbers})
+        index.flush()
+        assert settle(index) == [(N, 0)]
+        gone = numbers[: N // 4]
+        if verb == "delete":
+            index.delete(gone)
+        elif verb == "delete by filter":
+            index.delete(filter=velo.col("number") < len(gone))
+        elif verb == "upsert":
+            index.upsert(VECTORS[gone], gone, {"number": gone})
+        else:
+            index.update(gone, {"number": gone + N})
+        assert settle(index) == [(N - len(gone), 0)]
+        expect(index, numbers if verb in ("upsert", "update") else numbers[len(gone) :])
+    velo.verify(path)
+
+
+def test_a_young_part_of_which_nothing_lives_is_gone(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folds, "_LATER_S", 0.0)
+    with velo.open(grown, writable=True, threads=1) as index:
+        index.delete(np.arange(N, N + YOUNG))
+        assert settle(index) == [(N, 0)]
+        expect(index, np.arange(N))
+    velo.verify(grown)
+
+
+def test_few_dead_rows_make_nothing_anew(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folds, "_LATER_S", 0.0)
+    with velo.open(grown, writable=True, threads=1) as index:
+        for row in range(100):
+            index.delete(row)
+        index.delete(np.arange(N, N + YOUNG // 10))
+        assert settle(index) == [(N, 100), (YOUNG, YOUNG // 10)]
+
+
+def test_who_closes_at_once_waits_for_no_merge(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folds, "_LATER_S", 60.0)
+    with velo.open(grown, writable=True, threads=1) as index:
+        index.delete(np.arange(N // 4))
+    assert not [thread for thread in threading.enumerate() if thread.name == "velo-merge" and alive(thread)]
+    monkeypatch.setattr(folds, "_LATER_S", 0.0)
+    with velo.open(grown) as index:
+        parts = index.info()["live"]["parts"]
+        assert [(part["n"], part["dead"]) for part in parts] == [(N, N // 4), (YOUNG, 0)], (
+            "nothing was made anew"
+        )
+    with velo.open(grown, writable=True, threads=1) as index:
+        assert settle(index) == [(N - N // 4, 0), (YOUNG, 0)], "the next writer does what was left"
+
+
+def alive(thread: threading.Thread) -> bool:
+    """Whether a thread that was told to end did not."""
+    thread.join(10)
+    return thread.is_alive()
+
+
+def test_a_worker_begins_later_sooner_or_never() -> None:
+    done: list[int] = []
+    worker = Worker("later", lambda: done.append(1), lambda failure: None)
+    worker.ask(after_s=600)
+    assert not worker.is_busy
+    assert worker.wait(0), "for what begins later nobody waits"
+    worker.ask()
+    assert worker.wait(60)
+    assert done == [1], "asked twice before it began, it works once"
+    worker.ask(after_s=600)
+    worker.forget()
+    assert worker.wait(60)
+    worker.ask(after_s=0.05)
+    until = threading.Event()
+    while not done[1:]:
+        assert not until.wait(0.01)
+    assert worker.wait(60)
+    assert done == [1, 1]
