@@ -53,6 +53,8 @@ int32_t velo_last_error(velo_error *error_out);
 const char *velo_version(void);
 /* The CPU level in use: "base", "v3", "v4" or "dotprod"; static storage. */
 const char *velo_cpu_level(void);
+/* How this library was compiled: "ReleaseSafe" as it ships, "Debug", …; kernels are optimised in all of them. Static storage. */
+const char *velo_build_mode(void);
 /* How the structs below lie in memory in this library, for tests: a line a struct, its name, its size, and
  * `name:offset:size:type` for each field; static storage. */
 const char *velo_struct_layouts(void);

@@ -270,6 +270,7 @@ def test_doctor(tmp_path: Path) -> None:
     assert told["device"]["name"] in ("uring", "threads")
     assert told["device"]["reason"]
     assert told["library"]["cpu_level"]
+    assert told["library"]["build_mode"] == "ReleaseSafe"  # as it ships
     assert os.listdir(tmp_path) == []
     shown = run("doctor")
     assert told["library"]["path"] in shown.stdout

@@ -21,6 +21,7 @@ __all__ = [
     "CData",
     "Library",
     "address",
+    "build_mode",
     "check",
     "error_of",
     "ffi",
@@ -45,3 +46,8 @@ def __getattr__(name: str) -> Any:
 def version() -> str:
     """Version of the library."""
     return text(native().lib.velo_version())
+
+
+def build_mode() -> str:
+    """How the library was compiled: ``ReleaseSafe`` as it ships."""
+    return text(native().lib.velo_build_mode())

@@ -160,6 +160,7 @@ def doctor(
         report["library"] = {
             "path": str(loader.library_path()),
             "version": _native.version(),
+            "build_mode": _native.build_mode(),
             "cpu_level": _native.text(_native.lib.velo_cpu_level()),
         }
         report["folder"] = str(folder.resolve())
@@ -201,7 +202,8 @@ def _print_doctor(report: dict[str, Any]) -> None:
     if "error" in library:
         rows["library"] = library["error"]
     else:
-        rows["library"] = f"{library['version']}, kernels {library['cpu_level']} ({library['path']})"
+        what = f"{library['version']}, {library['build_mode']}, kernels {library['cpu_level']}"
+        rows["library"] = f"{what} ({library['path']})"
         device = report["device"]
         rows["folder"] = report["folder"]
         rows["device"] = f"{device['name']}: {device['reason']}"

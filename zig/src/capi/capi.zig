@@ -1,4 +1,6 @@
 //! The capi room: velo.h made real. Checks arguments, picks a device, maps errors; no logic.
+const builtin = @import("builtin");
+
 const base = @import("base");
 
 comptime {
@@ -27,6 +29,10 @@ export fn velo_version() [*:0]const u8 {
 
 export fn velo_cpu_level() [*:0]const u8 {
     return @tagName(base.cpu.current());
+}
+
+export fn velo_build_mode() [*:0]const u8 {
+    return @tagName(builtin.mode);
 }
 
 test {
