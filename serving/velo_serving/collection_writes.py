@@ -7,12 +7,17 @@ one shard at most, however many gateways write:
 - New rows of an id can come to its home only, the shard that its hash names.
 - A shard that is not the home of an id replaces its row only while the row is there. It looks and writes
   without a delete in between (``writing.py``). Where the row is gone, its gateway looks again.
+
+A request's name must not keep a row from its new shard because that shard did other rows of the request. So a
+shard is told a name of the request and of the ids that go to it (``_name_of``). A call that is repeated while
+its rows stay where they are has the same names again.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -74,7 +79,7 @@ class WriteRequest:
     filter : dict, SQL text or None
         Of a delete.
     request_id : str or None
-        A name for this call; a shard that did a call of that name does not do it again.
+        A name for this call; a shard that did it for the same ids does not do it again.
     timeout_s : float or None
     """
 
@@ -327,6 +332,8 @@ async def _spread(router: Router, request: WriteRequest, rows: RowFormat, deadli
             parts[place] = todo[inside]
             stays = todo[inside[home[todo[inside]] != place]]
             asked[place] = _arguments(request, parts[place])
+            if request.request_id is not None:
+                asked[place]["request"] = _name_of(request.request_id, _taken(ids, parts[place]))
             if len(stays):
                 asked[place]["expected"] = stream_of_ids(_taken(ids, stays))
         answers = await _told(router, request, asked, set(found.tolist()), deadline)
@@ -334,7 +341,8 @@ async def _spread(router: Router, request: WriteRequest, rows: RowFormat, deadli
         replies += [(place, one) for place, one in answers.items() if place not in moved]
         if not moved:
             return _wrote(router, request, replies)
-        todo = np.concatenate([parts[place] for place in moved])
+        # In the order of the request: the last row of an id counts, and names go by the order, too.
+        todo = np.sort(np.concatenate([parts[place] for place in moved]))
     busy = Failure.of(BusyError("others delete the same rows all the time: try again"))
     return _wrote(router, request, [*replies, *((place, busy) for place in moved)])
 
@@ -395,6 +403,18 @@ async def _where(router: Router, ids: Any, deadline: float) -> Places:
         assert not isinstance(reply, Failure)
         found[np.frombuffer(reply["present"], "<u4").astype(np.int64)] = place
     return found
+
+
+def _name_of(request_id: str, ids: Any) -> str:
+    """What a shard is told as the name of a request of which these ids go to it."""
+    numbers = isinstance(ids, np.ndarray)
+    digest = hashlib.blake2b(digest_size=32)
+    for one in [request_id] if numbers else [request_id, *ids.to_pylist()]:
+        plain = one.encode()
+        digest.update(len(plain).to_bytes(8, "little") + plain)
+    if numbers:
+        digest.update(np.ascontiguousarray(ids, "<i8").tobytes())
+    return digest.hexdigest()
 
 
 def _taken(values: Any, rows: Places) -> Any:
