@@ -591,7 +591,9 @@ typedef struct velo_live_record {
 } velo_live_record;
 
 /* Three calls open it, since ids are in the caller's files: open, attach the ids of each part in the order of its vertices
- * (borrowed until close), begin, which reads tombstones and log. Of a path that is no live index there is one part, "". */
+ * (borrowed until close), begin, which reads tombstones and log. Of a path that is no live index there is one part, "". begin
+ * also takes what the parts' files say, which the root keeps from the first write on: the velo_id_kind (-1: no part says),
+ * the number behind that of the last row where ids are such, and the columns (NULL: none). What the root says goes first. */
 int32_t velo_live_open(const char *path, const velo_live_options *options, velo_live **live_out);
 /* A live index without rows in `path`, an empty folder. `schema` is kept in live.json, or NULL. */
 int32_t velo_live_create(const char *path, uint32_t dim, int32_t metric, int32_t dtype, const char *schema);
@@ -600,7 +602,7 @@ int32_t velo_live_part(velo_live *live, uint32_t part, char *path_out, char *uui
 /* The folder of a part that is still to be made, for velo_live_fold; at least 32 bytes. */
 int32_t velo_live_next_part(velo_live *live, char *path_out, uint64_t capacity);
 int32_t velo_live_attach(velo_live *live, uint32_t part, const velo_ids *ids);
-int32_t velo_live_begin(velo_live *live);
+int32_t velo_live_begin(velo_live *live, int32_t id_kind, uint64_t next_row, const char *schema);
 /* The rows with these ids are gone when it returns, all or, where it fails, none; ids that no row has are left out. After
  * a failed sync every further write is VELO_IO, until the index is opened again. */
 int32_t velo_live_delete(velo_live *live, const velo_ids *ids, velo_live_done *done_out);

@@ -15,10 +15,10 @@ from velo import _native
 from velo.errors import CorruptIndexError, InvalidArgumentError
 from velo.folder.ids import IdColumn
 from velo.folder.live import ROOT_FILE
-from velo.live.columns import NativeIds, schema_of
+from velo.live.columns import NativeIds, schema_of, schema_text
 from velo.live.delta import DeltaChunks
 from velo.live.native_view import NativeView
-from velo.live.rows import DTYPES, RowShape
+from velo.live.rows import DTYPES, NUMBERS, ROW, STRINGS, RowShape
 from velo.live.sources import Sources
 from velo.live.view import View
 from velo.search.segment import Segment
@@ -110,11 +110,14 @@ class LiveData:
         for part, segment in enumerate(segments):
             ids = self._ids[segment.folder] = NativeIds(segment.ids.column)
             _native.check(_native.lib.velo_live_attach(self._handle, part, ids.struct))
-        _native.check(_native.lib.velo_live_begin(self._handle), "path")
         self.segments = tuple(segments)
         self._schema = (
             segments[0].metadata.schema if segments and segments[0].metadata else self._root_schema()
         )
+        kind, next_row = _ids_of(self.segments)
+        null = _native.ffi.NULL
+        schema = null if self._schema is None else schema_text(self._schema).encode()
+        _native.check(_native.lib.velo_live_begin(self._handle, kind, next_row, schema), "path")
         self._chunks = DeltaChunks(self._schema, unknown_is_missing)
 
     def _root_schema(self) -> Any:
@@ -137,14 +140,8 @@ class LiveData:
         if self._shape is not None:
             return self._shape
         info = self.info()
-        kind = int(info.id_kind)
-        if kind < 0:
-            first = next((segment for segment in self.segments if segment.n), None)
-            if first is not None:
-                kind = 2 if first.ids.kind == "string" else 0 if first.ids.numbered else 1
-        as_built = int(info.id_kind) < 0
-        shape = RowShape(int(info.dim), DTYPES[int(info.dtype)], kind, self._schema, as_built)
-        if not as_built:  # then no row makes it another
+        shape = RowShape(int(info.dim), DTYPES[int(info.dtype)], int(info.id_kind), self._schema)
+        if shape.id_kind >= 0:  # then no row makes it another
             self._shape = shape
         return shape
 
@@ -307,3 +304,13 @@ class LiveData:
         if self._finalizer.detach() is not None:
             handle, self._handle = self._handle, _native.ffi.NULL
             _native.check(_native.lib.velo_live_close(handle))
+
+
+def _ids_of(segments: Sequence[Segment]) -> tuple[int, int]:
+    """The kind of ids that parts have, -1 without any, and the number behind the last where they are rows' numbers."""
+    first = next((segment for segment in segments if segment.n), None)
+    if first is None:
+        return -1, 0
+    if first.ids.kind == "string":
+        return STRINGS, 0
+    return (ROW, first.ids.first_row + first.n) if first.ids.numbered else (NUMBERS, 0)

@@ -23,7 +23,7 @@ from velo.live.columns import NativeIds, batch_bytes, given_columns, plain_schem
 from velo.live.small_batch import SmallBatches
 from velo.types import AnyArray
 
-__all__ = ["DTYPES", "MAGNITUDE_MAX", "ROW", "STRINGS", "NewRows", "RowShape", "last_of_each"]
+__all__ = ["DTYPES", "MAGNITUDE_MAX", "NUMBERS", "ROW", "STRINGS", "NewRows", "RowShape", "last_of_each"]
 
 #: Element types by the numbers of velo.h.
 DTYPES: Final = (np.dtype("float32"), np.dtype("float16"), np.dtype("uint8"), np.dtype("int8"))
@@ -56,15 +56,12 @@ class RowShape:
     id_kind : int
         0: numbers that the index gives, 1: whole numbers, 2: strings, -1: no row has told.
     schema : pyarrow.Schema or None
-    is_as_built : bool
-        No row came since the index was built.
     """
 
     dim: int
     dtype: np.dtype[Any]
     id_kind: int
     schema: Any
-    is_as_built: bool
 
     @cached_property
     def small_batches(self) -> SmallBatches | None:

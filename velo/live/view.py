@@ -12,6 +12,7 @@ import numpy as np
 from velo.filters.compiler import FilterCompiler
 from velo.filters.native import NativeFilter
 from velo.folder.ids import Ids
+from velo.folder.live import PART_FIRST
 from velo.live.delta import Chunk
 from velo.live.native_view import NativeView
 from velo.live.pieces import ManyColumns, ManyCompiler, ManyIds, Piece
@@ -86,7 +87,7 @@ class View:
         Of each part.
     delta_alive : ndarray of bool
     sole : Segment or None
-        The one part, where nothing else is there and no row ever came later: to a search it is an index as it
+        The one part, where nothing else is there and it is what was built: to a search it is an index as it
         was built, with a filter.
     n : int
         Vertices: rows of all parts and of the delta, dead ones among them.
@@ -105,7 +106,8 @@ class View:
         self.alive = [AliveRows(native.rows(part, one.n)) for part, one in enumerate(segments)]
         self.delta_alive = native.alive()
         self.n = sum(one.n for one in segments) + native.delta_rows
-        self.sole = segments[0] if len(segments) == 1 and not chunks and shape.is_as_built else None
+        is_as_built = len(segments) == 1 and segments[0].name in ("", PART_FIRST)
+        self.sole = segments[0] if is_as_built and not chunks else None
         self.ids: Ids
         self.filters: FilterCompiler
         self.metadata: Any

@@ -219,12 +219,16 @@ export fn velo_live_attach(handle: ?*LiveHandle, part: u32, ids: ?*const IdColum
     return status_of(self.live.attach(part, column, &diagnostic), &diagnostic);
 }
 
-export fn velo_live_begin(handle: ?*LiveHandle) i32 {
+export fn velo_live_begin(handle: ?*LiveHandle, id_kind: i32, next_row: u64, schema: ?[*:0]const u8) i32 {
     const self = handle orelse return common.null_argument("live");
     if (refused(self)) |status| return status;
+    const kind = if (id_kind == -1) null else std.enums.fromInt(live_room.Kind, @as(u32, @bitCast(id_kind))) orelse
+        return fail(.invalid_argument, .{ .argument = "id_kind" }, "id_kind {d} is unknown", .{id_kind});
+    if (next_row > live_room.root.next_row_max) return fail(.invalid_argument, .{ .argument = "next_row" }, "row numbers end at {d}", .{live_room.root.next_row_max});
+    const built: live_room.Built = .{ .kind = kind, .next_row = next_row, .schema = if (schema) |text| std.mem.span(text) else null };
     for (self.live.parts.items) |part| if (part.ids == null) return fail(.invalid_argument, .{ .argument = "live" }, "a part has no ids attached", .{});
     var diagnostic: Diagnostic = .{};
-    self.live.begin(&diagnostic) catch |err| return fail_live(err, &diagnostic);
+    self.live.begin(built, &diagnostic) catch |err| return fail_live(err, &diagnostic);
     if (self.live.options.writable and self.live.options.durability == .interval)
         self.syncer = std.Thread.spawn(.{ .stack_size = 256 << 10 }, LiveHandle.sync_now_and_then, .{self}) catch return common.out_of_memory();
     return ok;

@@ -28,7 +28,6 @@ pub fn describe(live: anytype, diagnostic: *Diagnostic) Error!void {
     const metric = try live.allocator.dupe(u8, found.metric);
     live.allocator.free(live.metric);
     live.metric = metric;
-    live.next_row = found.n;
     try live.add_part("", found.uuid, found.n, null);
 }
 

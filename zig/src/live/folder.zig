@@ -49,6 +49,14 @@ pub const Options = struct {
     seed: ?u64 = null,
 };
 
+/// What the files of the parts say of an index. Its root keeps it from the first write on, since parts come and go.
+pub const Built = struct {
+    kind: ?rows_payload.Kind = null,
+    /// The number behind that of the last row, where ids are such.
+    next_row: u64 = 0,
+    schema: ?[]const u8 = null,
+};
+
 /// What became of a write.
 pub const Outcome = enum(u8) {
     done = 0,
@@ -158,9 +166,9 @@ pub fn Live(comptime Store: type) type {
         dim: u32 = 0,
         metric: []const u8 = "",
         dtype: scan.Dtype = .f32,
-        /// What ids are, as far as a row has told.
+        /// What ids are, as far as a row or a part has told.
         kind: ?rows_payload.Kind = null,
-        /// Columns of the metadata, as whoever made the folder wrote them down; without parts nothing else says.
+        /// Columns of the metadata, as whoever made the folder wrote them down.
         schema: ?[]const u8 = null,
         /// Rows came since it was built: an older velo must not read it.
         has_rows: bool = false,
@@ -266,10 +274,17 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// Reads what there is. A writer leaves no torn end behind: it goes into a file of its own and then out of the log.
-        pub fn begin(self: *Self, diagnostic: *Diagnostic) Error!void {
+        pub fn begin(self: *Self, built: Built, diagnostic: *Diagnostic) Error!void {
             self.mutex.lock();
             defer self.mutex.unlock();
             for (self.parts.items) |part| std.debug.assert(part.ids != null);
+            if (self.schema == null) if (built.schema) |text| {
+                self.schema = try self.allocator.dupe(u8, text);
+            };
+            if (self.kind == null) {
+                self.kind = built.kind;
+                self.next_row = @max(self.next_row, built.next_row);
+            }
             if (self.is_live and !self.options.writable) {
                 self.begun = true;
                 errdefer self.begun = false;

@@ -7,6 +7,7 @@ const diagnostics = @import("diagnostic.zig");
 pub const FolderStore = store.FolderStore;
 pub const Live = folder.Live;
 pub const Options = folder.Options;
+pub const Built = folder.Built;
 pub const Durability = folder.Durability;
 pub const Done = folder.Done;
 pub const Info = folder.Info;

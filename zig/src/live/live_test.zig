@@ -48,7 +48,7 @@ const Opened = struct {
         self.live = try .open(std.testing.allocator, &self.store, options, &self.diagnostic);
         errdefer self.live.deinit();
         try self.live.attach(0, .{ .numbers = &world.numbers }, &self.diagnostic);
-        try self.live.begin(&self.diagnostic);
+        try self.live.begin(.{ .kind = .numbers }, &self.diagnostic);
     }
 
     fn close(self: *Opened) void {

@@ -134,6 +134,7 @@ fn apply_rows(live: anytype, record: *const log_file.Record, diagnostic: *Diagno
     live.has_rows = true;
     if (rows.kind == .row) {
         for (rows.ids.numbers) |id| live.next_row = @max(live.next_row, @as(u64, @intCast(@max(0, id))) + 1);
+        if (live.next_row > root_file.next_row_max) return unreadable(live, record, diagnostic);
     }
     live.delta.append(taken);
     is_taken = true;

@@ -6,6 +6,8 @@ const layout = @import("layout");
 
 pub const file_name = "live.json";
 pub const bytes_max = 16 << 20;
+/// Numbers of rows stay so far below what an i64 holds that no call's rows lead beyond it.
+pub const next_row_max = 3 << 61;
 const format = "velo-live";
 const version = 1;
 const checksum_key = ",\n  \"checksum\": \"";
@@ -39,9 +41,9 @@ pub const Root = struct {
     metric: []const u8,
     /// Of the vectors; roots of the first version do not say it.
     dtype: ?[]const u8 = null,
-    /// What ids are, once a row has told.
+    /// What ids are, once a row has told. Older roots do not say it of rows that were built.
     ids: ?[]const u8 = null,
-    /// Columns of the metadata, where a folder was made without rows.
+    /// Columns of the metadata. Older roots say it only of a folder that was made without rows.
     schema: ?[]const u8 = null,
     /// The last change that the files named here hold; the log begins behind it.
     sequence: u64,
@@ -86,7 +88,7 @@ pub fn parse(arena: std.mem.Allocator, text: []const u8) ParseError!Root {
     if (asked.version != version) return error.NewerVersion;
     if (!all_known(asked.readers_understand)) return error.NewerVersion;
     const root = std.json.parseFromSliceLeaky(Root, arena, text, options) catch |err| return refuse(err);
-    if (root.generation == 0) return error.BadRoot;
+    if (root.generation == 0 or root.next_row > next_row_max) return error.BadRoot;
     for (root.parts) |part| {
         if (!is_plain(part.path) or part.n > base.limits.vertices_max) return error.BadRoot;
         if (part.dead) |name| if (!is_plain(name)) return error.BadRoot;
@@ -161,5 +163,8 @@ test "what this velo does not understand is refused, apart for readers and for w
     try std.testing.expectError(error.NewerVersion, parse(arena.allocator(), try write(arena.allocator(), &root)));
     root = example();
     root.first_log = "../elsewhere";
+    try std.testing.expectError(error.BadRoot, parse(arena.allocator(), try write(arena.allocator(), &root)));
+    root = example();
+    root.next_row = next_row_max + 1;
     try std.testing.expectError(error.BadRoot, parse(arena.allocator(), try write(arena.allocator(), &root)));
 }

@@ -43,7 +43,7 @@ const Opened = struct {
         self.live = try .open(allocator, &self.store, options, &self.diagnostic);
         errdefer self.live.deinit();
         for (ids, 0..) |one, part| try self.live.attach(part, one, &self.diagnostic);
-        try self.live.begin(&self.diagnostic);
+        try self.live.begin(.{}, &self.diagnostic);
     }
 
     fn close(self: *Opened) void {

@@ -54,12 +54,10 @@ pub fn delete_rows(live: anytype, layout: u64, given: []const Row, diagnostic: *
     return write_delete(live, &rows, diagnostic);
 }
 
-/// Without parts and rows any kind of id may come.
+/// Before the first row any kind of id may come.
 fn check_kind(live: anytype, ids: Ids, diagnostic: *Diagnostic) Error!void {
     if (ids.len() == 0) return;
-    const is_string = if (live.kind) |kind| kind == .strings else for (live.parts.items) |part| {
-        if (part.n > 0) break part.ids.? == .strings;
-    } else return;
+    const is_string = (live.kind orelse return) == .strings;
     if (is_string == (ids == .strings)) return;
     diagnostic.argument = "ids";
     diagnostic.say("the ids of this index are {s}", .{if (is_string) "strings" else "whole numbers"});
@@ -177,10 +175,9 @@ pub fn insert(live: anytype, given: rows_payload.Rows, expected: ?Expected, diag
             }});
             return error.InvalidArgument;
         }
-    } else try check_kind(live, given.ids, diagnostic);
+    }
     const assigned = if (given.kind == .row and !given.is_upsert) try allocator.alloc(i64, count) else null;
     defer if (assigned) |numbers| allocator.free(numbers);
-    if (given.kind == .row) rest_of_numbers(live);
     if (assigned) |numbers| {
         for (numbers, 0..) |*number, i| number.* = @intCast(live.next_row + i);
         rows.ids = .{ .numbers = numbers };
@@ -238,14 +235,4 @@ pub fn insert(live: anytype, given: rows_payload.Rows, expected: ?Expected, diag
     const replaced = gone.items.len;
     gone.clearRetainingCapacity();
     return acknowledge(live, .{ .rows = count, .replaced = replaced, .row = first, .sequence = live.sequence }, true, diagnostic);
-}
-
-/// Numbers of rows go on behind all that there are, which of a shard do not begin at 0.
-fn rest_of_numbers(live: anytype) void {
-    if (live.has_rows) return;
-    for (live.parts.items) |part| {
-        const ids = part.ids.?;
-        if (ids != .numbers) continue;
-        for (ids.numbers) |number| live.next_row = @max(live.next_row, @as(u64, @intCast(@max(0, number))) + 1);
-    }
 }

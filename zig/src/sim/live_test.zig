@@ -65,7 +65,7 @@ fn check_files(store: *SimulatedStore, acknowledged: bool) !void {
 
 fn attached(live: *Live, diagnostic: *live_room.Diagnostic) !void {
     try live.attach(0, .{ .numbers = &numbers }, diagnostic);
-    try live.begin(diagnostic);
+    try live.begin(.{ .kind = .numbers }, diagnostic);
 }
 
 const Run = struct {

@@ -34,7 +34,7 @@ const Opened = struct {
             const rows = try self.read_part(store, part.path, part.n);
             try self.live.attach(i, .{ .numbers = try self.ids_of(rows) }, &self.diagnostic);
         }
-        try self.live.begin(&self.diagnostic);
+        try self.live.begin(.{}, &self.diagnostic);
     }
 
     fn close(self: *Opened) void {
