@@ -1,4 +1,4 @@
-"""What an index keeps once none of its rows is left: its columns, its kind of ids, and which numbers it gave."""
+"""What an index keeps once none of its rows is left: columns, kind of ids, which numbers it gave."""
 
 from __future__ import annotations
 

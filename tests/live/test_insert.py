@@ -521,3 +521,15 @@ def test_contains_tells_which_ids_live(tmp_path: Path) -> None:
         assert index.info()["live"]["numbered"] is True  # before a row came, and after
         index.insert(vectors[:1])
         assert index.info()["live"]["numbered"] is True
+
+
+@pytest.mark.parametrize("ids", [["a", "b"], [1, 2]])
+@pytest.mark.parametrize("verb", ["insert", "upsert"])
+def test_a_call_without_rows_changes_nothing_whatever_the_kind_of_ids(
+    tmp_path: Path, ids: list[Any], verb: str
+) -> None:
+    with velo.create(tmp_path / "a.velo", dim=DIM, threads=1) as index:
+        index.insert(vectors_of(2), ids=ids)
+        for none in ([], pa.array([], pa.string()), np.zeros(0, np.int64)):
+            assert getattr(index, verb)(vectors_of(0), ids=none).rows == 0
+        assert index.rows()["id"].to_pylist() == ids

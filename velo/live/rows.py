@@ -209,7 +209,7 @@ def _ids(given: Any, count: int, known: int, upsert: bool) -> tuple[int, Any]:
     if known != -1 and kind != known and count:
         wanted = "strings" if known == STRINGS else "whole numbers"
         raise InvalidArgumentError(f"ids: the ids of this index are {wanted}", argument="ids")
-    return (known if count == 0 and known != -1 else kind), column
+    return kind, column
 
 
 def last_of_each(column: Any) -> AnyArray:
