@@ -9,6 +9,7 @@ import pytest
 
 import velo
 from velo.errors import CorruptIndexError, UnsupportedError
+from velo.folder.leftovers import clean_folder
 from velo.folder.live import data_folder, data_folders
 
 
@@ -56,3 +57,47 @@ def test_a_folder_that_was_built_anew_is_not_taken_for_the_one_before(tmp_path: 
         write(2_000)
         with pytest.raises(UnsupportedError, match="another index"):
             reader.refresh()
+
+
+def test_files_of_others_stay_whatever_they_are_called(tmp_path: Path) -> None:
+    path = tmp_path / "a.velo"
+    vectors = np.random.default_rng(4).normal(size=(300, 6)).astype(np.float32)
+    velo.build(
+        path, vectors, metadata={"n": list(range(300))}, threads=1, calibrate=False, store_vectors=True
+    ).close()
+    names = [
+        "log-2026-11-24.txt",
+        "log-00000000000000aa.txt",
+        "dead-letters.csv",
+        "dead-00000000000000AA.bin",
+        "columns.csv",
+        "columns.notes.part",
+        "columns.2.txt",
+        "ours.work",
+        "zz.torn",
+        "merge-notes.json",
+        "ids.arrow.bak",
+    ]
+    folders = ["part-time-jobs", "part-00000000000000AA", "merge-queue"]
+    litter = ["log-00000000000000aa.velolog", "dead-00000000000000aa.bin", "live.json.tmp", "columns.7.arrow"]
+    for name in (*names, *litter):
+        (path / name).write_text("theirs")
+    for name in (*folders, "part-00000000000000aa"):
+        (path / name).mkdir()
+        (path / name / "file").write_text("theirs")
+    with velo.open(path) as built:
+        built.set_metadata({"n": list(range(1, 301))})
+    with velo.open(path, writable=True, threads=1) as index:
+        index.delete([3])
+        index.insert(vectors[:1], metadata={"n": [7]})
+        index.flush()
+        index.optimize()
+    with velo.open(path, writable=True, threads=1) as index:
+        index.delete([4])
+    clean_folder(path)
+    for name in names:
+        assert (path / name).read_text() == "theirs", name
+    for name in folders:
+        assert (path / name / "file").read_text() == "theirs", name
+    for name in (*litter, "part-00000000000000aa"):
+        assert not (path / name).exists(), name

@@ -511,9 +511,9 @@ class _Build:
     def remove_extra_files(self) -> None:
         """Remove what is written here beside the library's own files, so that it can remove the folder."""
         for name in (FILE_NAME, COLUMNS_FILE, STATISTICS_FILE, POSTINGS_FILE):
-            for written in self._folder.glob(f"{name}*"):
+            for written in (name, f"{name}.part"):
                 with contextlib.suppress(OSError):
-                    written.unlink()
+                    (self._folder / written).unlink()
 
     def close(self) -> None:
         """Free the handle; without a commit the library removes what it made."""

@@ -31,6 +31,7 @@ from velo.errors import (
     VeloError,
 )
 from velo.folder.ids import Ids
+from velo.folder.leftovers import is_metadata
 from velo.folder.live import data_folder, refuse_live
 from velo.folder.manifest import read_manifest
 from velo.folder.metadata import (
@@ -218,6 +219,6 @@ def _remove_all_but(folder: Path, generation: int) -> None:
     """Remove metadata files of every other generation, and those that were never finished."""
     own_names = file_names(generation) if generation else ()
     for entry in folder.iterdir():
-        if entry.name.startswith(_PREFIX) and entry.name not in own_names:
+        if is_metadata(entry.name) and entry.name not in own_names:
             with contextlib.suppress(FileNotFoundError):
                 entry.unlink()

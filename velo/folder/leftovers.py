@@ -14,20 +14,28 @@ from typing import Final
 from velo.errors import VeloError
 from velo.folder.manifest import MANIFEST_FILE, read_manifest
 
-__all__ = ["MARKER", "building_folder", "clean_folder", "old_prefix", "settle"]
+__all__ = ["MARKER", "building_folder", "clean_folder", "is_metadata", "old_prefix", "settle"]
 
 #: Stands in a folder under construction, locked by who builds (zig/src/index/folder.zig).
 MARKER: Final = "building"
 _COLLECTION_FILE: Final = "collection.json"
 #: Files of ours that no manifest names: work, and what was about to take its name.
 _WORK: Final = re.compile(
-    r"[a-z_]+\.work(\.tmp)?|(manifest\.json|vectors\.bin)\.tmp|(columns.*|ids\.arrow|collection\.json)\.part"
+    r"(codes|points|vectors|encode|graph|parts|partitions|lists|placed_lists|placement|written)\.work(\.tmp)?"
+    r"|(manifest\.json|vectors\.bin)\.tmp|(ids\.arrow|collection\.json)\.part"
 )
+#: Metadata, complete or about to take its name (:mod:`velo.folder.metadata`).
+_METADATA: Final = re.compile(r"columns(\.[0-9]+)?\.(arrow|stats|postings)(\.part)?")
 
 
 def building_folder(target: Path) -> Path:
     """Where what shall take the place of `target` is built."""
     return target.parent / f".{target.name}.building"
+
+
+def is_metadata(name: str) -> bool:
+    """Whether this is the name of a file of metadata, of whatever generation."""
+    return _METADATA.fullmatch(name) is not None
 
 
 def old_prefix(target: Path) -> str:
@@ -95,7 +103,9 @@ def _clean_inside(folder: Path) -> list[str]:
         if not free:
             return []
         for entry in sorted(folder.iterdir()):
-            ours = _WORK.fullmatch(entry.name) or (named and entry.name.startswith("columns."))
+            ours = _WORK.fullmatch(entry.name) or (
+                is_metadata(entry.name) and (named or entry.name.endswith(".part"))
+            )
             if entry.is_file() and ours and entry.name not in named:
                 entry.unlink(missing_ok=True)
                 removed.append(entry.name)

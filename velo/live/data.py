@@ -307,7 +307,7 @@ class LiveData:
 
 
 def _ids_of(segments: Sequence[Segment]) -> tuple[int, int]:
-    """The kind of ids of parts, -1 without any, and the number behind the last where ids are rows' numbers."""
+    """The kind of ids of parts, -1 without any; of rows' numbers also the one behind the last."""
     first = next((segment for segment in segments if segment.n), None)
     if first is None:
         return -1, 0

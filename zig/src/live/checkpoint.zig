@@ -206,6 +206,13 @@ fn put_aside(live: anytype, diagnostic: *Diagnostic) Error!void {
     try diagnostics.sync_folder(store, ".", diagnostic);
 }
 
+/// Whether this is a name as velo numbers them. All others are somebody else's.
+fn is_ours(name: []const u8, comptime stem: []const u8, comptime suffix: []const u8) bool {
+    if (name.len != stem.len + 16 + suffix.len) return false;
+    if (!std.mem.startsWith(u8, name, stem) or !std.mem.endsWith(u8, name, suffix)) return false;
+    return std.mem.indexOfNone(u8, name[stem.len..][0..16], "0123456789abcdef") == null;
+}
+
 /// Files of ours that no root names: a checkpoint or an adoption was killed. Of torn ends the newest is kept.
 pub fn remove_litter(live: anytype, diagnostic: *Diagnostic) Error!void {
     const store = live.store;
@@ -214,13 +221,13 @@ pub fn remove_litter(live: anytype, diagnostic: *Diagnostic) Error!void {
     const names = store.list(arena.allocator()) catch |err| return file_error(diagnostic, ".", "list", err);
     var newest: []const u8 = "";
     for (names) |name| {
-        if (std.mem.endsWith(u8, name, ".torn") and std.mem.order(u8, name, newest) == .gt) newest = name;
+        if (is_ours(name, "log-", ".velolog.torn") and std.mem.order(u8, name, newest) == .gt) newest = name;
     }
     for (names) |name| {
         if (is_named(live, name) or std.mem.eql(u8, name, newest)) continue;
-        if (std.mem.startsWith(u8, name, "part-")) {
+        if (is_ours(name, "part-", "")) {
             store.remove_unheld(name) catch {};
-        } else if (std.mem.eql(u8, name, temporary) or std.mem.startsWith(u8, name, "dead-") or std.mem.startsWith(u8, name, "log-"))
+        } else if (std.mem.eql(u8, name, temporary) or is_ours(name, "dead-", ".bin") or is_ours(name, "log-", ".velolog") or is_ours(name, "log-", ".velolog.torn"))
             diagnostics.discard(store, name);
     }
 }
