@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from velo.errors import CorruptIndexError, InvalidArgumentError, UnknownIdError, UnsupportedError
 from velo.folder.manifest import COLLECTION_FILE
+from velo.folder.shards import check_shard, is_within
 from velo.hints import hinted
 from velo.index import Index, open_index
 from velo.options import OpenTuning, folder_path, memory_bytes
@@ -140,15 +142,15 @@ class ShardedIndex:
     ) -> None:
         self.path = folder
         entries = _entries(folder)
-        rows = [entry[1] for entry in entries]
-        total, dim = sum(rows), entries[0][2]
+        total, dim = sum(entry.rows for entry in entries), entries[0].dim
         budget = None if memory is None else memory_bytes(memory, total, dim)
         each = max(1, (threads or os.cpu_count() or 1) // len(entries))
         opened: list[Index] = []
         try:
-            for (shard, count, _), _ in zip(entries, rows, strict=True):
-                part = None if budget is None else budget * count // max(1, total)
-                opened.append(open_index(shard, memory=part, threads=each, **options))
+            for place, entry in enumerate(entries):
+                part = None if budget is None else budget * entry.rows // max(1, total)
+                opened.append(open_index(entry.path, memory=part, threads=each, **options))
+                check_shard(entry.path, str(place), entry.uuid)
         except BaseException:
             for one in opened:
                 one.close()
@@ -325,16 +327,33 @@ class ShardedIndex:
         return array[..., start : start + self.shards[place].n]
 
 
-def _entries(folder: Path) -> list[tuple[Path, int, int]]:
-    """Folder, rows and dimension of each shard."""
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What a collection says of a shard."""
+
+    path: Path
+    rows: int
+    dim: int
+    uuid: str
+
+
+def _entries(folder: Path) -> list[_Entry]:
     try:
         document = json.loads((folder / COLLECTION_FILE).read_bytes())
         dim = int(document["dim"])
-        found = [(folder / str(entry["path"]), int(entry["rows"]), dim) for entry in document["shards"]]
+        found = [
+            _Entry(folder / str(entry["path"]), int(entry["rows"]), dim, str(entry.get("uuid", "")))
+            for entry in document["shards"]
+        ]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptIndexError(f"{COLLECTION_FILE} cannot be read: {error}", file=COLLECTION_FILE) from error
     if not found:
         raise CorruptIndexError(f"{COLLECTION_FILE} names no shards", file=COLLECTION_FILE)
+    for entry in document["shards"]:
+        if not is_within(str(entry["path"])):
+            raise CorruptIndexError(
+                f"{COLLECTION_FILE} names a shard outside: {entry['path']!r}", file=COLLECTION_FILE
+            )
     return found
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from velo.errors import InvalidArgumentError, NotAnIndexError, PermissionDeniedError, UnsupportedVersionError
 from velo.folder.live import ROOT_FILE, is_live
+from velo.folder.shards import is_within
 from velo_serving.errors import CollectionFormatError
 from velo_serving.locations import checksum_of, find_file, is_url, join, read_file
 from velo_serving.shard import ShardSpec
@@ -90,7 +91,7 @@ class ShardEntry:
     pin : Pin or None
         Where it must run, if the file says so.
     uuid, checksum : str
-        Of the index, and of its manifest, if the file says so.
+        Of the index as it was built, and of its manifest, if the file says so.
     locations : tuple of str
         Where else it may be found: folders, and places in object stores.
     """
@@ -111,6 +112,7 @@ class ShardEntry:
             path=str(self.path),
             locations=self.locations,
             checksum=self.checksum,
+            uuid=self.uuid,
             **options,
         )
 
@@ -291,6 +293,8 @@ def _sharded(document: Mapping[str, Any], file: Path | str, folder: Path | str, 
         relative = entry.get("path")
         if not isinstance(relative, str) or not relative:
             raise wrong(f"{field}.path", "must be the path of the shard's folder")
+        if not is_url(relative) and not is_within(relative):
+            raise wrong(f"{field}.path", f"must lead to a folder within, not {relative!r}")
         if not _is_count(entry.get("rows")):
             raise wrong(f"{field}.rows", "must be a whole number above 0")
         if entry.get("first_row") != first_row_expected:

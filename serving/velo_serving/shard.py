@@ -22,6 +22,7 @@ import pyarrow as pa
 from velo.errors import FilterError, SearchTimeoutError, VeloError
 from velo.filters import from_sql
 from velo.folder.live import is_live
+from velo.folder.shards import check_shard
 from velo_serving.errors import ShardUnavailableError
 from velo_serving.hits import concat_hits
 from velo_serving.locations import shard_folder
@@ -78,6 +79,8 @@ class ShardSpec:
         Where else the index may be found.
     checksum : str
         Of the index's manifest; what comes out of a store must have it.
+    uuid : str
+        Of the index that was built; a folder in which another one was built is refused.
     """
 
     name: str
@@ -92,6 +95,7 @@ class ShardSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     locations: tuple[str, ...] = ()
     checksum: str = ""
+    uuid: str = ""
 
     def of_replica(self, replica: int) -> ShardSpec:
         """What a replica opens: the first one writes, the others see what it wrote."""
@@ -182,6 +186,11 @@ class Shard:
                 )
                 spec = dataclasses.replace(self.spec, path=found)
                 index = self._opener(spec)
+                try:
+                    check_shard(Path(found), self.name, self.spec.uuid)
+                except VeloError:
+                    index.close()
+                    raise
                 self._health = _health_of(index, node, spec)
                 self._index = index
                 if self.spec.follows or (is_live(Path(found)) and not self.spec.writable):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,51 @@ def test_a_collection_of_shards(tmp_path: Path) -> None:
     with velo.open(path, threads=1) as whole:
         assert len(whole) == 1000
     assert sorted(os.listdir(path)) == ["collection.json", "shard-00000", "shard-00001", "shard-00002"]
+
+
+def test_a_shard_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
+    """Shards of one size, whatever was written to them since; a copy of a shard itself is welcome."""
+    rows = rows_of(900)
+    path = velo.build_collection(tmp_path / "c", rows, shards=3, store_vectors=True, calibrate=False, **QUICK)
+    names = [path / f"shard-0000{number}" for number in range(3)]
+
+    def refused(number: int) -> None:
+        with pytest.raises(errors.CorruptIndexError, match=f"shard {number}: .*holds another index"):
+            velo.open(path)
+
+    def exchange(number: int, other: Path) -> None:
+        shutil.rmtree(names[number])
+        shutil.copytree(other, names[number])
+
+    kept = shutil.copytree(names[2], tmp_path / "kept")
+    exchange(2, names[1])
+    refused(2)
+    exchange(2, kept)
+    for number in (0, 1):
+        with velo.open(names[number], writable=True, threads=1) as index:
+            index.delete(list(range(300 * number, 300 * number + 5)))
+            index.optimize()
+            assert index.info()["live"]["parts"]
+            if number == 0:
+                index.snapshot(tmp_path / "snapshot")
+    with velo.open(path, threads=1) as whole:
+        assert len(whole) == 890
+    exchange(0, tmp_path / "snapshot")
+    with velo.open(path, threads=1) as whole:
+        assert len(whole) == 890
+    exchange(1, names[0])
+    refused(1)
+
+
+@pytest.mark.parametrize("outside", ["../other", "a/../../other", "/tmp", "", "."])
+def test_a_shard_outside_of_its_collection_is_refused(tmp_path: Path, outside: str) -> None:
+    velo.build(tmp_path / "other", rows_of(40), calibrate=False, **QUICK).close()
+    path = velo.build_collection(tmp_path / "c", rows_of(40), shards=1, calibrate=False, **QUICK)
+    document = json.loads((path / "collection.json").read_text())
+    document["shards"][0]["path"] = outside
+    (path / "collection.json").write_text(json.dumps(document))
+    with pytest.raises(errors.CorruptIndexError, match="names a shard outside"):
+        velo.open(path)
 
 
 def test_a_collection_that_fails_leaves_nothing(tmp_path: Path) -> None:

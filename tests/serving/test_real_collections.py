@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ import pyarrow as pa
 import pytest
 
 import velo
-from velo.errors import DimensionMismatchError, VeloError
+from velo.errors import CorruptIndexError, DimensionMismatchError, VeloError
 from velo_serving import Client, VectorSearch, create_app, open_local_backend, read_collection
 from velo_serving.backend import Backend
 from velo_serving.local_backend import open_shards
+from velo_serving.shard import Shard
 
 ROWS, DIM = 400, 16
 
@@ -142,6 +144,25 @@ def test_a_shard_of_another_collection_is_refused(named: Path, vectors: np.ndarr
 
     copy = tmp_path / "mixed.velo"
     shutil.copytree(named, copy)
+    shutil.rmtree(copy / "shard-00001")
+    shutil.copytree(copy / "shard-00002", copy / "shard-00001")
+    with pytest.raises(CorruptIndexError, match=r"shard 1: .*/shard-00001 holds another index"):
+        open_shards(read_collection(copy), threads=1)
+    # A process of its own says it in its health, and so does one that starts again.
+    entry = read_collection(copy).shards[1]
+    shard = Shard(entry.spec(threads=1))
+    failure = shard.health().failure
+    assert failure is not None
+    assert "shard 1: " in failure.message
+    shutil.rmtree(copy / "shard-00001")
+    shutil.copytree(named / "shard-00001", copy / "shard-00001")
+    assert shard.health().failure is None
+    shard.close()
+    # One that says no uuid is known by its dimensions alone.
+    document = json.loads((copy / "collection.json").read_text())
+    for one in document["shards"]:
+        del one["uuid"]
+    (copy / "collection.json").write_text(json.dumps(document))
     shutil.rmtree(copy / "shard-00001")
     velo.build(copy / "shard-00001", vectors[:, :8], threads=1).close()
     with pytest.raises(DimensionMismatchError, match="shard 1 holds 8 dimensions"):

@@ -18,6 +18,7 @@ from velo.folder.ids import given_ids
 from velo.folder.manifest import COLLECTION_FILE
 from velo.folder.metadata import given_metadata
 from velo.folder.replace import durable_file, folder_to_fill, os_failure, sync_folder
+from velo.folder.shards import built_uuid
 from velo.formats.files import as_source
 from velo.hints import hinted
 from velo.options import (
@@ -169,7 +170,14 @@ def build_shards(
                     start=start,
                     stop=stop,
                 )
-                entries.append({"path": shard_name(number), "first_row": start, "rows": stop - start})
+                entries.append(
+                    {
+                        "path": shard_name(number),
+                        "first_row": start,
+                        "rows": stop - start,
+                        "uuid": built_uuid(folder / shard_name(number)),
+                    }
+                )
             document = {"format": FORMAT, "n": total, "dim": dim, "metric": options.metric, "shards": entries}
             _write_last(folder, document)
         except OSError as error:

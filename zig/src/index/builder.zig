@@ -109,14 +109,6 @@ pub const Builder = struct {
             encoder.* = try EncodeThread.init(allocator, options.dim, params);
             made += 1;
         }
-        var random_bytes: [16]u8 = undefined;
-        if (options.threads == 1) {
-            // A build that promises the same bytes every time cannot draw its name from the system.
-            var prng = base.Prng.init(options.seed ^ (options.n << 20) ^ options.dim);
-            for (0..2) |i| std.mem.writeInt(u64, random_bytes[i * 8 ..][0..8], prng.next(), .little);
-        } else std.crypto.random.bytes(&random_bytes);
-        random_bytes[6] = (random_bytes[6] & 0x0f) | 0x40; // version 4
-        random_bytes[8] = (random_bytes[8] & 0x3f) | 0x80;
         self.* = .{
             .allocator = allocator,
             .path = path_copy,
@@ -127,8 +119,8 @@ pub const Builder = struct {
             .options = options,
             .plan = plan,
             .params = params,
-            .uuid = uuid_text(&random_bytes),
-            .salt = std.mem.readInt(u32, random_bytes[0..4], .little),
+            .uuid = undefined, // `take_name` sets both
+            .salt = undefined,
             .mean = mean,
             .rotation = rotation,
             .sample = sample,
@@ -257,7 +249,22 @@ pub const Builder = struct {
         return error.InvalidArgument;
     }
 
+    fn take_name(self: *Builder) void {
+        var random_bytes: [16]u8 = undefined;
+        if (self.options.threads == 1) {
+            // A build that promises the same bytes every time cannot draw its name from the system. One of other
+            // rows has another name: shards of a collection are told apart by it.
+            var prng = base.Prng.init(self.options.seed ^ (self.options.n << 20) ^ self.options.dim ^ self.content);
+            for (0..2) |i| std.mem.writeInt(u64, random_bytes[i * 8 ..][0..8], prng.next(), .little);
+        } else std.crypto.random.bytes(&random_bytes);
+        random_bytes[6] = (random_bytes[6] & 0x0f) | 0x40; // version 4
+        random_bytes[8] = (random_bytes[8] & 0x3f) | 0x80;
+        self.uuid = uuid_text(&random_bytes);
+        self.salt = std.mem.readInt(u32, random_bytes[0..4], .little);
+    }
+
     fn finish_scan(self: *Builder, diagnostic: *Diagnostic) Error!void {
+        self.take_name();
         const drawn = self.sample[0 .. self.sampled * self.params.dim];
         for (0..self.sampled) |i| space.place(self.options.metric, drawn[i * self.params.dim ..][0..self.options.dim]);
         if (self.options.metric != .ip) try robust.mean(self.allocator, drawn, self.params.dim, self.mean);

@@ -56,6 +56,9 @@ pub fn adopt(live: anytype, diagnostic: *Diagnostic) Error!void {
     live.prng.source.fill(live.uuid[0..16]);
     const raw: [16]u8 = live.uuid[0..16].*;
     _ = std.fmt.bufPrint(&live.uuid, "{x}", .{&raw}) catch unreachable;
+    const built = try live.allocator.dupe(u8, part.uuid);
+    if (live.built) |before| live.allocator.free(before);
+    live.built = built;
     live.next_file = 2;
     const path = try live.allocator.dupe(u8, "part-0000000000000001");
     const before = part.path;

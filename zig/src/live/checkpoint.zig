@@ -70,6 +70,7 @@ pub fn make_anew(live: anytype, diagnostic: *Diagnostic) Error!void {
         .dtype = @tagName(live.dtype),
         .ids = if (live.kind) |kind| @tagName(kind) else null,
         .schema = live.schema,
+        .built = live.built,
         .readers_understand = if (live.has_rows or parts.len != 1) &root_file.known else root_file.without_rows,
         .writers_understand = if (live.has_rows or parts.len != 1) &root_file.known else root_file.without_rows,
         .sequence = live.sequence,

@@ -170,6 +170,8 @@ pub fn Live(comptime Store: type) type {
         kind: ?rows_payload.Kind = null,
         /// Columns of the metadata, as whoever made the folder wrote them down.
         schema: ?[]const u8 = null,
+        /// The uuid of the index that the folder was before its first write.
+        built: ?[]const u8 = null,
         /// Rows came since it was built: an older velo must not read it.
         has_rows: bool = false,
         requests: requests_room.Requests = .{},
@@ -234,6 +236,8 @@ pub fn Live(comptime Store: type) type {
             self.requests.deinit(self.allocator);
             if (self.schema) |text| self.allocator.free(text);
             self.schema = null;
+            if (self.built) |text| self.allocator.free(text);
+            self.built = null;
             for (self.waiting.items) |one| self.allocator.free(one.rows);
             self.waiting.deinit(self.allocator);
             if (self.log_name) |name| self.allocator.free(name);

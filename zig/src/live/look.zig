@@ -61,6 +61,9 @@ fn take_root(live: anytype, root: *const root_file.Root, diagnostic: *Diagnostic
     const schema = if (root.schema) |text| try live.allocator.dupe(u8, text) else null;
     if (live.schema) |before| live.allocator.free(before);
     live.schema = schema;
+    const built = if (root.built) |text| try live.allocator.dupe(u8, text) else null;
+    if (live.built) |before| live.allocator.free(before);
+    live.built = built;
     live.requests.clear(live.allocator);
     for (root.requests) |one| try live.requests.add(live.allocator, one.request, one.sequence, one.rows, one.row);
     const metric = try live.allocator.dupe(u8, root.metric);

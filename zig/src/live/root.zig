@@ -45,6 +45,8 @@ pub const Root = struct {
     ids: ?[]const u8 = null,
     /// Columns of the metadata. Older roots say it only of a folder that was made without rows.
     schema: ?[]const u8 = null,
+    /// The uuid of the index that this folder was before its first write, by which a collection knows its shards.
+    built: ?[]const u8 = null,
     /// The last change that the files named here hold; the log begins behind it.
     sequence: u64,
     /// The number of the next row whose id is its number: never given twice.
