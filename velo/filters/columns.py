@@ -29,6 +29,14 @@ import pyarrow
 import pyarrow.compute
 
 from velo.errors import InvalidArgumentError
+from velo.filters.arrow_values import (
+    is_list,
+    is_list_view,
+    is_string,
+    lists_of_views,
+    plain_type,
+    why_not_stored,
+)
 from velo.filters.domain import FloatSpace, RankSpace, Space, WholeSpace
 from velo.types import AnyArray
 
@@ -36,13 +44,10 @@ __all__ = [
     "FilterColumn",
     "Kind",
     "NativeType",
+    "check_type",
     "describe",
     "encode",
-    "is_list",
-    "is_string",
-    "plain_type",
     "plain_values",
-    "restore",
 ]
 
 # What passes through here is of every Arrow type: the stubs, generic in it, have nothing to check.
@@ -167,34 +172,6 @@ class FilterColumn:
         return WholeSpace(-(2 ** (width - 1)), 2 ** (width - 1) - 1)
 
 
-def is_string(kind: ArrowType) -> bool:
-    """Whether a type is one of texts."""
-    view = getattr(pa.types, "is_string_view", lambda _: False)
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or view(kind))
-
-
-def is_list(kind: ArrowType) -> bool:
-    """Whether a type is one of lists of any length."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_list_view(kind))
-
-
-def _is_list_view(kind: ArrowType) -> bool:
-    view = getattr(pa.types, "is_list_view", lambda _: False)
-    large_view = getattr(pa.types, "is_large_list_view", lambda _: False)
-    return bool(view(kind) or large_view(kind))
-
-
-def plain_type(kind: ArrowType) -> ArrowType:
-    """The type of the values, without dictionary, run lengths or extension around them."""
-    while True:
-        if isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
-        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-            kind = kind.value_type
-        else:
-            return kind
-
-
 def _one_array(column: ArrowArray) -> ArrowArray:
     if isinstance(column, pa.ChunkedArray):
         return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
@@ -224,6 +201,7 @@ def encode(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
     column : pyarrow.ChunkedArray
     rows : Arrow array of the row of each vertex
     """
+    check_type(name, column.type)
     plain = plain_values(column)
     kind = plain.type
     if is_string(kind):
@@ -237,6 +215,20 @@ def encode(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
     elif pa.types.is_null(kind):
         return pa.nulls(len(rows), pa.bool_())
     return _one_array(_take(name, plain, rows))
+
+
+def check_type(name: str, kind: ArrowType) -> None:
+    """Refuse a column of a type that cannot be stored.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    why = why_not_stored(kind)
+    if why is not None:
+        raise InvalidArgumentError(
+            f"metadata: column {name!r} of type {kind} cannot be stored: {why}", argument="metadata"
+        )
 
 
 def _take(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
@@ -283,9 +275,9 @@ def _with_null_codes(lists: ArrowArray) -> ArrowArray:
 def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
     """Lists with 32-bit offsets, of codes or of int64."""
     kind = column.type
-    if _is_list_view(kind):
+    if is_list_view(kind):
         kind = pa.large_list(kind.value_type)
-        column = pa.chunked_array([_lists_of_views(chunk) for chunk in column.chunks], kind)
+        column = pa.chunked_array([lists_of_views(chunk) for chunk in column.chunks], kind)
     if kind.value_type != element:  # elements in a dictionary, or in run lengths
         column = column.cast(pa.large_list(element))
     lists = _one_array(column.cast(pa.large_list(pa.large_string() if is_string(element) else element)))
@@ -305,14 +297,6 @@ def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
     missing = np.asarray(lists.is_null())
     narrow = pa.array((offsets - first).astype(np.int32))
     return pa.ListArray.from_arrays(narrow, stored, mask=pa.array(missing) if missing.any() else None)
-
-
-def _lists_of_views(views: ArrowArray) -> ArrowArray:
-    """List views as lists (pyarrow's own cast gets the offsets wrong)."""
-    lengths = np.asarray(views.value_lengths().fill_null(0)).astype(np.int64)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
-    missing = views.is_null() if views.null_count else None
-    return pa.LargeListArray.from_arrays(offsets, views.flatten(), mask=missing)
 
 
 def describe(name: str, arrow_type: ArrowType, stored: ArrowArray) -> FilterColumn:
@@ -395,34 +379,3 @@ def check_stored(name: str, arrow_type: ArrowType, stored: ArrowArray) -> None:
     codes = np.frombuffer(values.indices.buffers()[1], np.int32, len(values), 4 * values.indices.offset)
     if int(codes.min()) < (-1 if lists else 0) or int(codes.max()) >= max(1, len(dictionary)):
         raise ValueError(f"column {name!r} holds codes that are none of its dictionary")
-
-
-def restore(stored: ArrowArray, arrow_type: ArrowType) -> ArrowArray:
-    """A stored column, or some rows of it, as it was given."""
-    if stored.type == arrow_type:
-        return stored
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        storage = restore(stored, arrow_type.storage_type)
-        return pa.ExtensionArray.from_storage(arrow_type, storage)
-    if pa.types.is_null(arrow_type):
-        return pa.nulls(len(stored))
-    if pa.types.is_dictionary(arrow_type):
-        values = restore(stored, arrow_type.value_type)
-        return values.dictionary_encode().cast(arrow_type)
-    if pa.types.is_run_end_encoded(arrow_type):
-        return pc.run_end_encode(restore(stored, arrow_type.value_type), arrow_type.run_end_type)
-    if pa.types.is_dictionary(stored.type):
-        return stored.dictionary_decode().cast(arrow_type)
-    if pa.types.is_list(stored.type) and pa.types.is_dictionary(stored.type.value_type):
-        stored = _restored_lists(stored)
-    if pa.types.is_list(stored.type) and stored.type.value_type != arrow_type.value_type:
-        stored = stored.cast(pa.list_(arrow_type.value_field))
-    if _is_list_view(arrow_type):  # pyarrow casts from list views and not to them
-        return pa.array(stored.to_pylist(), arrow_type)
-    return stored.cast(arrow_type)
-
-
-def _restored_lists(stored: ArrowArray) -> ArrowArray:
-    decoded = stored.values.dictionary_decode()
-    missing = stored.is_null() if stored.null_count else None
-    return pa.ListArray.from_arrays(stored.offsets, decoded, mask=missing)

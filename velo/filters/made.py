@@ -21,14 +21,12 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 
+from velo.filters.arrow_values import is_list, is_string, plain_type
 from velo.filters.columns import (
     FilterColumn,
     NativeType,
     describe,
     encode,
-    is_list,
-    is_string,
-    plain_type,
     plain_values,
 )
 

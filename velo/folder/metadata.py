@@ -34,7 +34,8 @@ from velo.errors import (
     UnknownColumnError,
     VeloError,
 )
-from velo.filters.columns import FilterColumn, NativeType, check_stored, describe, encode, restore
+from velo.filters.arrow_values import restore, undressed
+from velo.filters.columns import FilterColumn, NativeType, check_stored, describe, encode
 from velo.filters.made import can_be_filtered, made_column
 from velo.filters.native import NativeColumns
 from velo.folder.manifest import read_manifest
@@ -48,6 +49,7 @@ __all__ = [
     "STATISTICS_FILE",
     "GivenMetadata",
     "MetadataStore",
+    "as_given",
     "encoded_columns",
     "file_names",
     "generation_in",
@@ -100,7 +102,8 @@ def given_metadata(source: Any, row_count: int, first_row: int = 0) -> GivenMeta
     Parameters
     ----------
     source : pyarrow.Table, RecordBatch, pandas.DataFrame, mapping of columns, or path
-        The path of a Parquet or an Arrow IPC (Feather) file.
+        In a mapping one value in the place of a column is that of every row. The path is of a Parquet or an
+        Arrow IPC (Feather) file.
     row_count : int
         Rows of this index.
     first_row : int
@@ -117,7 +120,7 @@ def given_metadata(source: Any, row_count: int, first_row: int = 0) -> GivenMeta
         table = path
         schema, found = _look(path)
     else:
-        table = _table_of(source)
+        table = _table_of(source, first_row + row_count)
         schema, found = table.schema, table.num_rows
     if found < first_row + row_count or (first_row == 0 and found != row_count):
         last = f" from row {first_row} on" if first_row else ""
@@ -136,14 +139,14 @@ def unfiltered_columns(schema: Any) -> dict[str, Any]:
     return {field.name: field.type for field in schema if not can_be_filtered(field.type)}
 
 
-def _table_of(source: Any) -> Any:
+def _table_of(source: Any, row_count: int) -> Any:
     if isinstance(source, pa.Table):
         return source
     try:
         if isinstance(source, pa.RecordBatch):
             return pa.Table.from_batches([source])
         if isinstance(source, Mapping):
-            return pa.table(dict(source))
+            return pa.table({name: _column_of(values, row_count) for name, values in source.items()})
         if hasattr(source, "iloc"):  # pandas
             return pa.Table.from_pandas(source, preserve_index=False)
         if hasattr(source, "__arrow_c_stream__"):  # polars, duckdb
@@ -153,6 +156,16 @@ def _table_of(source: Any) -> Any:
         raise InvalidArgumentError(message, argument="metadata") from error
     kind = type(source).__name__
     raise InvalidArgumentError(f"metadata is a table or a path, not a {kind}", argument="metadata")
+
+
+def _column_of(values: Any, row_count: int) -> Any:
+    """A column; one value, a text or a mapping too, is that of every row."""
+    if isinstance(values, np.ndarray) and values.ndim == 0:
+        values = values.item()
+    if hasattr(values, "__iter__") and not isinstance(values, str | bytes | bytearray | Mapping):
+        return values
+    scalar: Any = values if isinstance(values, pa.Scalar) else pa.array([values])[0]
+    return pa.repeat(scalar, row_count)
 
 
 def _look(path: Path) -> tuple[Any, int]:
@@ -535,17 +548,19 @@ class MetadataStore:
         ------
         UnknownColumnError
         """
-        names = self.checked_names(columns)
+        return self._taken(vertices, columns, lambda kind: kind)
+
+    def undressed_rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
+        """The same rows in types that Arrow can take from and join with others."""
+        return self._taken(vertices, columns, undressed)
+
+    def _taken(self, vertices: AnyArray, columns: Sequence[str] | None, type_of: Callable[[Any], Any]) -> Any:
+        fields = [self.schema.field(name) for name in self.checked_names(columns)]
         wanted = pa.array(np.asarray(vertices).astype(np.int64, copy=False))
-        fields = [self.schema.field(name) for name in names]
         with damage(self._path.name):
-            arrays = [
-                restore(self._batch.column(field.name).take(wanted), field.type)
-                if len(wanted)
-                else _none(field)
-                for field in fields
-            ]
-        return pa.Table.from_arrays(arrays, schema=pa.schema(fields, self.schema.metadata))
+            taken = [self._batch.column(field.name).take(wanted) for field in fields]
+            made = [field.with_type(type_of(field.type)) for field in fields]
+            return as_given(taken, pa.schema(made, self.schema.metadata))
 
     def checked_names(self, columns: Sequence[str] | None) -> list[str]:
         """`columns`, each known; all of them for None."""
@@ -566,11 +581,7 @@ class MetadataStore:
     def table(self) -> Any:
         """All rows in placement order, as they were given."""
         with damage(self._path.name):
-            arrays = [
-                restore(stored, field.type)
-                for stored, field in zip(self._batch.columns, self.schema, strict=True)
-            ]
-        return pa.Table.from_arrays(arrays, schema=self.schema)
+            return as_given(self._batch.columns, self.schema)
 
     @cached_property
     def statistics(self) -> dict[str, dict[str, Any]]:
@@ -594,5 +605,11 @@ class MetadataStore:
         return sizes
 
 
-def _none(field: Any) -> Any:
-    return pa.nulls(0, field.type) if not pa.types.is_dictionary(field.type) else pa.array([], field.type)
+def as_given(columns: Sequence[Any], schema: Any) -> Any:
+    """Columns, each an array or in chunks, as a table of these types; a dictionary may need wider indices."""
+    arrays = [
+        restore(one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one, field.type)
+        for one, field in zip(columns, schema, strict=True)
+    ]
+    fields = [field.with_type(one.type) for one, field in zip(arrays, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields, schema.metadata))

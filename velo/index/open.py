@@ -7,19 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from velo import _native
 from velo.errors import IndexExistsError, InvalidArgumentError, NotAnIndexError, VeloError
 from velo.folder.live import data_folders, is_live
 from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE
-from velo.folder.metadata import encoded_columns
 from velo.folder.replace import os_failure
 from velo.hints import hinted
 from velo.index.index import Index
 from velo.index.parts import begin, close_all
-from velo.live.columns import schema_text
+from velo.live.columns import check_schema, schema_text
 from velo.live.data import LiveData
 from velo.options import (
     DTYPE_CODES,
@@ -160,7 +158,7 @@ def create_index(
             )
         if len(set(metadata.names)) < len(metadata.names):
             raise InvalidArgumentError("metadata has two columns of one name", argument="metadata")
-        encoded_columns(metadata.empty_table(), np.zeros(0, np.int64))
+        check_schema(metadata)
         schema = _native.ffi.new("char[]", schema_text(metadata).encode())
     try:
         folder.mkdir(exist_ok=True)

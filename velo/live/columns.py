@@ -10,17 +10,21 @@ import pyarrow as pa
 
 from velo import _native
 from velo.errors import InvalidArgumentError, UnknownColumnError
+from velo.filters.arrow_values import restore, undressed
+from velo.filters.columns import check_type
 from velo.folder.ids import IdColumn
-from velo.folder.metadata import encoded_columns, given_metadata
+from velo.folder.metadata import as_given, encoded_columns, given_metadata
 
 __all__ = [
     "NativeIds",
     "batch_bytes",
+    "check_schema",
     "given_columns",
     "plain_schema",
     "read_batch",
     "schema_of",
     "schema_text",
+    "undressed_schema",
 ]
 
 
@@ -63,23 +67,31 @@ def schema_of(text: str | None) -> Any:
     return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
-def _plain(kind: Any) -> Any:
-    """The type of the same values without dictionaries, which a lone record batch cannot bring along."""
-    if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        made = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return made(_plain(kind.value_type))
-    return kind
-
-
 def plain_schema(schema: Any) -> Any:
-    """A schema as record batches of the log have it."""
-    return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
+    """A schema as record batches of the log have it: a lone one cannot bring dictionaries along."""
+    fields = [field.with_type(undressed(field.type, only=pa.types.is_dictionary)) for field in schema]
+    return pa.schema([pa.field(field.name, field.type) for field in fields])
+
+
+def undressed_schema(schema: Any) -> Any:
+    """A schema in types that Arrow can take from and join."""
+    return pa.schema([pa.field(field.name, undressed(field.type)) for field in schema])
+
+
+def check_schema(schema: Any) -> None:
+    """Refuse columns that rows could be written to, and not read back.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    for field in schema:
+        check_type(field.name, field.type)
+    encoded_columns(undressed_schema(schema).empty_table(), np.zeros(0, np.int64))
 
 
 def given_columns(metadata: Any, schema: Any, row_count: int, *, some: bool = False) -> Any:
-    """Metadata of rows as a table of the index's own columns.
+    """Metadata of rows as a table of the index's own columns, undressed (:mod:`velo.filters.arrow_values`).
 
     Parameters
     ----------
@@ -92,7 +104,8 @@ def given_columns(metadata: Any, schema: Any, row_count: int, *, some: bool = Fa
     Raises
     ------
     InvalidArgumentError
-        A column is missing or of another type, has a null where there may be none, or is damaged.
+        A column is missing, of another type, of one that cannot be stored, or damaged, or has a null where
+        there may be none.
     UnknownColumnError
         A column that the index does not have.
     """
@@ -118,10 +131,12 @@ def given_columns(metadata: Any, schema: Any, row_count: int, *, some: bool = Fa
     for field in fields:
         if field.name not in table.schema.names:
             raise InvalidArgumentError(f"metadata lacks the column {field.name!r}", argument="metadata")
+        check_type(field.name, field.type)
         column = table.column(field.name)
+        kind = undressed(field.type)
         try:
             column.validate(full=True)
-            column = column.cast(field.type)
+            column = pa.chunked_array([restore(chunk, kind) for chunk in column.chunks], kind)
         except (pa.ArrowException, ValueError) as error:
             raise InvalidArgumentError(
                 f"metadata: column {field.name!r} is {column.type}, not {field.type}: {error}",
@@ -135,18 +150,19 @@ def given_columns(metadata: Any, schema: Any, row_count: int, *, some: bool = Fa
                 row=row,
             )
         columns.append(column)
-    checked = pa.Table.from_arrays(columns, schema=pa.schema(fields, schema.metadata))
+    made = [field.with_type(column.type) for field, column in zip(fields, columns, strict=True)]
+    checked = pa.Table.from_arrays(columns, schema=pa.schema(made, schema.metadata))
     encoded_columns(
         checked, np.arange(row_count)
     )  # what cannot be stored is refused now, not by a later flush
     return checked
 
 
-def batch_bytes(table: Any) -> bytes:
+def batch_bytes(table: Any, schema: Any) -> bytes:
     """Columns as the log has them: one record batch, whose schema the index knows."""
     if table is None:
         return b""
-    plain = table.cast(plain_schema(table.schema)).combine_chunks()
+    plain = as_given(table.columns, plain_schema(schema))
     batches = plain.to_batches()
     batch = batches[0] if batches else pa.RecordBatch.from_pylist([], plain.schema)
     data: bytes = batch.serialize().to_pybytes()
@@ -154,10 +170,8 @@ def batch_bytes(table: Any) -> bytes:
 
 
 def read_batch(data: Any, schema: Any) -> Any:
-    """What :func:`batch_bytes` wrote, as it was given."""
+    """What :func:`batch_bytes` wrote, in types that Arrow can take from and join with others."""
     batch = pa.ipc.read_record_batch(pa.py_buffer(data), plain_schema(schema))
-    columns = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    undressed_columns = undressed_schema(schema)
+    columns = [restore(one, kind) for one, kind in zip(batch.columns, undressed_columns.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=undressed_columns)

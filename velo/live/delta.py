@@ -14,7 +14,7 @@ from velo import _native
 from velo.filters.compiler import FilterCompiler
 from velo.folder.ids import Ids, checked_ids
 from velo.folder.metadata import MetadataStore, encoded_columns
-from velo.live.columns import read_batch
+from velo.live.columns import read_batch, undressed_schema
 from velo.live.native_view import NativeView
 from velo.types import AnyArray, Int64Array
 
@@ -64,11 +64,11 @@ class DeltaIds(Ids):
 class TableColumns(MetadataStore):
     """Metadata of rows in memory, encoded as a part would hold it."""
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: Any, schema: Any) -> None:
         arrays = encoded_columns(table, np.arange(table.num_rows))
-        batch = pa.RecordBatch.from_arrays(arrays, names=table.schema.names)
+        batch = pa.RecordBatch.from_arrays(arrays, names=schema.names)
         self.generation = 1
-        self._hold(Path("rows of the delta"), table.schema, batch)
+        self._hold(Path("rows of the delta"), schema, batch)
 
     @property
     def resident_bytes(self) -> int:
@@ -133,7 +133,7 @@ class Chunk:
         if schema is None:
             return None
         batches = [read_batch(view.bytes(one.metadata, one.metadata_size), schema) for one in self._records]
-        return TableColumns(pa.Table.from_batches(batches, schema).combine_chunks())
+        return TableColumns(pa.Table.from_batches(batches, undressed_schema(schema)), schema)
 
     @cached_property
     def compiler(self) -> FilterCompiler:

@@ -19,6 +19,7 @@ from velo.filters.compiler import Columns, FilterCompiler
 from velo.filters.native import NativeColumns, NativeFilter
 from velo.filters.tree import refuse
 from velo.folder.ids import Ids, checked_ids
+from velo.folder.metadata import as_given
 from velo.types import AnyArray, Int64Array
 
 __all__ = ["ManyColumns", "ManyCompiler", "ManyFilter", "ManyIds", "Piece"]
@@ -211,7 +212,7 @@ class ManyColumns:
 
     def table(self) -> Any:
         """All rows in the order of the vertices, as they were given."""
-        return pa.concat_tables([store.table() for store in self._stores])
+        return self.rows(np.arange(self._starts[-1]))
 
     def rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
         """Some rows, as they were given."""
@@ -220,14 +221,15 @@ class ManyColumns:
         for start, piece, store in zip(self._starts, self._pieces, self._stores, strict=False):
             inside = np.flatnonzero((vertices >= start) & (vertices < start + piece.n))
             if len(inside) or not tables:
-                tables.append(store.rows(vertices[inside] - start, columns))
+                tables.append(store.undressed_rows(vertices[inside] - start, columns))
                 places.append(inside)
-        if len(tables) == 1:
-            return tables[0]
         back = np.empty(len(vertices), np.int64)
         back[np.concatenate(places)] = np.arange(len(vertices))
         order: Any = pa.array(back)
-        return pa.concat_tables(tables).unify_dictionaries().take(order)
+        rows = pa.concat_tables(tables).take(order)
+        schema = self._stores[0].schema
+        fields = [schema.field(name) for name in rows.column_names]
+        return as_given(rows.columns, pa.schema(fields, schema.metadata))
 
 
 class ManyCompiler(FilterCompiler):

@@ -97,7 +97,8 @@ class NewRows:
         )
         if batch is None:
             table = given_columns(metadata, shape.schema, len(rows))
-            batch = batch_bytes(table if table is None or kept is None else table.take(pa.array(kept)))
+            kept_rows = table if table is None or kept is None else table.take(pa.array(kept))
+            batch = batch_bytes(kept_rows, shape.schema)
         if kept is not None:
             rows = rows[kept]
             column = column[kept] if isinstance(column, np.ndarray) else column.take(pa.array(kept))

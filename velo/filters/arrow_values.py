@@ -1,0 +1,287 @@
+"""The same values in several of Arrow's types: what can be stored, and what each becomes on its way.
+
+Arrow takes, joins and codes arrays of most types and not of all, nor at every depth. So rows on their way go
+*undressed* (:func:`undressed`), and are given back as they came (:func:`restore`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow
+import pyarrow.compute
+
+from velo.types import AnyArray
+
+__all__ = [
+    "converted",
+    "is_list",
+    "is_list_view",
+    "is_string",
+    "lists_of_views",
+    "plain_type",
+    "restore",
+    "undressed",
+    "why_not_stored",
+]
+
+# What passes through here is of every Arrow type: the stubs, generic in it, have nothing to check.
+pa: Any = pyarrow
+pc: Any = pyarrow.compute
+ArrowType: TypeAlias = Any
+ArrowArray: TypeAlias = Any
+
+#: Arrow codes no narrower decimals.
+_DECIMAL_BITS: Final = 128
+
+
+def is_string(kind: ArrowType) -> bool:
+    """Whether a type is one of texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_string_view(kind))
+
+
+def _is_string_view(kind: ArrowType) -> bool:
+    return bool(getattr(pa.types, "is_string_view", lambda _: False)(kind))
+
+
+def is_list(kind: ArrowType) -> bool:
+    """Whether a type is one of lists of any length."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or is_list_view(kind))
+
+
+def is_list_view(kind: ArrowType) -> bool:
+    view = getattr(pa.types, "is_list_view", lambda _: False)
+    large_view = getattr(pa.types, "is_large_list_view", lambda _: False)
+    return bool(view(kind) or large_view(kind))
+
+
+def plain_type(kind: ArrowType) -> ArrowType:
+    """The type of the values, without dictionary, run lengths or extension around them."""
+    while True:
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+            kind = kind.value_type
+        else:
+            return kind
+
+
+def undressed(kind: ArrowType, *, only: Callable[[ArrowType], bool] | None = None) -> ArrowType:
+    """The type of the same values without dictionaries, run lengths and views, at any depth.
+
+    Parameters
+    ----------
+    kind : pyarrow.DataType
+    only : callable, optional
+        Which of these go; all of them by default.
+    """
+
+    def inner(one: ArrowType) -> ArrowType:
+        return undressed(one, only=only)
+
+    def field(one: Any) -> Any:
+        return one.with_type(inner(one.type))
+
+    goes = only or (lambda _: True)
+    if isinstance(kind, pa.BaseExtensionType):
+        storage = inner(kind.storage_type)
+        return kind if storage == kind.storage_type else storage
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return inner(kind.value_type) if goes(kind) else kind
+    if _is_string_view(kind) and goes(kind):
+        return pa.large_string()
+    if is_list_view(kind):
+        if goes(kind):
+            return pa.large_list(field(kind.value_field))
+        made = pa.list_view if kind.id == pa.list_view(kind.value_type).id else pa.large_list_view
+        return made(field(kind.value_field))
+    if pa.types.is_list(kind):
+        return pa.list_(field(kind.value_field))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(field(kind.value_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(field(kind.value_field), kind.list_size)
+    if pa.types.is_map(kind):
+        return pa.map_(field(kind.key_field), field(kind.item_field), kind.keys_sorted)
+    if pa.types.is_struct(kind):
+        return pa.struct([field(one) for one in kind])
+    return kind
+
+
+def restore(stored: ArrowArray, kind: ArrowType) -> ArrowArray:
+    """The same values in another type: those of a stored column, or of some rows of it, as they were given.
+
+    A dictionary that outgrew its indices gets wider ones.
+
+    Raises
+    ------
+    pyarrow.ArrowException
+        A value has no place in that type.
+    """
+    found = stored.type
+    if found == kind:
+        return stored
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, restore(stored, kind.storage_type))
+    if isinstance(found, pa.BaseExtensionType):
+        return restore(stored.storage, kind)
+    if pa.types.is_null(kind):
+        return pa.nulls(len(stored))
+    if pa.types.is_dictionary(found):
+        return restore(stored.dictionary_decode(), kind)
+    if pa.types.is_run_end_encoded(found):
+        return restore(pc.run_end_decode(stored), kind)
+    if pa.types.is_dictionary(kind):
+        return _coded(restore(stored, kind.value_type), kind)
+    if pa.types.is_run_end_encoded(kind):
+        return pc.run_end_encode(restore(stored, kind.value_type), kind.run_end_type)
+    if found.num_fields and kind.num_fields:
+        return _restored_fields(stored, kind)
+    return converted(stored, kind)
+
+
+def _coded(values: ArrowArray, kind: ArrowType) -> ArrowArray:
+    encoded = values.dictionary_encode()
+    narrow = np.iinfo(kind.index_type.to_pandas_dtype()).max < len(encoded.dictionary) - 1
+    indices = encoded.indices if narrow else encoded.indices.cast(kind.index_type)
+    return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=kind.ordered)
+
+
+def _restored_fields(stored: ArrowArray, kind: ArrowType) -> ArrowArray:
+    """A nested array whose elements are of other types."""
+    found = stored.type
+    if is_list_view(found):
+        return restore(lists_of_views(stored), kind)
+    missing = stored.is_null() if stored.null_count else None
+    if pa.types.is_struct(kind) and pa.types.is_struct(found):
+        if [one.name for one in found] != [one.name for one in kind]:
+            return stored.cast(kind)
+        fields = [restore(stored.field(at), one.type) for at, one in enumerate(kind)]
+        named = [one.with_type(made.type) for one, made in zip(kind, fields, strict=True)]
+        return pa.StructArray.from_arrays(fields, fields=named, mask=missing)
+    if pa.types.is_fixed_size_list(kind) and found.num_fields == 1:
+        if not pa.types.is_fixed_size_list(found):
+            return restore(stored.cast(pa.list_(found.value_field, kind.list_size)), kind)
+        values = stored.values.slice(stored.offset * kind.list_size, len(stored) * kind.list_size)
+        values = restore(values, kind.value_type)
+        made = pa.list_(kind.value_field.with_type(values.type), kind.list_size)
+        return pa.FixedSizeListArray.from_arrays(values, type=made, mask=missing)
+    if pa.types.is_fixed_size_list(found):
+        return restore(stored.cast(pa.large_list(found.value_field)), kind)
+    offsets = np.asarray(stored.offsets).astype(
+        np.int64
+    )  # a copy: Arrow takes no slice of them beside a mask
+    if pa.types.is_map(kind) and pa.types.is_map(found):
+        keys, items = restore(stored.keys, kind.key_type), restore(stored.items, kind.item_type)
+        made = pa.map_(kind.key_field.with_type(keys.type), kind.item_field.with_type(items.type))
+        return pa.MapArray.from_arrays(_narrow(offsets), keys, items, type=made, mask=missing)
+    if not (is_list(kind) and is_list(found)):
+        return stored.cast(kind)
+    values = restore(stored.values, kind.value_type)
+    element = kind.value_field.with_type(values.type)
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(_narrow(offsets), values, type=pa.list_(element), mask=missing)
+    if pa.types.is_large_list(kind):
+        made = pa.large_list(element)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), values, type=made, mask=missing)
+    starts, sizes = offsets[:-1], np.diff(offsets)
+    if kind.id == pa.large_list_view(element).id:
+        made = pa.large_list_view(element)
+        return pa.LargeListViewArray.from_arrays(
+            pa.array(starts), pa.array(sizes), values, type=made, mask=missing
+        )
+    return pa.ListViewArray.from_arrays(
+        _narrow(starts), _narrow(sizes), values, type=pa.list_view(element), mask=missing
+    )
+
+
+def _narrow(offsets: AnyArray) -> ArrowArray:
+    return pa.array(offsets, pa.int32())
+
+
+def converted(values: ArrowArray, kind: ArrowType) -> ArrowArray:
+    """Values of one type in another that holds each of them; a float becomes the nearest that there is.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        A value would become another one, or one of another sort: a text never becomes a number.
+    """
+    found = values.type
+    if _sort(found) != _sort(kind) and None not in (_sort(found), _sort(kind)):
+        raise pa.ArrowInvalid(f"values of type {found} are never taken for {kind}")
+    if pa.types.is_floating(found) and pa.types.is_floating(kind):
+        return _rounded(values, kind)
+    made = values.cast(kind)
+    if pa.types.is_temporal(found) and pa.types.is_temporal(kind):
+        changed = pc.not_equal(made.cast(found), values)
+        if pc.any(changed).as_py():
+            row = pc.index(changed, True).as_py()
+            raise pa.ArrowInvalid(f"row {row} holds {values[row]}, which {kind} would cut")
+    return made
+
+
+def _sort(kind: ArrowType) -> str | None:
+    """What never becomes another: numbers, texts, truth values."""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return "number"
+    if pa.types.is_boolean(kind):
+        return "bool"
+    return "text" if is_string(kind) else None
+
+
+def _rounded(values: ArrowArray, kind: ArrowType) -> ArrowArray:
+    given = np.asarray(values.fill_null(0))
+    with np.errstate(over="ignore"):
+        nearest = given.astype(kind.to_pandas_dtype())
+    beyond = np.flatnonzero(np.isinf(nearest) & ~np.isinf(given))
+    if len(beyond):
+        raise pa.ArrowInvalid(f"row {beyond[0]} holds {given[beyond[0]]}, which is beyond {kind}")
+    return pa.array(nearest, kind, mask=np.asarray(values.is_null()) if values.null_count else None)
+
+
+def _is_narrow_decimal(kind: ArrowType) -> bool:
+    return bool(pa.types.is_decimal(kind)) and kind.bit_width < _DECIMAL_BITS
+
+
+def why_not_stored(kind: ArrowType, *, inside: bool = False) -> str | None:
+    """What stands in the way of a column of a type; Arrow cannot take, join or code all of them."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return why_not_stored(kind.storage_type, inside=inside)
+    if pa.types.is_union(kind):
+        return "unions cannot be stored"
+    if pa.types.is_null(kind) and inside:
+        return "elements and fields without a type cannot be stored"
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        value = kind.value_type
+        if pa.types.is_run_end_encoded(kind) and inside:
+            return "run lengths inside of other types cannot be stored"
+        is_hard = pa.types.is_null(value) or _is_string_view(value) or _is_narrow_decimal(value)
+        if value.num_fields or pa.types.is_dictionary(value) or is_hard:
+            return f"values of type {value} cannot be coded"
+        return why_not_stored(value, inside=True)
+    if is_list(kind):
+        element = kind.value_type
+        if is_string(element) and not inside:  # stored as codes
+            return None
+        coded = pa.types.is_dictionary(element)
+        if coded and not (is_string(element.value_type) or pa.types.is_integer(element.value_type)):
+            return f"lists of codes hold texts or whole numbers, not {element.value_type}"
+        return why_not_stored(element, inside=True)
+    if (_is_string_view(kind) and inside) or kind == getattr(pa, "binary_view", pa.null)():
+        return "views of bytes cannot be stored, nor views of texts inside of other types"
+    for at in range(kind.num_fields):
+        why = why_not_stored(kind.field(at).type, inside=True)
+        if why is not None:
+            return why
+    return None
+
+
+def lists_of_views(views: ArrowArray) -> ArrowArray:
+    """List views as lists (pyarrow's own cast gets the offsets wrong)."""
+    lengths = np.asarray(views.value_lengths().fill_null(0)).astype(np.int64)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
+    missing = views.is_null() if views.null_count else None
+    return pa.LargeListArray.from_arrays(offsets, views.flatten(), mask=missing)
