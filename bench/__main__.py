@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from bench.commands import (
     ladder,
     live,
     live_peers,
+    quotes,
     report,
     store,
     sweep,
@@ -164,6 +166,10 @@ def parser() -> argparse.ArgumentParser:
     sub = commands.add_parser("data", help="print the folder of a set; make it where a maker is named")
     sub.add_argument("set", choices=["sift1m", "sift100k"])
     sub.add_argument("--maker", type=Path, help="the script that makes it")
+
+    sub = commands.add_parser("quotes", help="whether README and docs quote what the results say")
+    sub.add_argument("--write", action="store_true", help="put there what the results say")
+    sub.add_argument("--readme", choices=list(quotes.SETS), help="make README's table of this report")
 
     sub = commands.add_parser("machine", help="describe this machine and probe a file's device")
     sub.add_argument("--probe", type=Path, help="a large file on that device")
@@ -354,6 +360,7 @@ def show(out: Path, name: str) -> None:
 
 def main() -> None:
     arguments = parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a section's processes end with it
     try:
         match arguments.command:
             case "sweep":
@@ -381,6 +388,9 @@ def main() -> None:
                 store.run(arguments.rows, arguments.distinct)
             case "data":
                 print(datasets.find(arguments.set, arguments.maker))
+            case "quotes":
+                if faults := quotes.run(runs.ROOT, arguments.readme, put=arguments.write):
+                    sys.exit("\n".join(faults))
             case "machine":
                 host = machine.describe(Path.cwd(), arguments.probe)
                 print(json.dumps(host, indent=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 import velo
 from bench.commands import report_sections
-from bench.harness import curves, datasets, machine, plots, runs, sections, tables
+from bench.harness import curves, datasets, machine, pages, plots, runs, sections, tables
 from bench.harness.datasets import K
 from bench.harness.sections import Context, Results, Section
 from bench.peers.velo import ablations
@@ -124,11 +123,7 @@ def measure(context: Context, steps: dict[str, Section], only: list[str] | None)
 
 
 def write(out: Path, name: str, head: dict[str, Any], results: dict[str, Results], text: list[str]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / f"{name}.jsonl").open("w") as file:
-        for line in ({"head": head}, *results.values()):
-            file.write(json.dumps(line) + "\n")
-    (out / f"{name}.md").write_text("\n".join(text) + "\n")
+    pages.write(out, name, [{"head": head}, *results.values()], "\n".join(text) + "\n")
 
 
 def run_cache(context: Context, out: Path, name: str, only: list[str] | None) -> None:

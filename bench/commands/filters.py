@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from bench.commands import filters_cases, filters_sections, report_lines
 from bench.commands.filters_sections import rows_of, value_at
-from bench.harness import curves, lines, machine, plots, runs, sections, tables
+from bench.harness import curves, lines, machine, pages, plots, runs, sections, tables
 from bench.harness.curves import RECALL
 from bench.harness.lines import Line
 from bench.harness.sections import Context, Results
@@ -36,15 +35,12 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[
         "threads": context.threads,
         "budget": context.options["budget"],
     }
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / f"{name}.jsonl").open("w") as file:
-        for line in ({"head": head}, *(line.record() for line in table), *results.values()):
-            file.write(json.dumps(line) + "\n")
     if ladder:
         text = ladder_text(name, head, results)
     else:
         text = markdown(name, head, table, results, draw(results, out, name) if plots.available() else [])
-    (out / f"{name}.md").write_text("\n".join(text) + "\n")
+    rows = [{"head": head}, *(line.record() for line in table), *results.values()]
+    pages.write(out, name, rows, "\n".join(text) + "\n")
     return table
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 import velo
 from bench.commands import hard_rows
-from bench.harness import datasets, machine, runs
+from bench.harness import datasets, machine, pages, runs
 from bench.harness.datasets import DataError, Dataset
 from bench.peers import install
 
@@ -154,6 +154,7 @@ def measured(run: Run, dataset: Dataset, job: runs.Job) -> list[Row]:
     repeats = dataset.queries[-WARM_UP:] if count >= 4 * WARM_UP else dataset.queries[:0]
     asked = replace(dataset, queries=np.concatenate([dataset.queries, repeats]))
     points = [point | {"warm_up_count": WARM_UP} for point in job.points]
+    also = {"metric": dataset.metric, "dtype": str(dataset.base.dtype), "library": pages.library()}
     try:
         runs.run_job(
             replace(job, points=points),
@@ -169,7 +170,7 @@ def measured(run: Run, dataset: Dataset, job: runs.Job) -> list[Row]:
     except (RuntimeError, subprocess.TimeoutExpired) as failed:
         print(f"hard: {failed}", file=sys.stderr, flush=True)
         return [failure(dataset, job, str(failed).splitlines()[-1])]
-    return [asked_of(row) | {"metric": dataset.metric, "dtype": str(dataset.base.dtype)} for row in rows]
+    return [asked_of(row) | also for row in rows]
 
 
 def with_known_queries(job: runs.Job, dataset: Dataset, work: Path) -> tuple[runs.Job, Dataset]:
@@ -183,13 +184,17 @@ def with_known_queries(job: runs.Job, dataset: Dataset, work: Path) -> tuple[run
 
 
 def asked_of(row: Row) -> Row:
-    """``row`` with what was asked apart from what it led to: ``asked``, and the list in ``list_size``."""
+    """``row`` with what was asked apart from what it led to: ``asked``, and the list in ``list_size``.
+
+    Of the index's facts only what was expected is kept: no table asks for more.
+    """
     asked = {name: row[name] for name in ("recall", "list_size") if row.get(name)}
     used = (row["facts"].get("expected") or {}).get("list_size", 0)
     left = {
         name: value for name, value in row.items() if name not in ("recall", "open_tuning", "warm_up_count")
     }
-    return left | {"asked": asked, "list_size": row.get("list_size", used)}
+    facts = {name: value for name, value in row["facts"].items() if name == "expected"}
+    return left | {"asked": asked, "list_size": row.get("list_size", used), "facts": facts}
 
 
 def failure(dataset: Dataset, job: runs.Job, why: str) -> Row:

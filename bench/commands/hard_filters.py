@@ -250,7 +250,7 @@ def run(asked: hard.Run, names: Sequence[str]) -> None:
             print(f"  not measured: {found['error']}", file=sys.stderr, flush=True)
             fresh: list[Results] = [{"dataset": name, "label": "filters", "error": found["error"]}]
         else:
-            fresh = found["result"]["rows"]
+            fresh = [row | {"library": found["library"]} for row in found["result"]["rows"]]
         rows = [row for row in rows if row["dataset"] != name] + fresh
         hard_rows.keep_rows(file, head, rows)
         for line in hard_rows.brief_filters(fresh):

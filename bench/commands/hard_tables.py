@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.commands import hard_rows
-from bench.harness import curves, plots, tables
+from bench.harness import curves, pages, plots, tables
 from bench.harness.curves import RECALL
 from bench.harness.lines import Line
 
@@ -66,8 +66,8 @@ class State:
 def write(out: Path, name: str, before: str) -> Path:
     """Render ``out/name.md`` and its picture from the rows kept there, beside those kept under ``before``."""
     states = states_of(out, name, before)
-    files = [out / f"{one}.jsonl" for one in (name, before)]
-    text = [f"# {name}", "", *intro(next((file for file in files if file.exists()), None)), ""]
+    files = [file for one in (name, before) for file in files_of(out, one) if file.exists()]
+    text = [f"# {name}", "", *intro(next(iter(files), None)), ""]
     text += target_table(states)
     got = {state.title: found for state in states if (found := got_by_set(state))}
     if plots.available() and got:
@@ -86,15 +86,21 @@ def write(out: Path, name: str, before: str) -> Path:
         text += filter_tables(states)
     text += notes(states)
     path = out / f"{name}.md"
-    path.write_text("\n".join(text).rstrip() + "\n")
+    rows = [row for file in files for row in hard_rows.load_rows(file)]
+    line = pages.measured_line(rows, [file.name for file in dict.fromkeys(files)])
+    path.write_text(pages.with_line("\n".join(text).rstrip() + "\n", line))
     return path
+
+
+def files_of(out: Path, name: str) -> list[Path]:
+    """Where the rows of a state lie: recalls, filters, and the peers beside every state."""
+    names = (name, hard_rows.filters_name(name), hard_rows.peers_name(name))
+    return [out / f"{one}.jsonl" for one in names]
 
 
 def states_of(out: Path, name: str, before: str) -> list[State]:
     def state(title: str, file: str) -> State:
-        filters = hard_rows.filters_name(file)
-        peers = hard_rows.peers_name(file)
-        kept = [hard_rows.load_rows(out / f"{one}.jsonl") for one in (file, filters, peers)]
+        kept = [hard_rows.load_rows(one) for one in files_of(out, file)]
         return State(title, [as_if_alone(row) for row in kept[0]], kept[1], kept[2])
 
     now = state("", name)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.commands import report_sections
-from bench.harness import curves, machine, plots, runs, sections, tables
+from bench.harness import curves, machine, pages, plots, runs, sections, tables
 from bench.harness.sections import Context, Results, Section
 from bench.peers.velo import ablations
 
@@ -162,11 +161,7 @@ def run(context: Context, out: Path, name: str, only: Sequence[str] | None) -> l
     results = sections.run(MODULE, steps, context, folder=folder, only=list(only) if only else None)
     rows = rungs(results)
     host = machine.describe(context.folder, runs.export_arrays(dataset, context.folder).base)
-    out.mkdir(parents=True, exist_ok=True)
     head = {"machine": host, "dataset": dataset.name, "n": dataset.n, "dim": dataset.dim, **context.options}
-    with (out / f"{name}.jsonl").open("w") as file:
-        for line in ({"head": head}, *({"rung": row} for row in rows), *results.values()):
-            file.write(json.dumps(line) + "\n")
     picture = None
     there = [row for row in rows if "qps" in row]
     if plots.available() and there:
@@ -179,7 +174,8 @@ def run(context: Context, out: Path, name: str, only: Sequence[str] | None) -> l
             y="queries a second",
             log=True,
         )
-    (out / f"{name}.md").write_text(markdown(name, head, rows, picture))
+    lines = [{"head": head}, *({"rung": row} for row in rows), *results.values()]
+    pages.write(out, name, lines, markdown(name, head, rows, picture))
     return rows
 
 

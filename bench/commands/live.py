@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
@@ -11,7 +10,7 @@ from typing import Any
 
 from bench.commands import live_peers, live_pictures, live_sections
 from bench.commands.live_churn import KINDS
-from bench.harness import lines, machine, runs, sections, tables
+from bench.harness import lines, machine, pages, runs, sections, tables
 from bench.harness.lines import Line
 from bench.harness.sections import Context, Results
 
@@ -34,12 +33,9 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[
         "threads": context.threads,
         "options": context.options,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / f"{name}.jsonl").open("w") as file:
-        for line in ({"head": head}, *(line.record() for line in table), *results.values()):
-            file.write(json.dumps(line) + "\n")
     pictures = live_pictures.draw(out, name, results)
-    (out / f"{name}.md").write_text(markdown(name, head, table, results, pictures))
+    rows = [{"head": head}, *(line.record() for line in table), *results.values()]
+    pages.write(out, name, rows, markdown(name, head, table, results, pictures))
     return table
 
 
@@ -287,4 +283,4 @@ def markdown(
         )
     text += ["", *(f"![{title}]({file})\n" for title, file in pictures)]
     text += live_peers.text(results)
-    return "\n".join([*text, "", f"Rows: {name}.jsonl.", ""])
+    return "\n".join([*text, ""])

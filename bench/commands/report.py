@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from bench.commands import report_lines, report_sections
-from bench.harness import curves, lines, machine, plots, runs, sections, tables
+from bench.harness import curves, lines, machine, pages, plots, runs, sections, tables
 from bench.harness.datasets import K
 from bench.harness.sections import Context, Results
 
@@ -30,12 +29,9 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[
         "threads": context.threads,
         "options": {key: value for key, value in context.options.items() if key != "text"},
     }
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / f"{name}.jsonl").open("w") as file:
-        for line in ({"head": head}, *(line.record() for line in table), *results.values()):
-            file.write(json.dumps(line) + "\n")
     pictures = draw(results, out, name) if plots.available() else []
-    (out / f"{name}.md").write_text(markdown(name, head, table, results, pictures))
+    rows = [{"head": head}, *(line.record() for line in table), *results.values()]
+    pages.write(out, name, rows, markdown(name, head, table, results, pictures))
     return table
 
 

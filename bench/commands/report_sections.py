@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -356,9 +355,3 @@ def summary(rows: list[Results], recall: float) -> str:
     if qps is None:
         return curves.why_missing(rows, recall)
     return (f"{reads.value:.1f} reads, " if reads else "") + f"{qps.value:,.0f} QPS"
-
-
-def load_found(file: Path) -> dict[str, Results]:
-    """Sections from a report's JSONL."""
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    return {line["section"]: line for line in lines if "section" in line}

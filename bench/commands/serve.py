@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 import velo
-from bench.harness import lines, plots
+from bench.harness import lines, pages, plots
 from bench.harness.lines import Line
 from bench.harness.machine import describe
 from bench.harness.tables import machine_line, table
@@ -96,7 +96,7 @@ def run(collection: Path, queries_path: Path, *, seconds: float, ray: bool, out:
     name : str
     """
     queries = open_vectors(queries_path).read().astype(np.float32)
-    rows: list[dict[str, Any]] = [{"what": "machine", **describe(collection)}]
+    rows: list[dict[str, Any]] = [{"what": "machine", **describe(collection), "library": pages.library()}]
     rows += fan_out(queries.shape[1], ray=ray)
     if ray:
         rows += by_ray(collection, queries, seconds)
@@ -106,7 +106,6 @@ def run(collection: Path, queries_path: Path, *, seconds: float, ray: bool, out:
         rows += gateway(collection, queries, seconds, workers)
     scenes = events(collection, queries)
     rows += [{key: value for key, value in row.items() if key != "timeline"} for row in scenes]
-    out.mkdir(parents=True, exist_ok=True)
     plots.lines(
         {row["what"]: [(at_s, took_s * 1e3) for at_s, took_s in row["timeline"]] for row in scenes},
         out / f"serve-{name}.png",
@@ -118,8 +117,7 @@ def run(collection: Path, queries_path: Path, *, seconds: float, ray: bool, out:
         marks=[EVENT_AT * STEP_S],
         levels={"250 ms": 250.0},
     )
-    (out / f"serve-{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (out / f"serve-{name}.md").write_text("\n".join(_page(rows, name)) + "\n")
+    pages.write(out, f"serve-{name}", rows, "\n".join(_page(rows, name)) + "\n")
 
 
 def _spread(seconds: list[float]) -> dict[str, float]:

@@ -24,6 +24,7 @@ from bench.commands import soak_page
 from bench.commands.soak_events import ANNOUNCED, Events, Window, children_of
 from bench.commands.soak_load import FIRST_NEW_ID, Build, Call, Ledger, Reader, Writer
 from bench.commands.soak_page import Sample
+from bench.harness import pages
 from bench.harness.machine import describe
 from velo_serving import Client
 
@@ -114,14 +115,14 @@ def run(plan: Plan, *, out: Path, name: str, work: Path | None = None) -> list[V
     list of Verdict
     """
     print(f"soak: seed {plan.seed}, {plan.minutes:g} minutes", flush=True)
+    library = pages.library()
     with tempfile.TemporaryDirectory(prefix="velo-soak-", dir=work) as folder:
         scene = _Scene(plan, Path(folder))
         scene.play()
         rows = scene.record()
-    out.mkdir(parents=True, exist_ok=True)
-    (out / f"soak-{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows[0]["library"] = library  # beside the machine
     soak_page.draw(scene.ledger.calls, scene.windows, scene.samples, out / f"soak-{name}.png")
-    (out / f"soak-{name}.md").write_text("\n".join(soak_page.page(rows, name)) + "\n")
+    pages.write(out, f"soak-{name}", rows, "\n".join(soak_page.page(rows, name)) + "\n")
     return scene.verdicts
 
 

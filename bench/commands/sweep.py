@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.harness import machine, runs, tables
+from bench.harness import machine, pages, runs, tables
 from bench.harness.curves import RECALL
 from bench.harness.datasets import Dataset, K
 from bench.harness.runs import Job
@@ -36,6 +36,7 @@ def run(
     run_folder = work / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     runs.export_arrays(dataset, work)
     notes = []
+    library = pages.library()
     for number, job in enumerate(jobs):
         print(f"sweep: {job.label}: {len(job.points)} settings", file=sys.stderr, flush=True)
         folder = run_folder / f"{number:02}-{job.system}"
@@ -47,7 +48,9 @@ def run(
             notes.append(f"{job.label}: failed: {str(failed).splitlines()[-1]}")
             print(f"sweep: {failed}", file=sys.stderr)
     host = machine.describe(work, runs.export_arrays(dataset, work).base)
-    (run_folder / "head.json").write_text(json.dumps({"machine": host, "notes": notes, "name": name}))
+    (run_folder / "head.json").write_text(
+        json.dumps({"machine": host, "library": library, "notes": notes, "name": name})
+    )
     return finish(dataset, [run_folder], out)
 
 
@@ -56,7 +59,11 @@ def finish(
 ) -> list[dict[str, Any]]:
     """Score the runs in ``run_folders`` and write one report; the first names the machine."""
     heads = [json.loads((folder / "head.json").read_text()) for folder in run_folders]
-    rows = [row for folder in run_folders for row in runs.score_run(dataset, folder)]
+    rows = [
+        row | {"library": head["library"]}
+        for folder, head in zip(run_folders, heads, strict=True)
+        for row in runs.score_run(dataset, folder)
+    ]
     notes = [note for head in heads for note in head["notes"]]
     write(out, name or heads[0]["name"], dataset, heads[0]["machine"], rows, notes)
     return rows
@@ -70,12 +77,8 @@ def write(
     rows: list[dict[str, Any]],
     notes: list[str],
 ) -> None:
-    out.mkdir(parents=True, exist_ok=True)
     head = {"machine": host, "notes": notes, "dataset": dataset.name, "n": dataset.n, "dim": dataset.dim}
-    with (out / f"{name}.jsonl").open("w") as file:
-        for line in ({"head": head}, *rows):
-            file.write(json.dumps(line) + "\n")
-    (out / f"{name}.md").write_text(markdown(name, dataset, host, rows, notes))
+    pages.write(out, name, [{"head": head}, *rows], markdown(name, dataset, host, rows, notes))
 
 
 def markdown(

@@ -1,8 +1,8 @@
 """Sections of a report: each measured in a process group of its own, with a time limit, kept on disk.
 
 A section that fails or takes too long leaves its reason, not a hole: the lines that need it say "not
-measured: why". What was measured stays under WORK, so that one section can be measured again without the
-others.
+measured: why". What was measured stays under WORK: one section can be measured again without the others, and
+a run that was ended is taken up again by the same command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.harness import datasets
+from bench.harness import datasets, pages
 from bench.harness.datasets import Dataset
 
 Results = dict[str, Any]
@@ -73,10 +73,11 @@ class Section:
 def call(module: str, name: str, context: Context, limit_s: float, log: Path) -> Results:
     """Run section ``name`` of ``module`` in a process group of its own.
 
-    Returns ``{"result": …}`` or ``{"error": sentence}``, with seconds, processor time and the machine's load.
+    Returns ``{"result": …}``, with the library that was measured, or ``{"error": sentence}``; and seconds,
+    processor time and the machine's load.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    request, answer = log.with_suffix(".request.json"), log.with_suffix(".answer.json")
+    request, answer = request_file(log), log.with_suffix(".answer.json")
     request.write_text(json.dumps(asdict(context)))
     answer.unlink(missing_ok=True)
     root = Path(__file__).resolve().parents[2]
@@ -98,7 +99,7 @@ def call(module: str, name: str, context: Context, limit_s: float, log: Path) ->
                 raise
             code = None
     if code == 0 and answer.exists():
-        result = {"result": json.loads(answer.read_text())}
+        result = json.loads(answer.read_text())
     elif code is None:
         result = {"error": f"stopped after {limit_s:,.0f} s"}
     else:
@@ -126,20 +127,32 @@ def children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+def request_file(log: Path) -> Path:
+    """What the section whose log this is was told, last."""
+    return log.with_suffix(".request.json")
+
+
 def run(
     module: str, sections: Mapping[str, Section], context: Context, *, folder: Path, only: list[str] | None
 ) -> dict[str, Results]:
-    """Measure the sections named by ``only`` (all without it); what ``kept`` holds of the others is used."""
+    """Measure the sections named by ``only``; what ``folder`` keeps of the others is used.
+
+    Without ``only`` all are measured but those that an earlier run measured with this very library and these
+    very options: so a run that was ended goes on where it was.
+    """
     unknown = [name for name in only or [] if name not in sections]
     if unknown:
         raise datasets.DataError(f"no section {unknown[0]!r}; there are {', '.join(sections)}")
     folder.mkdir(parents=True, exist_ok=True)
+    library = pages.library()
     results: dict[str, Results] = {}
     for name, section in sections.items():
         file = folder / f"{name.replace(':', '-')}.json"
-        if only is None or name in only:
+        log = file.with_suffix(".log")
+        if name in only if only is not None else not _is_measured(file, log, context, library):
             print(f"{module.rpartition('.')[2]}: {name}", file=sys.stderr, flush=True)
-            results[name] = call(module, name, context, section.limit_s, folder / f"{file.stem}.log")
+            file.unlink(missing_ok=True)  # what is kept belongs to the request beside it, also after a kill
+            results[name] = call(module, name, context, section.limit_s, log)
             if error := results[name].get("error"):
                 print(f"  not measured: {error}", file=sys.stderr, flush=True)
             file.write_text(json.dumps(results[name]))
@@ -150,6 +163,15 @@ def run(
     return results
 
 
+def _is_measured(file: Path, log: Path, context: Context, library: dict[str, str | None]) -> bool:
+    """Whether ``file`` keeps what measuring its section now would bring, but for chance."""
+    if not file.exists() or pages.is_changed(library):
+        return False
+    kept = json.loads(file.read_text())
+    asked = json.loads(request_file(log).read_text())
+    return bool(kept.get("library") == library and asked == json.loads(json.dumps(asdict(context))))
+
+
 def main() -> None:
     """Entry of a section's process."""
     import importlib
@@ -157,7 +179,8 @@ def main() -> None:
     module, name, request, answer = sys.argv[1:]
     context = Context(**json.loads(Path(request).read_text()))
     sections: Mapping[str, Section] = importlib.import_module(module).sections_of(context)
-    Path(answer).write_text(json.dumps(sections[name].measure(context)))
+    library = pages.library()
+    Path(answer).write_text(json.dumps({"library": library, "result": sections[name].measure(context)}))
 
 
 if __name__ == "__main__":
