@@ -24,7 +24,7 @@ from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, refusal
 from velo_serving.types import FilterForm, Float32Matrix, SearchRequest
-from velo_serving.wire.codec import table_of
+from velo_serving.wire.codec import is_compressed, table_of
 
 __all__ = [
     "ARROW",
@@ -398,8 +398,12 @@ def table_of_arrow(body: bytes) -> Any:
     Raises
     ------
     MalformedBodyError
+    UnsupportedMediaTypeError
+        Its buffers are compressed.
     """
     try:
+        if is_compressed(body):
+            raise UnsupportedMediaTypeError("compressed Arrow is not read here; send the stream plain")
         return table_of(body)
     except ProtocolError as error:
         raise MalformedBodyError(f"the body cannot be read: {error}") from None

@@ -484,5 +484,29 @@ def _array(values: list[Any], kind: Any) -> Any:
         )
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         texts = all(one is None or isinstance(one, str) for one in values)
-        return pa.array(values, pa.string()).cast(kind) if texts else pa.array(values, kind)
+        if texts:
+            return pa.array(values, pa.string()).cast(kind)
+    for value in values:
+        _check_number(value, kind)
     return pa.array(values, kind)
+
+
+def _check_number(value: Any, kind: Any) -> None:
+    """Refuse a number, also within lists and objects, that Arrow would cut off or take for another value."""
+    if value is None or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return
+    if isinstance(value, list) and (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    ):
+        for one in value:
+            _check_number(one, kind.value_type)
+    elif isinstance(value, dict) and pa.types.is_struct(kind):
+        for field in kind:
+            _check_number(value.get(field.name), field.type)
+    elif pa.types.is_floating(kind):
+        if isinstance(value, bool):
+            raise ValueError(f"{value} is no number")
+        if isinstance(value, int | float) and abs(value) > float(np.finfo(kind.to_pandas_dtype()).max):
+            raise ValueError(f"{value} is above what it holds")
+    elif isinstance(value, float) and not value.is_integer():
+        raise ValueError(f"{value} is no whole number")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import struct
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ __all__ = [
     "encode",
     "encode_hits",
     "encode_search",
+    "is_compressed",
     "stream_of",
     "table_of",
 ]
@@ -343,6 +345,57 @@ def _ids_of(names: Sequence[Sequence[str]], counts: Any, width: int) -> Any:
     return ids
 
 
+def is_compressed(stream: bytes) -> bool:
+    """Whether buffers of an Arrow stream are compressed: a few bytes of them could unfold into any number.
+
+    Nothing is unfolded to find out.
+
+    Raises
+    ------
+    ProtocolError
+        It is no stream as far as its messages go.
+    """
+    try:
+        messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(stream))
+        return any(_compresses(message.metadata.to_pybytes()) for message in messages)
+    except (pa.ArrowException, OSError, ValueError, IndexError, struct.error) as error:
+        raise ProtocolError(f"this is no Arrow stream: {error}") from None
+
+
+#: Kinds of Arrow's ``Message``, and where in their tables fields lie (format/Message.fbs).
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+_HEADER_KIND, _HEADER, _DATA, _COMPRESSION = 1, 2, 1, 3
+#: Where Arrow 0.17 said it, in a message's own metadata; today's Arrow reads that still.
+_COMPRESSION_OF_0_17 = b"ARROW:experimental_compression"
+
+
+def _compresses(metadata: bytes) -> bool:
+    """Whether a message of Arrow, a FlatBuffer that Arrow has verified, says that buffers are compressed."""
+
+    def field(table: int, number: int) -> int | None:
+        vtable: int = table - struct.unpack_from("<i", metadata, table)[0]
+        if struct.unpack_from("<H", metadata, vtable)[0] < 6 + 2 * number:
+            return None
+        offset: int = struct.unpack_from("<H", metadata, vtable + 4 + 2 * number)[0]
+        return table + offset if offset else None
+
+    def below(table: int | None, number: int) -> int | None:
+        at = None if table is None else field(table, number)
+        return None if at is None else at + int(struct.unpack_from("<I", metadata, at)[0])
+
+    message: int = struct.unpack_from("<I", metadata)[0]
+    at = field(message, _HEADER_KIND)
+    kind = 0 if at is None else metadata[at]
+    if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+        return False
+    if _COMPRESSION_OF_0_17 in metadata:
+        return True
+    batch = below(message, _HEADER)
+    if kind == _DICTIONARY_BATCH:
+        batch = below(batch, _DATA)
+    return below(batch, _COMPRESSION) is not None
+
+
 def table_of(stream: bytes) -> pa.Table:
     """Read an Arrow stream.
 
@@ -350,6 +403,8 @@ def table_of(stream: bytes) -> pa.Table:
     ------
     ProtocolError
     """
+    if is_compressed(stream):
+        raise ProtocolError("this Arrow stream is compressed")
     try:
         with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
             table = reader.read_all()
