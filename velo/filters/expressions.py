@@ -183,12 +183,13 @@ class Column:
         return Compare(self.name, "eq", True, of=self.of)
 
     def like(self, pattern: str) -> Expr:
-        """Pass rows whose string has a form.
+        r"""Pass rows whose string has a form.
 
         Parameters
         ----------
         pattern : str
-            ``%`` is any text, ``_`` one character.
+            ``%`` is any text, ``_`` one character. A backslash takes the next character for itself, so
+            ``r"C:\\%"`` is every text that begins with ``C:\``.
 
         Returns
         -------
