@@ -176,7 +176,11 @@ class Ids:
     Attributes
     ----------
     kind : {"int64", "string"}
+    kind_known : bool
+        A row, or one that was there before, has told the kind.
     """
+
+    kind_known: bool = True
 
     def __init__(self, folder: Path, row_count: int, first_row: int = 0) -> None:
         self.first_row = first_row
@@ -219,14 +223,14 @@ class Ids:
         return self._rows is None
 
     def check_kind(self, column: IdColumn, argument: str) -> None:
-        """Refuse ids of another kind than this index has; none at all are of any kind.
+        """Refuse ids of another kind than this index has; none at all are of any kind, and so is no row.
 
         Raises
         ------
         InvalidArgumentError
         """
-        if len(column) and isinstance(column, np.ndarray) != (self._numbers is not None):
-            wanted = "whole numbers" if self._numbers is not None else "strings"
+        if self.kind_known and len(column) and isinstance(column, np.ndarray) != (self.kind == "int64"):
+            wanted = "whole numbers" if self.kind == "int64" else "strings"
             raise InvalidArgumentError(f"{argument}: the ids of this index are {wanted}", argument=argument)
 
     def rows(self) -> AnyArray:

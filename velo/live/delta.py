@@ -32,6 +32,7 @@ class DeltaIds(Ids):
         self._numbers = column if isinstance(column, np.ndarray) else None
         self._strings = None if isinstance(column, np.ndarray) else column
         self.kind = "int64" if self._numbers is not None else "string"
+        self.kind_known = len(column) > 0
         self.first_row = 0
         self._rows = None
         self._order = None
@@ -51,7 +52,7 @@ class DeltaIds(Ids):
     def having(self, ids: Any) -> Int64Array:
         """Every row that has one of some ids."""
         from_numbers = isinstance(ids, np.ndarray)
-        if len(ids) == 0:
+        if len(ids) == 0 or not self.kind_known:
             return np.zeros(0, np.int64)
         self.check_kind(ids, "filter")
         if from_numbers and self._numbers is not None:

@@ -84,7 +84,8 @@ class ManyIds(Ids):
     Parameters
     ----------
     pieces : sequence of Piece
-    kind : {"int64", "string"}
+    kind : {"int64", "string"} or None
+        None: no row has told.
     alive : sequence of callable or None
         Of each piece: whether each of some of its rows lives; None: all do. An id is that of its row that
         lives.
@@ -93,12 +94,13 @@ class ManyIds(Ids):
     def __init__(
         self,
         pieces: Sequence[Piece],
-        kind: str,
+        kind: str | None,
         alive: Sequence[Callable[[AnyArray], AnyArray] | None],
     ) -> None:
         self._pieces = pieces
         self._alive = alive
-        self.kind = kind
+        self.kind = kind or "int64"
+        self.kind_known = kind is not None
         self._starts = np.cumsum([0, *(piece.n for piece in pieces)])
 
     @property
@@ -109,12 +111,6 @@ class ManyIds(Ids):
             arrays: Any = [pa.array([], pa.large_string()), *columns]
             return pa.concat_arrays(arrays)
         return np.concatenate([np.zeros(0, np.int64), *columns])
-
-    def check_kind(self, column: Any, argument: str) -> None:
-        """Refuse ids of another kind; none at all are of any kind."""
-        if len(column) and isinstance(column, np.ndarray) != (self.kind == "int64"):
-            wanted = "whole numbers" if self.kind == "int64" else "strings"
-            raise InvalidArgumentError(f"{argument}: the ids of this index are {wanted}", argument=argument)
 
     def rows(self) -> AnyArray:
         """Rows of an input: there were several."""

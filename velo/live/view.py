@@ -16,7 +16,7 @@ from velo.folder.live import PART_FIRST
 from velo.live.delta import Chunk
 from velo.live.native_view import NativeView
 from velo.live.pieces import ManyColumns, ManyCompiler, ManyIds, Piece
-from velo.live.rows import RowShape
+from velo.live.rows import STRINGS, RowShape
 from velo.search.segment import Segment
 from velo.types import AnyArray
 
@@ -115,7 +115,7 @@ class View:
             self.ids, self.filters, self.metadata = self.sole.ids, self.sole.filters, self.sole.metadata
             return
         pieces: list[Piece] = [*segments, *chunks] or [Chunk(native, 0, 0, 0, shape.schema)]
-        kind = "string" if shape.id_kind == 2 else "int64"
+        kind = None if shape.id_kind < 0 else "string" if shape.id_kind == STRINGS else "int64"
         self.ids = ManyIds(pieces, kind, self._alive_by_piece(pieces))
         self.metadata = None if shape.schema is None else ManyColumns(pieces)
         self.filters = ManyCompiler(pieces, self.metadata)
