@@ -162,6 +162,7 @@ pub fn build(b: *std.Build) void {
     } });
     const optimize = b.standardOptimizeOption(.{});
     const filters = b.args orelse &.{};
+    const long = b.option(bool, "long", "Tests make all simulated worlds and runs under faults (zig/src/sim/worlds.zig)") orelse false;
     var builder = Builder{
         .b = b,
         .target = target,
@@ -200,13 +201,13 @@ pub fn build(b: *std.Build) void {
     const test_all = b.step("test", "Run the tests of every room");
     builder.ablations = true;
     const map = builder.modules();
-    for (rooms) |room| add_test(b, test_all, b.fmt("test-{s}", .{room.name}), room.name, map.get(room.name).?, filters, false);
+    for (rooms) |room| add_test(b, test_all, b.fmt("test-{s}", .{room.name}), room.name, map.get(room.name).?, filters, .{ .long = long });
 
     // Simulated worlds as the library ships: what takes long runs several times as fast (zig/src/sim/worlds.zig).
     var shipped = builder;
     shipped.optimize = .ReleaseSafe; // as the library ships
     const worlds: []const []const u8 = if (filters.len > 0) filters else &.{ "world", "thousands" };
-    add_test(b, test_all, "test-worlds", "sim", shipped.modules().get("sim").?, worlds, false);
+    add_test(b, test_all, "test-worlds", "sim", shipped.modules().get("sim").?, worlds, .{ .long = long });
 
     // ThreadSanitizer over the rooms in which threads meet. Where most tests have one thread alone, those of several have the
     // word in their names (tests/test_rooms.py).
@@ -214,12 +215,14 @@ pub fn build(b: *std.Build) void {
     const tsan_all = b.step("tsan", "Run the tests in which threads meet under ThreadSanitizer");
     const tsan_map = builder.modules();
     for ([_][]const u8{ "cache", "filter", "graph", "live" }) |name|
-        add_test(b, tsan_all, b.fmt("tsan-{s}", .{name}), name, tsan_map.get(name).?, if (filters.len > 0) filters else &.{"threads"}, true);
+        add_test(b, tsan_all, b.fmt("tsan-{s}", .{name}), name, tsan_map.get(name).?, if (filters.len > 0) filters else &.{"threads"}, .{ .long = long, .tsan = true });
     for ([_][]const u8{ "io", "search", "sim" }) |name|
-        add_test(b, tsan_all, b.fmt("tsan-{s}", .{name}), name, tsan_map.get(name).?, filters, true);
+        add_test(b, tsan_all, b.fmt("tsan-{s}", .{name}), name, tsan_map.get(name).?, filters, .{ .long = long, .tsan = true });
 }
 
-fn add_test(b: *std.Build, all: *std.Build.Step, step_name: []const u8, room: []const u8, module: *std.Build.Module, filters: []const []const u8, tsan: bool) void {
+const How = struct { long: bool, tsan: bool = false };
+
+fn add_test(b: *std.Build, all: *std.Build.Step, step_name: []const u8, room: []const u8, module: *std.Build.Module, filters: []const []const u8, how: How) void {
     if (std.mem.eql(u8, room, "capi")) {
         const options = b.addOptions();
         options.addOption(bool, "simulated", false);
@@ -227,7 +230,8 @@ fn add_test(b: *std.Build, all: *std.Build.Step, step_name: []const u8, room: []
     }
     const t = b.addTest(.{ .name = step_name, .root_module = module, .filters = filters, .use_llvm = true });
     const run = b.addRunArtifact(t);
-    if (tsan) run.setEnvironmentVariable("TSAN_OPTIONS", "halt_on_error=1");
+    if (how.long) run.setEnvironmentVariable("VELO_LONG", "1");
+    if (how.tsan) run.setEnvironmentVariable("TSAN_OPTIONS", "halt_on_error=1");
     const step = b.step(step_name, b.fmt("Run {s}: tests of the room {s}", .{ step_name, room }));
     step.dependOn(&run.step);
     all.dependOn(&run.step);

@@ -16,12 +16,38 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import settings
+
+from tests import long
 
 ROOT = Path(__file__).resolve().parent.parent
 
 # What a shell starts in its background ignores interrupts, and so would the children that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Other examples in every run, also where a CI's own profile would repeat them.
+settings.register_profile("velo", deadline=None, derandomize=False, print_blob=True)
+settings.load_profile("velo")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--long`, also for one test by its name."""
+    parser.addoption("--long", action="store_true", help="all tests, at full counts (docs/HACKING.md)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests ask for their counts as they are read."""
+    long.long_run = config.getoption("--long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what a short run leaves to others."""
+    if long.long_run:
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    items[:] = [item for item in items if not item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

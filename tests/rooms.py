@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -122,26 +124,37 @@ def imports_of(modules: Mapping[str, Path]) -> list[Import]:
     found = []
     for name, path in modules.items():
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-            targets = (one for one in _targets(node, package, modules) if one in modules and one != name)
-            found.extend(Import(name, target, getattr(node, "lineno", 0)) for target in targets)
+        for line, *may_be in _named(path.read_text(encoding="utf-8"), package):
+            target = next((one for one in may_be if one in modules), name)
+            if target != name:
+                found.append(Import(name, target, line))
     return found
 
 
-def _targets(node: ast.AST, package: str, modules: Mapping[str, Path]) -> Iterator[str]:
+@cache
+def _named(text: str, package: str) -> list[tuple[Any, ...]]:
+    """A line and what is imported there: a module, or one of two that a name may be. A text is read once."""
+    return [
+        (getattr(node, "lineno", 0), *may_be)
+        for node in ast.walk(ast.parse(text))
+        for may_be in _targets(node, package)
+    ]
+
+
+def _targets(node: ast.AST, package: str) -> Iterator[tuple[str, ...]]:
     if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
+        yield from ((alias.name,) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
         base = node.module or ""
         if node.level:
             above = package.split(".")[: len(package.split(".")) - node.level + 1]
             base = ".".join([*above, *filter(None, [node.module])])
         for alias in node.names:
-            yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules else base
+            yield f"{base}.{alias.name}", base
     elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name in ("import_module", "__import__"):
-            yield str(node.args[0].value)
+            yield (str(node.args[0].value),)
 
 
 def room_of(module: str, rooms: Sequence[Room] = ROOMS) -> Room | None:

@@ -8,6 +8,7 @@ import pytest
 
 from bench.commands import cache_and_layout, ladder, report, report_sections
 from bench.harness import device, sections
+from tests.long import count
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "data"
 
@@ -20,7 +21,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def context(work: Path, **options: object) -> sections.Context:
     chosen = {"budgets": ["20%"], "peers": [], "budget": "20%", "bits": "4+4", "lists": [24, 96]}
-    return sections.Context(str(SAMPLE), str(work), 4000, 60, 10, 2, chosen | options)
+    return sections.Context(str(SAMPLE), str(work), count(1500, 4000), 60, 10, 2, chosen | options)
 
 
 def test_single_numbers_of_the_report(work: Path) -> None:

@@ -12,7 +12,6 @@ import velo
 from bench.commands import serve
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_line_is_measured(tmp_path: Path) -> None:
     random = np.random.default_rng(3)

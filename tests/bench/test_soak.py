@@ -15,7 +15,9 @@ from bench.commands.soak_load import Call, Ledger
 from bench.commands.soak_page import Sample
 
 
-@pytest.mark.slow
+@pytest.mark.long(
+    guarded_by="tests/bench/test_soak.py::test_a_write_beside_a_publication_may_be_in_either_build"
+)
 @pytest.mark.timeout(900)
 def test_a_minute_of_everything(tmp_path: Path) -> None:
     seed = int(os.environ.get("VELO_TEST_SEED", "0")) or int.from_bytes(os.urandom(3), "little")

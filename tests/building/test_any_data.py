@@ -63,8 +63,21 @@ def _recall(rows: Any, queries: Any, metric: str, ids: np.ndarray[Any, Any]) -> 
     return float(((found <= tenth + 1e-9 * np.abs(tenth)) & (ids >= 0)).mean())
 
 
-@pytest.mark.parametrize("metric", ["l2", "ip"])
-@pytest.mark.parametrize("name", SETS)
+#: Every set and every metric in a short run, and all of their pairs in a long one.
+PAIRS = [
+    pytest.param(
+        name,
+        metric,
+        marks=[pytest.mark.long(guarded_by="tests/building/test_any_data.py::test_recall_holds")]
+        if (number + (metric == "ip")) % 2
+        else [],
+    )
+    for number, name in enumerate(SETS)
+    for metric in ("l2", "ip")
+]
+
+
+@pytest.mark.parametrize(("name", "metric"), PAIRS)
 def test_recall_holds(tmp_path: Path, name: str, metric: velo.types.MetricName) -> None:
     rows, queries = SETS[name]
     with velo.build(tmp_path / "i", rows, metric=metric, search_memory="25%", threads=2) as index:

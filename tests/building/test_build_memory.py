@@ -154,7 +154,6 @@ PROGRAM = """
     """
 
 
-@pytest.mark.slow
 def test_it_stays_within_its_memory(tmp_path: Path, run_python: Any) -> None:
     """What partitions take, and some buffers; one piece takes more, and so do all lists of a former index."""
     budget = 3_000_000
@@ -203,7 +202,6 @@ WHOLE_PROGRAM = """
     """
 
 
-@pytest.mark.slow
 def test_a_quarter_and_64_mib_are_enough_from_the_first_row_to_the_last_of_calibration(
     tmp_path: Path, run_python: Any
 ) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import velo
+from tests.long import count
 from velo import errors
 from velo.building.build import build_shard
 from velo.formats.files import as_source
@@ -123,6 +124,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return contents(path)
 
 
+def some_of(turns: list[dict[str, Any]], count: int, random: np.random.Generator) -> list[dict[str, Any]]:
+    """So many of them, in their order."""
+    return [turns[at] for at in sorted(random.choice(len(turns), count, replace=False))]
+
+
 STAGES = ["scan", "encode", "graph", "place", "write", "commit"]
 
 
@@ -163,7 +169,9 @@ def test_killed_at_any_time_it_is_the_same_index(
     whole: dict[str, bytes], random: np.random.Generator, tmp_path: Path
 ) -> None:
     """Also while a checkpoint is being written, or the manifest."""
-    turns: list[dict[str, Any]] = [{"after_s": float(random.uniform(0.001, 0.7))} for _ in range(12)]
+    turns: list[dict[str, Any]] = [
+        {"after_s": float(random.uniform(0.001, 0.7))} for _ in range(count(4, 12))
+    ]
     told = killed_and_resumed(tmp_path, 1, turns)
     assert any(one["killed"] for one in told)
     for number, (turn, one) in enumerate(zip(turns, told, strict=True)):
@@ -200,6 +208,7 @@ def test_damaged_work_costs_time_and_nothing_else(
         {"stage": "commit", "share": 0.0, "damage": [name], "seed": int(random.integers(1 << 32))}
         for name in ("written.work", "placement.work", "encode.work", "pages.bin", "codes.bin")
     ]
+    turns = some_of(turns, count(6, len(turns)), random)
     print(turns)
     for number, (cut, told) in enumerate(zip(turns, killed_and_resumed(tmp_path, 1, turns), strict=True)):
         assert told["killed"], cut
@@ -231,6 +240,7 @@ def test_in_partitions_it_is_the_same_index(
         {"stage": "write", "share": 0.3, "build_memory": budget, "then": None},
         {"stage": "write", "share": 0.3, "build_memory": None, "then": budget},
     ]
+    turns = some_of(turns, count(6, len(turns)), random)
     for number, (cut, told) in enumerate(zip(turns, killed_and_resumed(tmp_path, 1, turns), strict=True)):
         assert told["killed"], cut
         wanted = whole if cut.get("then", budget) is None else apart
@@ -240,7 +250,7 @@ def test_in_partitions_it_is_the_same_index(
             continue
         [[stage, done, total]] = told["resumed"]
         assert total == N
-        if number < 7:
+        if "damage" not in cut and "then" not in cut:
             assert STAGES.index(stage) >= STAGES.index(cut["stage"]) - 1, (cut, told)
             assert (cut["share"] == 0.9) <= (stage == "graph" and 0 < done < N), (cut, told)
         elif cut.get("damage") != ["parts.work"]:  # what is wrong there is noticed when it is read

@@ -369,7 +369,6 @@ def test_serve_answers_and_stops(built: Path) -> None:
     assert process.returncode in (0, 130)
 
 
-@pytest.mark.slow
 def test_demo() -> None:
     done = run("demo", "--json")
     assert done.returncode == 0, done.stderr

@@ -41,17 +41,6 @@ def test_library(shop: tuple[Path, str]) -> None:
     assert (folder / "shop.velo" / "manifest.json").exists()
 
 
-@pytest.mark.ray
-@pytest.mark.slow
-def test_ray(shop: tuple[Path, str]) -> None:
-    quiet = environment() | {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    out = run(sys.executable, "-c", block("On Ray", "python"), cwd=shop[0], env=quiet)
-    ids = [int(word) for word in re.findall(r"\d+", out.strip().splitlines()[-1])]
-    assert len(ids) == 10
-    assert all(0 <= one < 20_000 for one in ids)
-
-
-@pytest.mark.slow
 def test_http(shop: tuple[Path, str]) -> None:
     no_server_stays = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n"
     out = run("bash", "-euc", no_server_stays + block("Over HTTP", "sh"), cwd=shop[0])

@@ -18,9 +18,10 @@ from tests.fuzz.fields import Field
 from tests.fuzz.mend import manifest_bytes, mend, read_manifest, replace_file
 from tests.fuzz.mutations import Sound
 from tests.fuzz.runner import Case, Fuzzer, build_sound
+from tests.long import count
 from velo.errors import CorruptIndexError
 
-CASES = 300
+CASES = count(60, 300)
 
 
 @pytest.fixture(scope="module")

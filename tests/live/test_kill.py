@@ -14,6 +14,7 @@ import pytest
 
 import velo
 from tests.live import kills
+from tests.long import count
 
 N = 3_000
 
@@ -42,7 +43,7 @@ def test_kills(tmp_path: Path, random: np.random.Generator, durability: str) -> 
     vectors = np.random.default_rng(1).normal(size=(N, 8)).astype(np.float32)
     velo.build(path, vectors, threads=1, calibrate=False).close()
     acknowledged: set[int] = set()
-    kills = int(os.environ.get("VELO_TEST_KILLS", "6"))
+    kills = count(2, 6, "VELO_TEST_KILLS")
     for turn in range(kills):
         with subprocess.Popen(
             [sys.executable, "-c", CHILD, str(path), str(turn), durability],
@@ -79,7 +80,6 @@ def test_kills(tmp_path: Path, random: np.random.Generator, durability: str) -> 
 
 @pytest.mark.parametrize("durability", ["sync", "process"])
 def test_kills_of_a_mixed_load(tmp_path: Path, durability: str) -> None:
-    count = int(os.environ.get("VELO_TEST_KILLS", "12"))
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)
-    kills.run(tmp_path, count, seed, durability)
+    kills.run(tmp_path, count(4, 12, "VELO_TEST_KILLS"), seed, durability)

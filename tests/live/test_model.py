@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import velo
+from tests.long import count
 from velo import errors
 
 N, DIM = 160, 8
@@ -164,7 +164,7 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("VELO_TEST_EXAMPLES", "40")),
+    max_examples=count(12, 40, "VELO_TEST_EXAMPLES"),
     stateful_step_count=50,
     deadline=None,
     print_blob=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import velo
+from tests.long import count
 from velo import errors
 
 DIM, IDS = 4, 60
@@ -211,7 +211,7 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("VELO_TEST_EXAMPLES", "20")),
+    max_examples=count(8, 20, "VELO_TEST_EXAMPLES"),
     stateful_step_count=30,
     deadline=None,
     print_blob=True,

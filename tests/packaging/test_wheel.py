@@ -156,7 +156,33 @@ def test_library_names_no_path_of_the_machine_that_built_it(library: Path) -> No
         assert path.encode() not in content, path
 
 
-@pytest.mark.slow
+SCRIPT = """
+import json, sys
+import numpy as np
+import velo
+heavy = sorted(name for name in ("ray", "fastapi", "pandas", "velo_serving") if name in sys.modules)
+vectors = np.random.default_rng(1).standard_normal((1000, 32), dtype=np.float32)
+with velo.build("small.velo", vectors, memory="50%") as index:
+    ids, distances = index.search(vectors[:50], k=1)
+    found = int((ids[:, 0] == np.arange(50)).sum())
+    print(json.dumps({"heavy": heavy, "found": found, "file": velo.__file__}))
+"""
+
+
+def test_what_the_wheel_holds_works(wheel: Path, tmp_path: Path) -> None:
+    """With the dependencies of this environment, and nothing of this checkout on the path."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    env = {key: value for key, value in os.environ.items() if not key.startswith("VELO_")}
+    answer = json.loads(
+        run(sys.executable, "-c", SCRIPT, cwd=tmp_path, env=env | {"PYTHONPATH": str(tmp_path / "unpacked")})
+    )
+    assert answer["heavy"] == []
+    assert answer["found"] == 50
+    assert answer["file"].startswith(str(tmp_path / "unpacked"))
+
+
+@pytest.mark.long(guarded_by="tests/packaging/test_wheel.py::test_what_the_wheel_holds_works")
 def test_wheel_works_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
     """Only the core dependencies, nothing of this checkout on the path, no compiler and no zig in PATH."""
     folder = tmp_path / "venv"
@@ -168,18 +194,7 @@ def test_wheel_works_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None
             env[name] = os.environ[name]
     cache = {"PIP_CACHE_DIR": run(sys.executable, "-m", "pip", "cache", "dir").strip()}
     run(python, "-m", "pip", "install", "--quiet", wheel, cwd=tmp_path, env=env | cache)
-    script = """
-import json, sys
-import numpy as np
-import velo
-heavy = sorted(name for name in ("ray", "fastapi", "pandas", "velo_serving") if name in sys.modules)
-vectors = np.random.default_rng(1).standard_normal((1000, 32), dtype=np.float32)
-with velo.build("small.velo", vectors, memory="50%") as index:
-    ids, distances = index.search(vectors[:50], k=1)
-    found = int((ids[:, 0] == np.arange(50)).sum())
-    print(json.dumps({"heavy": heavy, "found": found, "file": velo.__file__}))
-"""
-    answer = json.loads(run(python, "-c", script, cwd=tmp_path, env=env))
+    answer = json.loads(run(python, "-c", SCRIPT, cwd=tmp_path, env=env))
     assert answer["heavy"] == []
     assert answer["found"] == 50
     assert answer["file"].startswith(str(folder))

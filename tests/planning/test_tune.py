@@ -25,7 +25,7 @@ from velo.options import BuildOptions, bits_around, bits_within, codes_bytes_lea
 from velo.planning.budgets import Costs
 from velo.planning.sample import Counts, at_recall, draw
 from velo.planning.tune import _best, _least_in_flight
-from velo.testing import recall_at_k, synthetic_vectors
+from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 
 def quick(vectors: Any, folder: Path, **given: Any) -> velo.Proposal:
@@ -41,6 +41,60 @@ def proposed(sample: Any, tmp_path_factory: pytest.TempPathFactory) -> velo.Prop
     return found
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> velo.Proposal:
+    """For a few rows that are all looked at, where the default degree is among those that are tried."""
+    folder = tmp_path_factory.mktemp("small")
+    found = quick(_rows(), folder, memory=0.9, recall=0.9, degrees=(16, 48))
+    assert list(folder.iterdir()) == []
+    return found
+
+
+def _rows() -> np.ndarray[Any, Any]:
+    return synthetic_vectors(1_200, 24, seed=3)
+
+
+def test_a_small_proposal_is_what_an_index_does(small: velo.Proposal, tmp_path: Path) -> None:
+    chosen, rows = small.chosen, _rows()
+    assert small.sample_rows + small.query_count == small.n == 1_200
+    assert chosen.reached
+    with velo.build(tmp_path / "i", rows, threads=2, **small.build_options) as index:
+        assert index.metric == small.build_options["metric"] == "l2"
+        disk = sum(index.info()["disk_bytes"].values())
+    assert chosen.disk_bytes_per_vector == pytest.approx(disk / 1_200, rel=0.1)
+    with velo.open(tmp_path / "i", threads=2, **small.open_options) as index:
+        info = index.info()
+        assert (info["plan"], info["degree"], info["memory_bits"]) == (
+            chosen.plan,
+            chosen.degree,
+            chosen.memory_bits,
+        )
+        assert info["queries_in_flight"] == small.queries_in_flight
+        assert info["memory_bytes_total"] - info["memory_bytes"]["workers"] <= small.budget_bytes
+        queries = synthetic_vectors(1_400, 24, seed=3)[1_200:]
+        found = index.search(queries, list_size=math.ceil(chosen.list_size))
+        assert recall_at_k(found.ids, brute_force(rows, queries, 10).ids) == pytest.approx(
+            chosen.recall, abs=0.08
+        )
+        assert found.stats["reads"].mean() == pytest.approx(chosen.reads, rel=0.25)
+        assert found.stats["estimates"].mean() == pytest.approx(chosen.estimates, rel=0.25)
+
+
+def test_a_part_tells_of_more_rows(tmp_path: Path) -> None:
+    """What is measured over a part is reckoned for the whole, before it is built."""
+    rows = synthetic_vectors(8_000, 16, seed=3)
+    part = quick(rows, tmp_path, sample=4_000, memory=0.9, recall=0.9, degrees=(16,)).candidates
+    whole = quick(rows, tmp_path, sample=8_000, memory=0.9, recall=0.9, degrees=(16,)).candidates
+    assert [one.memory_bits for one in part] == [one.memory_bits for one in whole]
+    for one, other in zip(part, whole, strict=True):
+        assert one.sample_reads < other.reads
+        assert one.reads == pytest.approx(other.reads, rel=0.3)
+        assert one.estimates == pytest.approx(other.estimates, rel=0.5)
+        assert one.memory_bytes == pytest.approx(other.memory_bytes, rel=0.1)
+        assert one.disk_bytes_per_vector == pytest.approx(other.disk_bytes_per_vector, rel=0.1)
+
+
+@pytest.mark.long(guarded_by="tests/planning/test_tune.py::test_a_small_proposal_is_what_an_index_does")
 def test_the_proposal_is_what_an_index_does(proposed: velo.Proposal, sample: Any, tmp_path: Path) -> None:
     chosen = proposed.chosen
     assert proposed.n == 20_000
@@ -66,17 +120,18 @@ def test_the_proposal_is_what_an_index_does(proposed: velo.Proposal, sample: Any
             assert found.stats["estimates"].mean() == pytest.approx(chosen.estimates, rel=0.15)
 
 
-def test_the_default_options_are_among_the_candidates(proposed: velo.Proposal) -> None:
+def test_the_default_options_are_among_the_candidates(small: velo.Proposal) -> None:
     usual = BuildOptions().degree
-    bits = bits_within(proposed.budget_bytes, proposed.n, proposed.dim)
+    bits = bits_within(small.budget_bytes, small.n, small.dim)
     (default,) = [
-        one for one in proposed.candidates if (one.degree, one.memory_bits, one.record_bits) == (usual, *bits)
+        one for one in small.candidates if (one.degree, one.memory_bits, one.record_bits) == (usual, *bits)
     ]
-    assert proposed.chosen.queries_per_s >= 0.92 * default.queries_per_s
-    assert proposed.chosen in proposed.candidates
-    assert {one.degree for one in proposed.candidates} == {24, 48}
+    assert small.chosen.queries_per_s >= 0.92 * default.queries_per_s
+    assert small.chosen in small.candidates
+    assert {one.degree for one in small.candidates} == {16, 48}
 
 
+@pytest.mark.long(guarded_by="tests/planning/test_tune.py::test_a_part_tells_of_more_rows")
 def test_a_part_tells_of_the_whole(proposed: velo.Proposal, sample: Any, tmp_path: Path) -> None:
     told = velo.tune(
         sample.folder / "sample.u8bin", scratch=tmp_path, sample=10_000, degrees=(48,), threads=2
@@ -95,6 +150,7 @@ def test_a_part_tells_of_the_whole(proposed: velo.Proposal, sample: Any, tmp_pat
         assert one.disk_bytes_per_vector == pytest.approx(whole.disk_bytes_per_vector, rel=0.1)
 
 
+@pytest.mark.long(guarded_by="tests/planning/test_tune.py::test_a_small_proposal_is_what_an_index_does")
 @pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
 def test_every_metric_and_few_rows(metric: str, tmp_path: Path) -> None:
     rows = synthetic_vectors(1_200, 24, seed=3)
@@ -203,42 +259,41 @@ def test_points_are_read_off_between_lists() -> None:
     assert at_recall(points, 0.95) == points[1]
 
 
-def test_the_plot_draws_what_was_measured(proposed: velo.Proposal, tmp_path: Path) -> None:
-    axes = proposed.plot()
-    lines = axes.get_lines()[: len(proposed.candidates)]
+def test_the_plot_draws_what_was_measured(small: velo.Proposal, tmp_path: Path) -> None:
+    axes = small.plot()
+    lines = axes.get_lines()[: len(small.candidates)]
     drawn = {tuple(zip(*line.get_data(), strict=True)) for line in lines}
     assert drawn == {
-        tuple((point.recall, point.queries_per_s) for point in one.sample_points)
-        for one in proposed.candidates
+        tuple((point.recall, point.queries_per_s) for point in one.sample_points) for one in small.candidates
     }
     assert all(rate > 0 for line in drawn for _, rate in line)
     assert {line.get_label() for line in lines} == {
-        f"degree {one.degree}, {one.memory_bits} + {one.record_bits} bits" for one in proposed.candidates
+        f"degree {one.degree}, {one.memory_bits} + {one.record_bits} bits" for one in small.candidates
     }
     assert axes.get_xlabel() == "recall@10"
-    assert proposed.plot(axes) is axes
-    assert proposed.plot(tmp_path / "curves.svg").figure is not axes.figure
+    assert small.plot(axes) is axes
+    assert small.plot(tmp_path / "curves.svg").figure is not axes.figure
     assert "<svg" in (tmp_path / "curves.svg").read_text()
 
 
-def test_a_plot_that_cannot_be_written_is_refused(proposed: velo.Proposal, tmp_path: Path) -> None:
+def test_a_plot_that_cannot_be_written_is_refused(small: velo.Proposal, tmp_path: Path) -> None:
     with pytest.raises(velo.errors.InvalidArgumentError, match=r"\.png, .*\.svg") as raised:
-        proposed.plot(tmp_path / "curves.velo")
+        small.plot(tmp_path / "curves.velo")
     assert raised.value.argument == "to"
     with pytest.raises(velo.errors.InvalidArgumentError, match="no such folder"):
-        proposed.plot(tmp_path / "nowhere" / "curves.png")
+        small.plot(tmp_path / "nowhere" / "curves.png")
     (tmp_path / "taken.png").mkdir()
     with pytest.raises(velo.errors.InvalidArgumentError, match="directory"):
-        proposed.plot(tmp_path / "taken.png")
+        small.plot(tmp_path / "taken.png")
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken.png"]
 
 
 def test_a_plot_without_matplotlib_says_what_to_install(
-    proposed: velo.Proposal, sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: velo.Proposal, sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(velo.errors.MissingDependencyError, match=r"pip install 'veloann\[plot\]'"):
-        proposed.plot()
+        small.plot()
     given = ["tune", str(sample.folder / "sample.u8bin"), "--plot", str(tmp_path / "curves.png")]
     done = CliRunner().invoke(app, given)  # at once, not after a minute of measuring
     assert done.exit_code == 1
@@ -246,20 +301,18 @@ def test_a_plot_without_matplotlib_says_what_to_install(
     assert "drawing the sample" not in done.stderr
 
 
-def test_a_proposal_shows_a_table(proposed: velo.Proposal) -> None:
-    heads, *rows, build_line, open_line = repr(proposed).splitlines()
+def test_a_proposal_shows_a_table(small: velo.Proposal) -> None:
+    heads, *rows, build_line, open_line = repr(small).splitlines()
     assert heads.split()[:2] == ["degree", "bits"]
-    assert len(rows) == len(proposed.candidates)
+    assert len(rows) == len(small.candidates)
     assert [row.startswith("*") for row in rows].count(True) == 1
-    assert (build_line, open_line) == (proposed.build_line(), proposed.open_line())
-    assert proposed._repr_html_().count("<tr>") == len(rows) + 1
+    assert (build_line, open_line) == (small.build_line(), small.open_line())
+    assert small._repr_html_().count("<tr>") == len(rows) + 1
 
 
-def test_what_a_sample_cannot_tell_apart_stays_as_it_is_by_default(proposed: velo.Proposal) -> None:
+def test_what_a_sample_cannot_tell_apart_stays_as_it_is_by_default(small: velo.Proposal) -> None:
     bits = (4, 6)
-    one = replace(
-        proposed.chosen, reached=True, queries_per_s=1_000.0, degree=48, memory_bits=4, record_bits=6
-    )
+    one = replace(small.chosen, reached=True, queries_per_s=1_000.0, degree=48, memory_bits=4, record_bits=6)
     alike = replace(one, degree=24, queries_per_s=1_050.0)
     assert _best([alike, one], bits) is one
     better = replace(alike, queries_per_s=1_150.0)
@@ -272,9 +325,9 @@ def test_what_a_sample_cannot_tell_apart_stays_as_it_is_by_default(proposed: vel
     assert _best([short, replace(short, recall=0.91)], bits).recall == 0.91
 
 
-def test_queries_in_flight_cover_the_wait(proposed: velo.Proposal) -> None:
+def test_queries_in_flight_cover_the_wait(small: velo.Proposal) -> None:
     costs = Costs(100.0, 50_000.0, 10.0, 0.0, 50.0, 5.0, 2)
-    one = replace(proposed.chosen, reads=4.0, rounds=2.0, estimates=600.0)
+    one = replace(small.chosen, reads=4.0, rounds=2.0, estimates=600.0)
     assert costs.busy_us(4.0, 600.0) == pytest.approx(60.0)
     assert _least_in_flight(costs, one) == math.ceil(2 * 100 / 30)
     assert _least_in_flight(replace(costs, round_us=1.0), one) == 4

@@ -18,12 +18,10 @@ def load(root: Path, name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.slow
 def test_local_search(root: Path, tmp_path: Path) -> None:
     assert load(root, "local_search").main(tmp_path) >= 0.95
 
 
-@pytest.mark.slow
 def test_filtered_search(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load(root, "filtered_search").main(tmp_path)
     assert "rare:" in capsys.readouterr().out

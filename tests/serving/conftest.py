@@ -66,6 +66,35 @@ def sharded_queries(sample: Any) -> np.ndarray:
     return sample.queries[:60].astype(np.float32)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whom clients trust unless they are told: reading all of them takes longer than most requests."""
+    import certifi
+
+    path = tmp_path_factory.mktemp("authority") / "one.pem"
+    end = "-----END CERTIFICATE-----\n"
+    path.write_text(Path(certifi.where()).read_text().partition(end)[0] + end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(path))
+        yield
+
+
+@pytest.fixture(scope="session")
+def the_local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The one Ray of all tests that need no other; it may not run yet."""
+    from tests.serving.local_ray import LocalRay  # Ray is imported where a test asks for it
+
+    one = LocalRay(tmp_path_factory.mktemp("node"), {f"disk-{number}": 1 for number in range(SHARDS)})
+    yield one
+    one.stop()
+
+
+@pytest.fixture(scope="module")
+def local_ray(the_local_ray: Any) -> None:
+    """That Ray runs: one node with a resource for each shard's disk, and the label ``disks=here``."""
+    the_local_ray.start()
+
+
 def local_answer(path: Path, request: SearchRequest) -> Answer:
     """What the shards answer when this process opens and merges them, without Ray or HTTP."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import os
+from collections.abc import Mapping
+from pathlib import Path
 
 from velo_serving.ray_actors import ray
 
@@ -12,23 +13,42 @@ from velo_serving.ray_actors import ray
 STORE_BYTES = 80 << 20
 
 
-@contextmanager
-def started_ray(resources: Mapping[str, float], labels: Mapping[str, str] | None = None) -> Iterator[None]:
-    """A Ray whose one node has these resources and labels; it ends with the block.
+class LocalRay:
+    """One Ray for all tests of a run; who needs another one ends it, and the next who asks starts it again.
 
-    What the environment says when it starts is what its actors and tasks see.
+    Its node has the label ``disks=here``, and so many of each resource as are given.
     """
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=STORE_BYTES,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _node_ip_address="127.0.0.1",
-        resources=dict(resources),
-        labels=None if labels is None else dict(labels),
-    )
-    try:
-        yield
-    finally:
-        ray.shutdown()
+
+    def __init__(self, cache: Path, resources: Mapping[str, float]) -> None:
+        self._cache, self._resources = cache, dict(resources)
+        self._running = False
+
+    def start(self) -> None:
+        """Be connected to it."""
+        if self._running:
+            return
+        former = os.environ.get("VELO_CACHE")
+        os.environ["VELO_CACHE"] = str(self._cache)  # where its tasks stage shards, apart from the tests' own
+        try:
+            ray.init(
+                num_cpus=2,
+                include_dashboard=False,
+                object_store_memory=STORE_BYTES,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+                resources=self._resources,
+                labels={"disks": "here"},
+            )
+        finally:
+            if former is None:
+                del os.environ["VELO_CACHE"]
+            else:
+                os.environ["VELO_CACHE"] = former
+        self._running = True
+
+    def stop(self) -> None:
+        """End it, if it runs."""
+        if self._running:
+            ray.shutdown()
+        self._running = False

@@ -21,7 +21,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 from ray import serve
 
 from tests.serving.gcs_killed import children
-from tests.serving.local_ray import started_ray
+from tests.serving.local_ray import LocalRay
 from velo.errors import InvalidArgumentError, VeloError
 from velo_serving import Client
 from velo_serving.cluster import Cluster
@@ -116,8 +116,12 @@ def main(path: str, folder: str) -> None:
     keys = Path(folder) / "keys.txt"
     keys.write_text(f"read {KEY}\n")
     keys.chmod(0o600)
-    with started_ray({f"photos-{number}": 1 for number in range(8)}):
+    local = LocalRay(Path(folder) / "cache", {f"photos-{number}": 1 for number in range(8)})
+    local.start()
+    try:
         told = scene(path, queries, keys)
+    finally:
+        local.stop()
     print(json.dumps(told))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import uvicorn
 
 from tests.serving.test_faults import VECTORS, Index
@@ -103,6 +104,9 @@ def test_the_engine_is_idle_once_the_client_has_gone(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.long(
+    guarded_by="tests/serving/test_faults.py::test_a_slow_query_does_not_hold_up_the_light_ones_beside_it"
+)
 def test_light_queries_beside_slow_ones_are_as_fast_as_alone(tmp_path: Path) -> None:
     """One query in a hundred takes a second; p99 of the others is at most twice what it is without them."""
     index = Index()

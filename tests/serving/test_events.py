@@ -193,6 +193,9 @@ def test_a_replica_answers_for_one_that_is_killed_or_stopped(tmp_path: Path) -> 
     with_processes(path, scene, replicas=2, shards=2)
 
 
+@pytest.mark.long(
+    guarded_by="tests/serving/test_router.py::test_what_would_wait_for_most_of_its_time_is_refused_at_once"
+)
 def test_twice_the_load_is_refused_early_and_nothing_is_late(tmp_path: Path) -> None:
     """A shard that can answer two hundred queries a second is asked four hundred."""
     told = asyncio.run(overload(tmp_path, 4.0))

@@ -79,7 +79,16 @@ def children(server: Served, word: bytes) -> list[int]:
 
 @pytest.mark.parametrize(
     "options",
-    [[], ["--replicas", "2"], ["--workers", "2"]],
+    [
+        [],
+        pytest.param(
+            ["--replicas", "2"],
+            marks=pytest.mark.long(
+                guarded_by="tests/serving/test_publish.py::test_a_version_is_published_under_load"
+            ),
+        ),
+        ["--workers", "2"],
+    ],
     ids=["one", "replicas", "workers"],
 )
 def test_a_version_is_published_under_load(
@@ -285,7 +294,18 @@ def certificates(tmp_path: Path) -> Iterator[Callable[[str], None]]:
     return make
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param(
+            1,
+            marks=pytest.mark.long(
+                guarded_by="tests/serving/test_publish.py::test_sighup_reads_keys_and_certificate_again"
+            ),
+        ),
+        2,
+    ],
+)
 def test_sighup_reads_keys_and_certificate_again(
     first: Path, keys: Path, tmp_path: Path, certificates: Callable[[str], None], workers: int
 ) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ import pytest
 
 import velo
 from tests.serving.conftest import RAY_MARKS
-from tests.serving.local_ray import started_ray
 from velo.errors import (
     CorruptIndexError,
     DuplicateIdError,
@@ -39,16 +36,6 @@ pytestmark = RAY_MARKS
 SAME = ("pages.bin", "codes.bin", "ids.arrow")
 
 OPTIONS: dict[str, Any] = {"threads": 1, "calibrate": False}
-
-
-@pytest.fixture(scope="module")
-def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A Ray of this machine's own, whose one node has a resource for each of two disks, and a cache."""
-    with contextlib.ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("VELO_CACHE", str(tmp_path_factory.mktemp("node")))
-            stack.enter_context(started_ray({"disk-0": 1, "disk-1": 1}, {"disks": "here"}))
-        yield
 
 
 @pytest.fixture
@@ -197,6 +184,9 @@ def test_a_killed_task_goes_on_and_what_was_finished_is_not_built_again(
     assert all(" is built" in line for line in told), told
 
 
+@pytest.mark.long(
+    guarded_by="tests/serving/test_ray_building.py::test_a_killed_task_goes_on_and_what_was_finished_is_not_built_again"
+)
 def test_a_task_that_dies_too_often_leaves_what_is_finished(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,19 +22,21 @@ import pytest
 
 import velo
 from tests.serving.conftest import LIST_SIZE, RAY_MARKS, SHARDS, Served, local_answer
-from tests.serving.local_ray import started_ray
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError, VeloError
 from velo_serving import Access, Client, ClusterSearch, create_app
 from velo_serving.answers import result_of
+from velo_serving.backend import Backend
 from velo_serving.cluster import Cluster
 from velo_serving.errors import (
     ClusterExistsError,
     PlacementError,
     ShardNotHereError,
     ShuttingDownError,
+    SupersededError,
     UnknownCollectionError,
 )
 from velo_serving.ray_actors import places_of, ray
+from velo_serving.records import Place
 from velo_serving.router import RouterLimits
 from velo_serving.types import SearchRequest
 
@@ -45,13 +47,6 @@ PATIENT = RouterLimits(quiet_s=1.0, trial_s=10.0)
 
 #: By when a killed actor has been restarted and answers again, on a busy machine.
 RECOVERY_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    """A Ray of this machine's own, whose one node has a resource for each shard and a label."""
-    with started_ray({f"disk-{number}": 1 for number in range(SHARDS)}, {"disks": "here"}):
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -434,6 +429,74 @@ def test_actors_write_and_have_what_they_acknowledged_after_a_kill(local_ray: No
         asyncio.run(run(cluster))
 
 
+def test_a_gateway_that_missed_a_publication_asks_ray_and_follows(local_ray: None, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(17).standard_normal((400, 16)).astype(np.float32)
+    small: dict[str, Any] = {"calibrate": False, "threads": 1}
+    velo.build(tmp_path / "first", vectors, **small).close()
+    velo.build(tmp_path / "second", vectors, ids=np.arange(1000, 1400), **small).close()
+
+    async def first(backend: Backend) -> int:
+        """What a gateway answers that begins only now; the actors that it knows are gone."""
+        await backend.start()
+        try:
+            served = backend.collection()
+            end = time.monotonic() + RECOVERY_S
+            while served.now.number == 1:
+                assert time.monotonic() < end, served.router.shards()
+                await asyncio.sleep(0.02)
+            answer = await served.router.search(SearchRequest(vectors[[3]], 1, list_size=100))
+            assert (answer.shards_answered, served.now.version) == (1, "two")
+            return int(answer.hits.ids[0, 0])
+        finally:
+            await backend.close()
+
+    async def superseded(cluster: Cluster) -> int:
+        with pytest.raises(SupersededError, match="generation 1 of papers is served no more") as caught:
+            await cluster.locate(Place("papers", 1, "0", 0))
+        return caught.value.generation
+
+    with Cluster.start(tmp_path / "first", name="papers", threads=1) as owner:
+        elsewhere = Cluster.connect("papers")
+        # One knows handles of actors that will have died, the other must ask for their names.
+        late = [owner.backend(limits=PATIENT), elsewhere.backend(limits=PATIENT)]
+        owner.publish(tmp_path / "second", "two")
+        assert {place.generation for place in places_of("papers")} == {2}
+        for cluster, backend in zip((owner, elsewhere), late, strict=True):
+            assert asyncio.run(superseded(cluster)) == 2
+            assert asyncio.run(first(backend)) == 1003
+        elsewhere.stop()
+
+
+def test_a_shard_is_found_again_without_asking_ray(
+    cluster: Cluster, sharded_queries: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        backend = cluster.backend(limits=PATIENT)
+        await backend.start()
+        router = backend.collection().router
+        request = SearchRequest(sharded_queries[:1], 5, timeout_s=20.0)
+        assert (await router.search(request)).shards_answered == SHARDS
+
+        async def gone(place: Place) -> Any:
+            raise AssertionError(f"Ray is asked for {place}")
+
+        monkeypatch.setattr(cluster, "locate", gone)
+        for lane in router._lanes:  # a connection that is lost is made again where it was
+            lane.channel.reset()
+            await lane.probe()
+        end = time.monotonic() + RECOVERY_S
+        while router.shards_up < SHARDS:
+            assert time.monotonic() < end, router.shards()
+            await asyncio.sleep(0.02)
+        assert (await router.search(request)).shards_answered == SHARDS
+        await backend.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.long(
+    guarded_by="tests/serving/test_ray_end_to_end.py::test_a_shard_is_found_again_without_asking_ray"
+)
 def test_known_shards_answer_while_rays_own_service_is_killed(
     sharded_path: Path, sharded_queries: np.ndarray
 ) -> None:
@@ -453,25 +516,42 @@ def test_known_shards_answer_while_rays_own_service_is_killed(
     assert told["answers"] > 50, told
 
 
-def test_velo_serve_with_ray_survives_a_kill(sharded_path: Path, sharded_queries: np.ndarray) -> None:
-    expected = local_answer(sharded_path, SearchRequest(sharded_queries, 10, list_size=LIST_SIZE)).hits.ids
-    served = Served(str(sharded_path), "--ray", "--threads", "1")
+@pytest.mark.parametrize(
+    "own",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.long(
+                guarded_by="tests/serving/test_ray_end_to_end.py::test_velo_serve_with_ray_survives_a_kill"
+            ),
+        ),
+    ],
+)
+def test_velo_serve_with_ray_survives_a_kill(own: bool, local_ray: None, tmp_path: Path) -> None:
+    """Over a Ray that runs, or one that it starts."""
+    vectors = np.random.default_rng(8).standard_normal((300, 16)).astype(np.float32)
+    path = velo.build_collection(tmp_path / "films.velo", vectors, shards=2, calibrate=False, threads=1)
+    expected = local_answer(path, SearchRequest(vectors, 10, list_size=LIST_SIZE)).hits.ids
+    address = ray.get_runtime_context().gcs_address
+    served = Served(str(path), "--ray", *(() if own else ("--ray-address", address)), "--threads", "1")
     try:
-        with Client(served.url, collection="sample", body_format="npy") as client:
-            answer = client.search(sharded_queries, k=10, list_size=LIST_SIZE)
+        with Client(served.url, collection="films", body_format="npy") as client:
+            answer = client.search(vectors, k=10, list_size=LIST_SIZE)
             assert np.array_equal(answer.ids, expected)
-            assert answer.shards_answered == SHARDS
+            assert answer.shards_answered == 2
             victim = client.info()["shards"][0]
             os.kill(victim["pid"], signal.SIGKILL)
             counts = []
             end = time.monotonic() + RECOVERY_S
-            while time.monotonic() < end and counts[-2:] != [SHARDS - 1, SHARDS]:
-                counts.append(client.search(sharded_queries[:1], k=10, list_size=LIST_SIZE).shards_answered)
+            while time.monotonic() < end and counts[-2:] != [1, 2]:
+                counts.append(client.search(vectors[:1], k=10, list_size=LIST_SIZE).shards_answered)
                 time.sleep(0.02)
-            assert counts[-2:] == [SHARDS - 1, SHARDS]
+            assert counts[-2:] == [1, 2]
             reborn = client.info()["shards"][0]
             assert reborn["pid"] != victim["pid"]
-            assert np.array_equal(client.search(sharded_queries, k=10, list_size=LIST_SIZE).ids, expected)
+            assert np.array_equal(client.search(vectors, k=10, list_size=LIST_SIZE).ids, expected)
     finally:
         code, told = served.stop()
     assert code == 0, told
+    assert places_of("films") == [], "its actors end with it"

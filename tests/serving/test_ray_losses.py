@@ -1,4 +1,4 @@
-"""What a Ray cluster can lose while it is asked: a node, a gateway, the version that a gateway knows."""
+"""What a Ray cluster can lose while it is asked: a node, a gateway."""
 
 from __future__ import annotations
 
@@ -24,11 +24,8 @@ from tests.serving.conftest import RAY_MARKS
 from velo_serving import Client, create_app
 from velo_serving.backend import Backend
 from velo_serving.cluster import Cluster
-from velo_serving.errors import SupersededError
-from velo_serving.ray_actors import places_of, ray, ray_session
-from velo_serving.records import Place
+from velo_serving.ray_actors import ray, ray_session
 from velo_serving.router import RouterLimits
-from velo_serving.types import SearchRequest
 
 pytestmark = RAY_MARKS
 
@@ -86,7 +83,8 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
+def nodes(the_local_ray: Any) -> Iterator[Nodes]:
+    the_local_ray.stop()  # a process is connected to one Ray
     with (
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory(prefix="velo-", ignore_cleanup_errors=True) as folder,
@@ -137,6 +135,9 @@ async def until_up(backend: Backend, count: int) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.long(
+    guarded_by="tests/serving/test_ray_end_to_end.py::test_a_killed_actor_makes_answers_partial_until_ray_has_restarted_it"
+)
 def test_a_node_that_is_lost_is_answered_for_and_comes_back(nodes: Nodes, path: Path) -> None:
     """Replica 0 of each shard has its disk on one node, replica 1 on the other."""
 
@@ -183,44 +184,6 @@ def test_a_node_that_is_lost_is_answered_for_and_comes_back(nodes: Nodes, path: 
         asyncio.run(run(cluster))
 
 
-def test_a_gateway_that_missed_a_publication_asks_ray_and_follows(
-    nodes: Nodes, path: Path, tmp_path: Path
-) -> None:
-    second = velo.build(tmp_path / "second", VECTORS, ids=np.arange(1000, 1400), calibrate=False, threads=1)
-    second.close()
-
-    async def first(backend: Backend) -> int:
-        """What a gateway answers that begins only now; the actors that it knows are gone."""
-        await backend.start()
-        try:
-            served = backend.collection()
-            end = time.monotonic() + RECOVERY_S
-            while served.now.number == 1:
-                assert time.monotonic() < end, served.router.shards()
-                await asyncio.sleep(0.02)
-            answer = await served.router.search(SearchRequest(VECTORS[[3]], 1, list_size=100))
-            assert (answer.shards_answered, served.now.version) == (1, "two")
-            return int(answer.hits.ids[0, 0])
-        finally:
-            await backend.close()
-
-    async def superseded(cluster: Cluster) -> int:
-        with pytest.raises(SupersededError, match="generation 1 of papers is served no more") as caught:
-            await cluster.locate(Place("papers", 1, "0", 0))
-        return caught.value.generation
-
-    with Cluster.start(path, name="papers", pin="resource:disk-0", threads=1) as owner:
-        elsewhere = Cluster.connect("papers")
-        # One knows handles of actors that will have died, the other must ask for their names.
-        late = [owner.backend(limits=PATIENT), elsewhere.backend(limits=PATIENT)]
-        owner.publish(tmp_path / "second", "two")
-        assert {place.generation for place in places_of("papers")} == {2}
-        for cluster, backend in zip((owner, elsewhere), late, strict=True):
-            assert asyncio.run(superseded(cluster)) == 2
-            assert asyncio.run(first(backend)) == 1003
-        elsewhere.stop()
-
-
 class GatewayProcess:
     """A gateway in a process of its own, over actors that it did not start."""
 
@@ -241,6 +204,9 @@ class GatewayProcess:
         self.process.communicate(timeout=60)
 
 
+@pytest.mark.long(
+    guarded_by="tests/serving/test_ray_end_to_end.py::test_another_process_finds_running_actors_and_leaves_them_alone"
+)
 def test_one_of_two_gateways_over_the_same_actors_is_killed(nodes: Nodes, path: Path) -> None:
     with (
         Cluster.start(path, name="shared", pin="resource:disk-{replica}", threads=1) as cluster,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import os
@@ -13,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import numpy as np
 import pytest
@@ -21,7 +23,11 @@ from lightkube.models import core_v1
 
 import velo
 from tests.serving.conftest import LIST_SIZE, RAY_MARKS, local_answer
+from velo.errors import VeloError
+from velo_serving.cluster import Cluster
 from velo_serving.collection import Pin
+from velo_serving.gateway import GatewayLimits
+from velo_serving.ray_actors import places_of, ray
 from velo_serving.types import SearchRequest
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +36,7 @@ MANIFEST = ROOT / "serving" / "deploy" / "velo-rayservice.yaml"
 pytestmark = RAY_MARKS
 
 
+@pytest.mark.long(guarded_by="tests/serving/test_ray_serve.py::test_the_app_is_made_of_its_arguments")
 def test_gateways_of_serve_answer_over_the_actors_of_a_collection(tmp_path: Path) -> None:
     """In a process of its own, with a Ray of its own: Serve stays in what uses Ray after it."""
     vectors = np.random.default_rng(5).standard_normal((600, 16)).astype(np.float32)
@@ -65,6 +72,65 @@ def test_gateways_of_serve_answer_over_the_actors_of_a_collection(tmp_path: Path
     assert "at least one gateway" in told["gateways_refused"]
     assert "keys.txt.gone" in told["keys"]
     assert told["started_by_mistakes"] == 0
+
+
+def test_the_app_is_made_of_its_arguments(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Serve is told, the actors that are started, and the gateway that each replica makes."""
+    from velo_serving import ray_serve
+
+    vectors = np.random.default_rng(5).standard_normal((300, 16)).astype(np.float32)
+    path = velo.build_collection(tmp_path / "photos.velo", vectors, shards=2, calibrate=False, threads=1)
+    keys = tmp_path / "keys.txt"
+    keys.write_text("read a-key-of-this-test-0123\n")
+    keys.chmod(0o600)
+    args = {"name": "prints", "path": str(path), "threads": 1, "gateways": 2, "cpus": 0.1}
+    args |= {"ready_shards": 2, "api_keys": str(keys)}
+    for wrong, named in (
+        ({**args, "replica": 2}, "replica"),
+        ({"path": str(path)}, "name"),
+        ({**args, "gateways": 0}, "at least one gateway"),
+        ({**args, "api_keys": f"{keys}.gone"}, "keys.txt.gone"),
+    ):
+        with pytest.raises(VeloError, match=named):
+            ray_serve.serve_app(wrong)
+    assert places_of("prints") == [], "a mistake started actors"
+    makers: list[Any] = []
+    ingress = ray_serve.serve.ingress
+    monkeypatch.setattr(ray_serve.serve, "ingress", lambda maker: makers.append(maker) or ingress(maker))
+    try:
+        deployment = ray_serve.serve_app(args)._bound_deployment
+        places = {str(one) for one in places_of("prints")}
+        assert len(places) == 2
+        assert deployment.num_replicas == 2
+        assert deployment.ray_actor_options["num_cpus"] == 0.1
+        assert deployment.max_ongoing_requests > GatewayLimits().requests_max
+        ray_serve.serve_app({**args, "gateways": 1})  # as after a change of its configuration
+        assert {str(one) for one in places_of("prints")} == places, "the actors that run are used"
+        queries = vectors[::40]
+        expected = local_answer(path, SearchRequest(queries, 10, list_size=LIST_SIZE)).hits.ids
+
+        async def ask() -> None:
+            app = makers[0]()
+            async with (
+                app.router.lifespan_context(app),
+                httpx.AsyncClient(
+                    transport=httpx.ASGITransport(app), base_url="http://velo", timeout=60
+                ) as client,
+            ):
+                body = {"vectors": queries.tolist(), "k": 10, "list_size": LIST_SIZE}
+                assert (await client.post("/v1/search", json=body)).status_code == 401
+                head = {"Authorization": "Bearer a-key-of-this-test-0123"}
+                answer = await client.post("/v1/search", json=body, headers=head)
+                assert answer.json()["ids"] == expected.tolist()
+                assert (await client.get("/readyz")).json()["collections"] == {"prints": "2/2 shards"}
+
+        asyncio.run(ask())
+    finally:
+        with Cluster.connect("prints") as cluster:
+            for actor in cluster.actors:
+                ray.kill(actor)
 
 
 # ---- the manifest ----

@@ -18,11 +18,12 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import velo
+from tests.long import count
 from tests.serving.conftest import Served
 from tests.serving.exact_gateway import npy
 
 #: Requests of each path.
-EXAMPLES = 25
+EXAMPLES = count(12, 25)
 
 CHECKS = (
     status_code_conformance,

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
+import runpy
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.serving.conftest import Served
+from tests.docs.test_readme import block
+from tests.serving.conftest import RAY_MARKS, Served
+
+
+def on_ray(test: Any) -> Any:
+    """The marks of tests on Ray, and of its data sets."""
+    for mark in (*RAY_MARKS, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")):
+        test = mark(test)
+    return test
 
 
 def run(root: Path, name: str, *arguments: str) -> str:
@@ -33,15 +46,45 @@ def test_http_client(root: Path, served_index: Served) -> None:
     assert told.count("query ") == 4
 
 
-@pytest.mark.ray
-def test_ray_job(root: Path, sharded_path: Path) -> None:
-    told = run(root, "ray_job.py", str(sharded_path))
+@pytest.fixture
+def in_this_process(local_ray: None, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a program here, on the Ray that runs already; gives what it prints."""
+
+    def run(path: Path, *arguments: str) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", [str(path), *arguments])
+            capsys.readouterr()
+            runpy.run_path(str(path), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+@on_ray
+def test_ray_job(root: Path, sharded_path: Path, in_this_process: Callable[..., str]) -> None:
+    copy = sharded_path.with_name("examples.velo")  # of another name than what other tests serve
+    shutil.copytree(sharded_path, copy)
+    told = in_this_process(root / "examples" / "ray_job.py", str(copy))
     assert "4 of 4 shards answered" in told
     assert told.count("query ") == 5
 
 
-@pytest.mark.ray
-def test_ray_data_batch(root: Path, sample_path: Path) -> None:
-    told = run(root, "ray_data_batch.py", str(sample_path))
+@on_ray
+def test_ray_data_batch(root: Path, sample_path: Path, in_this_process: Callable[..., str]) -> None:
+    told = in_this_process(root / "examples" / "ray_data_batch.py", str(sample_path))
     assert "200 queries searched" in told
     assert told.count("query ") == 3
+
+
+@on_ray
+def test_the_readme_on_ray(
+    in_this_process: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, title in enumerate(("As a library", "On Ray")):
+        (tmp_path / f"{number}.py").write_text(block(title, "python"))
+    in_this_process(tmp_path / "0.py")
+    told = in_this_process(tmp_path / "1.py")
+    ids = [int(word) for word in re.findall(r"\d+", told.strip().splitlines()[-1])]
+    assert len(ids) == 10
+    assert all(0 <= one < 20_000 for one in ids)

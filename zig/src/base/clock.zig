@@ -13,12 +13,13 @@ pub fn now_nanos() u64 {
 }
 
 test "the clock does not run backwards, and runs" {
-    const start = now_nanos();
-    var last = nowMicros();
-    while (now_nanos() - start < 2 * std.time.ns_per_ms) {
+    const start = nowMicros();
+    var last = start;
+    var readings: u32 = 0;
+    // Until it has moved, however long another process has the processor between two readings.
+    while (readings < 1000 or last == start) : (readings += 1) {
         const now = nowMicros();
         try std.testing.expect(now >= last);
         last = now;
     }
-    try std.testing.expect(last >= start / std.time.ns_per_us + 1);
 }

@@ -11,6 +11,7 @@ const search = @import("search");
 const cache_room = @import("cache");
 const SimulatedDevice = @import("device.zig").SimulatedDevice;
 const faults = @import("faults.zig");
+const worlds = @import("worlds.zig");
 const whole = @import("search_test.zig");
 const World = whole.World;
 const Call = whole.Call;
@@ -22,13 +23,6 @@ const Engine = search.Engine(SimulatedDevice);
 const k = 5;
 const list_size = 24;
 const query_count = 8;
-
-fn run_count() u64 {
-    // All of them as the library ships (zig/src/sim/worlds.zig).
-    const default: u64 = if (builtin.sanitize_thread) 100 else if (builtin.mode == .Debug) 300 else 2000;
-    const text = std.posix.getenv("VELO_FAULT_RUNS") orelse return default;
-    return std.fmt.parseInt(u64, text, 10) catch default;
-}
 
 /// One index, open in both plans for all runs.
 const Fixture = struct {
@@ -227,7 +221,7 @@ test "thousands of runs under faults: the right answer or an error that names it
     const right_exact = try answers_without_faults(&fixture, fixture.world.queries[0 .. query_count * dim], true);
     defer testing.allocator.free(right_exact);
     var tally: Tally = .{};
-    const runs = run_count();
+    const runs = worlds.count(2_000, 100, "VELO_FAULT_RUNS");
     for (0..runs) |turn| {
         const seed = (@as(u64, testing.random_seed) << 20) + turn;
         errdefer std.debug.print("seed={d} (run {d} of {d})\n", .{ seed, turn, runs });

@@ -227,11 +227,11 @@ fn run_with(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) !u64 {
 }
 
 test "thousands of worlds, each with crashes, full disks and failed syncs of its own" {
-    for (0..worlds.count(12_000)) |seed| _ = try run(seed, null);
+    for (0..worlds.count(12_000, 20, "VELO_LIVE_RUNS")) |turn| _ = try run(worlds.first_seed() + turn, null);
 }
 
 test "a crash at every change of some worlds" {
-    for (0..worlds.crash_count(12)) |seed| {
-        for (0..250) |at| _ = try run(1_000_000 + seed, at);
+    for (0..worlds.crash_count(12)) |turn| {
+        for (0..250) |at| _ = try run(worlds.first_seed() + turn, at);
     }
 }
