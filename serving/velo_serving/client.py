@@ -127,7 +127,7 @@ class Client(ClientLookups, ClientWrites):
         filters: Sequence[FilterForm | None] | None = None,
         recall: float | None = None,
         list_size: int | None = None,
-        return_metadata: Sequence[str] | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
         return_vectors: bool = False,
         group_by: str | None = None,
         group_size: int = 1,
@@ -148,8 +148,8 @@ class Client(ClientLookups, ClientWrites):
             A filter for each query, in their order.
         recall, list_size
             As in ``velo.Index.search``.
-        return_metadata : sequence of str, optional
-            Columns to bring with the hits.
+        return_metadata : sequence of str or True, optional
+            Columns to bring with the hits; True for all.
         return_vectors : bool
             Bring the stored vectors of the hits, too, as ``vectors`` of the answer. The build must have
             stored them (``store_vectors=True``).
@@ -203,7 +203,7 @@ class Client(ClientLookups, ClientWrites):
         filters: Sequence[FilterForm | None] | None = None,
         recall: float | None = None,
         list_size: int | None = None,
-        return_metadata: Sequence[str] | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
         return_vectors: bool = False,
         group_by: str | None = None,
         group_size: int = 1,
@@ -252,7 +252,7 @@ class Client(ClientLookups, ClientWrites):
         filters: Sequence[FilterForm | None] | None = None,
         recall: float | None = None,
         list_size: int | None = None,
-        return_metadata: Sequence[str] | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
         return_vectors: bool = False,
         limit: int | None = None,
         timeout_s: float | None = None,
@@ -305,7 +305,7 @@ class Client(ClientLookups, ClientWrites):
         filters: Sequence[FilterForm | None] | None = None,
         recall: float | None = None,
         list_size: int | None = None,
-        return_metadata: Sequence[str] | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
         return_vectors: bool = False,
         limit: int | None = None,
         timeout_s: float | None = None,

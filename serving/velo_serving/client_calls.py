@@ -56,7 +56,7 @@ class ClientCall:
             fields["timeout_ms"] = fields.pop("timeout_s") * 1000
         columns = fields.get("return_metadata")
         if columns is not None:
-            fields["return_metadata"] = [columns] if isinstance(columns, str) else list(columns)
+            fields["return_metadata"] = _columns(columns)
         k = int(fields.get("k", 0))
         group_size = int(fields["group_size"]) if "group_by" in fields else None
         if (queries is None) == ("ids" not in fields):
@@ -102,6 +102,16 @@ class ClientCall:
         groups = [[(group["value"], group["size"]) for group in row] for row in status["groups"]]
         shape = (self.k, self.group_size, self.single)
         return groups_result(ids, distances, groups, *shape, *_told(status), vectors)
+
+
+def _columns(given: Any) -> list[str] | bool:
+    if isinstance(given, bool):
+        return given
+    if not isinstance(given, Sequence):
+        raise InvalidArgumentError(
+            f"return_metadata is True or a list of columns, not {given!r}", argument="return_metadata"
+        )
+    return [given] if isinstance(given, str) else list(given)
 
 
 def _matrix(queries: npt.ArrayLike) -> npt.NDArray[np.float32]:

@@ -75,7 +75,7 @@ class ClientLookups(ABC):
     @hinted
     def get(
         self,
-        ids: Sequence[int] | Sequence[str],
+        ids: Sequence[int] | Sequence[str] | int | str,
         *,
         columns: Sequence[str] | bool = True,
         timeout_s: float | None = None,
@@ -84,7 +84,7 @@ class ClientLookups(ABC):
 
         Parameters
         ----------
-        ids : sequence of int or str
+        ids : sequence of int or str, or one
         columns : sequence of str, or bool
             All of them with True.
         timeout_s : float, optional
@@ -101,7 +101,7 @@ class ClientLookups(ABC):
     @hinted
     async def get_async(
         self,
-        ids: Sequence[int] | Sequence[str],
+        ids: Sequence[int] | Sequence[str] | int | str,
         *,
         columns: Sequence[str] | bool = True,
         timeout_s: float | None = None,
@@ -287,9 +287,11 @@ def _of_count(condition: FilterForm | None, timeout_s: float | None) -> dict[str
     return {"filter": condition, "timeout_ms": _milliseconds(timeout_s), "allow_partial": False}
 
 
-def _of_get(ids: Sequence[int] | Sequence[str], columns: _Columns, timeout_s: float | None) -> dict[str, Any]:
+def _of_get(
+    ids: Sequence[int] | Sequence[str] | int | str, columns: _Columns, timeout_s: float | None
+) -> dict[str, Any]:
     return {
-        "ids": np.asarray(ids).tolist(),
+        "ids": np.atleast_1d(np.asarray(ids)).tolist(),
         "columns": _names(columns),
         "timeout_ms": _milliseconds(timeout_s),
         "allow_partial": False,
@@ -328,7 +330,7 @@ def _of_explain(
 
 
 def _names(columns: _Columns) -> list[str] | bool:
-    return columns if isinstance(columns, bool) else list(columns)
+    return columns if isinstance(columns, bool) else [columns] if isinstance(columns, str) else list(columns)
 
 
 def _milliseconds(seconds: float | None) -> float | None:

@@ -77,7 +77,7 @@ class WriteCall:
                 label = f"metadata.{name}" if name in ("vector", "id") else name
                 columns[label] = table.column(name)
         # Whoever does not hear the answer asks again, and nothing is done twice.
-        params = {"request_id": request or secrets.token_hex(16)}
+        params = {"request_id": _name(request) or secrets.token_hex(16)}
         if timeout_s is not None:
             params["timeout_ms"] = str(timeout_s * 1000)
         return cls(what, stream_of(pa.table(columns)), _ARROW, params)
@@ -103,6 +103,18 @@ class WriteCall:
             column = checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
             ids = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
         return cls.of_fields("delete", {"ids": ids, "filter": condition}, timeout_s)
+
+
+def _name(request: str | None) -> str | None:
+    """A name for a call, as it travels in a URL."""
+    try:
+        if request is not None:
+            request.encode()
+    except (UnicodeEncodeError, AttributeError):
+        raise InvalidArgumentError(
+            f"request is a text of Unicode characters, not {request!r}", argument="request"
+        ) from None
+    return request
 
 
 def _written(answer: Mapping[str, Any]) -> Written:

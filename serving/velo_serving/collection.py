@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from velo.errors import InvalidArgumentError, NotAnIndexError, PermissionDeniedError, UnsupportedVersionError
+from velo.errors import InvalidArgumentError, NotAnIndexError, UnsupportedVersionError
 from velo.folder.live import ROOT_FILE, is_live
+from velo.folder.replace import os_failure
 from velo.folder.shards import is_within
 from velo_serving.errors import CollectionFormatError
 from velo_serving.locations import checksum_of, find_file, is_url, join, read_file
@@ -183,10 +184,8 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
             return _read_live(folder, given_name)
         if (folder / MANIFEST_FILE).is_file():
             return _read_single(folder, given_name)
-    except PermissionError as error:
-        raise PermissionDeniedError(
-            f"{error.filename} cannot be read: {error.strerror}", file=error.filename
-        ) from None
+    except OSError as error:
+        raise os_failure(error, str(error.filename or folder)) from None
     what = (
         "is not a folder" if not folder.is_dir() else f"holds neither {COLLECTION_FILE} nor {MANIFEST_FILE}"
     )

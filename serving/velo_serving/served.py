@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from velo.errors import BusyError, InvalidArgumentError, UnsupportedError, VeloError
+from velo.errors import BusyError, DeviceError, InvalidArgumentError, UnsupportedError, VeloError
 from velo_serving.errors import NoShardAnsweredError, PublicationError, SupersededError
 from velo_serving.observer import Observer
 from velo_serving.records import CollectionRecord, Directory, Place, ShardRecord
@@ -145,6 +145,8 @@ class ServedCollection:
             It cannot be served; what was served still is.
         BusyError
             Something is being published already.
+        DeviceError
+            The system refused a read, or had no descriptor left; what was served still is.
         """
         if self.exchange is None:
             raise UnsupportedError(f"nothing can be published as {self.name} here")
@@ -167,7 +169,7 @@ class ServedCollection:
                         f"{self.name} serves version {self.now.version!r} still: {version!r} does not answer"
                     )
                 await asyncio.sleep(LOOK_S)
-        except (BusyError, InvalidArgumentError, PublicationError):
+        except (BusyError, DeviceError, InvalidArgumentError, PublicationError):
             raise
         except VeloError as error:
             raise PublicationError(f"{path} cannot be served: {error}", argument="path") from error

@@ -201,9 +201,7 @@ class Shard:
         """What changes with time."""
         index, follower = self._index, self._follower
         if follower is not None and follower.failure is not None:
-            raise ShardUnavailableError(
-                f"shard {self.name} does not see what is written: {follower.failure.message}"
-            )
+            raise ShardUnavailableError(f"shard {self.name} does not see what is written: {follower.failure}")
         if follower is None and not self.spec.writable:
             return self._health
         live: Any = index

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from velo.errors import InvalidArgumentError, ReadOnlyError, VeloError
+from velo.errors import InvalidArgumentError, ReadOnlyError
 from velo_serving.wire.codec import stream_of, table_of
 
 __all__ = ["FOLLOW_S", "WRITES", "Follower", "ShardWriter", "ids_of", "present", "stream_of_ids"]
@@ -253,7 +253,7 @@ class Follower:
         self._index = index
         self._every_s = every_s
         self._over = threading.Event()
-        self.failure: VeloError | None = None
+        self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._follow, name="velo-follow", daemon=True)
         self._thread.start()
 
@@ -262,7 +262,7 @@ class Follower:
             try:
                 self._index.refresh()
                 self.failure = None
-            except VeloError as error:
+            except Exception as error:
                 self.failure = error  # told by the shard's health: what it answers may be old
 
     def close(self) -> None:

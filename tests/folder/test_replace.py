@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
-from velo.errors import IndexExistsError, InvalidArgumentError, NoSpaceError, PermissionDeniedError
+from velo.errors import (
+    DeviceError,
+    IndexExistsError,
+    InvalidArgumentError,
+    NoSpaceError,
+    OutOfMemoryError,
+    PermissionDeniedError,
+)
 from velo.folder.replace import durable_file, folder_to_fill, os_failure
 
 LAST = "last.json"
@@ -88,6 +97,25 @@ def test_a_file_takes_its_name_when_it_is_complete(tmp_path: Path) -> None:
 def test_what_the_system_refuses_is_typed() -> None:
     assert isinstance(os_failure(OSError(28, "full"), "f"), NoSpaceError)
     assert isinstance(os_failure(OSError(13, "no"), "f"), PermissionDeniedError)
-    other = os_failure(OSError(5, "broken"), "f")
-    assert type(other) is InvalidArgumentError
-    assert other.file == "f"
+    for code in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EEXIST):
+        other = os_failure(OSError(code, "no"), "f")
+        assert type(other) is InvalidArgumentError
+        assert other.file == "f"
+    for code in (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE):
+        assert type(os_failure(OSError(code, "broken"), "f")) is DeviceError
+    assert "ulimit" in str(os_failure(OSError(errno.EMFILE, "many"), "f"))
+    assert isinstance(os_failure(OSError(errno.ENOMEM, "none"), "f"), OutOfMemoryError)
+
+
+def test_no_descriptor_left_is_no_fault_of_the_caller(tmp_path: Path) -> None:
+    target = complete(tmp_path / "t", "one")
+    free = os.dup(0)
+    os.close(free)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+        with pytest.raises(DeviceError, match="ulimit"), folder_to_fill(target, True, LAST):
+            raise AssertionError("there is no descriptor")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert (target / LAST).read_text() == "one"

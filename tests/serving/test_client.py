@@ -215,6 +215,12 @@ def test_against_the_gateway(tmp_path: Path, body_format: Any) -> None:
             assert each.ids.tolist() == exact(VECTORS[:1], 2) + exact(VECTORS[1:2], 2, odd)
             assert each.metadata is not None
             assert each.metadata[1].column("parity").to_pylist() == [1, 1]
+            whole = await client.search_async(VECTORS[0], k=2, return_metadata=True)
+            assert whole.metadata.column_names == ["parity"]
+            none = await client.search_async(VECTORS[0], k=2, return_metadata=False)
+            assert none.metadata is None
+            with pytest.raises(InvalidArgumentError, match="return_metadata"):
+                await client.search_async(VECTORS[0], return_metadata=5)  # type: ignore[arg-type]
             with pytest.raises(UnknownColumnError, match="colour"):
                 await client.search_async(VECTORS[0], filter={"colour": 1})
             with pytest.raises(DimensionMismatchError):

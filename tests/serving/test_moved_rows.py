@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import velo
+from tests.serving.exact_gateway import play
 from velo_serving.backend import Backend
 from velo_serving.collection_writes import Verb, WriteRequest, Wrote, homes, write
 from velo_serving.errors import PartialWriteError, ShardUnavailableError
@@ -37,7 +39,14 @@ def build(folder: Path, numbers: bool) -> Path:
     ids = ids_of(list(range(ROWS)), numbers)
     vectors = np.random.default_rng(1).standard_normal((ROWS, DIM)).astype(np.float32)
     return velo.build_collection(
-        folder, vectors, shards=SHARDS, ids=ids, store_vectors=True, calibrate=False, threads=1
+        folder,
+        vectors,
+        shards=SHARDS,
+        ids=ids,
+        metadata=pa.table({"year": [0] * ROWS}),
+        store_vectors=True,
+        calibrate=False,
+        threads=1,
     )
 
 
@@ -67,8 +76,9 @@ class Calls:
 
     async def do(self, verb: Verb, rows: list[int], name: str | None = None, value: float = 1.0) -> Wrote:
         vectors = np.full((len(rows), DIM), value, np.float32) if verb in ("insert", "upsert") else None
+        columns = None if vectors is None else pa.table({"year": [1] * len(rows)})
         return await write(
-            self.router, WriteRequest(verb, vectors, ids_of(rows, self.numbers), request_id=name)
+            self.router, WriteRequest(verb, vectors, ids_of(rows, self.numbers), columns, request_id=name)
         )
 
     async def delete(self, row: int) -> None:
@@ -149,3 +159,35 @@ def test_a_shard_that_wrote_does_not_write_again_after_a_partial_failure(tmp_pat
         assert (await calls.found(away), await calls.found(fresh)) == ({"0": 1.0}, {"1": 9.0})
 
     run(tmp_path / "retried.velo", False, work)
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_a_shard_without_rows_has_none_of_the_ids(tmp_path: Path, numbers: bool) -> None:
+    """Whatever ids are, in all verbs and look-ups over HTTP; and a row comes to it again."""
+    path = build(tmp_path / "emptied.velo", numbers)
+    with velo.open(path / "shard-00001", writable=True, threads=1) as index:
+        index.delete(ids_of(list(range(30, 60)), numbers))
+        index.optimize()
+    fresh = at_home(range(1000, 2000), numbers)
+    kept, gone, new = ids_of([5, 40, fresh], numbers).tolist() if numbers else ["r5", "r40", f"r{fresh}"]
+
+    async def scene(client: httpx.AsyncClient) -> None:
+        async def ask(what: str, **body: Any) -> Any:
+            answer = await client.post(f"/v1/collections/emptied/{what}", json=body)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        done = await ask("update", ids=[kept, gone], metadata={"year": [7, 7]})
+        assert (done["rows"], done["missing"]) == (1, 1)
+        found = (await ask("get", ids=[kept, gone]))["rows"]
+        assert found == [{"id": kept, "year": 7}, None]
+        assert (await ask("count"))["count"] == ROWS - 30
+        done = await ask("delete", ids=[gone])
+        assert (done["rows"], done["missing"]) == (0, 1)
+        row = {"vectors": [[0.5] * DIM], "ids": [new], "metadata": {"year": [3]}}
+        assert (await ask("insert", **row))["rows"] == 1
+        assert (await ask("upsert", **row))["replaced"] == 1
+        assert (await ask("search", ids=[new], k=1))["ids"] == [[new]]
+        assert (await ask("update", ids=[new, kept], metadata={"year": [4, 4]}))["rows"] == 2
+
+    play(open_local_backend(path, writable=True, durability="process", threads=1), scene)

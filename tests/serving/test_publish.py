@@ -26,6 +26,7 @@ from tests.serving.test_writes import serving
 from velo.errors import InvalidArgumentError, VeloError
 from velo_serving import Access, Client, create_app
 from velo_serving.errors import AdminKeyError, AliasFileError, PublicationError, UnknownCollectionError
+from velo_serving.local_backend import open_local_backend
 from velo_serving.processes import open_processes
 from velo_serving.served import served_collection
 from velo_serving.types import SearchRequest
@@ -342,3 +343,29 @@ def test_sighup_reads_keys_and_certificate_again(
             assert all_show(b"after")
             assert status(ADMIN) == 200
         assert os.path.exists(f"/proc/{served.process.pid}")
+
+
+@pytest.mark.parametrize("path", ["x" * 4096, "/" + "x" * 300, "x/" * 2040, "../none", "a\0b"])
+def test_a_path_that_is_none_is_refused(tmp_path: Path, path: str) -> None:
+    """Whatever the system says to it."""
+    velo.build(tmp_path / "one.velo", np.eye(8), threads=1, calibrate=False).close()
+    keys = tmp_path / "keys.txt"
+    keys.write_text(f"admin {'k' * 20}\n")
+    app = create_app(open_local_backend(tmp_path / "one.velo", threads=1), access=Access(str(keys)))
+
+    async def run() -> None:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(base_url="http://velo", transport=transport) as client,
+        ):
+            answer = await client.post(
+                "/v1/collections/one/publish",
+                json={"path": path, "version": "2"},
+                headers={"Authorization": f"Bearer {'k' * 20}"},
+            )
+            assert answer.status_code == 422, answer.text
+            assert answer.json()["error"]["type"] in ("InvalidArgumentError", "PublicationError")
+            assert (await client.get("/livez")).status_code == 200
+
+    asyncio.run(run())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import os
+import resource
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ import pytest
 
 import velo
 from tests.serving.exact_gateway import ARROW_TYPE, checked, exact_backend, play
+from velo.errors import InvalidArgumentError
+from velo_serving import Access, Client, create_app
 from velo_serving.errors import ProtocolError
 from velo_serving.local_backend import open_local_backend
 from velo_serving.wire.codec import is_compressed, table_of
@@ -136,3 +141,73 @@ def test_plain_arrow_is_told_from_compressed_and_from_nonsense(random: np.random
                 is_compressed(bytes(damaged))
             except ProtocolError:
                 continue
+
+
+def test_one_id_is_one_row_and_a_name_is_text(tmp_path: Path) -> None:
+    async def run() -> None:
+        backend = open_local_backend(path, writable=True, durability="process", threads=1)
+        app = create_app(backend)
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            Client("http://velo", collection="named", async_transport=transport) as client,
+        ):
+            await client.insert_async(np.eye(2), ["row", "r"])
+            assert await client.get_async("row") == [{"id": "row"}]
+            assert await client.get_async(["r", "o"]) == [{"id": "r"}, None]
+            for wrong in ("\ud800", 5):
+                with pytest.raises(InvalidArgumentError, match="request") as told:
+                    await client.upsert_async(np.eye(2), ["a", "b"], request=wrong)  # type: ignore[arg-type]
+                assert told.value.argument == "request"
+            assert await client.count_async() == 2
+
+    path = tmp_path / "named.velo"
+    velo.create(path, dim=2).close()
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("text", ["\\ud800", "\\udfff\\ud800"])
+def test_a_name_that_is_no_unicode_is_refused(tmp_path: Path, text: str) -> None:
+    async def scene(client: httpx.AsyncClient) -> None:
+        body = f'{{"vectors": [[0.0, 1.0]], "request_id": "{text}"}}'
+        answer = await client.post(
+            "/v1/collections/values/insert", content=body, headers={"Content-Type": "application/json"}
+        )
+        assert checked(answer, 400)["type"] == "MalformedBodyError"
+        row = {"vectors": [[0.0, 1.0]], "metadata": [dict.fromkeys(SCHEMA.names)]}
+        long = await client.post("/v1/collections/values/insert", json=row | {"request_id": "ü" * 200})
+        assert checked(long, 422)["argument"] == "request"
+
+    writing(tmp_path, scene)
+
+
+def test_a_device_that_fails_is_no_fault_of_the_request(tmp_path: Path) -> None:
+    """A publication for which the system has no descriptor left; what was served still is."""
+    velo.build(tmp_path / "one.velo", np.eye(8), threads=1, calibrate=False).close()
+    keys = tmp_path / "keys.txt"
+    keys.write_text(f"admin {'k' * 20}\n")
+    app = create_app(open_local_backend(tmp_path / "one.velo", threads=1), access=Access(str(keys)))
+
+    async def run() -> None:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        headers = {"Authorization": f"Bearer {'k' * 20}"}
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(base_url="http://velo", transport=transport, headers=headers) as client,
+        ):
+            asked = {"path": str(tmp_path / "one.velo"), "version": "2"}
+            await asyncio.to_thread(int)  # so that the thread that reads is there
+            free = os.dup(0)
+            os.close(free)
+            before = resource.getrlimit(resource.RLIMIT_NOFILE)
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+                answer = await client.post("/v1/collections/one/publish", json=asked)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            assert checked(answer, 503)["type"] == "DeviceError"
+            assert "Retry-After" in answer.headers
+            answer = await client.post("/v1/collections/one/publish", json=asked)
+            assert answer.status_code == 200, answer.text
+
+    asyncio.run(run())

@@ -10,20 +10,38 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from velo.errors import (
     BusyError,
     IndexExistsError,
     InvalidArgumentError,
     NoSpaceError,
-    PermissionDeniedError,
     VeloError,
 )
 from velo.folder.leftovers import MARKER, building_folder, old_prefix, settle
 from velo.folder.live import is_live
+from velo.folder.stored import system_failure
 
 __all__ = ["durable_file", "folder_to_fill", "os_failure", "sync_folder"]
+
+
+#: What the system says where a path is none that it can take: whoever named it is to name another.
+_OF_A_PATH: Final = frozenset(
+    {
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EEXIST,
+        errno.ENOTEMPTY,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+        errno.EINVAL,
+        errno.EXDEV,
+        errno.EMLINK,
+        errno.EOPNOTSUPP,
+    }
+)
 
 
 @contextlib.contextmanager
@@ -154,6 +172,6 @@ def os_failure(error: OSError, file: str) -> VeloError:
     message = f"{file}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return NoSpaceError(message, file=file)
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return PermissionDeniedError(message, file=file)
-    return InvalidArgumentError(message, file=file)
+    if error.errno is None or error.errno in _OF_A_PATH:
+        return InvalidArgumentError(message, file=file)
+    return system_failure(error, message, file)

@@ -26,7 +26,7 @@ from velo.errors import (
 )
 from velo.types import AnyArray
 
-__all__ = ["check_permutation", "damage", "load_json", "mapped_batch", "read_failure"]
+__all__ = ["check_permutation", "damage", "load_json", "mapped_batch", "read_failure", "system_failure"]
 
 # Arrow raises what its kernels raise, and memory errors for sizes that cannot be.
 _ARROW_FAILURES = (pa.ArrowException, ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError)
@@ -40,7 +40,12 @@ def read_failure(error: OSError, file: str) -> VeloError:
     if error.errno == errno.ENOENT:
         return CorruptIndexError(f"{file} is missing from the index", file=file)
     message = f"{file} cannot be read: {os.strerror(error.errno) if error.errno else error}"
-    if error.errno in (errno.EACCES, errno.EPERM):
+    return system_failure(error, message, file)
+
+
+def system_failure(error: OSError, message: str, file: str) -> VeloError:
+    """The error of a system that refuses or fails, whatever is asked of it."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return PermissionDeniedError(message, file=file)
     if error.errno == errno.ENOMEM:
         return OutOfMemoryError(message, file=file)

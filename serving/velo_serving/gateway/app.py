@@ -41,6 +41,7 @@ from velo_serving.gateway.schemas import (
 )
 from velo_serving.gateway.tracing import Traced
 from velo_serving.gateway.writes import WRITE_ROUTES, WriteRoute, write_body
+from velo_serving.router import Router
 from velo_serving.types import Answer, SearchRequest
 
 __all__ = ["create_app"]
@@ -392,7 +393,9 @@ class _Gate:
         pairs = request.query_params.multi_items()
         parsed = await self._apart(
             bodies.is_long_to_parse(media_type, body, pairs, limits),
-            lambda: bodies.parse_search(media_type, body, pairs, dim=now.dim, limits=limits),
+            lambda: bodies.parse_search(
+                media_type, body, pairs, dim=now.dim, limits=limits, columns=lambda: _columns_of(now.router)
+            ),
         )
         parsed = _less_time(parsed, time.perf_counter() - arrived)
         answer_type, encode = choose_encoder(
@@ -506,14 +509,17 @@ def _summary(served: ServedCollection) -> CollectionSummary:
     )
 
 
+def _columns_of(router: Router) -> list[str]:
+    """The columns of a collection, as the first of its shards says that has any."""
+    told = [one.health.details.get("columns", ()) for one in router.shards() if one.health is not None]
+    return [str(name) for name in next(filter(None, told), ())]
+
+
 def _describe(served: ServedCollection) -> CollectionAnswer:
     states = served.router.shards()
-    columns: list[str] = []
     shards: list[ShardAnswer] = []
     for state in states:
         health = state.health
-        if health is not None and not columns:
-            columns = [str(name) for name in health.details.get("columns", ())]
         shards.append(
             ShardAnswer(
                 name=state.name,
@@ -531,7 +537,7 @@ def _describe(served: ServedCollection) -> CollectionAnswer:
         )
     return CollectionAnswer(
         **_summary(served).model_dump(),
-        columns=columns,
+        columns=_columns_of(served.router),
         writable=any(
             state.health is not None and bool(state.health.details.get("writable")) for state in states
         ),

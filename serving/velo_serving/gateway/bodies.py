@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -88,7 +88,13 @@ def check_encoding(content_encoding: str | None) -> None:
 
 
 def parse_search(
-    media_type: str, body: bytes, pairs: list[tuple[str, str]], *, dim: int, limits: GatewayLimits
+    media_type: str,
+    body: bytes,
+    pairs: list[tuple[str, str]],
+    *,
+    dim: int,
+    limits: GatewayLimits,
+    columns: Callable[[], Sequence[str]] = tuple,
 ) -> SearchRequest:
     """Make a request of a body and the query string.
 
@@ -102,6 +108,8 @@ def parse_search(
     dim : int
         Of the collection.
     limits : GatewayLimits
+    columns : callable
+        Names those of the collection: what ``return_metadata`` true stands for.
 
     Raises
     ------
@@ -109,7 +117,7 @@ def parse_search(
         One that ``gateway.errors`` maps to 400, 413 or 422.
     """
     if media_type == JSON:
-        return _of_json(body, pairs, dim, limits)
+        return _of_json(body, pairs, dim, limits, columns)
     options = QueryOptions.of(pairs)
     filters: tuple[FilterForm | None, ...] | None = None if options.filter is None else (options.filter,)
     _check_sql((options.filter,), "filter", limits)
@@ -127,7 +135,13 @@ def parse_search(
     return _request(queries, filters, options, dim, limits)
 
 
-def _of_json(body: bytes, pairs: list[tuple[str, str]], dim: int, limits: GatewayLimits) -> SearchRequest:
+def _of_json(
+    body: bytes,
+    pairs: list[tuple[str, str]],
+    dim: int,
+    limits: GatewayLimits,
+    columns: Callable[[], Sequence[str]],
+) -> SearchRequest:
     if pairs:
         raise RequestError(
             f"{pairs[0][0]}: with a JSON body the options stand in the body", argument=pairs[0][0]
@@ -136,6 +150,8 @@ def _of_json(body: bytes, pairs: list[tuple[str, str]], dim: int, limits: Gatewa
         parsed = SearchBody.model_validate_json(body)
     except ValidationError as error:
         raise refusal(error, body) from None
+    if isinstance(parsed.return_metadata, bool):
+        parsed.return_metadata = list(columns()) if parsed.return_metadata else None
     filters: tuple[FilterForm | None, ...] | None = None
     if parsed.filters is not None:
         _check_sql(parsed.filters, "filters", limits)
@@ -249,6 +265,7 @@ def _request(
         row, column = (int(place) for place in np.argwhere(~finite)[0])
         raise NotFiniteError(f"vectors[{row}][{column}] is not a finite float32", argument="vectors", row=row)
     columns = options.return_metadata
+    assert not isinstance(columns, bool)  # ``_of_json`` has exchanged it, no query string has one
     return SearchRequest(
         queries=queries,
         k=k,

@@ -77,6 +77,7 @@ STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (serving_errors.PartialWriteError, 503),
     (velo_errors.ClosedError, 503),
     (velo_errors.NoSpaceError, 507),
+    (velo_errors.DeviceError, 503),
     (serving_errors.PublicationError, 422),
     (velo_errors.InvalidArgumentError, 422),
     (velo_errors.DimensionMismatchError, 422),

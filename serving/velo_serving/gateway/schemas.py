@@ -99,7 +99,9 @@ class SearchBody(BaseModel):
     ] = None
     recall: Recall = None
     list_size: ListSize = None
-    return_metadata: Columns = None
+    return_metadata: Annotated[
+        list[str] | bool | None, Field(description="Columns to bring with the hits; true for all of them.")
+    ] = None
     return_vectors: ReturnVectors = False
     group_by: GroupBy = None
     group_size: GroupSize = None
