@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -94,3 +95,34 @@ def test_a_probe_is_repeated_until_it_agrees(monkeypatch: Any, sample_index: vel
     found = budgets.measure_costs(sample_index)
     assert not found.agreed
     assert found.query_us == COSTS.query_us
+
+
+def test_an_index_that_was_written_to_is_planned_by_its_largest_part(tmp_path: Any, random: Any) -> None:
+    path = tmp_path / "a.velo"
+    rows = random.normal(size=(1500, 16)).astype(np.float32)
+    velo.build(path, rows[:1200]).close()
+    before = plans(path, memory=30_000, costs=COSTS)
+    with velo.open(path, writable=True, threads=1) as index:
+        index.insert(rows[1200:1201])
+    assert plans(path, memory=30_000, costs=COSTS) == before
+    assert len(plans(path)) == len(budgets.SHARES)
+    with velo.open(path, writable=True, threads=1) as index:
+        index.insert(rows[1201:])
+        index.flush()
+        assert len(index.info()["live"]["parts"]) == 2
+        found = {row.budget_bytes: row for row in plans(path, memory=30_000, costs=COSTS)}
+        assert set(found) == {row.budget_bytes for row in before} - {30_000} | {30_000 * 1200 // 1500}
+    done = CliRunner().invoke(app, ["info", str(path), "--budgets"])
+    assert done.exit_code == 0, done.output
+    assert "QPS" in done.output
+
+
+def test_an_index_without_a_part_has_no_plans(tmp_path: Any) -> None:
+    path = tmp_path / "a.velo"
+    with velo.create(path, dim=4) as index:
+        index.insert(np.eye(4, dtype=np.float32))
+        with pytest.raises(velo.errors.UnsupportedError, match="flush it first"):
+            plans(path)
+    done = CliRunner().invoke(app, ["info", str(path), "--budgets"])
+    assert done.exit_code != 0
+    assert "flush it first" in done.output

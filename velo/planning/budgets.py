@@ -22,9 +22,11 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo.errors import BudgetTooSmallError, InvalidArgumentError
+from velo.errors import BudgetTooSmallError, InvalidArgumentError, UnsupportedError
+from velo.folder.live import data_folders
+from velo.folder.manifest import read_manifest
 from velo.index import Index, open_index
-from velo.options import LINKS_STEPS, PLAN_CODES, OpenTuning, fill_search, memory_bytes
+from velo.options import LINKS_STEPS, PLAN_CODES, OpenTuning, fill_search, folder_path, memory_bytes
 from velo.types import AnyArray, Memory, PathLike
 
 __all__ = [
@@ -288,7 +290,8 @@ def plans(
     Parameters
     ----------
     path : path
-        An index.
+        An index. Of one that was written to the largest part is planned, with its share of each budget: a
+        search reads there, and little more in other parts.
     memory : int, float or str, optional
         A further budget for the table.
     recall, k : float, int
@@ -303,6 +306,11 @@ def plans(
     list of PlannedBudget
         By ascending budget.
 
+    Raises
+    ------
+    UnsupportedError
+        No part was made yet of the rows that were written.
+
     Examples
     --------
     >>> for budget in velo.plans("shop.velo"):
@@ -316,18 +324,30 @@ def plans(
         whole = index.n * index.dim * 4
         budgets = {int(share * whole) for share in SHARES}
         if memory is not None:
-            budgets.add(memory_bytes(memory, index.n, index.dim))
+            rows = sum(map(_rows_of, data_folders(folder_path(path))))
+            budgets.add(memory_bytes(memory, rows, index.dim) * index.n // rows)
         return [_with_next(index, budget, whole, recall, k, own_costs) for budget in sorted(budgets)]
 
 
 def open_to_measure(path: PathLike, threads: int | None = None) -> Index:
-    """The index with few links in memory: most of a long search is estimates then, and little is loaded."""
+    """The index with few links in memory: most of a long search is estimates then, and little is loaded.
+
+    Of one that was written to, its largest part.
+    """
+    folders = data_folders(folder_path(path))
+    if not folders:
+        raise UnsupportedError(f"{path} has no part yet that could be measured: flush it first")
+    part = folders[0] if len(folders) == 1 else max(folders, key=_rows_of)
     try:
-        return open_index(path, threads=threads, tuning=OpenTuning(links_kept=LINKS_STEPS[-1]))
+        return open_index(part, threads=threads, tuning=OpenTuning(links_kept=LINKS_STEPS[-1]))
     except InvalidArgumentError as error:
         if error.argument != "links_kept":
             raise
-        return open_index(path, threads=threads)  # it has fewer
+        return open_index(part, threads=threads)  # it has fewer
+
+
+def _rows_of(part: Path) -> int:
+    return read_manifest(part).row_count
 
 
 def _with_next(index: Index, budget: int, whole: int, recall: float, k: int, costs: Costs) -> PlannedBudget:
