@@ -46,7 +46,7 @@ ROOMS = (
     _room(
         "velo",
         "live",
-        "velo.errors velo.types velo.options velo.results velo._native velo.formats velo.filters velo.folder "
+        "velo.errors velo.types velo.hints velo.options velo.results velo._native velo.formats velo.filters velo.folder "
         "velo.search",
     ),
     _room(

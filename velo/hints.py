@@ -44,7 +44,7 @@ METHODS: Final = {
     **dict.fromkeys(("set_ef", "nprobe", "hnsw"), "index.search(queries, k, recall=0.95), or list_size="),
 }
 
-#: Names of options of build, open and search.
+#: Names of options of build, open, search and the writes; some of one call alone.
 OPTIONS: Final = {
     **dict.fromkeys(("top_k", "topk", "limit", "n_neighbors", "n_results", "num_results"), "k"),
     **dict.fromkeys(
@@ -65,6 +65,7 @@ OPTIONS: Final = {
     ),
     **dict.fromkeys(("d", "dimension", "dim", "dims"), "nothing: the vectors say it"),
     **dict.fromkeys(("exist_ok", "mode", "force"), "overwrite"),
+    "update.vectors": "upsert(vectors, ids, metadata): it replaces vectors and columns together",
 }
 
 METRICS: Final = {
@@ -97,8 +98,8 @@ def hinted(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
             unknown = re.search(r"got an unexpected keyword argument '(\w+)'", str(error))
             if unknown is None or unknown[1] not in kwargs:
                 raise
-            word = OPTIONS.get(unknown[1])
             name = call.__name__.removesuffix("_index").removesuffix("_path")
+            word = OPTIONS.get(f"{name}.{unknown[1]}") or OPTIONS.get(unknown[1])
             hint = f"; velo's word is {word}" if word else f"; help({name}) lists them"
             raise TypeError(f"{name}() has no option {unknown[1]!r}{hint}") from None
 

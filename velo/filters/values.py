@@ -7,6 +7,7 @@ import decimal
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeAlias
+from uuid import UUID
 
 import numpy as np
 
@@ -63,6 +64,8 @@ def scalar(value: Any, position: str | None) -> Any:
         if not value.is_finite():
             return scalar(float(value), position)
         return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, UUID):
+        return str(value)
     as_py = getattr(value, "as_py", None)  # a pyarrow scalar
     if callable(as_py):
         return scalar(as_py(), position)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.errors import CorruptIndexError, DuplicateIdError, InvalidArgumentError, UnknownIdError
+from velo.filters.arrow_values import is_string
 from velo.folder.arrays import arrow_of, numpy_of
 from velo.folder.replace import durable_file
 from velo.folder.stored import check_permutation, damage, mapped_batch
@@ -63,10 +65,16 @@ def given_ids(ids: Any, row_count: int) -> IdColumn:
 def checked_ids(ids: Any) -> IdColumn:
     """Ids to look for: all whole numbers or all strings, any of them any number of times.
 
+    One id alone is a list of it. A UUID is its text.
+
     Raises
     ------
     InvalidArgumentError
     """
+    if isinstance(ids, str | int | np.integer | UUID) and not isinstance(ids, bool):
+        ids = [ids]
+    if not hasattr(ids, "__len__"):
+        raise InvalidArgumentError(f"ids must be a list of ids, not {ids!r:.80}", argument="ids")
     if not isinstance(ids, np.ndarray | pa.Array | pa.ChunkedArray) and len(ids) == 0:
         return np.zeros(0, np.int64)
     return _column(ids)
@@ -76,8 +84,10 @@ def _column(ids: Any) -> IdColumn:
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
         return _int64(ids)
     if not isinstance(ids, pa.Array | pa.ChunkedArray):
+        if isinstance(ids, str | bytes | bytearray | Mapping):
+            raise InvalidArgumentError(f"ids must be a list of ids, not {ids!r:.80}", argument="ids")
         try:
-            ids = pa.array(ids)
+            ids = pa.array(_plain_ids(ids))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"ids must be whole numbers or strings: {error}", argument="ids"
@@ -86,14 +96,27 @@ def _column(ids: Any) -> IdColumn:
         ids = ids.combine_chunks()
     if pa.types.is_dictionary(ids.type):
         ids = ids.dictionary_decode()
+    if str(ids.type) == "extension<arrow.uuid>":
+        ids = pa.array([None if one is None else str(one) for one in ids.to_pylist()], pa.large_string())
     if ids.null_count:
         row = int(np.flatnonzero(np.asarray(ids.is_null()))[0])
         raise InvalidArgumentError(f"ids: row {row} is null", argument="ids", row=row)
     if pa.types.is_integer(ids.type):
         return _int64(np.asarray(ids))
-    if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type):
+    if is_string(ids.type):
         return ids.cast(pa.large_string())
     raise InvalidArgumentError(f"ids must be whole numbers or strings, not {ids.type}", argument="ids")
+
+
+def _plain_ids(ids: Any) -> Any:
+    """Ids of Python without what Arrow takes for something else."""
+    if isinstance(ids, np.ndarray) and ids.dtype != np.object_:
+        return ids
+    ids = list(ids)
+    kinds = set(map(type, ids))
+    if not kinds.isdisjoint((bool, np.bool_)):
+        raise TypeError("a bool is neither")
+    return [str(one) if isinstance(one, UUID) else one for one in ids] if UUID in kinds else ids
 
 
 def _int64(values: AnyArray) -> Int64Array:

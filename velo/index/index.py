@@ -283,8 +283,8 @@ class Index(Inspection, Searches, LiveVerbs):
         return _reopened, (self._reopen,)
 
     def __repr__(self) -> str:
-        state = ", closed" if self._gate.closed else ""
-        return f"velo.Index({str(self.path)!r}, n={self.n}, dim={self.dim}, metric={self.metric!r}{state})"
+        rows, state = (self.n, ", closed") if self._gate.closed else (len(self), "")
+        return f"velo.Index({str(self.path)!r}, n={rows}, dim={self.dim}, metric={self.metric!r}{state})"
 
 
 def _reopened(reopen: partial[Index]) -> Index:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from velo import _native
-from velo.errors import IndexExistsError, InvalidArgumentError, NotAnIndexError, VeloError
+from velo.errors import BusyError, IndexExistsError, InvalidArgumentError, NotAnIndexError, VeloError
 from velo.folder.live import data_folders, is_live
 from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE
 from velo.folder.replace import os_failure
@@ -18,7 +19,7 @@ from velo.hints import hinted
 from velo.index.index import Index
 from velo.index.parts import begin, close_all
 from velo.live.columns import check_schema, schema_text
-from velo.live.data import LiveData
+from velo.live.data import DURABILITY_CODES, LiveData
 from velo.options import (
     DTYPE_CODES,
     METRIC_CODES,
@@ -37,6 +38,9 @@ __all__ = ["UNKNOWN_COLUMNS", "create_index", "open_index"]
 UNKNOWN_COLUMNS: Final = {"error": 0, "missing": 1}
 #: What new rows may take before a part is made of them: a tenth of `memory`, within these bounds.
 _DELTA_BYTES: Final = (1 << 20, 64 << 20)
+
+#: Who writes in this process: a lock says only that somebody does.
+_writers: Final[weakref.WeakSet[LiveData]] = weakref.WeakSet()
 
 
 @hinted
@@ -57,6 +61,7 @@ def open_index(
     folder = folder_path(path)
     if (folder / COLLECTION_FILE).is_file():
         raise NotAnIndexError(f"{folder} is a collection of shards, not one index", argument="path")
+    code_of(DURABILITY_CODES, durability, "durability")
     _check_there(folder)
     if merge_memory is not None:
         memory_bytes(merge_memory, 1 << 30, 1, "merge_memory")
@@ -148,6 +153,7 @@ def create_index(
     """
     folder = folder_path(path)
     codes = (code_of(METRIC_CODES, metric, "metric"), code_of(DTYPE_CODES, dtype, "dtype"))
+    code_of(DURABILITY_CODES, durability, "durability")
     whole_number(dim, "dim", 1, 8192)
     OpenOptions(memory=memory, threads=threads).native()
     schema = None
@@ -199,8 +205,16 @@ def _live_of(folder: Path, durability: DurabilityName | None, memory: Memory | N
         )
         delta_bytes = min(max(whole // 10, _DELTA_BYTES[0]), _DELTA_BYTES[1])
     try:
-        return LiveData(folder, durability, delta_bytes)
+        live = LiveData(folder, durability, delta_bytes)
     except NotAnIndexError:
         if durability is not None:
             raise
         return None  # the library says what is wrong with what is there
+    except BusyError as error:
+        with contextlib.suppress(OSError):
+            if any(one._finalizer.alive and folder.samefile(one.folder) for one in list(_writers)):
+                raise BusyError(f"this process has {folder} open to write already") from error
+        raise
+    if durability is not None:
+        _writers.add(live)
+    return live

@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -181,7 +182,7 @@ def _ids(given: Any, count: int, known: int, upsert: bool) -> tuple[int, Any]:
                 "this index has ids of its callers: give one for each row", argument="ids"
             )
         return ROW, None
-    if isinstance(given, str | int | np.integer) and not isinstance(given, bool):
+    if isinstance(given, str | int | np.integer | UUID) and not isinstance(given, bool):
         given = [given]
     if isinstance(given, list) and len(given) <= _IDS_FEW and all(type(one) is int for one in given):
         with contextlib.suppress(OverflowError):  # checked_ids says what is wrong
@@ -223,8 +224,10 @@ def last_of_each(column: Any) -> AnyArray:
 def _request(given: Any) -> bytes:
     if given is None:
         return b""
-    if not isinstance(given, str) or not 0 < len(given.encode()) <= _REQUEST_BYTES_MAX:
-        raise InvalidArgumentError(
-            f"request is a name of 1 to {_REQUEST_BYTES_MAX} bytes, not {given!r:.80}", argument="request"
-        )
-    return given.encode()
+    with contextlib.suppress(AttributeError, UnicodeError):  # no text, or half a surrogate pair
+        name: bytes = given.encode()
+        if 0 < len(name) <= _REQUEST_BYTES_MAX:
+            return name
+    raise InvalidArgumentError(
+        f"request is a name of 1 to {_REQUEST_BYTES_MAX} bytes, not {given!r:.80}", argument="request"
+    )

@@ -22,6 +22,7 @@ from velo.errors import (
 )
 from velo.folder.ids import checked_ids
 from velo.folder.snapshot import snapshot
+from velo.hints import hinted
 from velo.live.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, LiveData
 from velo.live.folds import Folds
 from velo.live.moment import Moment
@@ -64,6 +65,7 @@ class LiveVerbs:
 
     # ---- rows that come
 
+    @hinted
     def insert(
         self,
         vectors: Any,
@@ -112,6 +114,7 @@ class LiveVerbs:
         """
         return self._insert(vectors, ids, metadata, request, timeout_s, upsert=False)
 
+    @hinted
     def upsert(
         self,
         vectors: Any,
@@ -209,6 +212,7 @@ class LiveVerbs:
         if (left is not None and left <= 0) or not folds.wait(left):
             raise BusyError("memory for new rows is full, and a part is being made of them: try again")
 
+    @hinted
     def update(
         self, ids: Any, metadata: Any, request: str | None = None, timeout_s: float | None = None
     ) -> Written:
@@ -250,7 +254,7 @@ class LiveVerbs:
         deadline = None if timeout_s is None else time.monotonic() + _seconds(timeout_s)
         with self._gate:
             live, folds = self._writer()
-            column = checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
+            column = checked_ids(ids)
             _check_kind(column, live.shape().id_kind)
             update = Update(column, metadata, live.schema)
             with contextlib.ExitStack() as turn:
@@ -283,6 +287,7 @@ class LiveVerbs:
 
     # ---- rows that go
 
+    @hinted
     def delete(self, ids: Any = None, *, filter: Any = None) -> Written:  # noqa: A002
         """Delete rows by id, or all that pass a filter.
 
@@ -325,7 +330,7 @@ class LiveVerbs:
             if filter is not None:
                 done, asked = self._delete_matching(live, folds, filter), None
             else:
-                column = checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
+                column = checked_ids(ids)
                 _check_kind(column, live.shape().id_kind)
                 distinct = np.unique(column) if isinstance(column, np.ndarray) else pc.unique(column)
                 done, asked = live.delete_ids(column), len(distinct)
