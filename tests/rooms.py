@@ -46,8 +46,8 @@ ROOMS = (
     _room(
         "velo",
         "live",
-        "velo.errors velo.types velo.hints velo.options velo.results velo._native velo.formats velo.filters velo.folder "
-        "velo.search",
+        "velo.errors velo.types velo.hints velo.options velo.results velo._native velo.formats velo.filters "
+        "velo.folder velo.search",
     ),
     _room(
         "velo",
