@@ -25,8 +25,9 @@ NAMED = 6
 def library() -> dict[str, str | None]:
     """The library that this process measures: the ``commit`` of the tree it lies in, and its build ``mode``.
 
-    The commit ends in ``+changes`` where the tree is not as it was committed, and is ``unknown`` outside of a
-    repository. The mode is what the native library says of itself.
+    The commit ends in ``+changes`` where the tree is not as it was committed or its native library is older
+    than what it is compiled from, and is ``unknown`` outside of a repository. The mode is what the native
+    library says of itself.
     """
     return {"commit": _commit(), "mode": _mode()}
 
@@ -46,9 +47,19 @@ def _commit() -> str:
     try:
         commit = git("rev-parse", "HEAD")
         changes = git("status", "--porcelain", "--", ":/", f":(top,exclude){RESULTS}")
+        sources = git("ls-files", "-z", "--", ":/zig", ":/build.zig").split("\0")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return commit + CHANGES if changes else commit
+    return commit + CHANGES if changes or _is_older(package, sources) else commit
+
+
+def _is_older(package: Path, sources: Sequence[str]) -> bool:
+    """Whether the package's native library was compiled before the last change of its sources."""
+    made = package / "_native" / "libvelo.so"
+    files = [package / name for name in sources if name]
+    return made.exists() and any(
+        file.stat().st_mtime > made.stat().st_mtime for file in files if file.exists()
+    )
 
 
 def _mode() -> str:

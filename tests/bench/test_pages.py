@@ -124,6 +124,17 @@ def test_the_library_is_a_commit_and_a_mode(tmp_path: Path, monkeypatch: pytest.
     assert pages.is_changed(changed)
 
 
+def test_a_library_older_than_its_sources_is_not_that_of_the_commit(tmp_path: Path) -> None:
+    made, source = tmp_path / "velo" / "_native" / "libvelo.so", tmp_path / "zig" / "root.zig"
+    for at_s, file in enumerate((source, made)):
+        file.parent.mkdir(parents=True)
+        file.write_text("")
+        os.utime(file, (at_s, at_s))
+    assert not pages._is_older(tmp_path / "velo", ["../zig/root.zig", "../zig/gone.zig"])
+    os.utime(source, (9, 9))
+    assert pages._is_older(tmp_path / "velo", ["../zig/root.zig", "../zig/gone.zig"])
+
+
 # ---- runs that are taken up again ----
 
 
