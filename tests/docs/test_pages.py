@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -42,6 +43,39 @@ def test_page(name: str, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
     run_blocks(blocks_of(DOCS / name), names)
+
+
+def included(page: Path) -> list[str]:
+    """What the includes of a page bring; an AssertionError names one that brings nothing."""
+    brought = []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if not re.search(r"-+8\s*<", line):
+            continue
+        here = f"{page.name}:{number}"
+        found = re.fullmatch(r'--8<-- "([^":]+)(?::(\w+))?"', line)
+        assert found is not None, f"{here} shows itself, for it is no include: {line}"
+        text = (ROOT / found[1]).read_text()
+        if found[2] is not None:
+            start, end = (f"# --8<-- [{word}:{found[2]}]" for word in ("start", "end"))
+            assert start in text, f"{here} names a section that {found[1]} lacks"
+            text = text.split(start)[1].split(end)[0]
+        assert text.strip(), f"{here} brings nothing"
+        brought.append(text)
+    return brought
+
+
+def test_includes_bring_what_they_name(tmp_path: Path) -> None:
+    assert len(included(DOCS / "howto" / "ray.md")) == 2
+    for page in DOCS.rglob("*.md"):
+        included(page)
+    for wrong in (
+        '--8 < --"examples/ray_job.py:cluster"',
+        '--8<-- "examples/ray_job.py:nothing"',
+        '  --8<-- "examples/ray_job.py:cluster"',
+    ):
+        (tmp_path / "page.md").write_text(f"```py\n{wrong}\n```\n")
+        with pytest.raises(AssertionError, match=r"page.md:2"):
+            included(tmp_path / "page.md")
 
 
 def test_a_page_that_shows_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -69,6 +70,17 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -
     for sheet in site.rglob("*.css"):
         text = sheet.read_text()
         assert not re.search(r"@import|url\(\s*['\"]?(https?:)?//", text), sheet
+
+
+def test_pages_show_the_examples_that_they_include(site: Path) -> None:
+    page = re.sub(r"<[^>]+>", "", (site / "howto" / "ray" / "index.html").read_text())
+    for name in ("ray_job.py", "ray_data_batch.py"):
+        section = (
+            (ROOT / "examples" / name).read_text().split("# --8<-- [start:")[1].split("# --8<-- [end:")[0]
+        )
+        for line in section.splitlines()[1:]:
+            assert html.unescape(line.strip()) in html.unescape(page), line
+    assert not [path for path in site.rglob("*.html") if "8 &lt; " in path.read_text()]
 
 
 def test_every_public_name_stands_in_the_reference(pages: dict[Path, Page]) -> None:
