@@ -91,6 +91,11 @@ typedef enum velo_limit {
     VELO_SIGMA_MIN = 0, VELO_SIGMA_MAX = 100
 } velo_limit;
 
+/* What searches do that estimates of their cost rely on. */
+typedef enum velo_constant {
+    VELO_ENTRIES_LOOKED = 256      /* entry points that a search estimates, or hardly more, where there are so many */
+} velo_constant;
+
 /* ---- the device, for `velo doctor` ---- */
 
 typedef struct velo_device_info {

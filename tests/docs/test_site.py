@@ -73,7 +73,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -
 
 
 def test_pages_show_the_examples_that_they_include(site: Path) -> None:
-    page = re.sub(r"<[^>]+>", "", (site / "howto" / "ray" / "index.html").read_text())
+    page = re.sub(r"<[^>]+>", "", (site / "howto" / "ray.html").read_text())
     for name in ("ray_job.py", "ray_data_batch.py"):
         section = (
             (ROOT / "examples" / name).read_text().split("# --8<-- [start:")[1].split("# --8<-- [end:")[0]

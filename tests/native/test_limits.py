@@ -34,6 +34,14 @@ def test_the_core_and_the_header_name_the_same_limits() -> None:
     assert {name: tuple(limit) for name, limit in limits._limits().items()} == in_core
 
 
+def test_the_core_and_the_header_name_the_same_constants() -> None:
+    source = (ROOT / "zig/src/search/shared.zig").read_text()
+    constants = limits._numbers("velo_constant")
+    assert constants
+    for name, number in constants.items():
+        assert f"pub const {name} = {number};" in source
+
+
 def test_a_limit_that_the_header_does_not_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(NativeLibraryError, match="no limit of courage"):
         limits.native_limit("courage")
@@ -41,11 +49,13 @@ def test_a_limit_that_the_header_does_not_name(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(loader, "CHECKOUT", tmp_path / "none")
     monkeypatch.setattr(loader, "PACKAGED", tmp_path)
     limits._limits.cache_clear()
+    limits._numbers.cache_clear()
     try:
         with pytest.raises(NativeLibraryError, match="no limit of degree"):
             limits.native_limit("degree")
     finally:
         limits._limits.cache_clear()
+        limits._numbers.cache_clear()
 
 
 def status_of_build(folder: Path, **fields: Any) -> tuple[int, str]:

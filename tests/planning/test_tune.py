@@ -24,7 +24,7 @@ from velo.formats.files import as_source
 from velo.options import BuildOptions, bits_around, bits_within, codes_bytes_least
 from velo.planning.budgets import Costs
 from velo.planning.sample import Counts, at_recall, draw
-from velo.planning.tune import _best, _least_in_flight
+from velo.planning.tune import _best, _entry_points, _least_in_flight
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 
@@ -390,3 +390,10 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert told.endswith("velo: interrupted\n")
     assert [entry.name for entry in tmp_path.iterdir()] == ["rows.fbin"]
+
+
+def test_entry_points_are_those_that_a_search_looks_at(sample: Any, sample_index: velo.Index) -> None:
+    looked = sample_index.search(sample.queries, k=1, list_size=1).stats["estimates"]
+    assert _entry_points(sample_index.n) == pytest.approx(looked.mean(), rel=0.25)  # it walks a little, too
+    assert _entry_points(2_800_000) == _entry_points(20_000) == 256 < 2 * math.sqrt(20_000)
+    assert _entry_points(10_000) == 200

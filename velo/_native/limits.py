@@ -1,4 +1,4 @@
-"""What may be asked for, at least and at most: the numbers of ``velo_limit`` in ``velo.h``."""
+"""What may be asked for, at least and at most, and what searches do: the numbers of ``velo.h``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from velo._native import loader
 from velo.errors import NativeLibraryError
 
-__all__ = ["Limit", "native_limit"]
+__all__ = ["Limit", "native_constant", "native_limit"]
 
 
 class Limit(NamedTuple):
@@ -20,13 +20,25 @@ class Limit(NamedTuple):
 
 
 @cache
-def _limits() -> dict[str, Limit]:
-    """By the names of arguments. The header alone is read: no library needs to be there."""
+def _numbers(enum: str) -> dict[str, int]:
+    """The numbers of an enum by their names. The header alone is read: no library needs to be there."""
     text = loader.declarations(loader.header_path().read_text(encoding="utf-8"))
-    body = re.search(r"enum velo_limit \{(.*?)\}", text, re.DOTALL)
-    values = dict(re.findall(r"VELO_(\w+) = (\d+)", body[1] if body else ""))
-    names = [name.removesuffix("_MIN") for name in values if name.endswith("_MIN")]
-    return {name.lower(): Limit(int(values[f"{name}_MIN"]), int(values[f"{name}_MAX"])) for name in names}
+    body = re.search(rf"enum {enum} \{{(.*?)\}}", text, re.DOTALL)
+    found = re.findall(r"VELO_(\w+) = (\d+)", body[1] if body else "")
+    return {name.lower(): int(number) for name, number in found}
+
+
+@cache
+def _limits() -> dict[str, Limit]:
+    """By the names of arguments."""
+    values = _numbers("velo_limit")
+    names = [name.removesuffix("_min") for name in values if name.endswith("_min")]
+    return {name: Limit(values[f"{name}_min"], values[f"{name}_max"]) for name in names}
+
+
+def native_constant(name: str) -> int:
+    """What searches do, such as ``"entries_looked"``."""
+    return _numbers("velo_constant")[name]
 
 
 def native_limit(argument: str) -> Limit:

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from velo import _native
+from velo._native.limits import native_constant
 from velo.errors import BudgetTooSmallError, CancelledError, InvalidArgumentError
 from velo.formats.files import as_source
 from velo.index import Index, open_index
@@ -453,8 +454,8 @@ class _Trial:
 
 
 def _entry_points(rows: int) -> float:
-    """Where a search starts (zig/src/graph/entry.zig); each is estimated."""
-    return 2 * math.sqrt(rows)
+    """Where a search starts (zig/src/graph/entry.zig): as many as it looks at, each of which is estimated."""
+    return min(2 * math.sqrt(rows), native_constant("entries_looked"))
 
 
 def _parts(counts: Counts, rows: int) -> dict[str, float]:

@@ -8,7 +8,7 @@ const index = @import("index");
 const Ablations = @import("ablations.zig").Ablations;
 
 /// Entry points that a search looks at, at least, where there are so many: those of the nearest centers, whose distances a
-/// query is prepared with anyway. On 14 sets it finds what a look at all of them finds.
+/// query is prepared with anyway. On 14 sets it finds what a look at all of them finds. velo.h names it, too.
 pub const entries_looked = 256;
 
 pub const Plan = enum { links_in_memory, links_on_disk };
