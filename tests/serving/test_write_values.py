@@ -20,6 +20,7 @@ from tests.serving.exact_gateway import ARROW_TYPE, checked, exact_backend, play
 from velo.errors import InvalidArgumentError
 from velo_serving import Access, Client, create_app
 from velo_serving.errors import ProtocolError
+from velo_serving.gateway.bodies import table_of_arrow
 from velo_serving.local_backend import open_local_backend
 from velo_serving.wire.codec import is_compressed, table_of
 
@@ -126,6 +127,59 @@ def test_compressed_arrow_is_refused_before_it_unfolds(tmp_path: Path, number: i
     writing(tmp_path, written)
     with pytest.raises(ProtocolError, match="compressed"):  # between gateway and shards
         table_of(bomb)
+
+
+def shared() -> list[Any]:
+    """Columns of a few megabytes of which each row says the same: a gigabyte and more."""
+    text, count = "x" * (1 << 21), 1000
+    codes = pa.array(np.zeros(count, np.int8))
+    views = np.zeros((count, 4), "<i4")
+    views[:, 0] = len(text)
+    views[:, 1] = int.from_bytes(b"xxxx", "little")
+    return [
+        pa.DictionaryArray.from_arrays(codes, pa.array([text])),
+        pa.DictionaryArray.from_arrays(codes, pa.array([[text]])),
+        pa.Array.from_buffers(
+            pa.string_view(), count, [None, pa.py_buffer(views.tobytes()), pa.py_buffer(text.encode())]
+        ),
+        pa.RunEndEncodedArray.from_arrays(pa.array([count], pa.int32()), pa.array([text])),
+        pa.StructArray.from_arrays([pa.DictionaryArray.from_arrays(codes, pa.array([text]))], ["a"]),
+    ]
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_rows_that_share_a_large_value_are_refused(tmp_path: Path, number: int) -> None:
+    column = shared()[number]
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(4 * len(column), np.float32)), 4)
+    types = {"Content-Type": ARROW_TYPE}
+
+    async def searched(client: httpx.AsyncClient) -> None:
+        body = compressed(pa.table({"vector": vectors, "filter": column}), None)
+        error = checked(await client.post("/v1/search", content=body, headers=types), 413)
+        assert (error["type"], error["argument"]) == ("BodyTooLargeError", "filter")
+        many = pa.table({"vector": pa.chunked_array([vectors] * 2)})
+        checked(await client.post("/v1/search", content=compressed(many, None), headers=types), 413)
+
+    async def written(client: httpx.AsyncClient) -> None:
+        body = compressed(pa.table({"id": column}), None)
+        answer = await client.post("/v1/collections/values/delete", content=body, headers=types)
+        assert checked(answer, 413)["argument"] == "id"
+
+    play(exact_backend(tmp_path), searched)
+    writing(tmp_path, written)
+
+
+def test_rows_may_share_values(tmp_path: Path) -> None:
+    """What they share is small."""
+    names = pa.array(["a", "b", None]).dictionary_encode()
+    column = names.take(pa.array([0, 1, 2, 0] * 10))
+    for one in (
+        column,
+        column.cast(pa.string()).cast(pa.string_view()),
+        pa.StructArray.from_arrays([column], ["a"]),
+    ):
+        table = table_of_arrow(compressed(pa.table({"a": one}), None), 40, 1000)
+        assert table.column("a").to_pylist() == one.to_pylist()
 
 
 def test_plain_arrow_is_told_from_compressed_and_from_nonsense(random: np.random.Generator) -> None:

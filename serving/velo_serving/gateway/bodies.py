@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from velo.errors import DimensionMismatchError, EmptyError, NotFiniteError
@@ -367,7 +368,7 @@ def _matrix_of_arrow(
     body: bytes, limits: GatewayLimits
 ) -> tuple[Float32Matrix, tuple[FilterForm | None, ...] | None]:
     """Read a stream with a list column ``vector`` and, if there is one, a text column ``filter`` of JSON."""
-    table = table_of_arrow(body)
+    table = table_of_arrow(body, limits.queries_max, limits.body_bytes_max)
     if "vector" not in table.column_names:
         raise RequestError(
             f"the Arrow stream has no column 'vector' but {', '.join(table.column_names) or 'none'}",
@@ -401,12 +402,15 @@ def _texts(column: pa.ChunkedArray[Any]) -> list[str | None]:
     return texts
 
 
-def table_of_arrow(body: bytes) -> Any:
+def table_of_arrow(body: bytes, rows_max: int, bytes_max: int) -> Any:
     """Read an Arrow stream without trusting it.
 
     Parameters
     ----------
     body : bytes
+    rows_max : int
+    bytes_max : int
+        So much may a column take once each row has its own copy of its value.
 
     Returns
     -------
@@ -417,13 +421,62 @@ def table_of_arrow(body: bytes) -> Any:
     MalformedBodyError
     UnsupportedMediaTypeError
         Its buffers are compressed.
+    BodyTooLargeError
     """
     try:
         if is_compressed(body):
             raise UnsupportedMediaTypeError("compressed Arrow is not read here; send the stream plain")
-        return table_of(body)
+        table = table_of(body)
     except ProtocolError as error:
         raise MalformedBodyError(f"the body cannot be read: {error}") from None
+    if table.num_rows > rows_max:
+        raise BodyTooLargeError(
+            f"{table.num_rows} rows are above the limit of {rows_max}: give fewer a request",
+            argument="vectors",
+        )
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        size = sum(map(_unfolded_bytes, column.chunks))
+        if size > bytes_max:
+            raise BodyTooLargeError(
+                f"column {name!r} takes {size} bytes where each row has its own value, more than the limit "
+                f"of {bytes_max}",
+                argument=name,
+            )
+    return table
+
+
+def _unfolded_bytes(array: Any) -> int:
+    """What rows take that share their values, in a dictionary or as views, once each has its own; or more."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        values = array.dictionary
+        if pa.types.is_primitive(kind.value_type):
+            return len(array) * 8
+        if _is_text(kind.value_type):
+            lengths = pc.fill_null(pc.binary_length(values), 0)
+            return int(pc.sum(pc.cast(lengths.take(array.indices), pa.int64())).as_py() or 0)
+        return len(array) * _unfolded_bytes(values)
+    if kind in (pa.string_view(), pa.binary_view()):
+        heads = np.frombuffer(array.buffers()[1], "<i4", 4 * len(array), 16 * array.offset)
+        return int(heads[::4].sum(dtype=np.int64))
+    if pa.types.is_run_end_encoded(kind):
+        return len(array) * _unfolded_bytes(array.values)
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return len(array) * _unfolded_bytes(array.values)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _unfolded_bytes(array.values)
+    if pa.types.is_struct(kind):
+        return sum(_unfolded_bytes(array.field(place)) for place in range(kind.num_fields))
+    return int(array.nbytes)
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    )
 
 
 def array_of_arrow(given: Any) -> Any:

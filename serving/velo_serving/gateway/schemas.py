@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
 
 from velo.errors import FilterError
 from velo.filters import from_dict, from_sql
@@ -100,7 +100,8 @@ class SearchBody(BaseModel):
     recall: Recall = None
     list_size: ListSize = None
     return_metadata: Annotated[
-        list[str] | bool | None, Field(description="Columns to bring with the hits; true for all of them.")
+        list[str] | StrictBool | None,
+        Field(description="Columns to bring with the hits; true for all of them."),
     ] = None
     return_vectors: ReturnVectors = False
     group_by: GroupBy = None
@@ -244,7 +245,7 @@ def _path(location: tuple[int | str, ...]) -> str:
     """Write ('vectors', 3, 7) as vectors[3][7]."""
     text = ""
     for part in location:
-        if part in ("dict[str,any]", "str"):  # which form of a filter was tried
+        if part in ("dict[str,any]", "str", "list[int]", "list[str]", "bool"):  # which form was tried
             continue
         if isinstance(part, int):
             text += f"[{part}]"

@@ -203,7 +203,7 @@ def parse_write(
         if media_type == bodies.NPY:
             request = _of_npy(verb, body, options, dim)
         else:
-            request = _of_arrow(verb, body, options, dim, rows)
+            request = _of_arrow(verb, body, options, dim, rows, limits)
     if request.count > limits.rows_max:
         raise BodyTooLargeError(
             f"{request.count} rows are above the limit of {limits.rows_max}: give fewer a request"
@@ -288,10 +288,12 @@ def _of_npy(verb: Verb, body: bytes, options: WriteOptions, dim: int) -> WriteRe
     )
 
 
-def _of_arrow(verb: Verb, body: bytes, options: WriteOptions, dim: int, rows: RowFormat) -> WriteRequest:
+def _of_arrow(
+    verb: Verb, body: bytes, options: WriteOptions, dim: int, rows: RowFormat, limits: GatewayLimits
+) -> WriteRequest:
     if options.ids is not None:
         raise RequestError("ids stand in the column 'id'", argument="ids", place={"path": "ids"})
-    table = bodies.table_of_arrow(body)
+    table = bodies.table_of_arrow(body, limits.rows_max, limits.body_bytes_max)
     for name, count in Counter(table.column_names).items():
         if count > 1:
             raise RequestError(f"the Arrow stream has {count} columns {name!r}", status=400, argument=name)
