@@ -60,24 +60,24 @@ pub fn adopt(live: anytype, diagnostic: *Diagnostic) Error!void {
     if (live.built) |before| live.allocator.free(before);
     live.built = built;
     live.next_file = 2;
-    const path = try live.allocator.dupe(u8, "part-0000000000000001");
-    const before = part.path;
-    part.path = path;
-    var ended = false;
-    errdefer if (!ended) {
-        part.path = before;
-        live.allocator.free(path);
-    };
-    make_part(live, path, diagnostic) catch |err| {
-        store.remove_folder(path) catch {}; // litter: the next try takes it away
+    var adopted = part.*;
+    adopted.path = try live.allocator.dupe(u8, "part-0000000000000001");
+    errdefer if (!live.is_live) live.allocator.free(adopted.path);
+    make_part(live, adopted.path, diagnostic) catch |err| {
+        store.remove_folder(adopted.path) catch {}; // litter: the next try takes it away
         return err;
     };
-    checkpoints.make(live, diagnostic) catch |err| {
-        if (!live.poisoned) store.remove_folder(path) catch {};
+    checkpoints.make_anew(live, @as([]@TypeOf(adopted), (&adopted)[0..1]), live.delta, diagnostic) catch |err| {
+        if (!live.poisoned) store.remove_folder(adopted.path) catch {};
         return err;
     };
-    ended = true;
-    live.allocator.free(before);
+    {
+        live.seen.lock();
+        defer live.seen.unlock();
+        live.allocator.free(part.path);
+        part.* = adopted;
+        live.show_all();
+    }
     live.is_live = true;
     remove_old_names(live, diagnostic) catch |err| {
         live.poisoned = true;

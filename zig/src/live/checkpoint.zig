@@ -6,6 +6,7 @@
 const std = @import("std");
 const adopting = @import("adopt.zig");
 const dead_file = @import("dead.zig");
+const Delta = @import("delta.zig").Delta;
 const diagnostics = @import("diagnostic.zig");
 const log_file = @import("log.zig");
 const root_file = @import("root.zig");
@@ -21,17 +22,21 @@ pub fn make(live: anytype, diagnostic: *Diagnostic) Error!void {
     while (live.syncing) live.changed.wait(&live.mutex);
     if (live.poisoned) return live.check_writable(diagnostic);
     if (live.is_live and live.log != null and live.position.offset == live.log_begin) return; // nothing to fold
-    return make_anew(live, diagnostic);
+    try make_anew(live, live.parts.items, live.delta, diagnostic);
+    live.seen.lock();
+    defer live.seen.unlock();
+    live.show_all();
 }
 
-/// Also where the log holds nothing new; no sync is under way.
-pub fn make_anew(live: anytype, diagnostic: *Diagnostic) Error!void {
+/// Also where the log holds nothing new; no sync is under way. `given` and `delta` are what the root is to hold. They may be
+/// others than views see: once this has returned, whoever called it shows them, and with them all that was written.
+pub fn make_anew(live: anytype, given: anytype, delta: *const Delta, diagnostic: *Diagnostic) Error!void {
     const store = live.store;
     var arena = std.heap.ArenaAllocator.init(live.allocator);
     defer arena.deinit();
     const scratch = arena.allocator();
 
-    const parts = try scratch.alloc(root_file.Part, live.parts.items.len);
+    const parts = try scratch.alloc(root_file.Part, given.len);
     const counts = try scratch.alloc(u64, parts.len);
     var made: std.ArrayList([]const u8) = .empty;
     var old: std.ArrayList([]const u8) = .empty;
@@ -39,7 +44,7 @@ pub fn make_anew(live: anytype, diagnostic: *Diagnostic) Error!void {
         for (made.items) |name| diagnostics.discard(store, name);
     };
     var next_file = live.next_file;
-    for (live.parts.items, parts, counts) |*part, *named, *count| {
+    for (given, parts, counts) |*part, *named, *count| {
         count.* = part.gone.count();
         named.* = .{ .path = part.path, .uuid = part.uuid, .n = part.n, .dead = part.file };
         if (count.* == part.file_count) continue;
@@ -57,7 +62,7 @@ pub fn make_anew(live: anytype, diagnostic: *Diagnostic) Error!void {
     _ = std.fmt.hexToBytes(&header.uuid, &live.uuid) catch return diagnostics.damaged(diagnostic, root_file.file_name, "has a damaged uuid", .{});
     const log = store.create(log_name) catch |err| return file_error(diagnostic, log_name, "create", err);
     errdefer store.close(log);
-    const position = try begin_log(live, scratch, log, log_name, &header, diagnostic);
+    const position = try begin_log(live.store, delta, scratch, log, log_name, &header, diagnostic);
     try diagnostics.sync_folder(store, ".", diagnostic);
 
     const requests = try scratch.alloc(root_file.Request, live.requests.items.items.len);
@@ -101,7 +106,7 @@ pub fn make_anew(live: anytype, diagnostic: *Diagnostic) Error!void {
         try_append(scratch, &old, name);
         live.allocator.free(name);
     }
-    for (live.parts.items, kept, counts) |*part, name, count| {
+    for (given, kept, counts) |*part, name, count| {
         if (part.file) |before| live.allocator.free(before);
         part.file = name;
         part.file_count = count;
@@ -117,8 +122,7 @@ pub fn make_anew(live: anytype, diagnostic: *Diagnostic) Error!void {
     live.root_sequence = live.sequence;
     live.synced_sequence = live.sequence;
     live.synced_offset = position.offset;
-    live.show_all();
-    live.checkpoint_at = checkpoint_bytes(live);
+    live.checkpoint_at = checkpoint_bytes(live, given);
     live.changed.broadcast();
     for (old.items) |name| diagnostics.discard(store, name);
 }
@@ -129,20 +133,18 @@ fn try_append(scratch: std.mem.Allocator, names: *std.ArrayList([]const u8), nam
 }
 
 /// How long the log may grow: as long again as what it carries over, so that this is not written over and over.
-fn checkpoint_bytes(live: anytype) u64 {
+fn checkpoint_bytes(live: anytype, parts: anytype) u64 {
     var rows: u64 = 0;
-    for (live.parts.items) |part| rows += part.n;
+    for (parts) |part| rows += part.n;
     const most = if (live.options.checkpoint_bytes > 0) live.options.checkpoint_bytes else @max(least_bytes, rows / 16);
     return if (live.log_begin == log_file.header_bytes) most else live.log_begin + @max(most, live.log_begin);
 }
 
 /// The new log's header, and behind it the rows that no part holds. A promise ends them: all of it is on the device before a
 /// root names it, so damage there is never taken for a torn end.
-fn begin_log(live: anytype, scratch: std.mem.Allocator, log: anytype, name: []const u8, header: *const log_file.Header, diagnostic: *Diagnostic) Error!log_file.Position {
-    const store = live.store;
+fn begin_log(store: anytype, delta: *const Delta, scratch: std.mem.Allocator, log: anytype, name: []const u8, header: *const log_file.Header, diagnostic: *Diagnostic) Error!log_file.Position {
     var position: log_file.Position = .begin(header);
     store.write(log, &header.encode(), 0) catch |err| return file_error(diagnostic, name, "write", err);
-    const delta = live.delta;
     for (delta.records.items) |record| {
         const offset = position.offset;
         log_file.seal(record.bytes, .carried, record.rows.count, 0, &position);
@@ -190,7 +192,7 @@ pub fn take_over(live: anytype, end: log_file.End, diagnostic: *Diagnostic) Erro
         live.synced_offset = live.position.offset;
         live.synced_sequence = live.sequence;
         live.log_begin = live.position.offset;
-        live.checkpoint_at = checkpoint_bytes(live);
+        live.checkpoint_at = checkpoint_bytes(live, live.parts.items);
     }
     try adopting.remove_old_names(live, diagnostic);
     try remove_litter(live, diagnostic);

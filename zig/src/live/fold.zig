@@ -72,9 +72,7 @@ pub fn commit(live: anytype, what: Fold, diagnostic: *Diagnostic) Error!folder.D
     var made: ?*Part = null;
     if (what.part) |part| {
         const n = part.ids.len();
-        try live.add_part(part.path, part.uuid, n, null);
-        // It was added to the folder's own list; here it is moved.
-        var one = live.parts.pop().?;
+        var one = try live.new_part(part.path, part.uuid, n, null);
         errdefer one.deinit(live);
         one.ids = part.ids;
         one.finder_owned = finder_bytes;
@@ -90,27 +88,23 @@ pub fn commit(live: anytype, what: Fold, diagnostic: *Diagnostic) Error!folder.D
     const delta = if (what.with_delta) try old_delta.after(@intCast(what.view.records.len)) else old_delta.hold();
     errdefer delta.release();
 
-    const old_parts = live.parts;
-    live.parts = parts;
-    live.delta = delta;
-    live.layout += 1;
-    live.parts_layout += @intFromBool(what.parts.len > 0);
-    live.delta_layout += @intFromBool(what.with_delta);
-    checkpoints.make_anew(live, diagnostic) catch |err| {
-        live.parts = old_parts;
-        live.delta = old_delta;
-        live.layout -= 1;
-        live.parts_layout -= @intFromBool(what.parts.len > 0);
-        live.delta_layout -= @intFromBool(what.with_delta);
-        return err;
-    };
-    // Rows that waited for their sync were shown by the new root.
+    try checkpoints.make_anew(live, parts.items, delta, diagnostic);
+    var old_parts = live.parts;
+    {
+        live.seen.lock();
+        defer live.seen.unlock();
+        live.parts = parts;
+        live.delta = delta;
+        live.layout += 1;
+        live.parts_layout += @intFromBool(what.parts.len > 0);
+        live.delta_layout += @intFromBool(what.with_delta);
+        live.show_all(); // rows that waited for their sync, too: the new root holds them
+    }
     old_delta.release();
-    var list = old_parts;
-    for (list.items, 0..) |*part, i| {
+    for (old_parts.items, 0..) |*part, i| {
         if (std.mem.indexOfScalar(u32, what.parts, @intCast(i)) != null) part.deinit(live);
     }
-    list.deinit(live.allocator);
+    old_parts.deinit(live.allocator);
     checkpoints.remove_litter(live, diagnostic) catch {}; // the next sweep does it
     return .{ .sequence = live.sequence, .durable = true };
 }

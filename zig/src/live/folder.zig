@@ -155,7 +155,11 @@ pub fn Live(comptime Store: type) type {
         store: *Store,
         options: Options,
         prng: base.Prng,
+        /// A writer's, also while it makes a new root.
         mutex: std.Thread.Mutex = .{},
+        /// What views copy changes under this as well, and it is held for no sync: no search waits for the device. Taken after
+        /// `mutex` where both are.
+        seen: std.Thread.Mutex = .{},
         /// A sync has ended, or the writer was poisoned.
         changed: std.Thread.Condition = .{},
 
@@ -198,6 +202,8 @@ pub fn Live(comptime Store: type) type {
         /// The change that the tombstone files hold.
         root_sequence: u64 = 0,
         sequence: u64 = 0,
+        /// The last change that views show.
+        shown_sequence: u64 = 0,
         /// Up to here changes and bytes are on the device.
         synced_sequence: u64 = 0,
         synced_offset: u64 = 0,
@@ -256,8 +262,12 @@ pub fn Live(comptime Store: type) type {
         }
 
         pub fn add_part(self: *Self, path: []const u8, uuid: []const u8, n: u64, file: ?[]const u8) error{OutOfMemory}!void {
+            try self.parts.ensureUnusedCapacity(self.allocator, 1);
+            self.parts.appendAssumeCapacity(try self.new_part(path, uuid, n, file));
+        }
+
+        pub fn new_part(self: *Self, path: []const u8, uuid: []const u8, n: u64, file: ?[]const u8) error{OutOfMemory}!Part {
             const allocator = self.allocator;
-            try self.parts.ensureUnusedCapacity(allocator, 1);
             var dead = try BitSet.init(allocator, @intCast(n));
             errdefer dead.deinit(allocator);
             var gone = if (self.options.writable) try BitSet.init(allocator, @intCast(n)) else dead;
@@ -267,7 +277,7 @@ pub fn Live(comptime Store: type) type {
             const uuid_copy = try allocator.dupe(u8, uuid);
             errdefer allocator.free(uuid_copy);
             const file_copy = if (file) |name| try allocator.dupe(u8, name) else null;
-            self.parts.appendAssumeCapacity(.{ .path = path_copy, .uuid = uuid_copy, .n = n, .dead = dead, .gone = gone, .file = file_copy });
+            return .{ .path = path_copy, .uuid = uuid_copy, .n = n, .dead = dead, .gone = gone, .file = file_copy };
         }
 
         /// The ids of a part, in the order of its vertices; they are borrowed and must outlive this.
@@ -297,6 +307,7 @@ pub fn Live(comptime Store: type) type {
                 const end = try replaying.replay_all(self, diagnostic);
                 try checkpoints.take_over(self, end, diagnostic);
             }
+            self.shown_sequence = self.sequence;
             self.begun = true;
         }
 
@@ -363,6 +374,9 @@ pub fn Live(comptime Store: type) type {
             self.mutex.lock();
             defer self.mutex.unlock();
             if (self.options.writable) return false; // nobody else writes
+            self.seen.lock(); // a reader syncs nothing
+            defer self.seen.unlock();
+            defer self.shown_sequence = self.sequence;
             return looking.look(self, false, diagnostic);
         }
 
@@ -396,11 +410,11 @@ pub fn Live(comptime Store: type) type {
         /// A write that is done links as many rows as it brought, and while more wait as many again.
         fn link_after(self: *Self, done: Done) void {
             if (done.outcome != .done or done.rows == 0) return;
-            self.mutex.lock();
+            self.seen.lock();
             const delta = self.delta.hold();
             const shown = delta.shown_rows;
             const its_shape = self.shape();
-            self.mutex.unlock();
+            self.seen.unlock();
             defer delta.release();
             linking.link(self.allocator, &delta.links, its_shape, shown, @intCast(@min(linking.step_most, 2 * done.rows)));
         }
@@ -439,7 +453,7 @@ pub fn Live(comptime Store: type) type {
             }
         }
 
-        /// Dead from now on, for every search that begins.
+        /// Dead from now on, for every search that begins; `seen` is held, or nobody looks yet.
         pub fn show(self: *Self, rows: []const Row) void {
             for (rows) |row| {
                 if (row.part == delta_room.part_number) {
@@ -452,24 +466,28 @@ pub fn Live(comptime Store: type) type {
         }
 
         pub fn show_synced(self: *Self) void {
+            self.seen.lock();
+            defer self.seen.unlock();
             var count: usize = 0;
             for (self.waiting.items) |one| {
                 if (one.sequence > self.synced_sequence) break;
                 self.show(one.rows);
                 self.delta.show(one.records);
+                self.shown_sequence = one.sequence;
                 self.allocator.free(one.rows);
                 count += 1;
             }
             self.waiting.replaceRangeAssumeCapacity(0, count, &.{});
         }
 
-        /// All that was written, whether it waited for a sync or not: a new root holds it.
+        /// All that was written, whether it waited for a sync or not: a new root holds it. `seen` is held.
         pub fn show_all(self: *Self) void {
             for (self.parts.items) |*part| {
                 @memcpy(part.dead.words, part.gone.words);
                 part.dead_count = part.dead.count();
             }
             self.delta.show_all();
+            self.shown_sequence = self.sequence;
             for (self.waiting.items) |one| self.allocator.free(one.rows);
             self.waiting.clearRetainingCapacity();
         }
@@ -576,8 +594,8 @@ pub fn Live(comptime Store: type) type {
 
         /// What a search that begins now sees.
         pub fn take_view(self: *Self) error{OutOfMemory}!*view_room.View {
-            self.mutex.lock();
-            defer self.mutex.unlock();
+            self.seen.lock();
+            defer self.seen.unlock();
             return view_room.View.take(self);
         }
 

@@ -306,3 +306,47 @@ test "numbers of rows are never given twice; a call of another kind is refused" 
         try std.testing.expectEqual(.no_row_number, (try writer.live.insert(other, &writer.diagnostic)).outcome);
     }
 }
+
+test "threads that take views beside writers, checkpoints and folds see whole calls, and none goes back" {
+    var world = try World.init();
+    defer world.deinit();
+    for ([_]folder.Durability{ .sync, .process }) |durability| {
+        var writer: Opened = undefined;
+        try writer.open(&world, .{ .writable = true, .durability = durability, .checkpoint_bytes = 600 }, &.{});
+        defer writer.close();
+        const Looker = struct {
+            fn look(live: *Live, stop: *std.atomic.Value(bool), failed: *std.atomic.Value(bool)) void {
+                var sequence: u64 = 0;
+                while (!stop.load(.acquire)) {
+                    const view = live.take_view() catch return failed.store(true, .release);
+                    defer view.release();
+                    // Each call brings two rows, or takes the two away that one brought.
+                    if (view.rows % 2 != 0 or view.dead.count() % 2 != 0 or view.sequence < sequence) failed.store(true, .release);
+                    sequence = view.sequence;
+                }
+            }
+        };
+        var failed: std.atomic.Value(bool) = .init(false);
+        var stop: std.atomic.Value(bool) = .init(false);
+        var threads: [2]std.Thread = undefined;
+        for (&threads) |*thread| thread.* = try std.Thread.spawn(.{}, Looker.look, .{ &writer.live, &stop, &failed });
+        for (0..120) |i| {
+            const first: i64 = @intCast(2 * i);
+            _ = try writer.put(&.{ first, first + 1 }, 0, true, "");
+            if (i % 3 == 0) _ = try writer.live.delete(.{ .numbers = &.{ first, first + 1 } }, &writer.diagnostic);
+            if (i % 40 != 39) continue;
+            const view = try writer.live.take_view();
+            defer view.release();
+            for (0..view.rows) |row| if (!view.dead.contains(row)) {
+                const place = view.delta.place_of(@intCast(row));
+                _ = try writer.live.delete(.{ .numbers = place.record.rows.ids.numbers }, &writer.diagnostic);
+            };
+            // Nothing lives: the delta goes, and no part takes its place.
+            const done = try writer.live.fold(.{ .view = view, .parts = &.{}, .taken = &.{}, .with_delta = true, .part = null }, &writer.diagnostic);
+            try std.testing.expectEqual(.done, done.outcome);
+        }
+        stop.store(true, .release);
+        for (threads) |thread| thread.join();
+        try std.testing.expect(!failed.load(.acquire));
+    }
+}

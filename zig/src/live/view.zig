@@ -29,7 +29,7 @@ pub const View = struct {
     dead: BitSet,
     shape: scan.Shape,
 
-    /// With the folder's lock held.
+    /// With the folder's `seen` held.
     pub fn take(live: anytype) error{OutOfMemory}!*View {
         const allocator = live.allocator;
         const self = try allocator.create(View);
@@ -58,7 +58,7 @@ pub const View = struct {
             .layout = live.layout,
             .parts_layout = live.parts_layout,
             .delta_layout = live.delta_layout,
-            .sequence = live.sequence,
+            .sequence = live.shown_sequence,
             .parts = parts,
             .delta = delta.hold(),
             .records = records,

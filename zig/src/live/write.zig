@@ -106,12 +106,18 @@ fn write_delete(live: anytype, rows: *std.ArrayList(Row), diagnostic: *Diagnosti
 /// The record goes to the log; then its rows are the delta's, and those that it takes away are dead, at once or when it is
 /// synced. Nothing fails once the record is written.
 fn log_and_show(live: anytype, bytes: []u8, kind: log_file.Kind, count: u32, gone: []const Row, record: ?*delta_room.Record, diagnostic: *Diagnostic) Error!void {
-    if (record != null) try live.delta.reserve(count);
+    if (record != null) {
+        live.seen.lock();
+        defer live.seen.unlock();
+        try live.delta.reserve(count);
+    }
     const waits = live.options.durability == .sync;
     if (waits) try live.waiting.ensureUnusedCapacity(live.allocator, 1);
     const kept = if (waits) try live.allocator.dupe(Row, gone) else null;
     errdefer if (kept) |rows| live.allocator.free(rows);
     try live.append(bytes, kind, count, diagnostic);
+    live.seen.lock();
+    defer live.seen.unlock();
     if (record) |one| live.delta.append(one);
     const records: u32 = @intCast(live.delta.records.items.len);
     if (kept) |rows| {
@@ -119,6 +125,7 @@ fn log_and_show(live: anytype, bytes: []u8, kind: log_file.Kind, count: u32, gon
     } else {
         live.show(gone);
         live.delta.show(records);
+        live.shown_sequence = live.sequence;
     }
 }
 

@@ -62,6 +62,10 @@ const Opened = struct {
     fn state(self: *Opened) !State {
         const view = try self.live.take_view();
         defer view.release();
+        return self.state_of(view);
+    }
+
+    fn state_of(self: *Opened, view: *const live_room.View) !State {
         var found: State = @splat(0);
         for (view.parts, self.live.parts.items) |part, of| {
             for (self.parts.get(of.path).?, 0..) |row, vertex| {
@@ -109,6 +113,26 @@ const Run = struct {
     prng: base.Prng,
     model: Model,
     next_value: u16 = 1,
+    /// Who may be looked at while it waits for a sync.
+    writer: ?*Opened = null,
+    looks: u64 = 0,
+
+    /// While the device takes its time a search begins: it waits for nothing, and sees whole calls, where durability asks for
+    /// it only such as are on the device.
+    fn look(store: *SimulatedStore) void {
+        const self: *Run = @fieldParentPtr("store", store);
+        const writer = self.writer orelse return;
+        self.look_at(writer) catch |err| std.debug.panic("while a sync is under way: {t}", .{err});
+        self.looks += 1;
+    }
+
+    fn look_at(self: *Run, writer: *Opened) !void {
+        const view = try writer.live.take_view();
+        defer view.release();
+        try self.model.check(view.sequence, try writer.state_of(view));
+        const live = &writer.live;
+        if (live.options.durability == .sync and view.sequence > live.synced_sequence) return error.ShownTooEarly;
+    }
 
     fn check(self: *Run, one: *Opened) !State {
         const state = try one.state();
@@ -128,6 +152,8 @@ const Run = struct {
         }) catch |err| return self.may_fail(err);
         defer writer.close();
         const live = &writer.live;
+        self.writer = &writer;
+        defer self.writer = null;
         // What was found is on the device now, whatever it was before.
         try self.model.settle(live.sequence, try self.check(&writer));
         self.model.durable = live.sequence;
@@ -443,16 +469,18 @@ const Run = struct {
 /// Finds leaks as the testing allocator does, but takes no stack trace at each of millions of allocations.
 const Allocator = std.heap.DebugAllocator(.{ .stack_trace_frames = 0 });
 
-fn run(seed: u64, crash_at: ?u64) !void {
+/// How many looks were taken while a sync was under way.
+fn run(seed: u64, crash_at: ?u64) !u64 {
     var leaks: Allocator = .{ .backing_allocator = std.heap.c_allocator };
-    try run_with(leaks.allocator(), seed, crash_at);
+    const looks = try run_with(leaks.allocator(), seed, crash_at);
     if (leaks.deinit() != .ok) {
         std.debug.print("seed {d}: leak\n", .{seed});
         return error.Leak;
     }
+    return looks;
 }
 
-fn run_with(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) !void {
+fn run_with(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) !u64 {
     var prng = base.Prng.init(seed);
     var one: Run = .{
         .allocator = allocator,
@@ -460,6 +488,7 @@ fn run_with(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) !void {
         .prng = prng,
         .model = try .init(allocator),
     };
+    one.store.on_sync = Run.look;
     defer one.store.deinit();
     defer one.model.deinit();
     const at = crash_at orelse one.prng.below(300);
@@ -467,14 +496,18 @@ fn run_with(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) !void {
         std.debug.print("seed {d}, crash at change {d}: {t}\n", .{ seed, at, err });
         return err;
     };
+    return one.looks;
 }
 
 test "thousands of worlds in which rows come, go and are folded" {
-    for (0..worlds.count(10_000, 20, "VELO_LIVE_RUNS")) |turn| try run(worlds.first_seed() + turn, null);
+    const count = worlds.count(10_000, 20, "VELO_LIVE_RUNS");
+    var looks: u64 = 0;
+    for (0..count) |turn| looks += try run(worlds.first_seed() + turn, null);
+    try std.testing.expect(looks > count);
 }
 
 test "a crash at every change of some of these worlds" {
     for (0..worlds.crash_count(10)) |turn| {
-        for (0..300) |at| try run(worlds.first_seed() + turn, at);
+        for (0..300) |at| _ = try run(worlds.first_seed() + turn, at);
     }
 }

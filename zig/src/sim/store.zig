@@ -55,6 +55,8 @@ pub const SimulatedStore = struct {
     crash_at: u64 = std.math.maxInt(u64),
     crashed: bool = false,
     locked: bool = false,
+    /// Called at the begin of every sync, of files and of folders: what others can do while a device takes its time.
+    on_sync: ?*const fn (*SimulatedStore) void = null,
 
     pub fn init(allocator: std.mem.Allocator, seed: u64) SimulatedStore {
         return .{ .arena = .init(allocator), .prng = .init(seed) };
@@ -227,6 +229,7 @@ pub const SimulatedStore = struct {
     }
 
     pub fn sync(self: *SimulatedStore, file: File) !void {
+        if (self.on_sync) |call| call(self);
         const crash = try self.change();
         const node = &self.nodes.items[file];
         const fails = self.faults.sync > 0 and self.prng.below(self.faults.sync) == 0;
@@ -287,6 +290,7 @@ pub const SimulatedStore = struct {
     }
 
     pub fn sync_folder(self: *SimulatedStore, name: []const u8) !void {
+        if (self.on_sync) |call| call(self);
         const crash = try self.change();
         if (crash and self.prng.boolean()) return error.Crashed;
         if (self.faults.sync > 0 and self.prng.below(self.faults.sync) == 0) return error.InputOutput;
