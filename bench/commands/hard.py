@@ -7,11 +7,8 @@ again.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -120,36 +117,11 @@ def peer_jobs(dataset: Dataset, peers: Sequence[str]) -> list[runs.Job]:
     return jobs
 
 
-def library_digest() -> str:
-    """Of all that a build depends on: the package, and wherever its library may lie."""
-    package = Path(velo.__file__).parent
-    files = [*sorted(package.rglob("*.py")), *sorted(package.rglob("*.so"))]
-    named = os.environ.get("VELO_LIBRARY")
-    others = [package.parent / "zig-out" / "lib" / "libvelo.so", *([Path(named)] if named else [])]
-    files += [file for file in others if file.is_file()]
-    total = hashlib.sha256()
-    for file in files:
-        total.update(file.read_bytes())
-    return total.hexdigest()[:12]
-
-
-def drop_older(job: runs.Job, dataset: Dataset, work: Path) -> None:
-    """Remove velo's index if another version of velo built it: these tables are about builds, too."""
-    folder = runs.index_folder(job, dataset, work)
-    mark, own = folder.with_name(folder.name + ".built_by"), library_digest()
-    if not mark.exists() or mark.read_text() != own:
-        shutil.rmtree(folder, ignore_errors=True)
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.write_text(own)
-
-
 def measured(run: Run, dataset: Dataset, job: runs.Job) -> list[Row]:
     """Scored rows of one job; one row that says why, where it failed."""
     folder = run.work / "runs" / f"hard-{dataset.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if job.label == hard_rows.QUERIES_KNOWN:
         job, dataset = with_known_queries(job, dataset, run.work)
-    if job.system == "velo":
-        drop_older(job, dataset, run.work)
     count = len(dataset.queries)
     repeats = dataset.queries[-WARM_UP:] if count >= 4 * WARM_UP else dataset.queries[:0]
     asked = replace(dataset, queries=np.concatenate([dataset.queries, repeats]))

@@ -162,7 +162,6 @@ def measure_set(name: str, context: Context) -> Results:
     table.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(columns, table)
     job = runs.Job("velo", "velo", hard.build_options(dataset) | {"metadata": str(table)}, [])
-    hard.drop_older(job, dataset, context.folder)
     log = context.folder / "runs" / f"hard-filters-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path = runs.built_index(job, dataset, context.folder, log, threads=context.threads)
     truths = hard_labels.truths(dataset, dataset.queries, [case.rows for case in cases])

@@ -143,15 +143,29 @@ def index_folder(job: Job, dataset: Dataset, work: Path) -> Path:
     return work / "indexes" / f"{dataset.name}-{dataset.n}" / name
 
 
+def library_digest() -> str:
+    """Of all that a build depends on: the package, and wherever its library may lie."""
+    package = Path(velo.__file__).parent
+    files = [*sorted(package.rglob("*.py")), *sorted(package.rglob("*.so"))]
+    named = os.environ.get("VELO_LIBRARY")
+    others = [package.parent / "zig-out" / "lib" / "libvelo.so", *([Path(named)] if named else [])]
+    files += [file for file in others if file.is_file()]
+    total = hashlib.sha256()
+    for file in files:
+        total.update(file.read_bytes())
+    return total.hexdigest()[:12]
+
+
 def ready_index(job: Job, dataset: Dataset, work: Path) -> Path | None:
-    """velo's index for ``job`` if it is there; one of another format's version is removed."""
+    """velo's index for ``job`` if it is there; one that another library built is removed.
+
+    Results are about builds, too, and name one library.
+    """
     folder = index_folder(job, dataset, work)
     if not (folder / "built.json").exists():
         return None
-    try:
-        velo.open(folder / "index.velo", threads=1).close()
-    except velo.VeloError as error:
-        print(f"sweep: {folder.name} is built again: {error}", file=sys.stderr)
+    if json.loads((folder / "built.json").read_text()).get("built_by") != library_digest():
+        print(f"{folder.name} is built again: another library built it", file=sys.stderr)
         shutil.rmtree(folder)
         return None
     return folder / "index.velo"
@@ -186,6 +200,7 @@ def run_job(
                 "threads": threads,
                 "single_count": single_count,
                 "folder": str(index_folder(job, dataset, work)),
+                "built_by": library_digest() if mine else None,
                 "build": job.build,
                 "points": job.points,
                 "out": str(out),

@@ -8,6 +8,7 @@ Every runner is a small script beside this file's folders. It subclasses :class:
     single_count     queries of the one-at-a-time pass (the first of ``queries``)
     folder           where the index lives; kept between runs, ``built.json`` in it says that it is whole
     build            options of the build, opaque here
+    built_by         what ``built.json`` keeps of the builder, opaque here
     points           settings to measure, one after the other
     out              folder for answers; point i leaves ``i.npz``
 
@@ -141,15 +142,15 @@ def folder_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def build_once(system: System, base_path: str) -> dict[str, Any]:
+def build_once(system: System, base_path: str, built_by: str | None) -> dict[str, Any]:
     """Build into the system's folder unless it is whole; a second runner waits for the first."""
     system.folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{system.folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return _build_unless_built(system, base_path)
+        return _build_unless_built(system, base_path, built_by)
 
 
-def _build_unless_built(system: System, base_path: str) -> dict[str, Any]:
+def _build_unless_built(system: System, base_path: str, built_by: str | None) -> dict[str, Any]:
     marker = system.folder / "built.json"
     if marker.exists():
         built: dict[str, Any] = json.loads(marker.read_text())
@@ -167,6 +168,7 @@ def _build_unless_built(system: System, base_path: str) -> dict[str, Any]:
         "build_peak_bytes": status_bytes("VmHWM") - before,
         "disk_bytes": folder_bytes(system.folder),
         "build_load": os.getloadavg()[0],
+        "built_by": built_by,
     }
     marker.write_text(json.dumps(built))
     return built
@@ -222,14 +224,18 @@ def run(kind: type[System]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     system = kind(request)
     if request.get("only") == "build":
-        print(json.dumps({"version": system.version(), **build_once(system, request["base"])}))
+        print(
+            json.dumps(
+                {"version": system.version(), **build_once(system, request["base"], request["built_by"])}
+            )
+        )
         return
     if not (system.folder / "built.json").exists():  # in a process of its own: its memory is not the search's
         build_request = Path(sys.argv[1]).with_suffix(".build.json")
         build_request.write_text(json.dumps({**request, "only": "build"}))
         if os.spawnv(os.P_WAIT, sys.executable, [sys.executable, sys.argv[0], str(build_request)]) != 0:
             sys.exit(f"{sys.argv[0]}: the build failed")
-    built = build_once(system, request["base"])
+    built = build_once(system, request["base"], request["built_by"])
 
     queries = system.prepare_queries(np.load(request["queries"]))
     gc.collect()

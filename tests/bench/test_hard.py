@@ -314,13 +314,14 @@ def test_a_small_set_goes_all_the_way(tmp_path: Path) -> None:
 
 
 def test_an_index_of_another_library_is_built_again(tmp_path: Path) -> None:
-    dataset = made("l2")
+    dataset = made("l2", dim=32)
     job = hard.velo_jobs(dataset)[0]
-    hard.drop_older(job, dataset, tmp_path)
-    folder = runs.index_folder(job, dataset, tmp_path)
-    folder.mkdir()
-    hard.drop_older(job, dataset, tmp_path)
-    assert folder.exists()
-    folder.with_name(folder.name + ".built_by").write_text("another")
-    hard.drop_older(job, dataset, tmp_path)
-    assert not folder.exists()
+    path = runs.built_index(job, dataset, tmp_path, tmp_path / "log", threads=1)
+    assert runs.ready_index(job, dataset, tmp_path) == path
+    mark = path.parent / "built.json"
+    told = json.loads(mark.read_text())
+    mark.write_text(json.dumps(told | {"built_by": "another"}))
+    assert runs.ready_index(job, dataset, tmp_path) is None
+    assert not path.exists()
+    assert runs.built_index(job, dataset, tmp_path, tmp_path / "log", threads=1) == path
+    assert json.loads(mark.read_text())["built_by"] == told["built_by"]
