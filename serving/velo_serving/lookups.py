@@ -17,7 +17,7 @@ from velo_serving.errors import NoShardAnsweredError
 from velo_serving.router import Router
 from velo_serving.types import Failure, Float32Matrix, ShardFailure
 from velo_serving.wire.codec import stream_of, table_of
-from velo_serving.writing import ids_of, present
+from velo_serving.writing import ids_of
 
 __all__ = ["LOOKUPS", "Found", "count", "explain", "get", "look_up", "rows", "vectors"]
 
@@ -39,7 +39,7 @@ def look_up(index: Any, what: str, arguments: Mapping[str, Any]) -> dict[str, An
     if what == "rows":
         return {"table": stream_of(index.rows(**arguments))}
     if what == "present":
-        return {"present": np.flatnonzero(present(index, ids_of(arguments["ids"]))).astype("<u4").tobytes()}
+        return {"present": np.flatnonzero(index.contains(ids_of(arguments["ids"]))).astype("<u4").tobytes()}
     if what == "vectors":
         return _stored(index, arguments["ids"])
     if what == "explain":
@@ -57,7 +57,7 @@ def _stored(index: Any, ids: Sequence[Any]) -> dict[str, Any]:
     """The ids that are there, and their vectors."""
     known = list(ids)
     while True:
-        known = [one for one, there in zip(known, present(index, known), strict=True) if there]
+        known = [one for one, there in zip(known, index.contains(known), strict=True) if there]
         try:
             found = index.get_vectors(known) if known else np.empty((0, index.dim), np.float32)
         except UnknownIdError:  # a row was deleted just now

@@ -19,7 +19,7 @@ import pyarrow as pa
 from velo.errors import InvalidArgumentError, ReadOnlyError
 from velo_serving.wire.codec import stream_of, table_of
 
-__all__ = ["FOLLOW_S", "WRITES", "Follower", "ShardWriter", "ids_of", "present", "stream_of_ids"]
+__all__ = ["FOLLOW_S", "WRITES", "Follower", "ShardWriter", "ids_of", "stream_of_ids"]
 
 #: What a shard does to its rows, and to its files.
 WRITES: Final = ("insert", "upsert", "update", "delete", "flush", "optimize")
@@ -195,7 +195,7 @@ def _upsert(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: 
         return _told(index.upsert(**_rows_given(arguments), timeout_s=timeout_s))
     ids = ids_of(expected)
     with sides.on("upsert"):
-        if not present(index, ids).all():
+        if not index.contains(ids).all():
             return {"moved": True}
         return _told(index.upsert(**_rows_given(arguments), timeout_s=timeout_s))
 
@@ -220,23 +220,6 @@ _VERBS: Final[Mapping[str, Callable[..., Any]]] = {
     "update": _update,
     "delete": _delete,
 }
-
-
-def present(index: Any, ids: Any) -> Any:
-    """Of some ids whether a row of an index has them; one without rows has none of any kind.
-
-    Parameters
-    ----------
-    index : velo.Index
-    ids : ndarray of int64 or Arrow array of strings
-
-    Returns
-    -------
-    ndarray of bool
-    """
-    if len(ids) == 0 or len(index) == 0:
-        return np.zeros(len(ids), bool)
-    return index.contains(ids)
 
 
 class Follower:
