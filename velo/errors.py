@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from types import MappingProxyType
 from typing import Final
 
@@ -43,6 +45,22 @@ __all__ = [
 ]
 
 
+#: How the folder of an open index is called, wherever it lies by now (velo.folder.opened).
+_DESCRIPTOR: Final = re.compile(r"/proc/self/fd/\d+")
+
+
+def with_names(message: str) -> str:
+    """A message for people: a folder that is reached by its descriptor is called as it is called now."""
+
+    def name(found: re.Match[str]) -> str:
+        try:
+            return os.readlink(found[0])
+        except OSError:
+            return found[0]
+
+    return _DESCRIPTOR.sub(name, message) if "/proc/self/fd/" in message else message
+
+
 class VeloError(Exception):
     """Base of every error that velo raises; it says what was wrong and where.
 
@@ -75,10 +93,11 @@ class VeloError(Exception):
         position: int | None = None,
         needed_bytes: int | None = None,
     ) -> None:
+        message = with_names(message)
         super().__init__(message)
         self.message = message
         self.argument = argument
-        self.file = file
+        self.file = None if file is None else with_names(file)
         self.page = page
         self.row = row
         self.position = position

@@ -213,8 +213,9 @@ typedef struct velo_open_options {
 } velo_open_options;
 
 int32_t velo_index_open(const char *path, const velo_open_options *options, velo_index **index_out);
-/* Searches under way end with VELO_CLOSED; returns when all workers have stopped. Idempotent on NULL. */
-int32_t velo_index_close(velo_index *index);
+/* Searches under way end with VELO_CLOSED; returns when all workers have stopped. `*index` is taken and NULL from then on,
+ * so that to close twice is to close once, whatever interrupted the caller. */
+int32_t velo_index_close(velo_index **index);
 
 typedef struct velo_index_info {
     uint32_t struct_size;
@@ -624,6 +625,10 @@ int32_t velo_live_update(velo_live *live, const velo_ids *ids, const velo_live_i
  * has to be opened again. VELO_UNSUPPORTED: the folder holds another index now. */
 int32_t velo_live_refresh(velo_live *live, int32_t *changed_out);
 int32_t velo_live_view_take(velo_live *live, velo_live_view **view_out);
+/* Another number once a call of this handle may have changed what a view shows. */
+uint64_t velo_live_version(const velo_live *live);
+/* As velo_live_part, of the parts of a view. */
+int32_t velo_live_view_part(const velo_live_view *view, uint32_t part, char *path_out, char *uuid_out, uint64_t capacity);
 int32_t velo_live_view_info_get(const velo_live_view *view, velo_live_view_info *info_out);
 /* The rows of a part that are not dead: a filter of its own. NULL where none is dead. */
 int32_t velo_live_view_rows(const velo_live_view *view, uint32_t part, velo_filter **filter_out);
@@ -651,7 +656,7 @@ int32_t velo_live_view_close(velo_live_view *view);
 /* All changes so far are on the device when it returns. */
 int32_t velo_live_sync(velo_live *live);
 int32_t velo_live_info_get(velo_live *live, velo_live_info *info_out);
-/* A writer syncs. The handle is gone, whatever the status. No call may be inside. */
-int32_t velo_live_close(velo_live *live);
+/* A writer syncs. The handle is gone, whatever the status, and `*live` is NULL. No call may be inside. */
+int32_t velo_live_close(velo_live **live);
 
 #endif

@@ -48,7 +48,10 @@ def test_a_folder_that_was_built_anew_is_not_taken_for_the_one_before(tmp_path: 
         uuid = reader.info()["uuid"]
         build(1_000)
         write(1_000)
-        assert reader.refresh()
+        with pytest.raises(UnsupportedError, match="another index"):
+            reader.refresh()
+        assert reader.search(vectors[:2], 1, list_size=100).ids[:, 0].tolist() == [0, 1]
+    with velo.open(path, threads=1) as reader:
         assert reader.info()["uuid"] == uuid
         found = reader.search(vectors[:2], 1, list_size=100).ids[:, 0].tolist()
         assert found[1] == 1_001

@@ -388,13 +388,15 @@ def test_a_fold_in_the_background_gives_way(tmp_path: Path) -> None:
         return found
 
     with velo.create(tmp_path / "a", dim=DIM, durability="process", threads=1) as index:
-        index.insert(vectors_of(6_000))
+        index.insert(vectors_of(4_000))
+        index.flush()
+        index.insert(vectors_of(4_000))
         index.optimize(wait=False)
         seen: set[int] = set()
-        while len(index.info()["live"]["parts"]) == 0:
+        while index.info()["live"]["delta"]["n"] or len(index.info()["live"]["parts"]) == 2:
             seen |= priorities()
-        index.optimize()  # waits for the end of it, and then has nothing to do
-        assert seen == {usual, max(usual, 10)}
+        assert seen == {usual, max(usual, 5), max(usual, 10)}  # of the delta, then of the merge
+        index.optimize()  # has nothing to do
         index.search(vectors_of(1), 3)
         assert priorities() == {usual}
 
@@ -422,7 +424,7 @@ def test_merges_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pytest.M
         with velo.open(tmp_path / str(number), writable=True, **options) as index:
             index.insert(vectors_of(100))
             index.optimize()
-            assert budgets.pop() == budget - 20 * len(index)  # what the fold itself keeps of its rows
+            assert 7 / 8 * budget <= budgets.pop() + 20 * len(index) <= budget  # the rest is for the delta
 
 
 def test_dead_rows_give_back_their_room(tmp_path: Path) -> None:

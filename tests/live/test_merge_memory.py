@@ -19,6 +19,7 @@ from tests.live.rows import DIM, vectors_of
 from velo import errors
 from velo.building.build import build_shard
 from velo.folder.manifest import read_manifest
+from velo.folder.opened import OpenedFolder
 from velo.formats.files import as_source
 from velo.live import part_maker
 from velo.live.data import LiveData
@@ -38,7 +39,7 @@ def test_the_least_is_that_of_the_library(rows: int, dim: int, degree: int, tmp_
 
 def live_of(path: Path, delta_bytes: int = 1 << 20) -> LiveData:
     velo.create(path, dim=DIM).close()
-    live = LiveData(path, "process", delta_bytes)
+    live = LiveData(OpenedFolder(path), "process", delta_bytes)
     live.begin([])
     return live
 

@@ -67,11 +67,13 @@ def test_growing_writes_a_row_few_times(tmp_path: Path) -> None:
 
 
 def test_however_often_it_is_flushed_parts_stay_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "_PARTS_MAX", 3)
+    monkeypatch.setattr(folds, "_LATER_S", 0.0)
     vectors = np.random.default_rng(4).normal(size=(9, DIM)).astype(np.float32)
     with velo.create(tmp_path / "i", dim=DIM, durability="process", threads=1) as index:
         for row in range(len(vectors)):
             index.insert(vectors[row : row + 1])
             index.flush()
-            assert len(index.info()["live"]["parts"]) <= 3
+            assert index._folds is not None
+            index._folds.join()
+            assert len(index.info()["live"]["parts"]) <= 4
         assert index.search(vectors, 1).ids[:, 0].tolist() == list(range(len(vectors)))

@@ -143,7 +143,7 @@ def test_an_open_takes_both_ends_and_nothing_beyond(index: velo.Index, name: str
         setattr(options, name, value)
         code = _native.lib.velo_index_open(os.fsencode(index.path), options, out)
         if code == 0:
-            _native.lib.velo_index_close(out[0])
+            _native.lib.velo_index_close(out)
             return 0, ""
         return code, last_argument()
 

@@ -167,7 +167,7 @@ def excluding(
     left_out = _native.pointer("uint32_t", np.ascontiguousarray(vertices, np.uint32))
     options.excluded_vertices = left_out  # alive as long as left_out is
     request = Request(queries, index.dim, k, options, [], _native.ffi.NULL)
-    with index._gate:
+    with index._gate.inside():
         status = _native.lib.velo_search(
             index._handle,
             request.query_pointer,

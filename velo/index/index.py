@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from velo.errors import UnsupportedError
+from velo.errors import ClosedError, UnsupportedError
 from velo.folder.exchange import change_metadata
 from velo.folder.live import is_live
+from velo.folder.manifest import MANIFEST_FILE
+from velo.folder.opened import OpenedFolder
 from velo.hints import METHODS
 from velo.index.inspection import Inspection
 from velo.index.parts import Owned, begin, close_native
@@ -72,35 +75,36 @@ class Index(Inspection, Searches, LiveVerbs):
 
     def __init__(
         self,
-        folder: Path,
+        folder: OpenedFolder,
         how: OpenOptions,
         reopen: partial[Index],
         segments: list[Segment],
         live: LiveData | None,
     ) -> None:
-        self.path = folder
+        self.path: Path = folder.path
+        self._folder = folder
         self._how = how
         self._reopen = reopen
-        self._gate = Gate(str(folder))
+        self._gate = Gate(str(folder.path))
         self._refreshing = threading.Lock()
         self._updating = threading.Lock()
         self._live: LiveData | None = None
         self._folds: Folds | None = None
         self._newest: Moment | None = None
-        self._shown_layout = -1
-        self._owned = Owned(segments)
+        self._owned = Owned(folder, segments)
         if live is None:
             self._take(segments[0])
             metric = segments[0].metric
         else:
             self._own(live)
             metric = int(live.info().metric)
+            self.dim = live.shape().dim
         self.metric: MetricName = _METRICS[metric]
         self._finalizer = weakref.finalize(self, close_native, self._gate, self._owned)
 
     def _take(self, segment: Segment) -> None:
         """Searches are those of an index that is as it was built."""
-        self.n, self.dim = segment.n, segment.dim
+        self.dim = segment.dim
         self._single_shapes = ((self.dim,), (1, self.dim))
         self._handle, self._completions = segment.handle, segment.completions
         self._prepared = segment.prepared
@@ -113,23 +117,25 @@ class Index(Inspection, Searches, LiveVerbs):
             how = self._how
 
             def open_part(name: str, of_rows: int) -> Segment:
-                return Segment(live.folder / name, how, of_rows, name)
+                return Segment(live.folder.at / name, how, of_rows, name)
 
             folds = Folds(live, open_part, how.threads, how.merge_memory, how.memory)
             self._folds = self._owned.folds = folds
         self._live = live
-        self._show()
+        self._reader_moment()
         if self._folds is not None:
             self._folds.resume()
 
-    def _show(self) -> None:
-        """Attributes follow what was written."""
-        moment = self._reader_moment()
-        self.n, self.dim, self._shown_layout = moment.n, moment.dim, moment.seen.layout
-        self._ids, self._metadata, self._filters = moment._ids, moment._metadata, moment._filters
-        segments = moment.seen.segments
-        if segments:
-            self._handle = segments[0].handle
+    @property
+    def n(self) -> int:
+        """Rows that were built, and that came since; dead ones among them."""
+        if self._live is None:
+            return self._owned.segments[0].n
+        try:
+            with self._gate.inside():
+                return self._reader_moment().n
+        except ClosedError:
+            return 0 if self._newest is None else self._newest.n
 
     def _reader_moment(self) -> Moment:
         """What a call that begins now sees, also of an index that is as it was built."""
@@ -146,7 +152,7 @@ class Index(Inspection, Searches, LiveVerbs):
         """What a call that begins now searches: itself, unless rows came or went."""
         if self._live is None:
             return self
-        with self._gate:
+        with self._gate.inside():
             return self._reader_moment()
 
     def _view(self) -> None:
@@ -161,16 +167,17 @@ class Index(Inspection, Searches, LiveVerbs):
             if live is not None:
                 changed = live.refresh()
                 if changed != MOVED:
-                    if changed:
-                        self._show()
                     return bool(changed)
-                known = live.segments
+                known: Sequence[Segment] = live.opened
             else:
-                if not is_live(self.path):
-                    return False
+                folder = self._folder.at
+                if not is_live(folder):
+                    if (folder / MANIFEST_FILE).is_file() or is_live(folder):
+                        return False
+                    raise UnsupportedError(f"{self.path} was replaced by another index: open it again")
                 known = self._owned.segments
             fresh, segments = begin(
-                LiveData(self.path), self._how, {(one.name, one.uuid): one for one in known}, None
+                LiveData(self._folder), self._how, {(one.name, one.uuid): one for one in known}, None
             )
             changed_any = live is not None or fresh.info().sequence > 0
             self._own(fresh)  # the former one is closed once nobody looks at it any more
@@ -238,13 +245,13 @@ class Index(Inspection, Searches, LiveVerbs):
         self._change_metadata(table, ids_column=ids_column, keep=True, overwrite=overwrite)
 
     def _change_metadata(self, table: Any, **how: Any) -> None:
-        with self._gate:
+        with self._gate.inside():
             if self._live is not None:
                 raise UnsupportedError(
                     f"{self.path} is open to write, or has rows that were deleted: "
                     "its metadata cannot be exchanged"
                 )
-            change_metadata(self.path, table, self.n, self._ids, **how)
+            change_metadata(self._folder.at, table, self.n, self._ids, **how)
             segment = self._owned.segments[0]
             segment.load_metadata()
             self._take(segment)
@@ -254,9 +261,10 @@ class Index(Inspection, Searches, LiveVerbs):
     def close(self) -> None:
         """Stop the workers and give memory and files back; twice is once. Searches under way end first.
 
-        In a forked child this does nothing: the index is its parent's.
+        Interrupted, it can be called again. In a forked child this does nothing: the index is its parent's.
         """
-        self._finalizer()
+        close_native(self._gate, self._owned)
+        self._finalizer.detach()
 
     @property
     def closed(self) -> bool:
@@ -276,7 +284,7 @@ class Index(Inspection, Searches, LiveVerbs):
         live = self._live
         if live is None:
             return self.n
-        with self._gate:
+        with self._gate.inside():
             return self._reader_moment().seen.live_count
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -6,13 +6,14 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from velo import _native
 from velo.filters.compiler import FilterCompiler
 from velo.folder.ids import Ids
 from velo.folder.live import PART_FIRST
 from velo.folder.metadata import MetadataStore
+from velo.folder.opened import OpenedFolder
 from velo.index.parts import Owned
 from velo.index.verify import verify_folder
 from velo.live.data import LiveData
@@ -37,18 +38,22 @@ BUDGETED: Final = ("codes", "links", "cache", "pages")
 class Inspection:
     """The looks into :class:`velo.Index`, over what its attributes say."""
 
+    if TYPE_CHECKING:
+
+        @property
+        def n(self) -> int: ...
+
     path: Path
-    n: int
     dim: int
     metric: MetricName
     _gate: Gate
+    _folder: OpenedFolder
     _owned: Owned
     _live: LiveData | None
     _folds: Folds | None
     _ids: Ids
     _metadata: MetadataStore | None
     _filters: FilterCompiler
-    _show: Callable[[], None]
     _moment: Callable[[], Any]
     _reader_moment: Callable[[], Moment]
 
@@ -76,7 +81,7 @@ class Inspection:
         (2, 32)
         """
         at = self._moment()
-        with self._gate:
+        with self._gate.inside():
             vectors: Float32Array = at._vectors(at._vertices(ids))
         return vectors
 
@@ -88,8 +93,8 @@ class Inspection:
         int
             How many pages were checked.
         """
-        with self._gate:
-            return verify_folder(self.path)
+        with self._gate.inside():
+            return verify_folder(self._folder.at)
 
     def _segments(self) -> tuple[Segment, ...]:
         live = self._live
@@ -113,9 +118,8 @@ class Inspection:
         >>> info["n"], info["dim"], info["metric"], info["columns"]
         (2000, 32, 'l2', ['label', 'price', 'brand', 'tags'])
         """
-        with self._gate:
-            if self._live is not None:
-                self._show()
+        with self._gate.inside():
+            at = self if self._live is None else self._reader_moment()
             segments = self._segments()
             infos = [segment.info() for segment in segments]
         # What parts may differ in is told of the largest.
@@ -126,21 +130,21 @@ class Inspection:
             "cache": sum(int(one.memory_cache_bytes) for one in infos),
             "pages": sum(int(one.memory_pages_bytes) for one in infos),
             "workers": sum(int(one.memory_workers_bytes) for one in infos),
-            "filters": self._filters.memory_bytes,
+            "filters": at._filters.memory_bytes,
         }
         if self._live is not None:
-            with self._gate:
+            with self._gate.inside():
                 memory["live"] = self._live.memory_bytes
         return {
             "path": str(self.path),
             "uuid": _native.text(info.uuid),
-            "n": self.n,
+            "n": at.n,
             "dim": self.dim,
             "metric": self.metric,
             "dtype": self._dtype_name(info),
-            "ids": self._ids.kind,
-            "columns": [] if self._metadata is None else list(self._metadata.column_names),
-            "column_bytes": {} if self._metadata is None else self._metadata.bytes_by_column,
+            "ids": at._ids.kind,
+            "columns": [] if at._metadata is None else list(at._metadata.column_names),
+            "column_bytes": {} if at._metadata is None else at._metadata.bytes_by_column,
             "memory_bits": int(info.memory_bits),
             "record_bits": int(info.record_bits),
             "degree": int(info.degree),
@@ -161,7 +165,7 @@ class Inspection:
             "memory_within_budget_bytes": sum(memory[part] for part in BUDGETED),
             "memory_beside_budget_bytes": sum(memory.values()) - sum(memory[part] for part in BUDGETED),
             "memory_budget_bytes": sum(int(one.memory_budget_bytes) for one in infos) or None,
-            "disk_bytes": _disk_bytes(self.path),
+            "disk_bytes": _disk_bytes(self._folder.at),
             "live": self._live_info(),
             "device": device_dict(info.device),
         }
@@ -170,7 +174,7 @@ class Inspection:
         live = self._live
         if live is None:
             return None
-        with self._gate:
+        with self._gate.inside():
             info = live.info()
             view = self._reader_moment().seen
             parts = [

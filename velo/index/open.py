@@ -14,6 +14,7 @@ from velo import _native
 from velo.errors import BusyError, IndexExistsError, InvalidArgumentError, NotAnIndexError, VeloError
 from velo.folder.live import data_folders, is_live
 from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE
+from velo.folder.opened import OpenedFolder
 from velo.folder.replace import os_failure
 from velo.hints import hinted
 from velo.index.index import Index
@@ -85,12 +86,13 @@ def open_index(
         tuning=tuning,
         unknown_columns=unknown_columns,
     )
-    live = _live_of(folder, durability if writable else None, memory)
+    opened = OpenedFolder(folder)
+    live = _live_of(opened, durability if writable else None, memory)
     if live is None:
-        return Index(folder, how, reopen, [Segment(folder, how)], None)
+        return Index(opened, how, reopen, [Segment(opened.at, how)], None)
     live, segments = begin(live, how, {}, durability if writable else None)
     try:
-        return Index(folder, how, reopen, segments, live)
+        return Index(opened, how, reopen, segments, live)
     except BaseException:
         close_all(segments, live)
         raise
@@ -194,8 +196,11 @@ def create_index(
     )
 
 
-def _live_of(folder: Path, durability: DurabilityName | None, memory: Memory | None) -> LiveData | None:
+def _live_of(
+    opened: OpenedFolder, durability: DurabilityName | None, memory: Memory | None
+) -> LiveData | None:
     """The changes of an index, where there are any or may be."""
+    folder = opened.at
     if durability is None and not is_live(folder) and (folder / MANIFEST_FILE).is_file():
         return None
     delta_bytes = 0
@@ -205,15 +210,14 @@ def _live_of(folder: Path, durability: DurabilityName | None, memory: Memory | N
         )
         delta_bytes = min(max(whole // 10, _DELTA_BYTES[0]), _DELTA_BYTES[1])
     try:
-        live = LiveData(folder, durability, delta_bytes)
+        live = LiveData(opened, durability, delta_bytes)
     except NotAnIndexError:
         if durability is not None:
             raise
         return None  # the library says what is wrong with what is there
     except BusyError as error:
-        with contextlib.suppress(OSError):
-            if any(one._finalizer.alive and folder.samefile(one.folder) for one in list(_writers)):
-                raise BusyError(f"this process has {folder} open to write already") from error
+        if any(one.is_open and folder.samefile(one.folder.at) for one in list(_writers)):
+            raise BusyError(f"this process has {opened.path} open to write already") from error
         raise
     if durability is not None:
         _writers.add(live)

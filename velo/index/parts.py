@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 from collections.abc import Mapping
 from typing import Final
 
 from velo.errors import CorruptIndexError, NotAnIndexError, UnsupportedError
 from velo.folder.live import PART_FIRST
+from velo.folder.opened import OpenedFolder
 from velo.live.data import LiveData
 from velo.live.folds import Folds
 from velo.search.gate import Gate
@@ -38,7 +40,7 @@ def begin(
             rows = int(live.info().rows)
             for name, uuid in parts:
                 # What was open as it was built is the first part now, unless another build took its place.
-                folder = live.folder / name
+                folder = live.folder.at / name
                 segment = known.get((name, uuid)) or (known.get(("", uuid)) if name == PART_FIRST else None)
                 if segment is None or not segment.is_at(folder):
                     segment = Segment(folder, how, rows if len(parts) > 1 else None, name)
@@ -72,23 +74,33 @@ def close_all(segments: list[Segment], live: LiveData) -> None:
 class Owned:
     """What an index closes, in a box that does not refer to the index."""
 
-    def __init__(self, segments: list[Segment]) -> None:
+    def __init__(self, folder: OpenedFolder, segments: list[Segment]) -> None:
+        self.folder = folder
         self.segments = tuple(segments)
         self.live: LiveData | None = None
         self.folds: Folds | None = None
 
     def close(self) -> None:
+        """Close all, whichever fails. Interrupted, it can be called again: each is closed once."""
         if self.folds is not None:
             self.folds.close()
         live = self.live
-        with contextlib.ExitStack() as stack:  # all are closed, whichever fails
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.folder.close)
             if live is not None:
                 stack.callback(live.close)
-            for segment in self.segments if live is None else live.segments:
+            for segment in {*self.segments, *(() if live is None else live.opened)}:
                 stack.callback(segment.close)
 
 
 def close_native(gate: Gate, owned: Owned) -> None:
-    """Free an index that was dropped without close(); in a forked child there is nothing to free."""
-    if not gate.forked and gate.close():
-        owned.close()
+    """Free an index; in a forked child there is nothing to free."""
+    if gate.forked:
+        return
+    if owned.folds is not None and owned.folds.is_here:
+        # Nothing refers to the index any more, and that was found out in the thread of one of its folds. That
+        # one cannot wait for itself.
+        _thread.start_new_thread(close_native, (gate, owned))
+        return
+    gate.close()
+    owned.close()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -15,9 +13,10 @@ from velo import _native
 from velo.errors import CorruptIndexError, InvalidArgumentError
 from velo.folder.ids import IdColumn
 from velo.folder.live import ROOT_FILE
+from velo.folder.opened import OpenedFolder
 from velo.live.columns import NativeIds, schema_of, schema_text
 from velo.live.delta import DeltaChunks
-from velo.live.native_view import NativeView
+from velo.live.native_view import NativeView, part_names
 from velo.live.rows import DTYPES, NUMBERS, ROW, STRINGS, RowShape
 from velo.live.sources import Sources
 from velo.live.view import View
@@ -45,25 +44,25 @@ MOVED: Final = 2
 class LiveData:
     """What changed in an index since it was built, and for a writer the right to change more.
 
+    Which rows and parts there are only the library knows: what is kept here is looked up by what it says, so
+    an exception at any place leaves nothing behind that is not so.
+
     Parameters
     ----------
-    folder : Path
+    folder : OpenedFolder
     durability : {"sync", "interval", "process"} or None
         None: to read.
     delta_bytes : int
         What rows that no part holds may take; 0: 64 MiB.
-
-    Attributes
-    ----------
-    segments : tuple of Segment
-        The parts, once :meth:`begin` was called.
 
     Raises
     ------
     NotAnIndexError, CorruptIndexError, UnsupportedVersionError, BusyError, DeviceError
     """
 
-    def __init__(self, folder: Path, durability: DurabilityName | None = None, delta_bytes: int = 0) -> None:
+    def __init__(
+        self, folder: OpenedFolder, durability: DurabilityName | None = None, delta_bytes: int = 0
+    ) -> None:
         options = _native.new("velo_live_options")
         options.writable = durability is not None
         options.delta_bytes = delta_bytes
@@ -77,56 +76,75 @@ class LiveData:
             options.durability = code
         self.folder = folder
         self.durability = durability
-        out = _native.ffi.new("velo_live **")
-        _native.check(_native.lib.velo_live_open(bytes(folder), options, out), "path")
-        self._handle: Any = out[0]
-        self._finalizer = weakref.finalize(self, _native.lib.velo_live_close, self._handle)
-        self.segments: tuple[Segment, ...] = ()
-        self._ids: dict[Path, NativeIds] = {}
+        #: Where the library puts the handle, and from where it takes it when it closes.
+        self._place = _native.ffi.gc(_native.ffi.new("velo_live **"), _native.lib.velo_live_close)
+        _native.check(_native.lib.velo_live_open(bytes(folder.at), options, self._place), "path")
+        #: By uuid what is open: all parts that the library has, and at times one that it is about to get, or
+        #: had. Of each the ids, which the library borrows.
+        self._opened: dict[str, tuple[Segment, NativeIds]] = {}
         self._chunks: DeltaChunks | None = None
         self._schema: Any = None
-        #: Held while segments and the library's parts change together, and while both are looked at.
-        self._swap = threading.Lock()
-        self._lock = threading.Lock()
-        self._version = 0
-        self._view: View | None = None
+        #: Held while a part is put into its place.
+        self._folding = threading.Lock()
+        #: Held by who looks at the rows of the delta.
+        self._looking = threading.Lock()
+        #: The last view, and the library's version before it was taken.
+        self._view: tuple[int, View] | None = None
         self._shape: RowShape | None = None
         #: How full the memory for rows that no part holds was after the last write or fold.
         self.pressure = 0.0
 
+    @property
+    def _handle(self) -> Any:
+        return self._place[0]
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The parts, once :meth:`begin` was called."""
+        return self.view().segments
+
+    @property
+    def is_open(self) -> bool:
+        """Whether :meth:`close` was not called yet."""
+        return bool(self._handle != _native.ffi.NULL)
+
+    @property
+    def seen(self) -> tuple[Segment, ...]:
+        """The parts of the last view: a view takes longer than a write, and some may be a fold behind."""
+        known = self._view
+        return () if known is None else known[1].segments
+
+    @property
+    def opened(self) -> list[Segment]:
+        """All that is open."""
+        return [segment for segment, _ in self._opened.values()]
+
     def parts(self) -> list[tuple[str, str]]:
-        """Folder and uuid of each part; "" is the folder itself."""
-        found = []
-        capacity = 65
-        for part in range(int(self.info().part_count)):
-            name = _native.ffi.new("char[]", capacity)
-            uuid = _native.ffi.new("char[]", capacity)
-            _native.check(_native.lib.velo_live_part(self._handle, part, name, uuid, capacity))
-            found.append((_native.text(name), _native.text(uuid)))
-        return found
+        """Folder and uuid of each part before :meth:`begin`; "" is the folder itself."""
+        count = int(self.info().part_count)
+        return [part_names(_native.lib.velo_live_part, self._handle, part) for part in range(count)]
 
     def begin(self, segments: Sequence[Segment], unknown_is_missing: bool = False) -> None:
         """Read tombstones and log, with the parts that `parts` named, in that order."""
         for part, segment in enumerate(segments):
-            ids = self._ids[segment.folder] = NativeIds(segment.ids.column)
+            ids = NativeIds(segment.ids.column)
+            self._opened[segment.uuid] = segment, ids
             _native.check(_native.lib.velo_live_attach(self._handle, part, ids.struct))
-        self.segments = tuple(segments)
         self._schema = (
-            segments[0].metadata.schema if segments and segments[0].metadata else self._root_schema()
+            segments[0].metadata.schema if segments and segments[0].metadata else self._root_schema(segments)
         )
-        kind, next_row = _ids_of(self.segments)
+        kind, next_row = _ids_of(segments)
         null = _native.ffi.NULL
         schema = null if self._schema is None else schema_text(self._schema).encode()
         _native.check(_native.lib.velo_live_begin(self._handle, kind, next_row, schema), "path")
         self._chunks = DeltaChunks(self._schema, unknown_is_missing)
 
-    def _root_schema(self) -> Any:
-        if self.segments:
-            return None
-        if not (self.folder / ROOT_FILE).is_file():
+    def _root_schema(self, segments: Sequence[Segment]) -> Any:
+        root = self.folder.at / ROOT_FILE
+        if segments or not root.is_file():
             return None
         try:
-            return schema_of(json.loads((self.folder / ROOT_FILE).read_bytes()).get("schema"))
+            return schema_of(json.loads(root.read_bytes()).get("schema"))
         except (OSError, ValueError, AttributeError) as error:
             raise CorruptIndexError(f"{ROOT_FILE} cannot be read: {error}", file=ROOT_FILE) from error
 
@@ -149,36 +167,27 @@ class LiveData:
 
     def view(self) -> View:
         """What a search that begins now sees; the same view as long as nothing changes."""
-        view = self._view
-        if view is not None:
+        version = _native.lib.velo_live_version(self._handle)
+        known = self._view
+        if known is not None and known[0] == version:
+            return known[1]
+        assert self._chunks is not None
+        while True:
+            with self._looking:
+                taken = NativeView(self._handle)
+                chunks = self._chunks.of(taken)
+            try:
+                segments = tuple(self._opened[taken.part(number)[1]][0] for number in range(taken.part_count))
+            except KeyError:  # a fold took one away since; the library has other parts by now
+                continue
+            view = View(taken, segments, chunks, self.shape())
+            self._view = version, view
             return view
-        version = self._version
-        with self._swap:
-            out = _native.ffi.new("velo_live_view **")
-            _native.check(_native.lib.velo_live_view_take(self._handle, out))
-            taken = NativeView(out[0])
-            segments = self.segments
-            assert self._chunks is not None
-            chunks = self._chunks.of(taken)
-        view = View(taken, segments, chunks, self.shape())
-        with self._lock:
-            if self._version == version:  # else something changed meanwhile, and the next search looks again
-                self._view = view
-        return view
-
-    def forget_view(self) -> None:
-        """Something changed: the next search takes another view."""
-        with self._lock:
-            self._version += 1
-            self._view = None
 
     def refresh(self) -> int:
         """See what a writer in another process did since: 0 nothing, 1 something, ``MOVED``."""
         changed = _native.ffi.new("int32_t *")
-        try:
-            _native.check(_native.lib.velo_live_refresh(self._handle, changed), "path")
-        finally:
-            self.forget_view()
+        _native.check(_native.lib.velo_live_refresh(self._handle, changed), "path")
         return int(changed[0])
 
     def info(self) -> Any:
@@ -191,10 +200,7 @@ class LiveData:
 
     def _write(self, argument: str | None, function: Callable[..., int], *arguments: Any) -> Any:
         done = _native.new("velo_live_done")
-        try:
-            _native.check(function(self._handle, *arguments, done), argument)
-        finally:
-            self.forget_view()
+        _native.check(function(self._handle, *arguments, done), argument)
         if done.outcome in (DONE, REPEATED):
             self.pressure = min(1.0, done.delta_bytes / max(1, done.delta_bytes_max))
         return done
@@ -245,14 +251,16 @@ class LiveData:
 
     def fold(self, sources: Sources, made: Segment | None) -> Any:
         """A part takes the place of those that it was made of, or of the delta; a ``velo_live_done``."""
-        parts = sources.parts
-        numbers = np.array(parts, np.uint32)
+        numbers = np.array(sources.parts, np.uint32)
         taken = sources.taken()
         ffi = _native.ffi
-        ids = None if made is None else NativeIds(made.ids.column)
         done = _native.new("velo_live_done")
-        with self._swap:
+        with self._folding:
             try:
+                ids = None
+                if made is not None:  # at hand before the library can name it
+                    ids = NativeIds(made.ids.column)
+                    self._opened[made.uuid] = made, ids
                 status = _native.lib.velo_live_fold(
                     self._handle,
                     sources.view.native.handle,
@@ -266,20 +274,18 @@ class LiveData:
                     done,
                 )
                 _native.check(status, "path")
-                if done.outcome != DONE:
-                    return done
-                segments = [one for number, one in enumerate(self.segments) if number not in set(parts)]
-                if made is not None and ids is not None:
-                    segments.insert(min(parts[0] if parts else len(segments), len(segments)), made)
-                    self._ids[made.folder] = ids
-                for number in parts:
-                    del self._ids[self.segments[number].folder]
-                self.segments = tuple(segments)
             finally:
-                self.forget_view()
+                self._let_go()
         info = self.info()
         self.pressure = min(1.0, int(info.delta_bytes) / max(1, int(info.delta_bytes_max)))
         return done
+
+    def _let_go(self) -> None:
+        """Keep what the library has; views keep what they show."""
+        native = NativeView(self._handle)
+        held = {native.part(number)[1] for number in range(native.part_count)}
+        for uuid in self._opened.keys() - held:
+            del self._opened[uuid]
 
     def sweep(self) -> None:
         """Take away parts that were folded and that nobody holds."""
@@ -295,15 +301,13 @@ class LiveData:
         info = self.info()
         view = self._view
         sets = 1 if self.durability is None else 2
-        beside = 0 if view is None else view.memory_bytes
+        beside = 0 if view is None else view[1].memory_bytes
         return sets * ((int(info.rows) + 63) // 64 * 8) + int(info.delta_bytes) + beside
 
     def close(self) -> None:
-        """Give the handle back, after the parts; a writer syncs."""
+        """Give the handle back, after the parts; a writer syncs. Twice is once."""
         self._view = None
-        if self._finalizer.detach() is not None:
-            handle, self._handle = self._handle, _native.ffi.NULL
-            _native.check(_native.lib.velo_live_close(handle))
+        _native.check(_native.lib.velo_live_close(self._place))
 
 
 def _ids_of(segments: Sequence[Segment]) -> tuple[int, int]:

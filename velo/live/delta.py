@@ -192,35 +192,37 @@ class DeltaChunks:
     def __init__(self, schema: Any, unknown_is_missing: bool = False) -> None:
         self._schema = schema
         self._unknown_is_missing = unknown_is_missing
-        self._layout = -1
-        self._kept: list[Chunk] = []
-        #: Records and rows of those.
-        self._records = self._rows = 0
+        #: The layout of the delta, chunks of it, and their records and rows. They change together.
+        self._known: tuple[int, tuple[Chunk, ...], int, int] = -1, (), 0, 0
 
     def of(self, view: NativeView) -> list[Chunk]:
         """The chunks of a view, which hold all of its rows."""
-        if view.layout != self._layout:
-            self._layout, self._kept, self._records, self._rows = view.layout, [], 0, 0
-        if view.record_count - self._records >= _CHUNK_RECORDS or view.delta_rows - self._rows >= _CHUNK_ROWS:
-            self._keep(view)
-        chunks = list(self._kept)
+        layout, kept, records, rows = self._known
+        if view.layout != layout:
+            kept, records, rows = (), 0, 0
+        if view.record_count - records >= _CHUNK_RECORDS or view.delta_rows - rows >= _CHUNK_ROWS:
+            kept = self._longer(view, kept, records)
+            records, rows = view.record_count, view.delta_rows
+        self._known = view.layout, kept, records, rows
+        chunks = list(kept)
         for chunk in chunks:
             chunk.move_to(view)
-        if view.delta_rows > self._rows:
-            chunks.append(self._chunk(view, self._records, view.record_count, view.delta_rows - self._rows))
+        if view.delta_rows > rows:
+            chunks.append(self._chunk(view, records, view.record_count, view.delta_rows - rows))
         return chunks
 
-    def _keep(self, view: NativeView) -> None:
-        first, rows = self._records, 0
-        for number in range(self._records, view.record_count):
+    def _longer(self, view: NativeView, kept: tuple[Chunk, ...], first: int) -> tuple[Chunk, ...]:
+        """Chunks and those of all records behind them."""
+        chunks, rows = list(kept), 0
+        for number in range(first, view.record_count):
             rows += int(view.record(number).row_count)
             if rows >= _CHUNK_ROWS or number + 1 == view.record_count:
-                self._kept.append(self._chunk(view, first, number + 1, rows))
-                first, self._rows, rows = number + 1, self._rows + rows, 0
-        self._records = view.record_count
-        while len(self._kept) > 1 and _belong_together(*self._kept[-2:]):
-            before, last = self._kept[-2:]
-            self._kept[-2:] = [self._chunk(view, before.first, last.last, before.n + last.n)]
+                chunks.append(self._chunk(view, first, number + 1, rows))
+                first, rows = number + 1, 0
+        while len(chunks) > 1 and _belong_together(*chunks[-2:]):
+            before, last = chunks[-2:]
+            chunks[-2:] = [self._chunk(view, before.first, last.last, before.n + last.n)]
+        return tuple(chunks)
 
     def _chunk(self, view: NativeView, first: int, last: int, row_count: int) -> Chunk:
         return Chunk(view, first, last, row_count, self._schema, self._unknown_is_missing)

@@ -4,8 +4,9 @@ A view is taken, an ordinary index is built from what lives in it, and one root 
 sources; what was deleted or replaced meanwhile is dead in it from its first moment. Killed before that, the
 folder is what it was: the next writer goes on with a large merge, and takes away what else was begun.
 
-In the background the delta becomes a part while parts become one. A writer without room waits for its rows to
-be indexed; for others only where `merge_memory` is too small for both. Of each kind there is one at a time.
+The delta becomes a part while parts become one, each in a thread of its own. A writer without room waits for
+its rows to be indexed; for others only where `merge_memory` is too small for both. Who asks for a fold waits
+for that thread, so an interrupt ends the wait and not the fold.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from velo.errors import UnsupportedError
+from velo.errors import OutOfMemoryError, UnsupportedError
 from velo.live.data import LiveData
 from velo.live.merge_memory import MergeMemory
-from velo.live.part_maker import ALONE, How, PartMaker
+from velo.live.part_maker import How, PartMaker
 from velo.live.parts_to_fold import DEAD_SHARE, parts_to_fold
 from velo.live.sources import Sources
 from velo.live.view import View
@@ -30,9 +32,6 @@ from velo.search.segment import Segment
 from velo.types import Memory
 
 __all__ = ["Folds"]
-
-#: Parts that an index has at most, however often it is flushed: every search asks all of them.
-_PARTS_MAX: Final = 32
 
 #: In the background a fold gives way to searches. Writers may wait for one of the delta, so it goes first; a
 #: merge of parts takes what nobody else wants, and goes on with this nice value where that is nothing.
@@ -81,42 +80,37 @@ class Folds:
         self._live = live
         budget = MergeMemory(merge_memory, memory, live)
         self._maker = PartMaker(live, open_part, threads, budget, memory)
-        #: Held by whoever folds the delta; taken before that of parts by who folds both.
-        self._delta_lock = threading.Lock()
-        self._parts_lock = threading.Lock()
-        self._delta_worker = Worker("velo-fold", self._work_on_delta, self._failed)
-        self._parts_worker = Worker("velo-merge", self._work_on_parts, self._failed)
+        #: Held while the delta becomes a part; who keeps all folds away takes it, and then the other.
+        self.delta_lock = threading.Lock()
+        #: Held while parts become one.
+        self.parts_lock = threading.Lock()
+        self._delta_worker = Worker(self._work_on_delta, self._failed)
+        self._parts_worker = Worker(self._work_on_parts, self._failed)
         self._all_wanted = False
+        #: Somebody waits for what is wanted next: it does not give way to searches.
+        self._is_waited_for = {self._delta_worker: False, self._parts_worker: False}
         #: Rows that died since parts were last looked at. Counts that two writers add at once may become one.
         self._died = 0
         self._failure: BaseException | None = None
         #: Rows of the delta that the last part was made of, and the seconds that it took.
         self._pace: tuple[int, float] | None = None
 
-    # ---- in the caller's thread
+    # ---- that somebody waits for
 
     def flush(self) -> None:
-        """Make a part of the delta."""
-        self.join()
-        with self.kept_away():
-            self._failure = None  # now it is seen whether it fails again
-            self._fold_delta(ALONE)
-            if len(self._live.segments) > _PARTS_MAX:
-                self._fold_young(ALONE)
+        """Make a part of the delta; whether parts are worth a merge is looked at soon."""
+        self._wait_for(self._delta_worker)
 
     def optimize(self) -> None:
         """Make one part of everything."""
-        self.join()
-        with self.kept_away():
-            self._failure = None
-            self._fold_delta(ALONE)
-            self._fold_all(ALONE)
+        self._all_wanted = True
+        self._wait_for(self._parts_worker)
 
-    @contextlib.contextmanager
-    def kept_away(self) -> Iterator[None]:
-        """No fold begins or ends inside."""
-        with self._delta_lock, self._parts_lock:
-            yield
+    def _wait_for(self, worker: Worker) -> None:
+        self._failure = None  # now it is seen whether it fails again
+        self._is_waited_for[worker] = True
+        worker.wait(worker.ask())
+        self._failure = None  # the caller is told
 
     def sweep(self) -> None:
         """Take away parts that were folded and that nobody holds."""
@@ -138,18 +132,20 @@ class Folds:
     def resume(self) -> None:
         """Do soon what a former writer left: a merge that was killed, dead rows that are worth one."""
         if self._maker.has_begun:
-            self._parts_worker.ask(after_s=_LATER_S)
+            with contextlib.suppress(OutOfMemoryError):
+                self._parts_worker.ask(after_s=_LATER_S)
         self.died(int(self._live.info().dead_rows))
 
     def died(self, rows: int) -> None:
         """So many more rows are dead: soon parts are looked at, where that may make one worth a merge."""
         self._died += rows
-        segments = self._live.segments
+        segments = self._live.seen
         if self._died < _DIED_MIN or not segments or self._failure is not None:
             return
         if self._died >= _DIED_SHARE * DEAD_SHARE * min(segment.n for segment in segments):
             self._died = 0
-            self._parts_worker.ask(after_s=_LATER_S)
+            with contextlib.suppress(OutOfMemoryError):
+                self._parts_worker.ask(after_s=_LATER_S)
 
     @property
     def failure(self) -> BaseException | None:
@@ -165,28 +161,36 @@ class Folds:
         """Fold in the background, unless that is under way or has failed: who asks needs no room yet."""
         if self._failure is not None:
             return
-        if everything:
-            self._all_wanted = True
-            self._parts_worker.ask()
-        elif not self._delta_worker.is_busy:
-            self._delta_worker.ask()
+        with contextlib.suppress(OutOfMemoryError):  # who asks next asks for this, too
+            if everything:
+                self._all_wanted = True
+                self._parts_worker.ask()
+            elif not self._delta_worker.is_busy:
+                self._delta_worker.ask()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Fold the delta in the background and wait for it; False where that took too long."""
         self.begin()
-        ended = self._delta_worker.wait(timeout_s)
+        ended = self._delta_worker.wait(timeout_s=timeout_s)
         self._raise_failure()
         return ended
 
+    @property
+    def is_here(self) -> bool:
+        """Whether a fold asks."""
+        return self._delta_worker.is_here or self._parts_worker.is_here
+
     def join(self) -> None:
-        """Wait for what is under way in the background."""
+        """Wait for what is under way."""
         self._delta_worker.wait()  # which asks the other
         self._parts_worker.wait()
 
     def close(self) -> None:
-        """Wait for what is under way; what was to begin soon does not begin."""
+        """Wait for what is under way; nothing further begins. Interrupted, it can be called again."""
+        self._delta_worker.forget()
+        self._delta_worker.wait()
         self._parts_worker.forget()
-        self.join()
+        self._parts_worker.wait()
 
     def _failed(self, failure: BaseException) -> None:
         self._failure = failure
@@ -196,21 +200,29 @@ class Folds:
         if failure is not None:
             raise failure
 
+    def _how(self, worker: Worker, nice: int, *, gives_way: bool) -> How:
+        """How much a piece of work takes: what somebody waits for as much as others of the process."""
+        is_waited_for, self._is_waited_for[worker] = self._is_waited_for[worker], False
+        if is_waited_for:  # the delta needs little, and merges leave it that
+            return How(leaves_room=worker is self._parts_worker or self._parts_worker.is_busy)
+        return How(nice=nice, gives_way=gives_way, leaves_room=True)
+
     def _work_on_delta(self) -> None:
-        with self._delta_lock:
-            is_beside = self._parts_worker.is_busy
-            self._fold_delta(How(nice=_NICE_DELTA, leaves_room=True, is_beside=is_beside))
-        self._parts_worker.ask()
+        how = self._how(self._delta_worker, _NICE_DELTA, gives_way=False)
+        with self.delta_lock:
+            self._fold_delta(replace(how, is_beside=self._parts_worker.is_busy))
+        with contextlib.suppress(OutOfMemoryError):
+            self._parts_worker.ask(after_s=0 if how.nice else _LATER_S)
         self.sweep()
 
     def _work_on_parts(self) -> None:
-        how = How(nice=_NICE, gives_way=True, leaves_room=True)
-        everything = self._all_wanted
+        everything, self._all_wanted = self._all_wanted, False
+        how = self._how(self._parts_worker, _NICE, gives_way=True)
         if everything:
-            self._all_wanted = False
-            with self._delta_lock:
-                self._fold_delta(how)
-        with self._parts_lock:
+            if not how.nice:
+                self._is_waited_for[self._delta_worker] = True
+            self._delta_worker.wait(self._delta_worker.ask())
+        with self.parts_lock:
             if everything:
                 self._fold_all(how)
             else:
@@ -256,7 +268,7 @@ class Folds:
         for segment in view.segments:
             if not segment.stores_vectors:
                 raise UnsupportedError(
-                    f"{self._live.folder / segment.name} stores no vectors, so its rows cannot be built "
+                    f"{self._live.folder.path / segment.name} stores no vectors, so its rows cannot be built "
                     "again: build it with store_vectors=True"
                 )
         self._fold_parts(view, names, list(range(len(view.segments))), how)

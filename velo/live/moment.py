@@ -35,6 +35,8 @@ class Moment(Searches):
         Gives the index's :meth:`velo.Index.info`, as long as there is the index.
     """
 
+    n: int
+
     def __init__(
         self, view: View, gate: Gate, info: Callable[[], Callable[[], dict[str, Any]] | None]
     ) -> None:
@@ -67,7 +69,7 @@ class Moment(Searches):
     def _request(self, queries: Any, k: int, filters: Any, effort: Effort, view: Any = None) -> Request:
         if self.seen.sole is not None:
             return super()._request(queries, k, filters, effort, view)
-        with self._gate:
+        with self._gate.inside():
             return MergedRequest(self.seen, queries, k, effort, filters_of(filters, self._filters))
 
     def _rounds(self, effort: Effort) -> Callable[[Round], Request]:
@@ -86,7 +88,7 @@ class Moment(Searches):
         if not isinstance(request, MergedRequest):
             return super()._run(request, argument)
         if request.query_count == 0:
-            with self._gate:
+            with self._gate.inside():
                 return request
 
         def search(segment: Segment, one: Request) -> Request:
@@ -94,14 +96,14 @@ class Moment(Searches):
             _native.check(status, argument)
             return one
 
-        with self._gate:
+        with self._gate.inside():
             return request.run(search)
 
     async def _run_async(self, request: Request) -> Request:
         if not isinstance(request, MergedRequest):
             return await super()._run_async(request)
         if request.query_count == 0:
-            with self._gate:
+            with self._gate.inside():
                 return request
 
         async def search(segment: Segment, one: Request) -> Request:
@@ -122,7 +124,7 @@ class Moment(Searches):
         if not request.parts:
             return None
         segment, one = max(request.parts, key=lambda part: part[0].n)
-        with self._gate:
+        with self._gate.inside():
             return filter_plan_of(segment.handle, one, asked)
 
     def _matches(self, request: Request) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,19 +11,36 @@ from velo import _native
 from velo.filters.native import NativeFilter
 from velo.types import AnyArray
 
-__all__ = ["NativeView"]
+__all__ = ["NativeView", "part_names"]
+
+#: What the name of a part's folder, or its uuid, takes at most, as velo.h says.
+_NAME_BYTES: Final = 65
+
+
+def part_names(ask: Callable[..., int], handle: Any, part: int) -> tuple[str, str]:
+    """Folder and uuid of a part, of ``velo_live_part`` or ``velo_live_view_part``."""
+    name = _native.ffi.new("char[]", _NAME_BYTES)
+    uuid = _native.ffi.new("char[]", _NAME_BYTES)
+    _native.check(ask(handle, part, name, uuid, _NAME_BYTES))
+    return _native.text(name), _native.text(uuid)
 
 
 class NativeView:
-    """A ``velo_live_view``; closed when nothing refers to it any more.
+    """A ``velo_live_view``, taken now; closed when nothing refers to it any more.
+
+    Parameters
+    ----------
+    live : velo_live
 
     Attributes
     ----------
     layout, sequence, part_count, record_count, delta_rows, delta_dead : int
     """
 
-    def __init__(self, handle: Any) -> None:
-        self.handle = _native.ffi.gc(handle, _native.lib.velo_live_view_close)
+    def __init__(self, live: Any) -> None:
+        out = _native.ffi.new("velo_live_view **")
+        _native.check(_native.lib.velo_live_view_take(live, out))
+        self.handle = _native.ffi.gc(out[0], _native.lib.velo_live_view_close)
         info = _native.new("velo_live_view_info")
         _native.check(_native.lib.velo_live_view_info_get(self.handle, info))
         self.layout = int(info.layout)
@@ -31,6 +49,10 @@ class NativeView:
         self.record_count = int(info.record_count)
         self.delta_rows = int(info.delta_rows)
         self.delta_dead = int(info.delta_dead_rows)
+
+    def part(self, number: int) -> tuple[str, str]:
+        """Folder and uuid of a part; "" is the folder itself."""
+        return part_names(_native.lib.velo_live_view_part, self.handle, number)
 
     def rows(self, part: int, row_count: int) -> NativeFilter | None:
         """The rows of a part that live; None: all of them."""

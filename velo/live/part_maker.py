@@ -24,7 +24,7 @@ from velo.options import BuildOptions
 from velo.search.segment import Segment, part_bytes
 from velo.types import AnyArray, Memory
 
-__all__ = ["ALONE", "Builder", "How", "PartMaker", "set_builder"]
+__all__ = ["Builder", "How", "PartMaker", "set_builder"]
 
 #: What a fold keeps of each of its rows: its vertex, its id, its row in the new part.
 _KEPT_BYTES: Final = 20
@@ -91,9 +91,6 @@ class How:
     is_beside: bool = False
 
 
-ALONE: Final = How()
-
-
 def _pass(live: LiveData, name: str) -> bool:
     """Let no part get the number of this one, or a lower one; False where it is none that was given out."""
     return any(live.next_part() >= name for _ in range(_NUMBERS_AHEAD))
@@ -127,22 +124,22 @@ class PartMaker:
         self._threads = threads
         self._memory = memory
         self._search_memory = search_memory
-        #: Held while parts change, and while what is said of them has to be of one moment.
-        self._changing = threading.Lock()
+        #: Held while a folder is there that no root names and nobody holds yet: a sweep would take it away.
+        self._making = threading.Lock()
         #: What a writer that was killed had begun.
-        self._begun = Begun.find(live.folder)
+        self._begun = Begun.find(live.folder.at)
         if self._begun is not None and not _pass(live, self._begun.part_name):
             self._begun.remove()
             self._begun = None
 
     def look(self) -> tuple[View, list[str]]:
         """A view, and the folder of each of its parts."""
-        with self._changing:
-            return self._live.view(), [name for name, _ in self._live.parts()]
+        view = self._live.view()
+        return view, [view.native.part(number)[0] for number in range(view.native.part_count)]
 
     def sweep(self) -> None:
         """Take away parts that were folded and that nobody holds."""
-        with self._changing:
+        with self._making:
             self._live.sweep()
 
     @property
@@ -181,37 +178,33 @@ class PartMaker:
             self._commit(sources, None)
             return
         name = self._live.next_part()
-        folder = self._live.folder / name
+        index = self._live.folder.at
+        folder = index / name
         with self._share(sources, how) as build_memory, contextlib.ExitStack() as held:
             try:
                 if begun is None and sources.parts and len(sources.vertices) >= _RESUMED_ROWS:
-                    begun = Begun.begin(self._live.folder, name, sources)
+                    begun = Begun.begin(index, name, sources)
                 building = folder
                 if begun is not None:
                     held.callback(begun.remove)
                     building = begun.folder
                 # Nobody names it yet: held, it is not taken for one that was folded.
-                with self._changing:
+                with self._making:
                     building.mkdir(exist_ok=begun is not None)
+                    unmade = held.enter_context(_removed_unless_told(building))
                     handle = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
                     held.callback(os.close, handle)
                     fcntl.flock(handle, fcntl.LOCK_SH)
                 if begun is None or not begun.is_built:
                     self._build(building, sources, how, build_memory, resume=begun is not None)
                 building.rename(folder)
+                unmade.append(folder)
                 made = self._open_part(name, sources.view.n)
+                unmade.clear()
             except OSError as error:
-                shutil.rmtree(folder, ignore_errors=True)
                 raise error if isinstance(error, VeloError) else os_failure(error, str(folder)) from error
-            except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
-            try:
-                self._commit(sources, made)
-            except BaseException:
-                # Where a sync failed the root may name it: the next writer takes away what it does not name.
-                made.close()
-                raise
+            # Where a sync fails the root may name it: the next writer takes away what it does not name.
+            self._commit(sources, made)
 
     def _build(
         self, folder: Path, sources: Sources, how: How, build_memory: int | None, *, resume: bool
@@ -230,7 +223,7 @@ class PartMaker:
             metric=int(self._live.info().metric),
             like=like,
             calibration=None if like is None else like.calibration,
-            former=sources.former(self._live.folder),
+            former=sources.former(self._live.folder.at),
             threads=threads,
             build_memory=build_memory,
             search_bytes=part_bytes(self._search_memory, len(vertices), view.n, view.shape.dim),
@@ -258,6 +251,16 @@ class PartMaker:
             yield max(least, bytes_taken - count * _KEPT_BYTES)
 
     def _commit(self, sources: Sources, made: Segment | None) -> None:
-        with self._changing:
-            done = self._live.fold(sources, made)
+        done = self._live.fold(sources, made)
         assert done.outcome == DONE, "folds of the same rows come one at a time"
+
+
+@contextlib.contextmanager
+def _removed_unless_told(folder: Path) -> Iterator[list[Path]]:
+    """Removes a folder that was made here, under the last of its names; none are left where it is to stay."""
+    names = [folder]
+    try:
+        yield names
+    finally:
+        for name in names:
+            shutil.rmtree(name, ignore_errors=True)

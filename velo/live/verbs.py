@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from velo.errors import (
     UnknownIdError,
 )
 from velo.folder.ids import checked_ids
+from velo.folder.opened import OpenedFolder
 from velo.folder.snapshot import snapshot
 from velo.hints import hinted
 from velo.live.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, LiveData
@@ -44,7 +44,6 @@ class LiveVerbs:
     """The verbs of :class:`velo.Index` that change rows, or look at what others changed."""
 
     path: Path
-    n: int
     _gate: Any
     _live: LiveData | None
     _folds: Folds | None
@@ -53,9 +52,7 @@ class LiveVerbs:
     _updating: threading.Lock
     _refreshed: Callable[[], bool]
     _reader_moment: Callable[[], Moment]
-    _show: Callable[[], None]
-    #: Of the moment that attributes were taken from.
-    _shown_layout: int
+    _folder: OpenedFolder
 
     def _writer(self) -> tuple[LiveData, Folds]:
         live, folds = self._live, self._folds
@@ -151,7 +148,7 @@ class LiveVerbs:
         self, vectors: Any, ids: Any, metadata: Any, request: Any, timeout_s: Any, *, upsert: bool
     ) -> Written:
         deadline = None if timeout_s is None else time.monotonic() + _seconds(timeout_s)
-        with self._gate:
+        with self._gate.inside():
             live, folds = self._writer()
             rows = NewRows(live.shape(), vectors, ids, metadata, request, upsert=upsert)
             pause = folds.pause(rows.count, live.pressure)
@@ -174,7 +171,7 @@ class LiveVerbs:
                     argument="ids",
                     row=row,
                 )
-            self._told_of(done, live, folds, died=int(done.replaced))
+            self._told_of(live, folds, died=int(done.replaced))
         return Written(
             rows=int(done.rows),
             missing=0,
@@ -186,18 +183,11 @@ class LiveVerbs:
             pressure=live.pressure,
         )
 
-    def _told_of(self, done: Any, live: LiveData, folds: Folds, *, died: int) -> None:
-        """Attributes follow what was written, a full delta is folded, and what died is counted."""
+    def _told_of(self, live: LiveData, folds: Folds, *, died: int) -> None:
+        """A full delta is folded, and what died is counted."""
         folds.died(died)
         if live.pressure >= _FLUSH_AT:
             folds.suggest()
-        self.n = int(done.row_count)
-        # A view takes longer than a write, and of many writers that see that parts changed one is enough.
-        if int(done.layout) != self._shown_layout and self._refreshing.acquire(blocking=False):
-            try:
-                self._show()
-            finally:
-                self._refreshing.release()
 
     def _wait_for_room(self, live: LiveData, folds: Folds, rows: NewRows, deadline: float | None) -> None:
         info = live.info()
@@ -252,30 +242,21 @@ class LiveVerbs:
         2 [0.75]
         """
         deadline = None if timeout_s is None else time.monotonic() + _seconds(timeout_s)
-        with self._gate:
+        with self._gate.inside():
             live, folds = self._writer()
             column = checked_ids(ids)
             _check_kind(column, live.shape().id_kind)
             update = Update(column, metadata, live.schema)
-            with contextlib.ExitStack() as turn:
-                is_in_turn = False
-                while True:
-                    view = self._reader_moment().seen
-                    rows, vertices = update.rows(view, live.shape(), request)
-                    done = live.update(rows.ids, rows.options, view, vertices)
-                    if done.outcome == FULL:
-                        self._wait_for_room(live, folds, rows, deadline)
-                    elif done.outcome == STALE:
+            done = self._update_once(live, folds, update, request, deadline)
+            if done.outcome == STALE:  # those that came late once come one after the other
+                with self._updating:
+                    while done.outcome == STALE:
                         if deadline is not None and time.monotonic() >= deadline:
                             raise BusyError("others write the same rows all the time: try again")
                         if live.durability == "sync":
                             live.flush_log()  # before that nobody sees what came first
-                        if not is_in_turn:
-                            turn.enter_context(self._updating)
-                            is_in_turn = True
-                    else:
-                        break
-            self._told_of(done, live, folds, died=int(done.rows))
+                        done = self._update_once(live, folds, update, request, deadline)
+            self._told_of(live, folds, died=int(done.rows))
         return Written(
             rows=int(done.rows),
             missing=max(0, update.count - int(done.rows)),
@@ -284,6 +265,18 @@ class LiveVerbs:
             repeated=done.outcome == REPEATED,
             pressure=live.pressure,
         )
+
+    def _update_once(
+        self, live: LiveData, folds: Folds, update: Update, request: Any, deadline: float | None
+    ) -> Any:
+        """One try; its outcome is ``STALE`` where others changed the rows meanwhile."""
+        while True:
+            view = self._reader_moment().seen
+            rows, vertices = update.rows(view, live.shape(), request)
+            done = live.update(rows.ids, rows.options, view, vertices)
+            if done.outcome != FULL:
+                return done
+            self._wait_for_room(live, folds, rows, deadline)
 
     # ---- rows that go
 
@@ -325,7 +318,7 @@ class LiveVerbs:
         """
         if (ids is None) == (filter is None):
             raise InvalidArgumentError("delete takes ids or a filter, and one of them", argument="ids")
-        with self._gate:
+        with self._gate.inside():
             live, folds = self._writer()
             if filter is not None:
                 done, asked = self._delete_matching(live, folds, filter), None
@@ -349,7 +342,7 @@ class LiveVerbs:
             done = self._delete_once(live, condition)
             if done.outcome != STALE:
                 return done
-        with folds.kept_away():
+        with folds.delta_lock, folds.parts_lock:
             return self._delete_once(live, condition)
 
     def _delete_once(self, live: LiveData, condition: Any) -> Any:
@@ -374,7 +367,7 @@ class LiveVerbs:
             The folder holds another index by now; open it again.
         CorruptIndexError, DeviceError
         """
-        with self._gate:
+        with self._gate.inside():
             return self._refreshed()
 
     # ---- upkeep
@@ -406,8 +399,8 @@ class LiveVerbs:
         >>> velo.verify("copy.velo") > 0
         True
         """
-        with self._gate:
-            snapshot(self.path, folder_path(path))
+        with self._gate.inside():
+            snapshot(self._folder.at, folder_path(path))
 
     def flush(self) -> None:
         """Make a part, an index of the ordinary format, of all rows that no part holds, and sync.
@@ -419,12 +412,11 @@ class LiveVerbs:
         ------
         ReadOnlyError, NoSpaceError, DeviceError
         """
-        with self._gate:
+        with self._gate.inside():
             live, folds = self._writer()
             folds.flush()
             live.flush_log()
-            self._show()  # the moment before held what was folded
-            folds.sweep()
+            self._let_go(folds)
 
     def optimize(self, wait: bool = True) -> None:
         """Make one part of all rows that live, as a build of them would: searches are at their fastest again.
@@ -443,14 +435,18 @@ class LiveVerbs:
             A part was built without ``store_vectors=True``, so its rows cannot be built again.
         ReadOnlyError, NoSpaceError, DeviceError
         """
-        with self._gate:
+        with self._gate.inside():
             _, folds = self._writer()
             if not wait:
                 folds.begin(everything=True)
                 return
             folds.optimize()
-            self._show()
-            folds.sweep()
+            self._let_go(folds)
+
+    def _let_go(self, folds: Folds) -> None:
+        """The moment before holds what was folded: with another one it can be taken away."""
+        self._reader_moment()
+        folds.sweep()
 
 
 def _check_kind(column: Any, kind: int) -> None:

@@ -107,13 +107,18 @@ def memory_bytes(memory: Memory | None, row_count: int, dim: int, argument: str 
 
 
 def folder_path(path: Any, argument: str = "path") -> Path:
-    """`path` as a path that the system takes."""
+    """`path` as a path that the system takes, and that means the same after a change of directory."""
     try:
-        folder = Path(path)
+        folder = Path(path).absolute()
         if b"\0" not in bytes(folder):
             return folder
     except (TypeError, UnicodeError):
         pass
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{argument} {str(path)!r} is relative to a directory that is gone: {error.strerror}",
+            argument=argument,
+        ) from error
     raise InvalidArgumentError(f"{argument} must be a path, not {path!r}", argument=argument)
 
 

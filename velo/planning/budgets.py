@@ -365,7 +365,7 @@ def _bought(index: Index, budget: int, whole: int, recall: float, k: int, costs:
     split, expected = _native.new("velo_memory_plan"), _native.new("velo_expectation")
     share = budget / whole
     try:
-        with index._gate:
+        with index._gate.inside():
             _native.check(
                 _native.lib.velo_plan_for(index._handle, budget, options, split, expected), "memory"
             )

@@ -61,7 +61,7 @@ class Completions:
 
         loop = asyncio.get_running_loop()
         while True:
-            with self._gate:
+            with self._gate.inside():
                 self._watch(loop)
                 future: asyncio.Future[int] = loop.create_future()
                 ticket = next(self._tickets)
@@ -90,7 +90,7 @@ class Completions:
     def _abandon(self, ticket: int) -> None:
         """Nobody waits for this ticket any more: its queries give their places to others."""
         try:
-            with self._gate:
+            with self._gate.inside():
                 _native.native().lib.velo_cancel(self._handle, ticket)
         except VeloError:
             return  # closed meanwhile, or forked: there is nothing to cancel
@@ -109,7 +109,7 @@ class Completions:
         """Take all that is finished; runs in the thread of whichever loop woke up."""
         finished: list[tuple[int, int]] = []
         try:
-            with self._gate, self._lock:
+            with self._gate.inside(), self._lock:
                 count = _REAPED_AT_ONCE
                 while count == _REAPED_AT_ONCE:
                     lib = _native.native().lib

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,11 @@ __all__ = ["FurtherSearches", "check_no_group_size", "rows_of"]
 class FurtherSearches:
     """The searches of :class:`velo.Index` that are made of several."""
 
-    n: int
+    if TYPE_CHECKING:  # an attribute here, a property there
+
+        @property
+        def n(self) -> int: ...
+
     dim: int
     _ids: Ids
     _metadata: MetadataStore | None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from velo.errors import ClosedError, ForkedError
 
@@ -14,21 +15,34 @@ Answer = TypeVar("Answer")
 
 __all__ = ["Gate"]
 
+#: How long :meth:`Gate.close` waits between two looks at who is inside.
+_LOOK_S: Final = 1e-3
+
+
+class _Pass(type(threading.RLock())):  # type: ignore[misc]
+    """Whoever holds one is inside.
+
+    Its base gives it a ``with`` that runs no Python: an interrupt that comes while a block ends cannot keep
+    it from ending.
+    """
+
+    __slots__ = ("anchor",)
+
 
 class Gate:
-    """Stands around every native call with a handle, as a context manager or by :meth:`call`.
+    """Stands around every native call with a handle, as :meth:`inside` or by :meth:`call`.
 
-    Closing waits for the calls inside, so that no call can hold a handle that was freed. The process is
-    looked at first: a forked child's locks may stay held for ever by threads that are no more.
+    Closing waits for the calls inside, so that no call can hold a handle that was freed. Who is inside holds
+    a reference to one object, and Python counts them: nothing has to run for a call to have left, so one
+    that was interrupted between any two instructions has left, too. No lock is held that a fork could keep.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._process = os.getpid()
-        self._condition = threading.Condition(threading.Lock())
-        # One entry a call. Appending and popping are atomic, so that calls meet at no lock.
-        self._inside: list[None] = []
+        self._anchor = object()
         self._closed = False
+        self._outside = sys.getrefcount(self._anchor)
 
     @property
     def closed(self) -> bool:
@@ -41,32 +55,34 @@ class Gate:
         return os.getpid() != self._process
 
     def call(self, function: Callable[..., Answer], *arguments: object) -> Answer:
-        """Call `function` inside; raises what entering the gate raises."""
+        """Call `function` inside; raises what :meth:`inside` raises."""
         if os.getpid() != self._process:
             self._refuse()
-        inside = self._inside
+        anchor = self._anchor  # before the look at `_closed`, which close() sets before it counts
         try:
-            inside.append(None)  # before the look at `_closed`, which close() sets before it looks here
             if self._closed:
                 raise ClosedError(f"{self._what} was closed")
             return function(*arguments)
         finally:
-            inside.pop()
-            if self._closed:
-                self._wake()
+            del anchor  # a traceback may keep this frame
 
-    def __enter__(self) -> None:
+    def inside(self) -> Any:
+        """What a ``with`` block takes for as long as it is inside.
+
+        Raises
+        ------
+        ForkedError
+            The process is looked at first: a forked child has no workers.
+        ClosedError
+        """
         if os.getpid() != self._process:
             self._refuse()
-        self._inside.append(None)
+        taken = _Pass()
+        taken.anchor = self._anchor
         if self._closed:
-            self._leave()
+            del taken
             raise ClosedError(f"{self._what} was closed")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._leave()
+        return taken
 
     def _refuse(self) -> NoReturn:
         raise ForkedError(
@@ -74,21 +90,8 @@ class Gate:
             "open it again here"
         )
 
-    def _leave(self) -> None:
-        self._inside.pop()
-        if self._closed:
-            self._wake()
-
-    def _wake(self) -> None:
-        with self._condition:
-            if not self._inside:
-                self._condition.notify_all()
-
-    def close(self) -> bool:
-        """Keep further calls out and wait for those inside; False if it was closed before."""
-        with self._condition:
-            if self._closed:
-                return False
-            self._closed = True
-            self._condition.wait_for(lambda: not self._inside)
-        return True
+    def close(self) -> None:
+        """Keep further calls out and wait for those inside; interrupted, it can be called again."""
+        self._closed = True
+        while sys.getrefcount(self._anchor) > self._outside:
+            time.sleep(_LOOK_S)

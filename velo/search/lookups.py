@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,11 @@ _LIMIT_MAX: Final = 1 << 24
 class Lookups:
     """What :class:`velo.Index` tells of its rows by filter and by id."""
 
-    n: int
+    if TYPE_CHECKING:  # an attribute here, a property there
+
+        @property
+        def n(self) -> int: ...
+
     _ids: Ids
     _metadata: MetadataStore | None
     _filters: FilterCompiler

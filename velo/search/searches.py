@@ -214,7 +214,7 @@ class Searches(FurtherSearches, Lookups):
     def _run(self, request: Request, argument: str = "queries") -> Request:
         """Let the library answer a request."""
         if request.query_count == 0:
-            with self._gate:
+            with self._gate.inside():
                 return request
         _native.check(
             self._gate.call(_native.lib.velo_search, *self._arguments(self._handle, request)), argument
@@ -224,7 +224,7 @@ class Searches(FurtherSearches, Lookups):
     async def _run_async(self, request: Request) -> Request:
         """The same without blocking the event loop."""
         if request.query_count == 0:
-            with self._gate:
+            with self._gate.inside():
                 return request
         arguments = self._arguments(self._handle, request)
         status = await self._completions.run(
@@ -292,7 +292,7 @@ class Searches(FurtherSearches, Lookups):
         )
 
     def _filter_plan(self, request: Request, option: str) -> FilterPlan | None:
-        with self._gate:
+        with self._gate.inside():
             return filter_plan_of(self._handle, request, option)
 
     def _matches(self, request: Request) -> int | None:
@@ -328,7 +328,7 @@ class Searches(FurtherSearches, Lookups):
     def _check_open(self) -> None:
         """Refuse an index that is closed, or was opened before a fork."""
         if self._gate.forked or self._gate.closed:
-            with self._gate:  # says which
+            with self._gate.inside():  # says which
                 pass
 
     def _columns(self, return_metadata: Sequence[str] | bool | None) -> list[str] | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo.errors import CorruptIndexError, NotAnIndexError, VeloError
+from velo.errors import CorruptIndexError, NotAnIndexError, VeloError, with_names
 from velo.filters.compiler import FilterCompiler
 from velo.folder.ids import Ids
 from velo.folder.manifest import manifest_bytes, read_manifest
@@ -135,15 +135,15 @@ class Segment:
         self._unknown_is_missing = how.unknown_is_missing
         struct = how.native(of_rows is not None and 2 * shape_in_manifest(folder)[0] < of_rows)
         with contextlib.ExitStack() as undo:
-            lock = _lock(folder) if name else None
-            if lock is not None:
-                undo.callback(os.close, lock)
+            lock = [_lock(folder)] if name else []
+            undo.callback(_unlock, lock)
             struct.memory_bytes = how.budget(folder, of_rows)
-            out = _native.ffi.new("velo_index **")
-            _open(folder, struct, out)
-            self.handle = out[0]
-            undo.callback(_native.lib.velo_index_close, self.handle)
-            self.gate = Gate(str(folder))
+            #: Where the library puts the handle, and from where it takes it when it closes.
+            place = _native.ffi.gc(_native.ffi.new("velo_index **"), _native.lib.velo_index_close)
+            _open(folder, struct, place)
+            self.handle = place[0]
+            undo.callback(_native.lib.velo_index_close, place)
+            self.gate = Gate(with_names(str(folder)))
             info = self.info()
             self.uuid = _native.text(info.uuid)
             self._file = _file_of(folder)
@@ -163,7 +163,7 @@ class Segment:
             self.load_metadata()
             undo.pop_all()
         self._finalizer = weakref.finalize(
-            self, _close, self.gate, self.handle, self.completions, self._compilers, lock
+            self, _close, self.gate, place, self.completions, self._compilers, lock
         )
 
     def is_at(self, folder: Path) -> bool:
@@ -215,7 +215,11 @@ class Segment:
 
     def close(self) -> None:
         """Stop the workers and give memory and files back; twice is once."""
-        self._finalizer()
+        found = self._finalizer.peek()
+        if found is not None:
+            _, close, arguments, _ = found
+            close(*arguments)  # interrupted, it can be called again: all that it does is done once
+            self._finalizer.detach()
 
 
 def _file_of(folder: Path) -> tuple[int, int] | None:
@@ -253,19 +257,21 @@ def _open(folder: Path, struct: Any, out: Any) -> None:
 
 
 def _close(
-    gate: Gate, handle: Any, completions: Completions, compilers: list[FilterCompiler], lock: int | None
+    gate: Gate, place: Any, completions: Completions, compilers: list[FilterCompiler], lock: list[int]
 ) -> None:
     """Free an index; in a forked child there is nothing to free but the descriptor of the lock."""
     if gate.forked:
-        if lock is not None:
-            os.close(lock)
+        _unlock(lock)
         return
-    if not gate.close():
-        return
-    _native.lib.velo_index_close(handle)
+    gate.close()
+    _native.lib.velo_index_close(place)
     with contextlib.ExitStack() as stack:  # all are closed, whichever fails
-        if lock is not None:
-            stack.callback(os.close, lock)
+        stack.callback(_unlock, lock)
         stack.callback(completions.close)
         for one in compilers:
             stack.callback(one.close)
+
+
+def _unlock(lock: list[int]) -> None:
+    while lock:
+        os.close(lock.pop())

@@ -45,6 +45,11 @@ pub fn read(comptime T: type, comptime name: []const u8, argument: ?*const T) er
     };
 }
 
+/// What a close is given: the handle, which its owner no longer has from here on.
+pub fn take(comptime T: type, place: ?*?*T) ?*T {
+    return @atomicRmw(?*T, place orelse return null, .Xchg, null, .acq_rel);
+}
+
 pub fn null_argument(comptime name: []const u8) i32 {
     return fail(.invalid_argument, .{ .argument = name }, name ++ " is NULL", .{});
 }

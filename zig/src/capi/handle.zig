@@ -98,11 +98,11 @@ fn report_closed() error{Reported} {
     return error.Reported;
 }
 
-export fn velo_index_close(handle: ?*Index) i32 {
-    const self = handle orelse return ok;
+export fn velo_index_close(place: ?*?*Index) i32 {
+    const self = common.take(Index, place) orelse return ok;
     // In a child the workers do not exist; the parent's descriptors and memory end with the child.
     if (self.process != common.process()) return ok;
-    if (self.closing.swap(true, .acq_rel)) return closed();
+    self.closing.store(true, .release);
     // Ends what is under way; then no worker touches what goes away below.
     switch (self.engine) {
         inline else => |engine| engine.deinit(),

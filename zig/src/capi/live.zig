@@ -89,6 +89,13 @@ pub const LiveHandle = struct {
     /// Syncs now and then what nobody waits for.
     syncer: ?std.Thread = null,
     stop: std.Thread.ResetEvent = .{},
+    /// Counts calls that may have changed what a view shows.
+    version: std.atomic.Value(u64) = .init(1),
+
+    /// At the end of such a call, whatever became of it.
+    pub fn changed(self: *LiveHandle) void {
+        _ = self.version.fetchAdd(1, .acq_rel);
+    }
 
     fn sync_now_and_then(self: *LiveHandle) void {
         while (true) {
@@ -179,7 +186,11 @@ export fn velo_live_part(handle: ?*LiveHandle, part: u32, path_out: ?[*]u8, uuid
     defer self.live.mutex.unlock();
     const parts = self.live.parts.items;
     if (part >= parts.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ part, parts.len });
-    for ([_]?[*]u8{ path_out, uuid_out }, [_][]const u8{ parts[part].path, parts[part].uuid }) |target, text| {
+    return put_names(parts[part].path, parts[part].uuid, path_out, uuid_out, capacity);
+}
+
+pub fn put_names(path: []const u8, uuid: []const u8, path_out: ?[*]u8, uuid_out: ?[*]u8, capacity: u64) i32 {
+    for ([_]?[*]u8{ path_out, uuid_out }, [_][]const u8{ path, uuid }) |target, text| {
         const out = target orelse return common.null_argument("path_out");
         if (capacity <= text.len) return fail(.invalid_argument, .{ .argument = "capacity" }, "{s} takes {d} bytes", .{ text, text.len + 1 });
         common.put_text(out[0..@intCast(capacity)], text);
@@ -261,6 +272,7 @@ pub fn begun(handle: ?*LiveHandle) error{Reported}!*LiveHandle {
 export fn velo_live_delete(handle: ?*LiveHandle, ids: ?*const IdColumn, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
     const column = ids_of(ids) orelse return bad_ids();
+    defer self.changed();
     var diagnostic: Diagnostic = .{};
     return status_of_write(self.live.delete(column, &diagnostic), done_out, &diagnostic);
 }
@@ -285,6 +297,7 @@ export fn velo_live_delete_rows(handle: ?*LiveHandle, layout: u64, parts: ?[*]co
     var status: i32 = ok;
     const rows = rows_from(parts, vertices, row_count, &status) orelse return status;
     defer common.allocator.free(rows);
+    defer self.changed();
     var diagnostic: Diagnostic = .{};
     return status_of_write(self.live.delete_rows(layout, rows, &diagnostic), done_out, &diagnostic);
 }
@@ -329,6 +342,7 @@ export fn velo_live_insert(handle: ?*LiveHandle, ids: ?*const IdColumn, options:
     const self = begun(handle) catch return errors.last_status();
     var status: i32 = ok;
     const rows = given_rows(ids, options, &status) orelse return status;
+    defer self.changed();
     var diagnostic: Diagnostic = .{};
     return status_of_write(self.live.insert(rows, &diagnostic), done_out, &diagnostic);
 }
@@ -340,6 +354,7 @@ export fn velo_live_update(handle: ?*LiveHandle, ids: ?*const IdColumn, options:
     if (!rows.is_upsert) return fail(.invalid_argument, .{ .argument = "is_upsert" }, "an update replaces rows: is_upsert is 1", .{});
     const places = rows_from(parts, vertices, rows.count, &status) orelse return status;
     defer common.allocator.free(places);
+    defer self.changed();
     var diagnostic: Diagnostic = .{};
     return status_of_write(self.live.update(rows, .{ .layout = layout, .rows = places }, &diagnostic), done_out, &diagnostic);
 }
@@ -352,6 +367,7 @@ export fn velo_live_sweep(handle: ?*LiveHandle) i32 {
 
 export fn velo_live_refresh(handle: ?*LiveHandle, changed_out: ?*i32) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer self.changed();
     var diagnostic: Diagnostic = .{};
     const changed = self.live.refresh(&diagnostic) catch |err| {
         if (!self.live.moved) return fail_live(err, &diagnostic);
@@ -362,8 +378,13 @@ export fn velo_live_refresh(handle: ?*LiveHandle, changed_out: ?*i32) i32 {
     return ok;
 }
 
+export fn velo_live_version(handle: ?*const LiveHandle) u64 {
+    return if (handle) |self| self.version.load(.acquire) else 0;
+}
+
 export fn velo_live_sync(handle: ?*LiveHandle) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer self.changed();
     var diagnostic: Diagnostic = .{};
     return status_of(self.live.sync(&diagnostic), &diagnostic);
 }
@@ -398,8 +419,8 @@ export fn velo_live_info_get(handle: ?*LiveHandle, info_out: ?*LiveInfo) i32 {
     return ok;
 }
 
-export fn velo_live_close(handle: ?*LiveHandle) i32 {
-    const self = handle orelse return ok;
+export fn velo_live_close(place: ?*?*LiveHandle) i32 {
+    const self = common.take(LiveHandle, place) orelse return ok;
     // In a child the lock is the parent's still, and so are the files.
     if (refused(self)) |_| return ok;
     self.stop.set();

@@ -62,6 +62,12 @@ export fn velo_live_view_info_get(view: ?*const live_room.View, info_out: ?*View
     return ok;
 }
 
+export fn velo_live_view_part(view: ?*const live_room.View, part: u32, path_out: ?[*]u8, uuid_out: ?[*]u8, capacity: u64) i32 {
+    const self = view orelse return common.null_argument("view");
+    if (part >= self.parts.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ part, self.parts.len });
+    return live.put_names(self.parts[part].path, self.parts[part].uuid, path_out, uuid_out, capacity);
+}
+
 fn put_bits(words: []const u64, count: u64, out: [*]u8) void {
     for (0..@intCast((count + 7) / 8)) |i| out[i] = @truncate(words[i / 8] >> @intCast(8 * (i % 8)));
 }
@@ -174,6 +180,7 @@ export fn velo_live_fold(handle: ?*LiveHandle, view: ?*const live_room.View, par
         const column = live.ids_of(ids) orelse return live.bad_ids();
         what.part = .{ .path = std.mem.span(name), .uuid = std.mem.span(named), .ids = column };
     }
+    defer self.changed();
     var diagnostic: Diagnostic = .{};
     return live.status_of_write(self.live.fold(what, &diagnostic), done_out, &diagnostic);
 }

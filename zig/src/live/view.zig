@@ -9,6 +9,9 @@ const Delta = delta_room.Delta;
 const Record = delta_room.Record;
 
 pub const PartView = struct {
+    /// In the view's own memory.
+    path: []const u8,
+    uuid: []const u8,
     n: u64,
     /// Null: none of its rows is dead.
     dead: ?BitSet,
@@ -22,6 +25,7 @@ pub const View = struct {
     delta_layout: u64,
     sequence: u64,
     parts: []PartView,
+    names: []u8,
     delta: *Delta,
     records: []*Record,
     rows: u32,
@@ -35,13 +39,18 @@ pub const View = struct {
         const self = try allocator.create(View);
         errdefer allocator.destroy(self);
         const parts = try allocator.alloc(PartView, live.parts.items.len);
+        var size: usize = 0;
+        for (live.parts.items) |part| size += part.path.len + part.uuid.len;
+        const names = try allocator.alloc(u8, size);
+        errdefer allocator.free(names);
+        var name_bytes: std.ArrayList(u8) = .initBuffer(names);
         var made: usize = 0;
         errdefer {
             for (parts[0..made]) |*part| if (part.dead) |*set| set.deinit(allocator);
             allocator.free(parts);
         }
         for (parts, live.parts.items) |*part, *of| {
-            part.* = .{ .n = of.n, .dead = null };
+            part.* = .{ .path = append(&name_bytes, of.path), .uuid = append(&name_bytes, of.uuid), .n = of.n, .dead = null };
             if (of.dead_count > 0) {
                 part.dead = try BitSet.init(allocator, @intCast(of.n));
                 @memcpy(part.dead.?.words, of.dead.words);
@@ -60,6 +69,7 @@ pub const View = struct {
             .delta_layout = live.delta_layout,
             .sequence = live.shown_sequence,
             .parts = parts,
+            .names = names,
             .delta = delta.hold(),
             .records = records,
             .rows = delta.shown_rows,
@@ -67,6 +77,11 @@ pub const View = struct {
             .shape = live.shape(),
         };
         return self;
+    }
+
+    fn append(to: *std.ArrayList(u8), text: []const u8) []const u8 {
+        to.appendSliceAssumeCapacity(text);
+        return to.items[to.items.len - text.len ..];
     }
 
     fn copy_bits(to: *BitSet, from: *const std.DynamicBitSetUnmanaged) void {
@@ -79,6 +94,7 @@ pub const View = struct {
         const allocator = self.allocator;
         for (self.parts) |*part| if (part.dead) |*set| set.deinit(allocator);
         allocator.free(self.parts);
+        allocator.free(self.names);
         allocator.free(self.records);
         self.dead.deinit(allocator);
         self.delta.release();

@@ -1,0 +1,80 @@
+"""The folder of an open index: held by its descriptor, whatever becomes of its path."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from velo.errors import ClosedError, NotAnIndexError, UnsupportedError
+from velo.folder.replace import os_failure
+
+__all__ = ["OpenedFolder"]
+
+
+class OpenedFolder:
+    """A folder that was opened once, and is the same one ever after.
+
+    Who changes the directory, renames the folder or puts another into its place changes what a path means,
+    and not which folder a descriptor holds. So whatever an index makes, renames, reads or removes it names by
+    :attr:`at`. The descriptor closes with :meth:`close`, or when nothing refers to the folder any more.
+
+    Parameters
+    ----------
+    path : Path
+        Absolute.
+
+    Attributes
+    ----------
+    path : Path
+        What it was called when it was opened; for people.
+
+    Raises
+    ------
+    NotAnIndexError
+        There is no folder.
+    PermissionDeniedError, DeviceError
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotAnIndexError(f"{path} cannot be opened: {error.strerror}", argument="path") from error
+        except OSError as error:
+            raise os_failure(error, str(path)) from error
+        by_descriptor = Path(f"/proc/self/fd/{self._descriptor}")
+        self._by_descriptor = by_descriptor if os.path.exists(by_descriptor) else None
+
+    @property
+    def at(self) -> Path:
+        """A path of the folder that holds whatever it is called by now.
+
+        Raises
+        ------
+        ClosedError
+        UnsupportedError
+            There is no ``/proc`` here, and at :attr:`path` there is another folder by now.
+        """
+        if self._descriptor < 0:
+            raise ClosedError(f"{self.path} was closed")
+        if self._by_descriptor is not None:
+            return self._by_descriptor
+        own = os.fstat(self._descriptor)
+        try:
+            there = os.stat(self.path)
+        except OSError:
+            there = None
+        if there is None or not os.path.samestat(own, there):
+            raise UnsupportedError(f"{self.path} is another folder by now: open the index again")
+        return self.path
+
+    def close(self) -> None:
+        """Give the descriptor back; twice is once."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
