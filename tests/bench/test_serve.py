@@ -12,6 +12,25 @@ import velo
 from bench.commands import serve
 
 
+def test_targets_compare_what_was_measured() -> None:
+    rows: list[dict[str, object]] = [
+        {"what": "fan-out over the road", "p50_ms": 0.2, "p99_ms": 0.8},
+        {"what": "one JSON query at a time", "p50_ms": 1.5},
+        {"what": "JSON, 32 connections", "queries_per_s": 3000.0},
+        {"what": "JSON, 32 connections, 2 workers", "queries_per_s": 6000.0},
+        {"what": "npy bodies of 64, 4 connections", "queries_per_s": 800.0},
+        {"what": "library", "queries_per_s": 1000.0, "slowest_shard_p50_ms": 1.0},
+        {"what": "shards at once", "queries_per_s": 4000.0},
+    ]
+    assert [line.value for line in serve.targets(rows)] == [0.2, 0.8, 0.5, 3000.0, 2.0, 0.8, 0.8]
+
+
+def test_idle_shards_answer_over_the_road() -> None:
+    told = {row["what"]: row for row in serve.fan_out(8, ray=False, count=50)}
+    assert 0 < told["fan-out over the road"]["p50_ms"] <= told["fan-out over the road"]["p99_ms"]
+
+
+@pytest.mark.long(guarded_by="tests/bench/test_serve.py::test_targets_compare_what_was_measured")
 @pytest.mark.timeout(600)
 def test_every_line_is_measured(tmp_path: Path) -> None:
     random = np.random.default_rng(3)
