@@ -124,9 +124,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return contents(path)
 
 
-def some_of(turns: list[dict[str, Any]], count: int, random: np.random.Generator) -> list[dict[str, Any]]:
-    """So many of them, in their order."""
-    return [turns[at] for at in sorted(random.choice(len(turns), count, replace=False))]
+def some_of(
+    kinds: list[tuple[int, list[dict[str, Any]]]], random: np.random.Generator
+) -> list[dict[str, Any]]:
+    """Of every kind of turns all, or so many in a short run."""
+    return [
+        kind[at]
+        for few, kind in kinds
+        for at in sorted(random.choice(len(kind), count(few, len(kind)), replace=False))
+    ]
 
 
 STAGES = ["scan", "encode", "graph", "place", "write", "commit"]
@@ -197,18 +203,19 @@ WORK_FILES = ["encode.work", "codes.work", "points.work", "vectors.work", "graph
 def test_damaged_work_costs_time_and_nothing_else(
     whole: dict[str, bytes], random: np.random.Generator, tmp_path: Path
 ) -> None:
-    turns: list[dict[str, Any]] = [
-        {"stage": "graph", "share": 0.7, "damage": [name], "seed": int(random.integers(1 << 32))}
-        for name in WORK_FILES[:5]
-    ] + [
-        {"stage": "write", "share": 0.3, "damage": [name], "seed": int(random.integers(1 << 32))}
-        for name in WORK_FILES
-    ]
-    turns += [
-        {"stage": "commit", "share": 0.0, "damage": [name], "seed": int(random.integers(1 << 32))}
-        for name in ("written.work", "placement.work", "encode.work", "pages.bin", "codes.bin")
-    ]
-    turns = some_of(turns, count(6, len(turns)), random)
+    def damaged(stage: str, share: float, *names: str) -> list[dict[str, Any]]:
+        seed = int(random.integers(1 << 32))
+        return [{"stage": stage, "share": share, "damage": [name], "seed": seed} for name in names]
+
+    turns = some_of(
+        [
+            (2, damaged("graph", 0.7, *WORK_FILES[:5])),
+            (2, damaged("write", 0.3, *WORK_FILES)),
+            (1, damaged("commit", 0.0, "written.work", "placement.work", "encode.work")),
+            (1, damaged("commit", 0.0, "pages.bin", "codes.bin")),
+        ],
+        random,
+    )
     print(turns)
     for number, (cut, told) in enumerate(zip(turns, killed_and_resumed(tmp_path, 1, turns), strict=True)):
         assert told["killed"], cut
@@ -225,22 +232,22 @@ def test_in_partitions_it_is_the_same_index(
     apart = contents(tmp_path / "apart")
     assert apart != whole
     cuts = [("encode", 0.3), ("graph", 0.1), ("graph", 0.5), ("graph", 0.9), ("place", 0.0), ("write", 0.4)]
-    turns: list[dict[str, Any]] = [
+    killed: list[dict[str, Any]] = [
         {"stage": stage, "share": share, "build_memory": budget} for stage, share in [*cuts, ("commit", 0.0)]
     ]
     seed = int(random.integers(1 << 32))
     print(seed)
-    turns += [
+    damaged: list[dict[str, Any]] = [
         {"stage": "graph", "share": 0.7, "build_memory": budget, "damage": [name], "seed": seed}
         for name in ("parts.work", "partitions.work", "points.work")
     ]
     # With another budget it is the build of that budget.
-    turns += [
+    others: list[dict[str, Any]] = [
         {"stage": "graph", "share": 0.7, "build_memory": budget, "then": None},
         {"stage": "write", "share": 0.3, "build_memory": budget, "then": None},
         {"stage": "write", "share": 0.3, "build_memory": None, "then": budget},
     ]
-    turns = some_of(turns, count(6, len(turns)), random)
+    turns = some_of([(3, killed), (2, damaged), (1, others)], random)
     for number, (cut, told) in enumerate(zip(turns, killed_and_resumed(tmp_path, 1, turns), strict=True)):
         assert told["killed"], cut
         wanted = whole if cut.get("then", budget) is None else apart

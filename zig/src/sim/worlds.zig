@@ -15,7 +15,7 @@ pub fn count(most: u64, under_tsan: u64, dial: []const u8) u64 {
 
 /// Worlds that end at each of their changes once.
 pub fn crash_count(most: u64) u64 {
-    if (builtin.sanitize_thread) return 1;
+    if (builtin.sanitize_thread) return if (is_long()) 1 else 0; // one thread alone
     if (builtin.mode == .Debug) return if (is_long()) 2 else 1;
     return if (is_long()) most else most / 4;
 }
