@@ -284,6 +284,7 @@ def test_rows_by_id_and_page_by_page(world: World) -> None:
         if len(page) < 17:
             break
         after = page["id"][-1]
+    assert found == sorted(found)
     wanted = [one for one, row in world.rows.items() if passes(row)]
     assert len(found) == len(set(found))
     assert sorted(found) == sorted(wanted)

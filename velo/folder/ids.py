@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +22,9 @@ from velo.types import AnyArray, Int64Array
 __all__ = ["FILE_NAME", "IdColumn", "Ids", "checked_ids", "given_ids", "write_ids"]
 
 FILE_NAME = "ids.arrow"
+
+#: Rows of a page are looked for among so many vertices at first.
+_PAGE_STEP = 1024
 
 #: What answers hold in the place of a hit that there is not.
 NO_ID = -1
@@ -340,12 +344,47 @@ class Ids:
         vertices: Int64Array = found[first]
         return vertices
 
+    def page(self, after: int | str | None, most: int, passing: AnyArray | None) -> Int64Array:
+        """Vertices in the order of their ids, which no merge changes.
+
+        Parameters
+        ----------
+        after : int or str, optional
+            Only ids above it, whether or not a vector has it.
+        most : int
+        passing : ndarray of bool, optional
+            Of each vertex; all without it.
+        """
+        order = self._ordered()
+        start = 0
+        if after is not None and self._numbers is not None:
+            start = int(np.searchsorted(self._numbers, after, side="right", sorter=order))
+        elif after is not None:
+            strings = self._strings
+            start = bisect.bisect_right(order, after, key=lambda vertex: strings[int(vertex)].as_py())
+        if passing is None:
+            return order[start : start + most].astype(np.int64)
+        found, step = np.zeros(0, np.int64), max(_PAGE_STEP, most)
+        while len(found) < most and start < len(order):
+            looked_at = order[start : start + step]
+            found = np.concatenate([found, looked_at[passing[looked_at]].astype(np.int64)])
+            start, step = start + step, 2 * step
+        return found[:most]
+
+    def _ordered(self) -> AnyArray:
+        """The vertices by id."""
+        if self._order is None:
+            if self._numbers is not None:
+                self._order = np.argsort(self._numbers).astype(np.uint32)
+            else:
+                self._order = np.asarray(pc.sort_indices(self._strings)).astype(np.uint32)
+        return self._order
+
     def _find_numbers(self, numbers: Int64Array) -> Int64Array:
         assert self._numbers is not None
         if len(self._numbers) == 0:
             return np.full(len(numbers), -1, np.int64)
-        if self._order is None:
-            self._order = np.argsort(self._numbers).astype(np.uint32)
-        slots = np.searchsorted(self._numbers, numbers, sorter=self._order)
-        vertices = self._order[np.minimum(slots, len(self._order) - 1)].astype(np.int64)
+        order = self._ordered()
+        slots = np.searchsorted(self._numbers, numbers, sorter=order)
+        vertices = order[np.minimum(slots, len(order) - 1)].astype(np.int64)
         return np.where(self._numbers[vertices] == numbers, vertices, -1)

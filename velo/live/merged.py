@@ -29,6 +29,10 @@ __all__ = ["MergedRequest"]
 _READS_OF_ANSWER: Final = 1.15
 #: A part of so few rows is searched without a bound.
 _ROWS_UNBOUND: Final = 100
+#: An event loop looks at so many rows itself, in a fraction of a millisecond: to hand them over takes as long.
+_LOOKED_AT_IN_PASSING: Final = 4096
+#: Queries that the delta is asked at once, between two looks at the clock.
+_AT_ONCE: Final = 16
 #: Of the delta's nearest rows the share that a search finds which names none.
 _DELTA_RECALL: Final = 0.99
 
@@ -85,8 +89,13 @@ class MergedRequest(Request):
         return self._merge()
 
     async def run_async(self, search: Callable[[Segment, Request], Awaitable[Request]]) -> MergedRequest:
-        """The same without blocking the event loop, but for the search of the delta."""
-        nearest = self._begin()
+        """The same without blocking the event loop."""
+        if self.query_count * self._view.native.delta_rows > _LOOKED_AT_IN_PASSING:
+            import asyncio
+
+            nearest = await asyncio.to_thread(self._begin)
+        else:
+            nearest = self._begin()
         for segment, request in self._order():
             nearest.bound(request, segment.n)
             nearest.take((await search(segment, request)).distances, segment.n)

@@ -160,6 +160,17 @@ class ManyIds(Ids):
         return found
 
 
+    def page(self, after: int | str | None, most: int, passing: AnyArray | None) -> Int64Array:
+        """Vertices in the order of their ids; no two that pass have the same."""
+        pages = [np.zeros(0, np.int64)]
+        for start, piece in zip(self._starts, self._pieces, strict=False):
+            own = None if passing is None else passing[start : start + piece.n]
+            pages.append(piece.ids.page(after, most, own) + start)
+        vertices = np.concatenate(pages)
+        first: Int64Array = vertices[np.argsort(self.of(vertices), kind="stable")[:most]]
+        return first
+
+
 class ManyColumns:
     """The metadata of several pieces."""
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from velo.errors import InvalidArgumentError, UnknownIdError
 from velo.filters.compiler import FilterCompiler
 from velo.filters.native import NativeFilter
-from velo.folder.ids import Ids
+from velo.folder.ids import Ids, checked_ids
 from velo.folder.metadata import MetadataStore
 from velo.options import whole_number
 from velo.types import AnyArray
@@ -140,7 +140,7 @@ class Lookups:
     ) -> pa.Table:
         """Return rows that pass a filter, page by page.
 
-        Their order is the index's own. It stays the same from page to page.
+        They come in the order of their ids. So pages fit together whatever is written and merged meanwhile.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class Lookups:
         limit : int
             Rows at most.
         after : id, optional
-            The last id of the page before.
+            The last id of the page before, whether or not its row is still there.
         columns : list of str or True
             Of the metadata; all of them with True.
 
@@ -169,15 +169,12 @@ class Lookups:
         names = at._columns(columns)
         most = whole_number(limit, "limit", 1, _LIMIT_MAX)
         passing = at._passing(filter)
-        start = 0
         if after is not None:
             as_py = getattr(after, "as_py", None)  # a value of an Arrow column
-            start = int(at._ids.vertices([after if as_py is None else as_py()], "after")[0]) + 1
-        if passing is None:
-            vertices: AnyArray = np.arange(start, min(at.n, start + most))
-        else:
-            vertices = np.flatnonzero(passing.matches()[start:])[:most] + start
-        return at._table(vertices, names)
+            column = checked_ids(after if as_py is None else as_py())
+            at._ids.check_kind(column, "after")
+            after = column[0] if isinstance(column, np.ndarray) else column[0].as_py()
+        return at._table(at._ids.page(after, most, None if passing is None else passing.matches()), names)
 
     def _passing(self, condition: Any) -> NativeFilter | None:
         """The rows that live and pass one filter; None where all do."""
