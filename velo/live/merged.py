@@ -6,13 +6,15 @@ What both have found is the bound of the next part: it reads only for rows that 
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from velo import _native
-from velo.errors import InvalidArgumentError, NotFiniteError
+from velo.errors import InvalidArgumentError, NotFiniteError, SearchTimeoutError
 from velo.filters.native import NativeFilter
 from velo.live.pieces import ManyFilter
 from velo.live.rows import MAGNITUDE_MAX
@@ -20,6 +22,7 @@ from velo.live.view import View
 from velo.options import Effort, fill_search
 from velo.results import Expectation
 from velo.search.request import Request
+from velo.search.script import deadline_of
 from velo.search.segment import Segment
 from velo.types import AnyArray
 
@@ -29,7 +32,7 @@ __all__ = ["MergedRequest"]
 _READS_OF_ANSWER: Final = 1.15
 #: A part of so few rows is searched without a bound.
 _ROWS_UNBOUND: Final = 100
-#: An event loop looks at so many rows itself, in a fraction of a millisecond: to hand them over takes as long.
+#: An event loop looks at so many rows itself, in less than a millisecond: to hand them over takes as long.
 _LOOKED_AT_IN_PASSING: Final = 4096
 #: Queries that the delta is asked at once, between two looks at the clock.
 _AT_ONCE: Final = 16
@@ -40,7 +43,7 @@ _DELTA_RECALL: Final = 0.99
 class MergedRequest(Request):
     """A request to each part of a view, and one answer."""
 
-    __slots__ = ("_delta", "_delta_recall", "_view", "parts")
+    __slots__ = ("_deadline", "_delta", "_delta_recall", "_view", "parts")
 
     def __init__(
         self,
@@ -55,6 +58,8 @@ class MergedRequest(Request):
         super().__init__(queries, view.shape.dim, int(options.k), options, filters, _native.ffi.NULL)
         self._view = view
         self._delta_recall = _delta_recall(effort)
+        #: All searches of it together have one timeout.
+        self._deadline = deadline_of(effort.timeout_s)
         self.store = view.metadata
         if self.filter_count > 1 and self.filter_count != self.query_count:
             raise InvalidArgumentError(
@@ -84,7 +89,7 @@ class MergedRequest(Request):
         """Search every part, one after the other."""
         nearest = self._begin()
         for segment, request in self._order():
-            nearest.bound(request, segment.n)
+            self._prepare(request, nearest, segment)
             nearest.take(search(segment, request).distances, segment.n)
         return self._merge()
 
@@ -97,7 +102,7 @@ class MergedRequest(Request):
         else:
             nearest = self._begin()
         for segment, request in self._order():
-            nearest.bound(request, segment.n)
+            self._prepare(request, nearest, segment)
             nearest.take((await search(segment, request)).distances, segment.n)
         return self._merge()
 
@@ -107,6 +112,25 @@ class MergedRequest(Request):
         if self._delta is not None:
             nearest.take(self._delta[1], self._view.native.delta_rows)
         return nearest
+
+    def _prepare(self, request: Request, nearest: _Nearest, segment: Segment) -> None:
+        nearest.bound(request, segment.n)
+        if self._deadline is not None:
+            request.end_by(self._left_s())
+
+    def _left_s(self) -> float:
+        """What is left of the timeout.
+
+        Raises
+        ------
+        SearchTimeoutError
+        """
+        if self._deadline is None:
+            return math.inf
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise SearchTimeoutError("the search took longer than its timeout_s")
+        return left
 
     def _order(self) -> list[tuple[Segment, Request]]:
         """The parts, the largest first."""
@@ -165,7 +189,13 @@ class MergedRequest(Request):
         ]
         if all(mask is None for mask in masks):
             masks = []
-        return view.native.search(queries, self.k, self._delta_recall, masks)
+        found = []
+        for at in range(0, len(queries), _AT_ONCE):
+            self._left_s()
+            own = masks[at : at + _AT_ONCE] if len(masks) > 1 else masks
+            found.append(view.native.search(queries[at : at + _AT_ONCE], self.k, self._delta_recall, own))
+        rows, near, counts, looks = (np.concatenate(one) for one in zip(*found, strict=True))
+        return rows, near, counts, looks
 
     def matches(self) -> int | None:
         """Rows that live and pass the first filter; None: there is no filter."""

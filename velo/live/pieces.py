@@ -159,7 +159,6 @@ class ManyIds(Ids):
             raise UnknownIdError(f"no row has the id {list(ids)[at]!r}", argument=argument, row=at)
         return found
 
-
     def page(self, after: int | str | None, most: int, passing: AnyArray | None) -> Int64Array:
         """Vertices in the order of their ids; no two that pass have the same."""
         pages = [np.zeros(0, np.int64)]

@@ -210,6 +210,12 @@ class Request(Answer):
         self.filter_count = len(filters)
         self.query_pointer = _native.pointer("uint8_t", self.queries) if self.query_count else None
 
+    def end_by(self, left_s: float) -> None:
+        """It takes so many seconds at most, however many others of its options take."""
+        options = _native.ffi.new("velo_search_options *", self.options[0])
+        options.timeout_us = max(1, int(left_s * 1e6))
+        self.options = options
+
     def bound(self, distances: AnyArray) -> None:
         """Say beyond which distance nothing is an answer, where others have found as many nearer.
 
