@@ -323,3 +323,23 @@ def test_a_query_is_outside_where_it_is_outside_of_all_parts(tmp_path: Path) -> 
         assert inside.expected is not None
         assert inside.expected.recall is not None
         assert inside.expected.recall >= 0.9
+
+
+def test_cosine_distances_of_new_rows_are_those_of_the_format(tmp_path: Path) -> None:
+    """Zero vectors have a distance of their own, and rows far from the origin are told apart."""
+    rng = np.random.default_rng(8)
+    rows = (1000 + rng.normal(size=(1500, 16))).astype(np.float32)
+    queries = (1000 + rng.normal(size=(10, 16))).astype(np.float32)
+    rows[3] = queries[0] = 0
+    wide, asked = rows.astype(np.float64), queries.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        products = asked @ wide.T / np.sqrt(np.outer((asked**2).sum(1), (wide**2).sum(1)))
+    wanted = np.maximum(0, 1 - np.nan_to_num(products, nan=0.5))
+    wanted[0, 3] = 0
+    with velo.create(tmp_path / "a.velo", dim=16, metric="cosine", threads=1) as index:
+        index.insert(rows)
+        for how in ({"exact": True}, {"recall": 1.0}):
+            found = index.search(queries, 10, **how)
+            nearest = np.sort(wanted, axis=1)[:, :10]
+            assert found.distances == pytest.approx(nearest, rel=1e-5, abs=1e-15)
+            assert found.ids[0, 0] == 3

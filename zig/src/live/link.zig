@@ -158,7 +158,8 @@ const Linker = struct {
         var scanned: scan.Nearest = .{ .hits = &hits[1] };
         for (0..row) |other| {
             const number: u32 = @intCast(other);
-            scanned.offer(.{ .distance = self.measure.distance(own, self.links.vector(number)), .row = number });
+            var norm2: [1]f32 = undefined;
+            self.measure.offer(own, self.links.vector(number), 1, number, &norm2, false, &scanned);
         }
         const truth = scanned.sorted();
         if (self.are_equal(truth[0].row, row)) return; // the easiest queries, and a set may be full of them

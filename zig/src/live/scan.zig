@@ -1,4 +1,7 @@
 //! The nearest rows of the delta, by looking at all of them: distances from the vectors as they were given.
+//!
+//! Kernels measure in float32 and know by how much that may be wrong. What may be among the nearest is measured again in
+//! float64 (docs/FORMAT.md, "Distances from it"): few rows, but where all lie far from the origin and close together.
 const std = @import("std");
 const base = @import("base");
 const quant = @import("quant");
@@ -97,14 +100,14 @@ pub const Nearest = struct {
 
 /// What distances are measured from.
 pub const Point = struct {
-    values: [*]const f32,
+    values: []const f32,
+    norm2: f64,
     norm: f32,
 
     pub fn of(metric: Metric, values: []const f32) Point {
-        if (metric != .cosine) return .{ .values = values.ptr, .norm = 0 };
-        var sum: f64 = 0;
-        for (values) |x| sum += @as(f64, x) * x;
-        return .{ .values = values.ptr, .norm = @floatCast(@sqrt(sum)) };
+        if (metric == .l2) return .{ .values = values, .norm2 = 0, .norm = 0 };
+        const norm2 = quant.exact.sum_squares(values);
+        return .{ .values = values, .norm2 = norm2, .norm = @floatCast(@sqrt(norm2)) };
     }
 };
 
@@ -113,6 +116,8 @@ pub const Measure = struct {
     shape: Shape,
     element: quant.Element,
     kind: quant.RowSum,
+    /// Float32 sums are wrong by less than this share of the sum of their terms' magnitudes.
+    slack: f32,
     kernels: *const quant.Kernels,
 
     pub fn of(shape: Shape) Measure {
@@ -126,9 +131,10 @@ pub const Measure = struct {
             },
             .kind = switch (shape.metric) {
                 .l2 => .difference2,
-                .ip => .product,
-                .cosine => .product_and_norm2,
+                .ip, .cosine => .product_and_norm2,
             },
+            // A lane of the kernels adds len / 64 terms, then the lanes one another; each term was rounded before.
+            .slack = (@as(f32, @floatFromInt(shape.dim)) / 64 + 16) * std.math.floatEps(f32),
             .kernels = quant.kernels(),
         };
     }
@@ -136,19 +142,40 @@ pub const Measure = struct {
     pub inline fn distance(self: *const Measure, query: Point, vector: [*]const u8) f32 {
         var sum: f32 = undefined;
         var norm2: f32 = 0;
-        self.kernels.row_sums(query.values, self.shape.dim, self.element, self.kind, vector, 1, @ptrCast(&sum), @ptrCast(&norm2));
+        self.kernels.row_sums(query.values.ptr, self.shape.dim, self.element, self.kind, vector, 1, @ptrCast(&sum), @ptrCast(&norm2));
         return distance_of(self.shape.metric, sum, norm2, query.norm);
     }
 
-    /// Of `count` vectors that lie one after the other, `block_rows` at most.
-    fn distances(self: *const Measure, query: Point, vectors: [*]const u8, count: usize, out: *[block_rows]f32) void {
-        var norms2: [block_rows]f32 = undefined;
-        self.kernels.row_sums(query.values, self.shape.dim, self.element, self.kind, vectors, @intCast(count), out, &norms2);
-        for (out[0..count], norms2[0..count]) |*value, norm2| {
-            value.* = distance_of(self.shape.metric, value.*, if (self.shape.metric == .cosine) norm2 else 0, query.norm);
+    /// The distance in float64, which `distance` tells about.
+    pub fn exact(self: *const Measure, query: Point, vector: [*]const u8) f32 {
+        return @floatCast(quant.exact.distance(self.shape.metric, self.shape.dtype, query.values, query.norm2, vector[0..self.shape.row_bytes()]));
+    }
+
+    /// Offers those of `count` vectors, one after the other and `block_rows` at most, that may be among the nearest. Their sums
+    /// of squares are known, or written for the next query.
+    pub fn offer(self: *const Measure, query: Point, vectors: [*]const u8, count: usize, first: u32, norms2: []f32, norms_known: bool, nearest: *Nearest) void {
+        var sums: [block_rows]f32 = undefined;
+        const kind = if (norms_known and self.kind == .product_and_norm2) .product else self.kind;
+        self.kernels.row_sums(query.values.ptr, self.shape.dim, self.element, kind, vectors, @intCast(count), &sums, norms2.ptr);
+        const size = self.shape.row_bytes();
+        for (sums[0..count], 0..) |sum, i| {
+            if (nearest.is_full() and self.least(sum, if (self.kind == .difference2) 0 else norms2[i], query.norm) > nearest.farthest().distance) continue;
+            nearest.offer(.{ .distance = self.exact(query, vectors + i * size), .row = first + @as(u32, @intCast(i)) });
         }
     }
+
+    /// What the distance is at least. Sums so small that float32 may have lost terms of them say nothing.
+    inline fn least(self: *const Measure, sum: f32, norm2: f32, query_norm: f32) f32 {
+        const both = @sqrt(norm2) * query_norm;
+        return switch (self.shape.metric) {
+            .l2 => if (sum > lost) sum * (1 - self.slack) else 0,
+            .ip => if (both > lost) -sum - 2 * self.slack * both else -std.math.inf(f32),
+            .cosine => if (both > lost) 1 - sum / both - 4 * self.slack else -std.math.inf(f32),
+        };
+    }
 };
+
+const lost = 1e-30;
 
 /// A query, and where its scan begins.
 pub const Asked = struct {
@@ -172,10 +199,11 @@ pub fn scan(shape: Shape, records: anytype, rows_end: u32, asked: []Asked) void 
 /// Rows of one record, from number `first` on. Those that pass one after another are measured together.
 fn scan_rows(measure: *const Measure, vectors: []const u8, first: u32, count: u32, asked: []Asked) void {
     const size = measure.shape.row_bytes();
-    var distances: [block_rows]f32 = undefined;
+    var norms2: [block_rows]f32 = undefined;
     var block: u32 = 0;
     while (block < count) : (block += block_rows) {
         const end = @min(count, block + block_rows);
+        var norms_known = false; // of all rows of the block
         for (asked) |*one| {
             if (first + end <= one.from) continue;
             var at = @max(block, one.from -| first);
@@ -186,9 +214,8 @@ fn scan_rows(measure: *const Measure, vectors: []const u8, first: u32, count: u3
                 }
                 const start = at;
                 while (at < end and one.passing.contains(first + at)) at += 1;
-                measure.distances(one.point, vectors[start * size ..].ptr, at - start, &distances);
-                for (start.., distances[0 .. at - start]) |row, distance|
-                    one.nearest.offer(.{ .distance = distance, .row = first + @as(u32, @intCast(row)) });
+                measure.offer(one.point, vectors[start * size ..].ptr, at - start, first + start, norms2[start - block ..], norms_known, &one.nearest);
+                norms_known = norms_known or at - start == end - block;
             }
         }
     }
@@ -200,8 +227,8 @@ fn distance_of(metric: Metric, sum: f32, norm2: f32, query_norm: f32) f32 {
         .ip => return -sum,
         .cosine => {
             const both = @sqrt(norm2) * query_norm;
-            // No vector of the length 0 has a direction: it lies across from all others.
-            return if (both > 0) @max(0, 1 - sum / both) else 1;
+            if (!(both > 0)) return if (norm2 == query_norm) 0 else 0.5;
+            return @max(0, 1 - sum / both);
         },
     }
 }
@@ -260,7 +287,7 @@ test "the nearest of a scan are those of plain arithmetic, for every type and me
                 const exact = switch (metric) {
                     .l2 => sum,
                     .ip => -sum,
-                    .cosine => if (both > 0) 1 - sum / both else 1,
+                    .cosine => if (both > 0) 1 - sum / both else @as(f64, if (norm == query_norm) 0 else 0.5),
                 };
                 expected[found] = .{ .distance = @floatCast(exact), .row = @intCast(row) };
                 found += 1;
@@ -275,5 +302,38 @@ test "the nearest of a scan are those of plain arithmetic, for every type and me
             for (expected[0..10], got) |wanted, hit|
                 try std.testing.expectApproxEqAbs(wanted.distance, hit.distance, 1e-5 * @max(1, @abs(wanted.distance)));
         }
+    };
+}
+
+test "cosine knows zero vectors, and rows that lie close together far from the origin" {
+    const dim = 24;
+    const count = 500;
+    var prng = base.Prng.init(4);
+    var vectors: [count][dim]f32 = undefined;
+    for (&vectors) |*vector| for (vector) |*x| {
+        x.* = 1000 + prng.gaussian();
+    };
+    @memset(&vectors[7], 0);
+    var queries: [20][dim]f32 = undefined;
+    for (&queries) |*query| for (query) |*x| {
+        x.* = 1000 + prng.gaussian();
+    };
+    @memset(&queries[0], 0);
+    const Record = struct { rows: struct { vectors: []const u8, count: u32 } };
+    var record: Record = .{ .rows = .{ .vectors = std.mem.sliceAsBytes(&vectors), .count = count } };
+    var all = try BitSet.init(std.testing.allocator, count);
+    defer all.deinit(std.testing.allocator);
+    for (0..count) |row| all.insert(row);
+    for ([_]Metric{ .l2, .ip, .cosine }) |metric| for (&queries) |*query| {
+        var hits: [10]Hit = undefined;
+        var asked = [1]Asked{.{ .point = .of(metric, query), .passing = all, .from = 0, .nearest = .{ .hits = &hits } }};
+        scan(.{ .dim = dim, .metric = metric, .dtype = .f32 }, &[_]*Record{&record}, count, &asked);
+        var expected: [count]Hit = undefined;
+        for (&expected, &vectors, 0..) |*hit, *vector, row| {
+            const distance = quant.exact.distance(metric, Dtype.f32, query, quant.exact.sum_squares(query), std.mem.sliceAsBytes(vector));
+            hit.* = .{ .distance = @floatCast(distance), .row = @intCast(row) };
+        }
+        var all_nearest: Nearest = .{ .hits = &expected, .count = count };
+        try std.testing.expectEqualSlices(Hit, all_nearest.sorted()[0..10], asked[0].nearest.sorted());
     };
 }

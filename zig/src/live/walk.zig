@@ -53,9 +53,10 @@ pub const Walk = struct {
     /// Offers the nearest that pass, and says so; false where that would look at more than `looks_max` rows.
     pub fn offer_to(self: *Walk, out: *scan.Nearest, query: scan.Point, list_size: usize, passing: ?BitSet, looks_max: u64) error{OutOfMemory}!bool {
         for (try self.run(query, list_size, passing, looks_max) orelse return false) |hit| {
+            const distance = self.measure.exact(query, self.links.vector(hit.row));
             var next: ?u32 = hit.row;
             while (next) |row| : (next = self.links.copy_after(row)) {
-                const one: Hit = .{ .distance = hit.distance, .row = row };
+                const one: Hit = .{ .distance = distance, .row = row };
                 if (out.is_full() and one.farther(out.farthest())) break;
                 if (self.counts(row, passing)) out.offer(one);
             }

@@ -31,9 +31,11 @@ const dispatch = @import("dispatch.zig");
 pub const Kernels = dispatch.Kernels;
 pub const kernels = dispatch.kernels;
 pub const Element = @import("kernels/abi.zig").Element;
+pub const exact = @import("exact.zig");
 pub const RowSum = @import("kernels/abi.zig").RowSum;
 
 test {
+    _ = exact;
     _ = rotation;
     _ = encode;
     _ = centers;

@@ -4,7 +4,7 @@
 //! wide, and within that nearly all rows lie; so only the vectors themselves prove an answer. Pages on which nothing
 //! passes the filter are not read.
 const std = @import("std");
-const exact = @import("exact.zig");
+const exact = @import("quant").exact;
 const rescoring = @import("rescoring.zig");
 const filter_room = @import("filter");
 const index = @import("index");

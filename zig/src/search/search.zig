@@ -42,7 +42,6 @@ test {
     _ = calibration;
     _ = @import("in_flight.zig");
     _ = filter_plan;
-    _ = @import("exact.zig");
     _ = rescoring;
     _ = @import("record.zig");
     _ = @import("cache_plan.zig");
