@@ -21,6 +21,7 @@ __all__ = [
     "is_list_view",
     "is_string",
     "lists_of_views",
+    "one_array",
     "plain_type",
     "restore",
     "undressed",
@@ -55,6 +56,13 @@ def is_list_view(kind: ArrowType) -> bool:
     view = getattr(pa.types, "is_list_view", lambda _: False)
     large_view = getattr(pa.types, "is_large_list_view", lambda _: False)
     return bool(view(kind) or large_view(kind))
+
+
+def one_array(column: ArrowArray) -> ArrowArray:
+    """A column as one array; one that has a single chunk is not copied."""
+    if isinstance(column, pa.ChunkedArray):
+        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return column
 
 
 def plain_type(kind: ArrowType) -> ArrowType:

@@ -34,6 +34,7 @@ from velo.filters.arrow_values import (
     is_list_view,
     is_string,
     lists_of_views,
+    one_array,
     plain_type,
     why_not_stored,
 )
@@ -172,12 +173,6 @@ class FilterColumn:
         return WholeSpace(-(2 ** (width - 1)), 2 ** (width - 1) - 1)
 
 
-def _one_array(column: ArrowArray) -> ArrowArray:
-    if isinstance(column, pa.ChunkedArray):
-        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    return column
-
-
 def plain_values(column: ArrowArray) -> ArrowArray:
     """The values of a chunked column, in its plain type."""
     while True:
@@ -211,10 +206,10 @@ def encode(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
         if is_string(element) or pa.types.is_integer(element):
             return _with_null_codes(_lists(name, plain, element).take(rows))
     elif pa.types.is_float16(kind):
-        return _one_array(plain.take(rows)).cast(pa.float32())
+        return one_array(plain.take(rows)).cast(pa.float32())
     elif pa.types.is_null(kind):
         return pa.nulls(len(rows), pa.bool_())
-    return _one_array(_take(name, plain, rows))
+    return one_array(_take(name, plain, rows))
 
 
 def check_type(name: str, kind: ArrowType) -> None:
@@ -242,7 +237,7 @@ def _take(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
 def _codes(name: str, column: ArrowArray) -> ArrowArray:
     """Strings, or integers, as codes whose order is the order of the values."""
     wide = pa.large_string() if is_string(column.type) else column.type
-    encoded = _one_array(column.cast(wide)).dictionary_encode()
+    encoded = one_array(column.cast(wide)).dictionary_encode()
     values = encoded.dictionary
     if len(values) > _CODES_MAX:
         message = (
@@ -280,7 +275,7 @@ def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
         column = pa.chunked_array([lists_of_views(chunk) for chunk in column.chunks], kind)
     if kind.value_type != element:  # elements in a dictionary, or in run lengths
         column = column.cast(pa.large_list(element))
-    lists = _one_array(column.cast(pa.large_list(pa.large_string() if is_string(element) else element)))
+    lists = one_array(column.cast(pa.large_list(pa.large_string() if is_string(element) else element)))
     offsets = np.asarray(lists.offsets)
     first, last = int(offsets[0]) if len(offsets) else 0, int(offsets[-1]) if len(offsets) else 0
     if last - first > _CODES_MAX:

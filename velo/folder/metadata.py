@@ -34,7 +34,7 @@ from velo.errors import (
     UnknownColumnError,
     VeloError,
 )
-from velo.filters.arrow_values import restore, undressed
+from velo.filters.arrow_values import one_array, restore, undressed
 from velo.filters.columns import FilterColumn, NativeType, check_stored, describe, encode
 from velo.filters.made import can_be_filtered, made_column
 from velo.filters.native import NativeColumns
@@ -607,9 +607,6 @@ class MetadataStore:
 
 def as_given(columns: Sequence[Any], schema: Any) -> Any:
     """Columns, each an array or in chunks, as a table of these types; a dictionary may need wider indices."""
-    arrays = [
-        restore(one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one, field.type)
-        for one, field in zip(columns, schema, strict=True)
-    ]
+    arrays = [restore(one_array(one), field.type) for one, field in zip(columns, schema, strict=True)]
     fields = [field.with_type(one.type) for one, field in zip(arrays, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields, schema.metadata))

@@ -231,8 +231,11 @@ class ManyColumns:
                 places.append(inside)
         back = np.empty(len(vertices), np.int64)
         back[np.concatenate(places)] = np.arange(len(vertices))
-        order: Any = pa.array(back)
-        rows = pa.concat_tables(tables).take(order)
+        rows = pa.concat_tables(tables)
+        tables.clear()  # what is copied next is all that is held
+        if (np.diff(back) < 0).any():
+            order: Any = pa.array(back)
+            rows = rows.take(order)
         schema = self._stores[0].schema
         fields = [schema.field(name) for name in rows.column_names]
         return as_given(rows.columns, pa.schema(fields, schema.metadata))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.errors import (
@@ -447,6 +448,8 @@ class LiveVerbs:
         """The moment before holds what was folded: with another one it can be taken away."""
         self._reader_moment()
         folds.sweep()
+        # Columns went through Arrow's pool, which would keep as much as a merge took.
+        pa.default_memory_pool().release_unused()
 
 
 def _check_kind(column: Any, kind: int) -> None:

@@ -1,0 +1,57 @@
+"""What columns and ids that are texts take beside the budgets of merges, and afterwards."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: What docs/live.md promises of this program: `memory`, `merge_memory` and 64 MiB.
+_PROMISED = (32 + 16 + 64) << 20
+
+PROGRAM = """
+import sys
+import numpy as np, pyarrow as pa, velo
+
+kind, folder = sys.argv[1:]
+
+def resident(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+
+random = np.random.default_rng(0)
+schema = pa.schema([("text", pa.string())]) if kind == "columns" else None
+budgets = {"memory": "32MiB", "merge_memory": "16MiB", "threads": 1, "durability": "process"}
+index = velo.create(folder, dim=8, metadata=schema, **budgets)
+peak, own = resident("VmHWM"), resident("RssAnon")
+texts = 0
+for start in range(0, 12_000, 500):
+    vectors = random.normal(size=(500, 8)).astype(np.float32)
+    some = [random.bytes(1_000).hex() for _ in range(500)]
+    texts += sum(map(len, some))
+    ids, columns = (some, None) if kind == "ids" else (range(start, start + 500), {"text": some})
+    index.insert(vectors, ids=ids, metadata=columns)
+index.delete([ids[0]])  # so that there is something to merge
+del some, ids, columns
+index.flush()
+index.optimize()
+parts = index.info()["live"]["parts"]
+assert [part["dead"] for part in parts] == [0]
+print(texts, resident("VmHWM") - peak, resident("RssAnon") - own)
+"""
+
+
+@pytest.mark.parametrize("kind", ["columns", "ids"])
+def test_a_merge_takes_what_the_page_says(run_python: Any, tmp_path: Path, kind: str) -> None:
+    page = (ROOT / "docs" / "live.md").read_text().replace("\n", " ")
+    said = re.search(r"up to (\d+) times what columns of texts take, and up to (\d+) times what ids", page)
+    assert said is not None
+    times = int(said[1] if kind == "columns" else said[2])
+    done = run_python(PROGRAM, kind, tmp_path / "a.velo")
+    assert done.returncode == 0, done.stderr
+    texts, taken, left = map(int, done.stdout.split())
+    assert taken <= _PROMISED + times * texts
+    assert left <= 2 * texts + (8 << 20)  # Arrow's pool would keep what merges took
