@@ -93,7 +93,7 @@ def readme_table(rows: list[Results], name: str) -> Iterator[Quote]:
     )
     yield Quote(
         file,
-        "Rows are not at equal recall.\n{}\n[All settings, the machine and the targets that were missed]"
+        "rows of the table differ in it.\n{}\n[All settings, the machine and the targets that were missed]"
         "(docs/results/{}.md)",
         (pages.measured_line(rows), name),
     )
@@ -244,7 +244,11 @@ def of_filters(found: dict[str, Results]) -> Iterator[Quote]:
     """What a filter costs, by the share of the rows that passes."""
     tenth, peer = found["uniform10"]["result"], report_sections.curve(found, "hnswlib-uniform10")
     mine, late = (value(tenth[key], "reads", 0.9) for key in ("rows", "late"))
-    yield Quote("README.md", "afterwards: {} instead of {} where 10 % match", (f"{mine:.1f}", f"{late:.0f}"))
+    yield Quote(
+        "README.md",
+        "Where 10 % of the rows pass, a search reads {} pages, and one that filters afterwards {}.",
+        (f"{mine:.1f}", f"{late:.0f}"),
+    )
     rates = (value(peer, "qps", 0.9), value(tenth["rows"], "qps", 0.9))
     yield Quote(
         "docs/comparison.md",
