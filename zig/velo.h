@@ -523,7 +523,7 @@ typedef struct velo_live_done {
 typedef enum velo_outcome {
     VELO_OUTCOME_DONE = 0,
     VELO_OUTCOME_DUPLICATE = 1,    /* the id of `row` is there; in this and the next two nothing was done */
-    VELO_OUTCOME_FULL = 2,         /* the delta has no room */
+    VELO_OUTCOME_FULL = 2,         /* the delta has no room; `row`: the bytes that the call takes of it */
     VELO_OUTCOME_STALE = 3,        /* `layout` is no longer that of the folder, or a row of an update is there no more */
     VELO_OUTCOME_REPEATED = 4,     /* a call of this request was done before; the struct tells of that */
     VELO_OUTCOME_NO_ROW_NUMBER = 5 /* the id of `row` is no number that the index ever gave; nothing was done */

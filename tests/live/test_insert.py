@@ -535,3 +535,24 @@ def test_a_call_without_rows_changes_nothing_whatever_the_kind_of_ids(
         for none in ([], pa.array([], pa.string()), np.zeros(0, np.int64)):
             assert getattr(index, verb)(vectors_of(0), ids=none).rows == 0
         assert index.rows()["id"].to_pylist() == ids
+
+
+def test_ids_larger_than_the_memory_for_new_rows_are_refused(tmp_path: Path) -> None:
+    with velo.create(tmp_path / "a.velo", dim=DIM, threads=1, memory="64MiB") as index:
+        with pytest.raises(errors.BudgetTooSmallError) as raised:
+            index.insert(vectors_of(1), ids=["x" * (8 << 20)])
+        assert raised.value.needed_bytes > 8 << 20
+        assert len(index) == 0
+
+
+@pytest.mark.parametrize("name", ["live.json", "log"])
+def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.velo"
+    with velo.create(path, dim=DIM, threads=1) as index:
+        index.insert(vectors_of(2))
+    target = path / name if name == "live.json" else next(path.glob("log-*.velolog"))
+    target.unlink()
+    os.mkfifo(target)
+    for writable in (False, True):
+        with pytest.raises((errors.CorruptIndexError, errors.DeviceError, errors.NotAnIndexError)):
+            velo.open(path, writable=writable)

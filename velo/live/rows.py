@@ -40,8 +40,6 @@ MAGNITUDE_MAX: Final = np.float32(1e16)
 _REQUEST_BYTES_MAX: Final = 256
 #: So few ids are looked at without Arrow, which gives up the interpreter and waits for it again.
 _IDS_FEW: Final = 32
-#: What a row takes beside what it brings: its id, marks, and its neighbors (zig/src/live/delta.zig).
-_ROW_BYTES: Final = 144
 
 ROW, NUMBERS, STRINGS = 0, 1, 2
 
@@ -129,13 +127,6 @@ class NewRows:
     def id_at(self, row: int) -> Any:
         """The id of a row."""
         return self._column[row].item() if isinstance(self._column, np.ndarray) else self._column[row].as_py()
-
-    @property
-    def memory_bytes(self) -> int:
-        """About what the rows take until a part holds them."""
-        options = self.options
-        given = int(options.vectors_size + options.metadata_size + options.request_size)
-        return given + _ROW_BYTES * self.count + 256
 
 
 def _vectors(given: Any, shape: RowShape) -> AnyArray:

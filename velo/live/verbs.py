@@ -159,7 +159,7 @@ class LiveVerbs:
                 done = live.insert(rows.ids, rows.options)
                 if done.outcome != FULL:
                     break
-                self._wait_for_room(live, folds, rows, deadline)
+                self._wait_for_room(live, folds, rows.count, int(done.row), deadline)
             if done.outcome == DUPLICATE:
                 row = int(done.row)
                 raise DuplicateIdError(
@@ -190,14 +190,16 @@ class LiveVerbs:
         if live.pressure >= _FLUSH_AT:
             folds.suggest()
 
-    def _wait_for_room(self, live: LiveData, folds: Folds, rows: NewRows, deadline: float | None) -> None:
-        info = live.info()
-        if rows.memory_bytes > info.delta_bytes_max:
+    def _wait_for_room(
+        self, live: LiveData, folds: Folds, count: int, needed: int, deadline: float | None
+    ) -> None:
+        most = int(live.info().delta_bytes_max)
+        if needed > most:
             raise BudgetTooSmallError(
-                f"{rows.count:,} rows take {rows.memory_bytes:,} bytes, and rows that no part holds may take "
-                f"{int(info.delta_bytes_max):,}: give fewer a call, or more memory",
+                f"{count:,} rows take {needed:,} bytes, and rows that no part holds may take {most:,}: give "
+                "fewer a call, or more memory",
                 argument="vectors",
-                needed_bytes=rows.memory_bytes,
+                needed_bytes=needed,
             )
         left = None if deadline is None else deadline - time.monotonic()
         if (left is not None and left <= 0) or not folds.wait(left):
@@ -277,7 +279,7 @@ class LiveVerbs:
             done = live.update(rows.ids, rows.options, view, vertices)
             if done.outcome != FULL:
                 return done
-            self._wait_for_room(live, folds, rows, deadline)
+            self._wait_for_room(live, folds, rows.count, int(done.row), deadline)
 
     # ---- rows that go
 

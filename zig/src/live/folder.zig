@@ -78,7 +78,8 @@ pub const Done = struct {
     rows: u64 = 0,
     /// Of those inserted: took the place of one that was there.
     replaced: u64 = 0,
-    /// The id of the first row where the index numbers them, or the row that an outcome is about.
+    /// The id of the first row where the index numbers them, or the row that an outcome is about; where there was no room the
+    /// bytes that the call takes.
     row: u64 = 0,
     /// The change that did it, or the last one before where nothing was to be done.
     sequence: u64 = 0,

@@ -91,7 +91,9 @@ pub fn parse(arena: std.mem.Allocator, text: []const u8) ParseError!Root {
     if (!all_known(asked.readers_understand)) return error.NewerVersion;
     const root = std.json.parseFromSliceLeaky(Root, arena, text, options) catch |err| return refuse(err);
     if (root.generation == 0 or root.next_row > next_row_max) return error.BadRoot;
+    var paths: std.StringHashMapUnmanaged(void) = .empty;
     for (root.parts) |part| {
+        if ((try paths.getOrPut(arena, part.path)).found_existing) return error.BadRoot;
         if (!is_plain(part.path) or part.n > base.limits.vertices_max) return error.BadRoot;
         if (part.dead) |name| if (!is_plain(name)) return error.BadRoot;
     }
@@ -165,6 +167,9 @@ test "what this velo does not understand is refused, apart for readers and for w
     try std.testing.expectError(error.NewerVersion, parse(arena.allocator(), try write(arena.allocator(), &root)));
     root = example();
     root.first_log = "../elsewhere";
+    try std.testing.expectError(error.BadRoot, parse(arena.allocator(), try write(arena.allocator(), &root)));
+    root = example();
+    root.parts = &.{ root.parts[0], root.parts[0] };
     try std.testing.expectError(error.BadRoot, parse(arena.allocator(), try write(arena.allocator(), &root)));
     root = example();
     root.next_row = next_row_max + 1;

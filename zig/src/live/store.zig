@@ -44,7 +44,15 @@ pub const FolderStore = struct {
     }
 
     pub fn open_file(self: *FolderStore, name: []const u8, mode: std.fs.File.OpenMode) !File {
-        return self.dir.openFile(name, .{ .mode = mode });
+        return self.open_regular(name, if (mode == .read_only) .RDONLY else .RDWR);
+    }
+
+    /// What is no file is refused: to open a pipe may take for ever.
+    fn open_regular(self: *FolderStore, name: []const u8, mode: std.posix.ACCMODE) !File {
+        const file = File{ .handle = try std.posix.openat(self.dir.fd, name, .{ .ACCMODE = mode, .NONBLOCK = true, .CLOEXEC = true }, 0) };
+        errdefer file.close();
+        if ((try file.stat()).kind != .file) return error.NotAFile;
+        return file;
     }
 
     pub fn close(_: *FolderStore, file: File) void {
@@ -128,7 +136,7 @@ pub const FolderStore = struct {
 
     /// The whole file, mapped: what is never read takes no memory.
     pub fn map(self: *FolderStore, name: []const u8) !Map {
-        const file = try self.dir.openFile(name, .{});
+        const file = try self.open_regular(name, .RDONLY);
         defer file.close();
         const length: usize = @intCast(try file.getEndPos());
         if (length == 0) return error.EndOfStream;

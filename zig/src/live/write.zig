@@ -222,11 +222,12 @@ pub fn insert(live: anytype, given: rows_payload.Rows, expected: ?Expected, diag
     };
     var is_written = false;
     errdefer if (!is_written) record.release(allocator);
-    if (live.delta.bytes + delta_room.Delta.cost(bytes.len, count) > live.options.delta_bytes) {
+    const needed = delta_room.Delta.cost(bytes.len, count);
+    if (live.delta.bytes + needed > live.options.delta_bytes) {
         put_back(live, gone.items);
         gone.clearRetainingCapacity();
         record.release(allocator);
-        return .{ .outcome = .full, .sequence = live.sequence };
+        return .{ .outcome = .full, .row = needed, .sequence = live.sequence };
     }
     try make_live(live, gone.items, diagnostic);
     const name = if (given.request.len > 0) try allocator.dupe(u8, given.request) else null;
