@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from velo.errors import CorruptIndexError, InvalidArgumentError, UnknownIdError, UnsupportedError
 from velo.folder.manifest import COLLECTION_FILE
+from velo.folder.opened import shown
 from velo.folder.shards import check_shard, is_within
 from velo.hints import hinted
 from velo.index import Index, open_index
@@ -305,7 +306,7 @@ class ShardedIndex:
         return sum(map(len, self.shards))
 
     def __repr__(self) -> str:
-        return f"velo.ShardedIndex({str(self.path)!r}, n={self.n}, shards={len(self.shards)})"
+        return f"velo.ShardedIndex({shown(self.path)!r}, n={self.n}, shards={len(self.shards)})"
 
     def _filter_of(self, condition: Any, place: int) -> Any:
         """The part of a filter that is about a shard's rows: masks are over the rows of all."""

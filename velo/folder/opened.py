@@ -8,7 +8,15 @@ from pathlib import Path
 from velo.errors import ClosedError, NotAnIndexError, UnsupportedError
 from velo.folder.replace import os_failure
 
-__all__ = ["OpenedFolder"]
+__all__ = ["OpenedFolder", "shown"]
+
+
+def shown(path: Path) -> str:
+    """A path for people: from the current directory, where it lies below that."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return str(path)
 
 
 class OpenedFolder:

@@ -14,7 +14,7 @@ from velo.errors import ClosedError, UnsupportedError
 from velo.folder.exchange import change_metadata
 from velo.folder.live import is_live
 from velo.folder.manifest import MANIFEST_FILE
-from velo.folder.opened import OpenedFolder
+from velo.folder.opened import OpenedFolder, shown
 from velo.hints import METHODS
 from velo.index.inspection import Inspection
 from velo.index.parts import Owned, begin, close_native
@@ -292,7 +292,7 @@ class Index(Inspection, Searches, LiveVerbs):
 
     def __repr__(self) -> str:
         rows, state = (self.n, ", closed") if self._gate.closed else (len(self), "")
-        return f"velo.Index({str(self.path)!r}, n={rows}, dim={self.dim}, metric={self.metric!r}{state})"
+        return f"velo.Index({shown(self.path)!r}, n={rows}, dim={self.dim}, metric={self.metric!r}{state})"
 
 
 def _reopened(reopen: partial[Index]) -> Index:
