@@ -182,7 +182,7 @@ def test_who_may_write(folder: Path) -> None:
             with pytest.raises(errors.ReadOnlyError, match="writable"):
                 call()
     with velo.open(folder, writable=True) as writer:
-        with pytest.raises(errors.BusyError, match="writes"):
+        with pytest.raises(errors.BusyError, match="open to write already"):
             velo.open(folder, writable=True)
         with pytest.raises(errors.UnsupportedError):
             writer.set_metadata(labels())

@@ -202,7 +202,7 @@ def test_what_is_refused_changes_nothing(index: velo.Index, tmp_path: Path) -> N
         for call in (lambda: reader.insert(vectors), reader.flush, reader.optimize):
             with pytest.raises(errors.ReadOnlyError, match="writable=True"):
                 call()
-    with pytest.raises(errors.BusyError, match="another process"):
+    with pytest.raises(errors.BusyError, match="open to write already"):
         velo.open(tmp_path / "a.velo", writable=True)
     index.close()
     with pytest.raises(errors.ClosedError):
