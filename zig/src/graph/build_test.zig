@@ -386,7 +386,7 @@ const CancelingDistances = struct {
     }
 
     pub fn distances(self: *const CancelingDistances, from: u32, ids: []const u32, out: []f32) void {
-        if (self.calls_left.fetchSub(1, .monotonic) == 1) self.flag.store(true, .monotonic);
+        if (self.calls_left.fetchSub(1, .monotonic) <= 1) self.flag.store(true, .monotonic);
         self.inner.distances(from, ids, out);
     }
 };

@@ -212,6 +212,9 @@ fn run_one(fixture: *Fixture, seed: u64, rights: [2][]const i64, tally: *Tally) 
     }
 }
 
+/// Of so few nothing is known but that each ends well.
+const few = 20;
+
 test "thousands of runs under faults: the right answer or an error that names its page" {
     var fixture: Fixture = undefined;
     try fixture.init(11);
@@ -222,18 +225,22 @@ test "thousands of runs under faults: the right answer or an error that names it
     defer testing.allocator.free(right_exact);
     var tally: Tally = .{};
     const runs = worlds.count(2_000, 100, "VELO_FAULT_RUNS");
-    for (0..runs) |turn| {
+    var turn: u64 = 0;
+    // Whether a call that is canceled or closed had ended before is up to the scheduler: there are more runs until some had not.
+    const enough = if (runs < few) runs else 50 * runs;
+    while (turn < runs or (turn < enough and (tally.closed == 0 or tally.canceled == 0))) : (turn += 1) {
         const seed = (@as(u64, testing.random_seed) << 20) + turn;
         errdefer std.debug.print("seed={d} (run {d} of {d})\n", .{ seed, turn, runs });
         try run_one(&fixture, seed, .{ right, right_exact }, &tally);
     }
-    if (runs < 100) return;
-    try testing.expect(tally.right > runs);
-    try testing.expect(tally.failed > runs / 10);
-    try testing.expect(tally.failed_vectors > runs / 100);
+    if (runs < few) return;
     try testing.expect(tally.closed > 0);
-    try testing.expect(tally.shared_reads > runs);
     try testing.expect(tally.canceled > 0);
+    if (runs < 100) return;
+    try testing.expect(tally.right > turn);
+    try testing.expect(tally.failed > turn / 10);
+    try testing.expect(tally.failed_vectors > turn / 100);
+    try testing.expect(tally.shared_reads > turn);
 }
 
 test "ten thousand queries in one call, some of which fail" {
