@@ -12,7 +12,7 @@ import numpy as np
 from velo import _native
 from velo.errors import CorruptIndexError, InvalidArgumentError
 from velo.folder.ids import IdColumn
-from velo.folder.live import ROOT_FILE
+from velo.folder.live import PART_FIRST, ROOT_FILE
 from velo.folder.opened import OpenedFolder
 from velo.live.columns import NativeIds, schema_of, schema_text
 from velo.live.delta import DeltaChunks
@@ -79,8 +79,8 @@ class LiveData:
         #: Where the library puts the handle, and from where it takes it when it closes.
         self._place = _native.ffi.gc(_native.ffi.new("velo_live **"), _native.lib.velo_live_close)
         _native.check(_native.lib.velo_live_open(bytes(folder.at), options, self._place), "path")
-        #: By uuid what is open: all parts that the library has, and at times one that it is about to get, or
-        #: had. Of each the ids, which the library borrows.
+        #: By name what is open: all parts that the library has, and at times one that it is about to get, or
+        #: had. Of each the ids, which the library borrows. What was built is the first part to come.
         self._opened: dict[str, tuple[Segment, NativeIds]] = {}
         self._chunks: DeltaChunks | None = None
         self._schema: Any = None
@@ -128,7 +128,7 @@ class LiveData:
         """Read tombstones and log, with the parts that `parts` named, in that order."""
         for part, segment in enumerate(segments):
             ids = NativeIds(segment.ids.column)
-            self._opened[segment.uuid] = segment, ids
+            self._opened[segment.name or PART_FIRST] = segment, ids
             _native.check(_native.lib.velo_live_attach(self._handle, part, ids.struct))
         self._schema = (
             segments[0].metadata.schema if segments and segments[0].metadata else self._root_schema(segments)
@@ -177,7 +177,8 @@ class LiveData:
                 taken = NativeView(self._handle)
                 chunks = self._chunks.of(taken)
             try:
-                segments = tuple(self._opened[taken.part(number)[1]][0] for number in range(taken.part_count))
+                names = [taken.part(number)[0] or PART_FIRST for number in range(taken.part_count)]
+                segments = tuple(self._opened[name][0] for name in names)
             except KeyError:  # a fold took one away since; the library has other parts by now
                 continue
             view = View(taken, segments, chunks, self.shape())
@@ -260,7 +261,7 @@ class LiveData:
                 ids = None
                 if made is not None:  # at hand before the library can name it
                     ids = NativeIds(made.ids.column)
-                    self._opened[made.uuid] = made, ids
+                    self._opened[made.name] = made, ids
                 status = _native.lib.velo_live_fold(
                     self._handle,
                     sources.view.native.handle,
@@ -283,9 +284,9 @@ class LiveData:
     def _let_go(self) -> None:
         """Keep what the library has; views keep what they show."""
         native = NativeView(self._handle)
-        held = {native.part(number)[1] for number in range(native.part_count)}
-        for uuid in self._opened.keys() - held:
-            del self._opened[uuid]
+        held = {native.part(number)[0] or PART_FIRST for number in range(native.part_count)}
+        for name in self._opened.keys() - held:
+            del self._opened[name]
 
     def sweep(self) -> None:
         """Take away parts that were folded and that nobody holds."""
