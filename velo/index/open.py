@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 import weakref
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,15 @@ from typing import Any, Final
 import pyarrow as pa
 
 from velo import _native
-from velo.errors import BusyError, IndexExistsError, InvalidArgumentError, NotAnIndexError, VeloError
+from velo.errors import (
+    BusyError,
+    CorruptIndexError,
+    IndexExistsError,
+    InvalidArgumentError,
+    NotAnIndexError,
+    VeloError,
+)
+from velo.folder.leftovers import building_folder
 from velo.folder.live import data_folders, is_live
 from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE
 from velo.folder.opened import OpenedFolder
@@ -40,6 +50,10 @@ UNKNOWN_COLUMNS: Final = {"error": 0, "missing": 1}
 #: What new rows may take before a part is made of them: a tenth of `memory`, within these bounds.
 _DELTA_BYTES: Final = (1 << 20, 64 << 20)
 
+#: How often a folder is opened in which others change what an index is, and seconds between.
+_ATTEMPTS: Final = 20
+_BETWEEN_S: Final = 0.005
+
 #: Who writes in this process: a lock says only that somebody does.
 _writers: Final[weakref.WeakSet[LiveData]] = weakref.WeakSet()
 
@@ -63,7 +77,6 @@ def open_index(
     if (folder / COLLECTION_FILE).is_file():
         raise NotAnIndexError(f"{folder} is a collection of shards, not one index", argument="path")
     code_of(DURABILITY_CODES, durability, "durability")
-    _check_there(folder)
     if merge_memory is not None:
         memory_bytes(merge_memory, 1 << 30, 1, "merge_memory")
     how = OpenOptions(
@@ -86,16 +99,41 @@ def open_index(
         tuning=tuning,
         unknown_columns=unknown_columns,
     )
+    for attempt in range(_ATTEMPTS):
+        before = _state_of(folder)
+        try:
+            return _open_once(folder, how, reopen, durability if writable else None)
+        except (NotAnIndexError, CorruptIndexError):
+            # A first write moves the files of an index, a build with overwrite=True takes its place.
+            is_same = _state_of(folder) == before and not building_folder(folder).is_dir()
+            if attempt + 1 == _ATTEMPTS or is_same:
+                raise
+        time.sleep(_BETWEEN_S)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _open_once(
+    folder: Path, how: OpenOptions, reopen: partial[Index], durability: DurabilityName | None
+) -> Index:
+    _check_there(folder)
     opened = OpenedFolder(folder)
-    live = _live_of(opened, durability if writable else None, memory)
+    live = _live_of(opened, durability, how.memory)
     if live is None:
         return Index(opened, how, reopen, [Segment(opened.at, how)], None)
-    live, segments = begin(live, how, {}, durability if writable else None)
+    live, segments = begin(live, how, {}, durability)
     try:
         return Index(opened, how, reopen, segments, live)
     except BaseException:
         close_all(segments, live)
         raise
+
+
+def _state_of(folder: Path) -> tuple[int, bool, bool] | None:
+    """Which folder it is, and what says so that an index is there; None: nothing is."""
+    try:
+        return os.stat(folder).st_ino, is_live(folder), (folder / MANIFEST_FILE).is_file()
+    except OSError:
+        return None
 
 
 def _check_there(folder: Path) -> None:
