@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import velo
 from velo import errors
 from velo.folder.opened import OpenedFolder
 from velo.index import open as opening
+from velo.live import rows
 
 ROWS = np.random.default_rng(3).normal(size=(100, 4)).astype(np.float32)
 
@@ -40,7 +42,7 @@ def test_what_changes_under_an_open_is_looked_at_again(
 ) -> None:
     path = tmp_path / "i"
     build(path, 0)
-    change, rows = CHANGES[name]
+    change, count = CHANGES[name]
     todo = [change]
     live_of = opening._live_of
 
@@ -54,7 +56,7 @@ def test_what_changes_under_an_open_is_looked_at_again(
 
     monkeypatch.setattr(opening, "_live_of", changed_meanwhile)
     with velo.open(path, writable=writable, threads=1) as index:
-        assert len(index) == rows
+        assert len(index) == count
         assert index.contains([1000]).tolist() == [name == "overwrite"]
 
 
@@ -64,3 +66,24 @@ def test_what_is_not_there_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(errors.NotAnIndexError):
         velo.open(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("damage", ["noise", "another call's"])
+def test_columns_of_a_log_whose_sums_are_right_may_be_wrong_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    path = tmp_path / "i"
+    batch_bytes = rows.batch_bytes
+
+    def wrong(table: Any, schema: Any) -> bytes:
+        return b"x" * 200 if damage == "noise" else bytes(batch_bytes(table.slice(1), schema))
+
+    with velo.create(path, dim=4, metadata=pa.schema({"n": pa.int64()}), threads=1) as index:
+        with monkeypatch.context() as patch:
+            patch.setattr(rows, "batch_bytes", wrong)
+            index.insert(ROWS, metadata={"n": list(range(100))})
+        for look in (index.rows, lambda: index.count({"n": {"$lt": 5}}), index.flush, index.optimize):
+            with pytest.raises(errors.CorruptIndexError, match="log"):
+                look()
+    with pytest.raises(errors.CorruptIndexError, match="log"):
+        velo.verify(path)

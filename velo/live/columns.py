@@ -14,6 +14,7 @@ from velo.filters.arrow_values import restore, undressed
 from velo.filters.columns import check_type
 from velo.folder.ids import IdColumn
 from velo.folder.metadata import as_given, encoded_columns, given_metadata
+from velo.folder.stored import damage
 
 __all__ = [
     "NativeIds",
@@ -169,9 +170,13 @@ def batch_bytes(table: Any, schema: Any) -> bytes:
     return data
 
 
-def read_batch(data: Any, schema: Any) -> Any:
+def read_batch(data: Any, schema: Any, row_count: int) -> Any:
     """What :func:`batch_bytes` wrote, in types that Arrow can take from and join with others."""
-    batch = pa.ipc.read_record_batch(pa.py_buffer(data), plain_schema(schema))
     undressed_columns = undressed_schema(schema)
+    with damage("log"):  # its sums are right, and yet it is not what a writer wrote
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), plain_schema(schema))
+        batch.validate(full=True)
+        if batch.num_rows != row_count:
+            raise ValueError(f"{batch.num_rows} rows of columns for {row_count} of vectors")
     columns = [restore(one, kind) for one, kind in zip(batch.columns, undressed_columns.types, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=undressed_columns)

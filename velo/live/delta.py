@@ -133,7 +133,10 @@ class Chunk:
         schema, view = self._schema, self._view
         if schema is None:
             return None
-        batches = [read_batch(view.bytes(one.metadata, one.metadata_size), schema) for one in self._records]
+        batches = [
+            read_batch(view.bytes(one.metadata, one.metadata_size), schema, int(one.row_count))
+            for one in self._records
+        ]
         return TableColumns(pa.Table.from_batches(batches, undressed_schema(schema)), schema)
 
     @cached_property
