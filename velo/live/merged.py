@@ -189,6 +189,9 @@ class MergedRequest(Request):
         ]
         if all(mask is None for mask in masks):
             masks = []
+        self._left_s()
+        if len(queries) <= _AT_ONCE:
+            return view.native.search(queries, self.k, self._delta_recall, masks)
         found = []
         for at in range(0, len(queries), _AT_ONCE):
             self._left_s()
