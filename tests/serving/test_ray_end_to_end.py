@@ -57,7 +57,9 @@ def cluster(local_ray: None, sharded_path: Path) -> Iterator[Cluster]:
 
 
 @asynccontextmanager
-async def gateway(cluster: Cluster, limits: RouterLimits | None = None) -> AsyncIterator[Client]:
+async def gateway(
+    cluster: Cluster, limits: RouterLimits | None = None, retries: int = 0
+) -> AsyncIterator[Client]:
     """A client of a gateway over the cluster, in this event loop."""
     app = create_app(cluster.backend(limits=limits))
     async with (
@@ -66,7 +68,7 @@ async def gateway(cluster: Cluster, limits: RouterLimits | None = None) -> Async
             "http://velo",
             collection=cluster.collection.name,
             async_transport=httpx.ASGITransport(app),
-            retries=0,
+            retries=retries,
         ) as client,
     ):
         yield client
@@ -81,7 +83,7 @@ def test_four_shards_answer_as_one_merged_local_search(
     assert np.array_equal(direct.ids, expected.ids)
 
     async def run() -> None:
-        async with gateway(cluster) as client:
+        async with gateway(cluster, retries=30) as client:
             whole = await client.search_async(sharded_queries, k=10, list_size=LIST_SIZE)
             assert np.array_equal(whole.ids, expected.ids)
             assert np.array_equal(whole.distances, expected.distances)
