@@ -183,6 +183,23 @@ def test_what_is_interrupted_while_it_opens_or_closes_can_be_opened_again(
     print(f"{kind}: {opening} places of open, {closing} of close")
 
 
+def test_a_build_is_whole_or_not_there(tmp_path: Path, random: np.random.Generator) -> None:
+    """Its thread is at work where the caller is interrupted, and ends with it."""
+    how: dict[str, Any] = {"store_vectors": True, "calibrate": False, "threads": 1}
+    velo.build(tmp_path / "first", VECTORS[:40], **how).close()  # what is made once a process is made
+    places = places_of(lambda: velo.build(tmp_path / "second", VECTORS[:40], **how).close())
+    for at in points(places, random):
+        path = tmp_path / f"i-{at}"
+        ended = interrupted(at + 1, lambda path=path: velo.build(path, VECTORS[:40], **how).close())
+        gc.collect()  # what was half open
+        if not ended:
+            velo.build(path, VECTORS[:40], overwrite=True, **how).close()
+        with velo.open(path, threads=1) as index:
+            assert index.search(VECTORS[:40], 1, exact=True).ids[:, 0].tolist() == list(range(40))
+        shutil.rmtree(path)
+    print(f"{places} places")
+
+
 def test_a_copy_is_whole_or_not_there(
     folders: dict[str, Path], tmp_path: Path, random: np.random.Generator
 ) -> None:

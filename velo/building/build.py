@@ -433,8 +433,14 @@ class _Build:
         failures: list[BaseException] = []
         # Not Thread.join: interrupted, it takes a running thread for an ended one (Python 3.10 to 3.12).
         ended = threading.Event()
+        # An interrupt may come before the thread does: then it is not to begin, for nobody waits for it.
+        turn, began, is_left = threading.Lock(), [False], [False]
 
         def work() -> None:
+            with turn:
+                began[0] = not is_left[0]
+            if not began[0]:
+                return
             try:
                 # Threads inherit it, and all that this one starts end with the call.
                 thread = threading.get_native_id()
@@ -446,25 +452,28 @@ class _Build:
             finally:
                 ended.set()
 
-        try:
-            threading.Thread(target=work, name="velo-build").start()
-        except RuntimeError as error:
-            raise DeviceError(
-                "the system gave no thread for the build (limits of processes, ulimit -u, and of address "
-                "space, ulimit -v)"
-            ) from error
         progress = _native.new("velo_build_progress")
         stages = list(STAGES)
         try:
+            try:
+                threading.Thread(target=work, name="velo-build").start()
+            except RuntimeError as error:
+                raise DeviceError(
+                    "the system gave no thread for the build (limits of processes, ulimit -u, and of address "
+                    "space, ulimit -v)"
+                ) from error
             while not ended.wait(_POLL_SECONDS):
                 _native.check(_native.lib.velo_build_progress_get(self._handle, progress))
                 if progress.stage < len(stages):
                     _tell(watch, stages[progress.stage], int(progress.done), int(progress.total))
         except BaseException:
+            with turn:
+                is_left[0] = True
             _native.lib.velo_build_cancel(self._handle)
             raise
         finally:
-            _wait_whatever_comes(ended)
+            if began[0]:
+                _wait_whatever_comes(ended)
         if failures:
             raise failures[0]
 

@@ -75,7 +75,6 @@ def _check_delta(folder: Path, parts: list[_Part]) -> None:
     live = LiveData(OpenedFolder(folder))
     try:
         live.begin(cast(Any, parts))
-        for chunk in live.view().chunks:
-            _ = chunk.ids, chunk.metadata
+        live.check_delta()
     finally:
         live.close()

@@ -185,6 +185,17 @@ class LiveData:
             self._view = version, view
             return view
 
+    def check_delta(self) -> None:
+        """Read the ids and columns of all rows that no part holds.
+
+        Raises
+        ------
+        CorruptIndexError
+        """
+        assert self._chunks is not None
+        for chunk in self._chunks.of(NativeView(self._handle)):
+            _ = chunk.ids, chunk.metadata
+
     def refresh(self) -> int:
         """See what a writer in another process did since: 0 nothing, 1 something, ``MOVED``."""
         changed = _native.ffi.new("int32_t *")
