@@ -67,7 +67,9 @@ def load() -> Native:
     ffi = cffi.FFI()
     ffi.cdef(declarations(header_path().read_text(encoding="utf-8")))
     try:
-        lib = ffi.dlopen(str(path))
+        # It stays in memory until the process ends: what an exit leaves open is given back by it, and its own
+        # threads run in it.
+        lib = ffi.dlopen(str(path), os.RTLD_NOW | os.RTLD_NODELETE)
     except OSError as error:
         raise NativeLibraryError(f"{path} cannot be loaded: {error}", file=str(path)) from error
     return Native(ffi, lib, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import json
 import os
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -431,10 +433,10 @@ class _Build:
     def run(self, watch: Watch | None, nice: int) -> None:
         """Graph, placement, pages: in a thread of their own, so that this one can watch and cancel."""
         failures: list[BaseException] = []
-        # Not Thread.join: interrupted, it takes a running thread for an ended one (Python 3.10 to 3.12).
-        ended = threading.Event()
+        # Not Thread.join, nor an Event: interrupted, they take what runs for ended, or raise something else.
+        ended: SimpleQueue[None] = SimpleQueue()
         # An interrupt may come before the thread does: then it is not to begin, for nobody waits for it.
-        turn, began, is_left = threading.Lock(), [False], [False]
+        turn, began, is_left, is_over = threading.Lock(), [False], [False], [False]
 
         def work() -> None:
             with turn:
@@ -450,30 +452,36 @@ class _Build:
             except BaseException as error:
                 failures.append(error)
             finally:
-                ended.set()
+                is_over[0] = True
+                ended.put(None)
 
         progress = _native.new("velo_build_progress")
         stages = list(STAGES)
         try:
             try:
-                threading.Thread(target=work, name="velo-build").start()
+                _thread.start_new_thread(work, ())
             except RuntimeError as error:
                 raise DeviceError(
                     "the system gave no thread for the build (limits of processes, ulimit -u, and of address "
                     "space, ulimit -v)"
                 ) from error
-            while not ended.wait(_POLL_SECONDS):
-                _native.check(_native.lib.velo_build_progress_get(self._handle, progress))
-                if progress.stage < len(stages):
-                    _tell(watch, stages[progress.stage], int(progress.done), int(progress.total))
+            while not is_over[0]:
+                try:
+                    ended.get(timeout=_POLL_SECONDS)
+                except Empty:
+                    _native.check(_native.lib.velo_build_progress_get(self._handle, progress))
+                    if progress.stage < len(stages):
+                        _tell(watch, stages[progress.stage], int(progress.done), int(progress.total))
         except BaseException:
             with turn:
                 is_left[0] = True
             _native.lib.velo_build_cancel(self._handle)
             raise
         finally:
-            if began[0]:
-                _wait_whatever_comes(ended)
+            # The library's handle must outlive its work, also if Ctrl-C comes twice.
+            while began[0] and not is_over[0]:
+                with contextlib.suppress(KeyboardInterrupt, Empty):
+                    ended.get(timeout=_POLL_SECONDS)
         if failures:
             raise failures[0]
 
@@ -527,13 +535,6 @@ class _Build:
     def close(self) -> None:
         """Free the handle; without a commit the library removes what it made."""
         _native.lib.velo_build_close(self._handle)
-
-
-def _wait_whatever_comes(ended: threading.Event) -> None:
-    """Wait for the library to stop: its handle must outlive its work, also if Ctrl-C comes twice."""
-    while not ended.is_set():
-        with contextlib.suppress(KeyboardInterrupt):
-            ended.wait()
 
 
 def _tell(watch: Watch | None, stage: str, done: int, total: int) -> None:
