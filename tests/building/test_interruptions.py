@@ -212,14 +212,14 @@ def test_without_threads_a_build_ends_with_a_typed_error(tmp_path: Path, run_pyt
     """As under RLIMIT_NPROC or RLIMIT_AS; the limit itself is not kept for root, so the call fails."""
     done = run_python(
         """
-        import sys, threading
+        import _thread, sys
         import velo
         from velo.testing import synthetic_vectors
 
-        def start(self):
+        def start(*_):
             raise RuntimeError("can't start new thread")
 
-        threading.Thread.start = start
+        _thread.start_new_thread = start
         try:
             velo.build(sys.argv[1], synthetic_vectors(500, 8), degree=8)
         except velo.errors.DeviceError as error:

@@ -462,10 +462,12 @@ def test_a_writer_that_is_too_fast_is_told_when_to_come_back(tmp_path: Path) -> 
             return httpx.post(url, headers=NPY, content=npy(rows), timeout=60)
 
         # There is room for the rows of one call: who comes next waits until a part was made of them.
-        with ThreadPoolExecutor(6) as callers:
-            answers = list(callers.map(insert, range(6)))
+        with ThreadPoolExecutor(24) as callers:
+            answers = list(callers.map(insert, range(24)))
         done = [answer for answer in answers if answer.status_code == 200]
-        refused = [answer for answer in answers if answer.status_code != 200]
+        # On a busy machine an answer may come too late to say that there was no room.
+        late = [answer for answer in answers if answer.status_code == 504]
+        refused = [answer for answer in answers if answer.status_code not in (200, 504)]
         assert done
         assert refused
         written = len(rows) * len(done)
@@ -473,10 +475,11 @@ def test_a_writer_that_is_too_fast_is_told_when_to_come_back(tmp_path: Path) -> 
         for answer in refused:
             assert (answer.status_code, answer.json()["error"]["type"]) == (429, "BusyError"), answer.text
             assert int(answer.headers["retry-after"]) >= 1
-        assert client.count() == written
+        count = client.count()
+        assert written <= count <= written + len(rows) * len(late)
         # The client comes back by itself.
-        assert client.insert(rows).first_id == written
-        assert client.count() == written + len(rows)
+        assert client.insert(rows).first_id == count
+        assert client.count() == count + len(rows)
 
 
 def test_a_server_that_reads_sees_what_another_process_writes(tmp_path: Path) -> None:
