@@ -637,12 +637,13 @@ int32_t velo_live_view_dead(const velo_live_view *view, uint8_t *bits_out);
 int32_t velo_live_view_record(const velo_live_view *view, uint32_t record, velo_live_record *record_out);
 /* The k nearest rows of the delta for each of float32 queries, by their vectors. With a recall of 1 every row is looked at;
  * below, a graph over the rows is walked where that takes less, so that of the nearest at least this share is found, and 0.99
- * where less is asked. masks: bits as above of the rows that pass, none, one for all queries or one each (NULL: all).
+ * where less is asked. The walk keeps as many candidates as was measured to take, and list_size (0: none named) at least; where
+ * that takes more than to look at every row, every row is looked at. masks: bits as above of the rows that pass, none, one for all queries or one each (NULL: all).
  * rows_out and distances_out have k entries a query, -1 and infinity where there are fewer; looks_out says how many rows
  * were measured. */
 int32_t velo_live_view_search(const velo_live_view *view, const float *queries, uint32_t query_count, uint32_t k, float recall,
-                              const uint8_t *const *masks, uint32_t mask_count, int64_t *rows_out, float *distances_out,
-                              uint32_t *counts_out, uint32_t *looks_out);
+                              uint32_t list_size, const uint8_t *const *masks, uint32_t mask_count, int64_t *rows_out,
+                              float *distances_out, uint32_t *counts_out, uint32_t *looks_out);
 /* A part in the folder `path` (velo_live_next_part; NULL: nothing lived) takes the place of the parts of the view and, with
  * with_delta, of its delta. The part's files are complete and synced. `ids` are its own, borrowed as by attach. `taken`: of
  * each of the parts ceil(n / 64) words, bit v = its row v went into the new one. What of that was deleted or replaced since

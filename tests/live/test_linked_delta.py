@@ -114,3 +114,47 @@ def test_what_a_log_brings_back_is_linked_by_searches(tmp_path: Path) -> None:
         for row in range(8000):
             assert index.search(vectors[row], k=1).distances[0] == 0
         assert index.search(vectors[:1], k=1).stats["estimates"][0] < len(vectors) / 2
+
+
+def cluster_order(vectors: np.ndarray, seed: int) -> np.ndarray:
+    """Numbers of the rows, one cluster of 64 after the other: some rounds of k-means."""
+    rows = vectors.astype(np.float32)
+    centers = rows[np.random.default_rng(seed).choice(len(rows), 64, replace=False)]
+    for _ in range(4):
+        labels = ((centers**2).sum(axis=1) - 2 * rows @ centers.T).argmin(axis=1)
+        centers = np.stack(
+            [
+                rows[labels == one].mean(axis=0) if (labels == one).any() else center
+                for one, center in enumerate(centers)
+            ]
+        )
+    return np.argsort(labels, kind="stable")
+
+
+def test_rows_that_come_cluster_by_cluster(tmp_path: Path, sample: Any) -> None:
+    """Queries for every cluster, those that are still to come among them, find what is promised."""
+    vectors = sample.base[cluster_order(sample.base, seed=5)]
+    with velo.create(tmp_path / "a", dim=128, dtype="uint8", durability="process", threads=1) as index:
+        for start in range(0, ROWS, 500):
+            index.insert(vectors[start : start + 500])
+            end = start + 500
+            if end % 2500:
+                continue
+            asked = [sample.queries]
+            if end < ROWS:
+                asked.append(vectors[np.random.default_rng(end).integers(end, ROWS, 200)])
+            for queries in asked:
+                exact = index.search(queries, k=10, exact=True)
+                assert share_found(index.search(queries, k=10), exact) >= 0.99, end
+        usual = index.search(sample.queries, k=10)
+        few = index.search(sample.queries, k=10, recall=0.5)
+        assert (few.stats["estimates"] == usual.stats["estimates"]).all()
+        shares, measured = [share_found(usual, exact)], [usual.stats["estimates"].mean()]
+        for effort in ({"recall": 0.995}, {"list_size": 300}, {"list_size": 8192}):
+            got = index.search(sample.queries, k=10, **effort)
+            shares.append(share_found(got, exact))
+            measured.append(got.stats["estimates"].mean())
+        assert measured == sorted(set(measured)), measured
+        assert measured[2] < ROWS / 3
+        assert measured[3] == ROWS
+        assert (np.array(shares) >= (0.99, 0.995, 0.999, 1)).all(), shares

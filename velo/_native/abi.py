@@ -160,6 +160,7 @@ class Library(Protocol):
         query_count: int,
         k: int,
         recall: float,
+        list_size: int,
         masks: CData,
         mask_count: int,
         rows_out: CData,

@@ -43,7 +43,7 @@ _DELTA_RECALL: Final = 0.99
 class MergedRequest(Request):
     """A request to each part of a view, and one answer."""
 
-    __slots__ = ("_deadline", "_delta", "_delta_recall", "_view", "parts")
+    __slots__ = ("_deadline", "_delta", "_delta_list_size", "_delta_recall", "_view", "parts")
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class MergedRequest(Request):
         super().__init__(queries, view.shape.dim, int(options.k), options, filters, _native.ffi.NULL)
         self._view = view
         self._delta_recall = _delta_recall(effort)
+        self._delta_list_size = int(options.list_size)
         #: All searches of it together have one timeout.
         self._deadline = deadline_of(effort.timeout_s)
         self.store = view.metadata
@@ -196,7 +197,11 @@ class MergedRequest(Request):
         for at in range(0, len(queries), _AT_ONCE):
             self._left_s()
             own = masks[at : at + _AT_ONCE] if len(masks) > 1 else masks
-            found.append(view.native.search(queries[at : at + _AT_ONCE], self.k, self._delta_recall, own))
+            found.append(
+                view.native.search(
+                    queries[at : at + _AT_ONCE], self.k, self._delta_recall, self._delta_list_size, own
+                )
+            )
         rows, near, counts, looks = (np.concatenate(one) for one in zip(*found, strict=True))
         return rows, near, counts, looks
 

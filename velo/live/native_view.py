@@ -80,7 +80,7 @@ class NativeView:
         return _native.ffi.buffer(pointer, int(size)) if size else b""
 
     def search(
-        self, queries: AnyArray, k: int, recall: float, masks: list[AnyArray | None]
+        self, queries: AnyArray, k: int, recall: float, list_size: int, masks: list[AnyArray | None]
     ) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
         """The nearest rows of the delta: rows, distances, counts, and how many rows were measured.
 
@@ -90,6 +90,8 @@ class NativeView:
         k : int
         recall : float
             1: every row is measured. Below, at least 0.99 of the nearest are found.
+        list_size : int
+            Candidates that a walk keeps at least; 0: as many as the recall takes.
         masks : list of ndarray of bool
             Of the rows that pass: none, one for all queries, or one (or None) each.
         """
@@ -108,6 +110,7 @@ class NativeView:
                 count,
                 k,
                 recall,
+                list_size,
                 ffi.new("uint8_t *[]", pointers) if pointers else ffi.NULL,
                 len(pointers),
                 _native.pointer("int64_t", rows, writable=True),

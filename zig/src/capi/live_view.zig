@@ -122,7 +122,7 @@ export fn velo_live_view_record(view: ?*const live_room.View, record: u32, recor
     return ok;
 }
 
-export fn velo_live_view_search(view: ?*const live_room.View, queries: ?[*]const f32, query_count: u32, k: u32, recall: f32, masks: ?[*]const ?[*]const u8, mask_count: u32, rows_out: ?[*]i64, distances_out: ?[*]f32, counts_out: ?[*]u32, looks_out: ?[*]u32) i32 {
+export fn velo_live_view_search(view: ?*const live_room.View, queries: ?[*]const f32, query_count: u32, k: u32, recall: f32, list_size: u32, masks: ?[*]const ?[*]const u8, mask_count: u32, rows_out: ?[*]i64, distances_out: ?[*]f32, counts_out: ?[*]u32, looks_out: ?[*]u32) i32 {
     const self = view orelse return common.null_argument("view");
     if (query_count == 0 or k == 0) return ok;
     const given = queries orelse return common.null_argument("queries");
@@ -137,7 +137,7 @@ export fn velo_live_view_search(view: ?*const live_room.View, queries: ?[*]const
     const passing = scratch(arena.allocator(), self, masks, mask_count) catch return common.out_of_memory();
     const total = @as(usize, query_count) * k;
     const hits = arena.allocator().alloc(live_room.scan.Hit, total) catch return common.out_of_memory();
-    const how: live_room.nearest.How = .{ .k = k, .recall = recall, .passing = passing };
+    const how: live_room.nearest.How = .{ .k = k, .recall = recall, .list_size = list_size, .passing = passing };
     live_room.nearest.search(common.allocator, self, given[0 .. @as(usize, query_count) * self.shape.dim], how, hits, counts[0..query_count], looks[0..query_count]) catch return common.out_of_memory();
     for (0..query_count) |q| for (0..k) |i| {
         const at = q * k + i;

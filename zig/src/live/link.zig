@@ -28,7 +28,7 @@ const sample_stride = 16;
 const sample_looks = 256;
 pub const sample_k = 10;
 /// The share of a sample's nearest that walks may miss, less than what is promised.
-const missed_share = 0.004;
+const missed_share = 0.001;
 const list_least = 48;
 const list_most = 4096;
 

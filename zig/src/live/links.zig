@@ -43,7 +43,8 @@ pub const Links = struct {
     /// Rows below are linked.
     linked: Atomic = .init(0),
     /// How many candidates a walk keeps, so that it finds of ten nearest all but one in a hundred (link.zig); a float.
-    list_size: Atomic = .init(@bitCast(@as(f32, 64))),
+    /// It begins above what most data take, since few rows have been measured by then.
+    list_size: Atomic = .init(@bitCast(@as(f32, 128))),
     /// Rows that a walk measures for each place of its list; a float.
     looks: Atomic = .init(@bitCast(@as(f32, 16))),
 

@@ -18,6 +18,8 @@ pub const How = struct {
     k: usize,
     /// 1: every row is looked at.
     recall: f32,
+    /// Candidates that a walk keeps at least. With as many as there are rows every row is looked at.
+    list_size: u32 = 0,
     /// None, one set for all queries, or one each (null: all rows that live).
     passing: []const ?BitSet,
 };
@@ -66,7 +68,8 @@ fn walk_all(scratch: std.mem.Allocator, view: anytype, how: How, asked: []scan.A
     const linked = links.linked.load(.acquire);
     const rows = @min(linked, view.rows);
     if (rows == 0) return;
-    const list_size = list_of(Links.float(&links.list_size), how.k, how.recall);
+    const list_size = @max(how.list_size, list_of(Links.float(&links.list_size), how.k, how.recall));
+    if (list_size >= rows) return;
     const share = @as(f64, @floatFromInt(rows)) / @as(f64, @floatFromInt(view.rows));
     const expected = look_cost * @as(f64, Links.float(&links.looks)) * @as(f64, @floatFromInt(list_size));
     var walk: ?Walk = null;
