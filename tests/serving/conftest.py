@@ -170,10 +170,28 @@ def things_served(things_vectors: np.ndarray, tmp_path_factory: pytest.TempPathF
     served.stop()
 
 
-def sockets_of(pid: int) -> int:
-    """How many sockets a process has open."""
-    count = 0
+def files_of(pid: int) -> list[str]:
+    """What a process has open."""
+    found = []
     for one in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):  # it may be closed meanwhile
-            count += os.readlink(one).startswith("socket:")
-    return count
+            found.append(os.readlink(one))
+    return found
+
+
+def sockets_of(pid: int) -> int:
+    """How many sockets a process has open."""
+    return sum(name.startswith("socket:") for name in files_of(pid))
+
+
+def children(server: Served, word: bytes) -> list[int]:
+    """Processes that a server started, by a word of their command lines."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == server.process.pid and word in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+        except (OSError, IndexError, ValueError):
+            continue  # no process, or one that just ended
+    return found

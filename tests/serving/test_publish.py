@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import velo
-from tests.serving.conftest import Served
+from tests.serving.conftest import children
 from tests.serving.fakes import CommandedChannel, backend_of
 from tests.serving.test_access import ADMIN, READ, write_keys
 from tests.serving.test_writes import serving
@@ -63,19 +63,6 @@ def second(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def keys(tmp_path: Path) -> Path:
     write_keys(tmp_path / "keys.txt", f"read {READ}\nadmin {ADMIN}\n")
     return tmp_path / "keys.txt"
-
-
-def children(server: Served, word: bytes) -> list[int]:
-    """Processes that a server started, by a word of their command lines."""
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == server.process.pid and word in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-        except (OSError, IndexError, ValueError):
-            continue  # no process, or one that just ended
-    return found
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import velo
-from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer, sockets_of
+from tests.serving.conftest import LIST_SIZE, SHARDS, Served, children, files_of, local_answer, sockets_of
 from velo_serving.types import SearchRequest
 
 WORKERS = 2
@@ -36,9 +36,7 @@ def served(sharded_path: Path) -> Iterator[Served]:
 
 def gateways(server: Served) -> list[int]:
     """Pids of the gateways of a server."""
-    tasks = Path(f"/proc/{server.process.pid}/task").iterdir()
-    children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    return [pid for pid in children if b"gateway_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return children(server, b"gateway_process")
 
 
 def ask(server: Served, query: np.ndarray) -> httpx.Response:
@@ -178,7 +176,7 @@ def test_the_metrics_of_a_killed_server_go_with_the_next_and_those_of_a_living_s
         left = gateways(killed)
         owner = str(*folders[1]) + "/owner"
         for pid in left:  # who kills the server does not take from them what they count in
-            assert owner in [os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir()]
+            assert owner in files_of(pid)
         killed.process.kill()
         killed.process.wait(60)
         end = time.monotonic() + 30

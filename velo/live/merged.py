@@ -191,17 +191,15 @@ class MergedRequest(Request):
         if all(mask is None for mask in masks):
             masks = []
         self._left_s()
+        recall, list_size = self._delta_recall, self._delta_list_size
         if len(queries) <= _AT_ONCE:
-            return view.native.search(queries, self.k, self._delta_recall, masks)
+            return view.native.search(queries, self.k, recall, list_size, masks)
         found = []
         for at in range(0, len(queries), _AT_ONCE):
             self._left_s()
+            some = queries[at : at + _AT_ONCE]
             own = masks[at : at + _AT_ONCE] if len(masks) > 1 else masks
-            found.append(
-                view.native.search(
-                    queries[at : at + _AT_ONCE], self.k, self._delta_recall, self._delta_list_size, own
-                )
-            )
+            found.append(view.native.search(some, self.k, recall, list_size, own))
         rows, near, counts, looks = (np.concatenate(one) for one in zip(*found, strict=True))
         return rows, near, counts, looks
 
