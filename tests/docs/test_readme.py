@@ -73,11 +73,13 @@ def test_it_is_short() -> None:
 
 def test_its_numbers_are_those_of_the_report() -> None:
     """Recall and rate of each row stand in one row of the report."""
-    report = (ROOT / "docs" / "results" / "report-sift1m.md").read_text().splitlines()
+    (name,) = set(re.findall(r"docs/results/(report-\w+)\.md", README))
+    report = (ROOT / "docs" / "results" / f"{name}.md").read_text().splitlines()
     rows = [line.split("|")[2:6] for line in README.splitlines() if re.match(r"\| .*\d ms \|", line)]
     assert len(rows) == 8
     for recall, rate, _, _ in rows:
-        assert any(recall.strip() == f"{_recall(line):.3f}" and rate in line for line in report), recall
+        # The report has a digit more, which was rounded, too.
+        assert any(abs(float(recall) - _recall(line)) < 0.0006 and rate in line for line in report), recall
 
 
 def _recall(line: str) -> float:
