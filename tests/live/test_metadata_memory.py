@@ -54,4 +54,4 @@ def test_a_merge_takes_what_the_page_says(run_python: Any, tmp_path: Path, kind:
     assert done.returncode == 0, done.stderr
     texts, taken, left = map(int, done.stdout.split())
     assert taken <= _PROMISED + times * texts
-    assert left <= 2 * texts + (8 << 20)  # Arrow's pool would keep what merges took
+    assert left <= 3 * texts + (8 << 20)  # Arrow's pool would keep what merges took, ten times that
