@@ -18,6 +18,9 @@ import velo
 from tests import long
 from tests.live.interrupts import Places, interrupted, places_of
 
+#: An exception between `open` and its `with` leaves a file to the collector, as everywhere in Python.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
 DIM = 4
 VECTORS = np.random.default_rng(5).normal(size=(64, DIM)).astype(np.float32)
 #: What each id's column says.
