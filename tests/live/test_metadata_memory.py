@@ -54,4 +54,5 @@ def test_a_merge_takes_what_the_page_says(run_python: Any, tmp_path: Path, kind:
     assert done.returncode == 0, done.stderr
     texts, taken, left = map(int, done.stdout.split())
     assert taken <= _PROMISED + times * texts
-    assert left <= 3 * texts + (8 << 20)  # Arrow's pool would keep what merges took, ten times that
+    # Columns leave 1.1 times their texts, ids up to 2.5; Arrow's pool would mostly keep 4.5 to 7.3.
+    assert left <= (2 if kind == "columns" else 3) * texts + (8 << 20)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from velo_serving.local_backend import open_local_backend
+from velo_serving.router import RouterLimits
 from velo_serving.types import Answer, SearchRequest
 
 #: Rows, dimensions and shards of what `things_served` serves.
@@ -40,6 +41,9 @@ RAY_MARKS = [
 
 ROWS = 6000
 SHARDS = 4
+
+#: For what must be complete however busy the machine is.
+PATIENT = RouterLimits(quiet_s=1.0, trial_s=10.0)
 
 #: Long enough that two searches agree to the last id: with a short list an answer may, once in ten thousand,
 #: depend on the order in which reads happened to return.

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.serving.conftest import PATIENT
 from velo_serving.cluster import Cluster
-from velo_serving.router import RouterLimits
 from velo_serving.types import SearchRequest
 
-#: For how long searches go on without it.
+#: For how long searches go on without it, and for how many answers at least.
 WITHOUT_S = 6.0
+ANSWERS_MIN = 50
 
 #: By when a connection that was lost is there again.
 BACK_S = 10.0
@@ -48,7 +49,7 @@ def children(name: str) -> list[int]:
 
 
 async def run(cluster: Cluster, dim: int) -> dict[str, int]:
-    backend = cluster.backend(limits=RouterLimits(quiet_s=1.0, trial_s=10.0))
+    backend = cluster.backend(limits=PATIENT)
     await backend.start()
     router = backend.collection().router
     queries = np.random.default_rng(1).standard_normal((20, dim)).astype(np.float32)
@@ -61,7 +62,7 @@ async def run(cluster: Cluster, dim: int) -> dict[str, int]:
     (gcs,) = children("gcs_server")
     os.kill(gcs, signal.SIGKILL)
     end, count = time.monotonic() + WITHOUT_S, 0
-    while time.monotonic() < end:
+    while time.monotonic() < end or count <= ANSWERS_MIN:
         assert await whole(count)
         count += 1
     # A connection that is lost is made again without asking Ray: where a shard was is where it is.

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 
+from tests.serving.conftest import PATIENT
 from velo_serving.cluster import Cluster
 from velo_serving.ray_actors import ray_session
-from velo_serving.router import RouterLimits
 from velo_serving.serve import bind, run
 
 
 def main(address: str, name: str) -> None:
-    limits = RouterLimits(quiet_s=1.0, trial_s=10.0)
     with bind("127.0.0.1", 0) as listener, ray_session(address), Cluster.connect(name) as cluster:
-        run(cluster.backend(limits=limits), listener, on_ready=lambda url: print(url, flush=True))
+        run(cluster.backend(limits=PATIENT), listener, on_ready=lambda url: print(url, flush=True))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import velo
-from tests.serving.conftest import LIST_SIZE, SHARDS, local_answer
+from tests.serving.conftest import LIST_SIZE, PATIENT, SHARDS, local_answer
 from tests.serving.overload import DEADLINE_S, overload
 from velo.errors import CorruptIndexError
 from velo_serving.backend import ServedCollection
@@ -26,10 +26,6 @@ from velo_serving.types import Answer, SearchRequest
 #: What a query takes at most where nothing is wrong, on a busy machine.
 PATIENCE_S = 0.25
 STEP_S = 0.02
-
-
-#: For what must be complete however busy the machine is.
-PATIENT = RouterLimits(quiet_s=1.0, trial_s=10.0)
 
 
 Scene = Callable[[ServedCollection, Sequence[ShardProcess]], Awaitable[None]]

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 import velo
-from tests.serving.conftest import LIST_SIZE, RAY_MARKS, SHARDS, Served, local_answer
+from tests.serving.conftest import LIST_SIZE, PATIENT, RAY_MARKS, SHARDS, Served, local_answer
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError, VeloError
 from velo_serving import Access, Client, ClusterSearch, create_app
 from velo_serving.answers import result_of
@@ -37,13 +37,10 @@ from velo_serving.errors import (
 )
 from velo_serving.ray_actors import places_of, ray
 from velo_serving.records import Place
-from velo_serving.router import RouterLimits
 from velo_serving.types import SearchRequest
 
 pytestmark = RAY_MARKS
 
-#: For what must be complete however busy the machine is.
-PATIENT = RouterLimits(quiet_s=1.0, trial_s=10.0)
 
 #: By when a killed actor has been restarted and answers again, on a busy machine.
 RECOVERY_S = 60.0
@@ -57,18 +54,16 @@ def cluster(local_ray: None, sharded_path: Path) -> Iterator[Cluster]:
 
 
 @asynccontextmanager
-async def gateway(
-    cluster: Cluster, limits: RouterLimits | None = None, retries: int = 0
-) -> AsyncIterator[Client]:
+async def gateway(cluster: Cluster) -> AsyncIterator[Client]:
     """A client of a gateway over the cluster, in this event loop."""
-    app = create_app(cluster.backend(limits=limits))
+    app = create_app(cluster.backend(limits=PATIENT))
     async with (
         app.router.lifespan_context(app),
         Client(
             "http://velo",
             collection=cluster.collection.name,
             async_transport=httpx.ASGITransport(app),
-            retries=retries,
+            retries=0,
         ) as client,
     ):
         yield client
@@ -83,23 +78,15 @@ def test_four_shards_answer_as_one_merged_local_search(
     assert np.array_equal(direct.ids, expected.ids)
 
     async def run() -> None:
-        async with gateway(cluster, PATIENT, retries=30) as client:
-
-            async def ask(queries: np.ndarray) -> Any:
-                """A whole answer; on a busy machine a shard may look down meanwhile."""
-                for _ in range(30):
-                    answer = await client.search_async(queries, k=10, list_size=LIST_SIZE)
-                    if not answer.partial:
-                        return answer
-                    await asyncio.sleep(0.5)
-                raise AssertionError(answer)
-
-            whole = await ask(sharded_queries)
+        async with gateway(cluster) as client:
+            whole = await client.search_async(sharded_queries, k=10, list_size=LIST_SIZE)
             assert np.array_equal(whole.ids, expected.ids)
             assert np.array_equal(whole.distances, expected.distances)
             assert (whole.shards_answered, whole.shards_total, whole.partial) == (SHARDS, SHARDS, False)
             # One by one and all at once: the answers stay the same.
-            singles = await asyncio.gather(*(ask(query) for query in sharded_queries))
+            singles = await asyncio.gather(
+                *(client.search_async(query, k=10, list_size=LIST_SIZE) for query in sharded_queries)
+            )
             assert np.array_equal(np.stack([one.ids for one in singles]), expected.ids)
 
     asyncio.run(run())
@@ -181,7 +168,7 @@ def test_vectors_of_hits_through_ray(local_ray: None, tmp_path: Path) -> None:
     options: dict[str, Any] = {"recall": 1.0, "return_vectors": True}
 
     async def run(cluster: Cluster) -> None:
-        async with gateway(cluster, PATIENT) as client:
+        async with gateway(cluster) as client:
             for more in ({"k": 5}, {"k": 3, "group_by": "color", "group_size": 2}):
                 found = await asyncio.to_thread(cluster.search, vectors[:4], **more, **options)
                 asked = await client.search_async(vectors[:4], **more, **options)
@@ -251,7 +238,7 @@ def test_a_killed_actor_makes_answers_partial_until_ray_has_restarted_it(
     whole = local_answer(sharded_path, SearchRequest(queries, 10, list_size=LIST_SIZE)).hits.ids
 
     async def run() -> None:
-        async with gateway(cluster, PATIENT) as client:
+        async with gateway(cluster) as client:
             assert (await client.search_async(queries, k=10, list_size=LIST_SIZE)).shards_answered == SHARDS
             ray.kill(cluster.actors[2], no_restart=False)
             seen: list[Any] = []
@@ -332,7 +319,7 @@ def test_a_version_is_published_under_load_and_every_answer_has_one(
                     seen.append({"new" if one >= 1000 else "old" for row in answer.ids for one in row})
                 await asyncio.sleep(0.01)
 
-        async with gateway(owner, PATIENT) as one, gateway(elsewhere, PATIENT) as other:
+        async with gateway(owner) as one, gateway(elsewhere) as other:
             loads = [asyncio.create_task(load(client)) for client in (one, other)]
             await asyncio.sleep(0.3)
             # Not the one that started it: a job of somebody else's.
@@ -414,7 +401,7 @@ def test_actors_write_and_have_what_they_acknowledged_after_a_kill(local_ray: No
     )
 
     async def run(cluster: Cluster) -> None:
-        async with gateway(cluster, PATIENT) as one:
+        async with gateway(cluster) as one:
             names = [f"new-{row}" for row in range(20)]
             done = await one.upsert_async(vectors[:20] + 1, names, request="first")
             assert (done.rows, done.replaced, done.repeated) == (20, 0, False)
@@ -523,7 +510,7 @@ def test_known_shards_answer_while_rays_own_service_is_killed(
     assert ended.returncode == 0, ended.stderr[-3000:]
     told = json.loads(ended.stdout.splitlines()[-1])
     assert told["shards"] == SHARDS
-    assert told["answers"] > 5, told
+    assert told["answers"] > 50, told
 
 
 @pytest.mark.parametrize(

@@ -20,20 +20,17 @@ import numpy as np
 import pytest
 
 import velo
-from tests.serving.conftest import RAY_MARKS
+from tests.serving.conftest import PATIENT, RAY_MARKS
 from velo_serving import Client, create_app
 from velo_serving.backend import Backend
 from velo_serving.cluster import Cluster
 from velo_serving.ray_actors import ray, ray_session
-from velo_serving.router import RouterLimits
 
 pytestmark = RAY_MARKS
 
 SHARDS = 2
 VECTORS = np.random.default_rng(17).standard_normal((400, 16)).astype(np.float32)
 
-#: For what must be complete however busy the machine is.
-PATIENT = RouterLimits(quiet_s=1.0, trial_s=10.0)
 
 #: Of a request; and how much later it may be answered on a busy machine.
 DEADLINE_S = 5.0
