@@ -76,7 +76,8 @@ def test_a_small_proposal_is_what_an_index_does(small: velo.Proposal, tmp_path: 
         assert recall_at_k(found.ids, brute_force(rows, queries, 10).ids) == pytest.approx(
             chosen.recall, abs=0.08
         )
-        assert found.stats["reads"].mean() == pytest.approx(chosen.reads, rel=0.25, abs=0.3)
+        # What the cache holds of these few rows when a query asks depends on the order in which threads run.
+        assert found.stats["reads"].mean() == pytest.approx(chosen.reads, abs=0.7)
         assert found.stats["estimates"].mean() == pytest.approx(chosen.estimates, rel=0.25)
 
 

@@ -111,7 +111,18 @@ const Tally = struct { right: u64 = 0, failed: u64 = 0, failed_vectors: u64 = 0,
 /// `right` are the answers of a device without faults, where the plan promises the same ones.
 fn judge(asked: *const Asked, reader: *const index.Reader, right: ?[]const i64, closing: bool, tally: *Tally) !void {
     for (asked.shared_reads) |count| tally.shared_reads += count;
-    for (0..asked.outcomes.len) |query| switch (asked.outcomes[query]) {
+    for (0..asked.outcomes.len) |query| {
+        errdefer std.debug.print("query {d} of {d}: {t}, page {d} of file {d}, found {any} at {any}, not {any}\n", .{
+            query,                               asked.outcomes.len,                                 asked.outcomes[query],
+            asked.pages[query],                  asked.files[query],                                 asked.vertices[query * k ..][0..k],
+            asked.distances[query * k ..][0..k], if (right) |all| all[query * k ..][0..k] else null,
+        });
+        try judge_query(asked, query, reader, right, closing, tally);
+    }
+}
+
+fn judge_query(asked: *const Asked, query: usize, reader: *const index.Reader, right: ?[]const i64, closing: bool, tally: *Tally) !void {
+    switch (asked.outcomes[query]) {
         .ok => {
             tally.right += 1;
             const found = asked.vertices[query * k ..][0..k];
@@ -139,7 +150,7 @@ fn judge(asked: *const Asked, reader: *const index.Reader, right: ?[]const i64, 
             try testing.expect(asked.call.job.canceled.load(.monotonic));
         },
         else => return error.UnexpectedOutcome,
-    };
+    }
 }
 
 fn answers_without_faults(fixture: *Fixture, queries: []const f32, exact: bool) ![]i64 {
