@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -76,6 +77,30 @@ def test_a_young_part_of_which_nothing_lives_is_gone(grown: Path, monkeypatch: p
         assert settle(index) == [(N, 0)]
         expect(index, np.arange(N))
     velo.verify(grown)
+
+
+@pytest.mark.parametrize("plan", ["links_in_memory", "links_on_disk"])
+def test_a_part_of_which_nothing_lives_is_not_read(tmp_path: Path, plan: Any) -> None:
+    """A part that the index was built with stays where no vectors are stored to merge it from."""
+    path = tmp_path / "i.velo"
+    numbers = np.arange(N)
+    velo.build(path, VECTORS[:N], metadata={"number": numbers}, threads=1, calibrate=False).close()
+    with velo.open(path, writable=True, threads=1, plan=plan) as index:
+        index.delete(numbers)
+        for young in (0, 3):  # alone, and beside rows that live
+            index.insert(VECTORS[N : N + young], metadata={"number": numbers[:young]})
+            for how in (
+                {},
+                {"recall": 0.98},
+                {"list_size": 200},
+                {"filter": velo.col("number") >= 0},
+                {"filter": (velo.col("number") >= 0) & (velo.col("number") < N - 1)},
+            ):
+                found = index.search(VECTORS[:5], 3, **how)
+                assert found.counts.tolist() == [young] * 5
+                for counter in ("reads", "expanded", "records_scored"):
+                    assert not found.stats[counter].any(), (counter, how)
+                assert (found.stats["estimates"] == young).all(), how
 
 
 def test_few_dead_rows_make_nothing_anew(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
