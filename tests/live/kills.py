@@ -43,8 +43,8 @@ def say(**what):
 with velo.open(path, writable=True, durability=durability, threads=1) as index:
     say(open=index.info()["live"]["sequence"])
     while True:
-        kinds = ["insert", "upsert", "update", "delete", "flush", "optimize"]
-        kind = random.choice(kinds, p=[.3, .3, .1, .24, .04, .02])
+        kinds = ["insert", "upsert", "update", "update by filter", "delete", "flush", "optimize"]
+        kind = random.choice(kinds, p=[.3, .3, .05, .05, .24, .04, .02])
         chosen = random.choice(ids, int(random.integers(1, 12)), replace=False).tolist()
         values = random.integers(1, 1_000_000, len(chosen)).tolist()
         say(kind=str(kind), ids=chosen, values=values)
@@ -56,6 +56,8 @@ with velo.open(path, writable=True, durability=durability, threads=1) as index:
                 index.upsert(vectors, chosen, {"value": values, "extra": [0] * len(values)})
             elif kind == "update":
                 index.update(chosen, {"extra": values})
+            elif kind == "update by filter":
+                index.update(filter=chosen, metadata={"extra": values[0]})
             elif kind == "delete":
                 index.delete(chosen)
             else:
@@ -81,6 +83,8 @@ def applied(state: State, call: dict[str, Any]) -> State:
             after[one] = (value, 0)
         elif call["kind"] == "update" and one in after:
             after[one] = (after[one][0], value)
+        elif call["kind"] == "update by filter" and one in after:
+            after[one] = (after[one][0], call["values"][0])
     return after
 
 

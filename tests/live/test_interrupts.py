@@ -59,6 +59,10 @@ VERBS = {
     "update": Verb(
         lambda index: index.update([4, 31], metadata([4, 31], 200)), lambda rows: rows | {4: 204, 31: 231}
     ),
+    "update by filter": Verb(
+        lambda index: index.update(filter=velo.col("n") < 8, metadata={"n": 300}),
+        lambda rows: {one: 300 if n < 8 else n for one, n in rows.items()},
+    ),
     "delete": Verb(
         lambda index: index.delete([5, 32]),
         lambda rows: {one: n for one, n in rows.items() if one not in (5, 32)},

@@ -99,6 +99,14 @@ class Machine(RuleBasedStateMachine):
         for key in there:
             self.live[key] = (self.live[key][0], number)
 
+    @rule(old=st.integers(0, 6), number=st.integers(0, 6))
+    def update_by_filter(self, old: int, number: int) -> None:
+        there = [key for key, (_, one) in self.live.items() if one == old]
+        done = self.writer.update(filter=velo.col("number") == old, metadata={"number": number})
+        self.sequence += bool(there)
+        assert (done.rows, done.missing, done.sequence) == (len(there), 0, self.sequence)
+        self.live |= {key: (self.live[key][0], number) for key in there}
+
     @rule()
     def snapshot(self) -> None:
         copy = self.path.with_name("copy.velo")

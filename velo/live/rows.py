@@ -71,6 +71,15 @@ class RowShape:
 class NewRows:
     """Rows of one call in the library's layout.
 
+    Parameters
+    ----------
+    shape : RowShape
+    vectors, ids, metadata, request :
+        As they were given.
+    upsert : bool
+    is_distinct : bool
+        No two ids are equal, as is known already.
+
     Attributes
     ----------
     count : int
@@ -84,11 +93,20 @@ class NewRows:
     """
 
     def __init__(
-        self, shape: RowShape, vectors: Any, ids: Any, metadata: Any, request: Any, *, upsert: bool
+        self,
+        shape: RowShape,
+        vectors: Any,
+        ids: Any,
+        metadata: Any,
+        request: Any,
+        *,
+        upsert: bool,
+        is_distinct: bool = False,
     ) -> None:
         rows = _vectors(vectors, shape)
         kind, column = _ids(ids, len(rows), shape.id_kind, upsert)
-        kept = last_of_each(column) if upsert and column is not None and len(rows) > 1 else None
+        may_repeat = upsert and not is_distinct and column is not None and len(rows) > 1
+        kept = last_of_each(column) if may_repeat else None
         if kept is not None and len(kept) == len(rows):
             kept = None
         batch = (

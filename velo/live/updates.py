@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,13 +13,79 @@ from velo.live.rows import NewRows, RowShape, last_of_each
 from velo.live.view import View
 from velo.types import AnyArray
 
-__all__ = ["Update"]
+__all__ = ["Found", "Update", "UpdateOfIds", "UpdateWhere"]
+
+
+class Found(NamedTuple):
+    """The rows of a view that an update changes.
+
+    Attributes
+    ----------
+    vertices : ndarray
+    ids : ndarray or pyarrow.Array
+        Of each, no two equal.
+    values : ndarray
+        Of each the row of the update's table that has its new values.
+    """
+
+    vertices: AnyArray
+    ids: Any
+    values: AnyArray
+
+    def none(self) -> Found:
+        """None of them."""
+        return Found(self.vertices[:0], self.ids[:0], self.values[:0])
 
 
 class Update:
-    """What some ids get, checked before anything is written.
+    """New values for some rows, checked before anything is written.
 
-    Of an id that is there twice the last row counts.
+    Attributes
+    ----------
+    argument : str
+        What says which rows.
+    count : int or None
+        Distinct ids that were given; None: none were.
+    """
+
+    argument: str
+    count: int | None
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def find(self, view: View) -> Found:
+        """The rows of a view that change."""
+        raise NotImplementedError
+
+    def rows(self, view: View, found: Found, shape: RowShape, request: str | None) -> NewRows:
+        """What becomes of these rows.
+
+        Raises
+        ------
+        UnsupportedError
+            A part stores no vectors, so its rows cannot be written anew.
+        """
+        for number in np.unique(view.places(found.vertices)[0]).tolist():
+            if number < len(view.segments) and not view.segments[number].stores_vectors:
+                raise UnsupportedError(
+                    "an update writes its rows anew, and this index stores no vectors: build it with "
+                    "store_vectors=True, or exchange its columns by set_metadata before the first write"
+                )
+        table = view.metadata.rows(found.vertices)
+        values: Any = pa.array(found.values)
+        for name in self._table.column_names:
+            table = table.set_column(
+                table.schema.get_field_index(name),
+                self._table.schema.field(name),
+                self._table.column(name).take(values),
+            )
+        vectors = view.vectors(found.vertices).astype(shape.dtype)
+        return NewRows(shape, vectors, found.ids, table, request, upsert=True, is_distinct=True)
+
+
+class UpdateOfIds(Update):
+    """What some ids get; of an id that is there twice the last row counts.
 
     Parameters
     ----------
@@ -29,49 +95,56 @@ class Update:
         Some of the index's columns, a row an id.
     schema : pyarrow.Schema or None
 
-    Attributes
+    Raises
+    ------
+    InvalidArgumentError, UnknownColumnError
+    """
+
+    argument = "ids"
+
+    def __init__(self, ids: Any, metadata: Any, schema: Any) -> None:
+        table = given_columns(metadata, schema, len(ids), some=True)
+        last = last_of_each(ids)
+        super().__init__(table.take(pa.array(last)))
+        self._ids = ids[last] if isinstance(ids, np.ndarray) else ids.take(pa.array(last))
+        self.count = len(last)
+
+    def find(self, view: View) -> Found:
+        """Those of the ids that live."""
+        found = view.ids.find(self._ids)
+        places = np.flatnonzero(found >= 0)
+        places = places[view.are_alive(found[places])]
+        rows: Any = pa.array(places)
+        ids = self._ids[places] if isinstance(self._ids, np.ndarray) else self._ids.take(rows)
+        return Found(found[places], ids, places)
+
+
+class UpdateWhere(Update):
+    """What all rows get that pass a filter.
+
+    Parameters
     ----------
-    count : int
-        Distinct ids.
+    condition : filter
+    metadata : table
+        Some of the index's columns, one value each.
+    schema : pyarrow.Schema or None
 
     Raises
     ------
     InvalidArgumentError, UnknownColumnError
     """
 
-    def __init__(self, ids: Any, metadata: Any, schema: Any) -> None:
-        table = given_columns(metadata, schema, len(ids), some=True)
-        last = last_of_each(ids)
-        self._ids = ids[last] if isinstance(ids, np.ndarray) else ids.take(pa.array(last))
-        self._table = table.take(pa.array(last))
-        self.count = len(last)
+    argument = "filter"
+    count = None
 
-    def rows(self, view: View, shape: RowShape, request: str | None) -> tuple[NewRows, AnyArray]:
-        """The rows of a view that have these ids, with the new values, and where they are.
+    def __init__(self, condition: Any, metadata: Any, schema: Any) -> None:
+        super().__init__(given_columns(metadata, schema, 1, some=True))
+        self._condition = condition
 
-        Raises
-        ------
-        UnsupportedError
-            A part stores no vectors, so its rows cannot be written anew.
-        """
-        found = view.ids.find(self._ids)
-        places = np.flatnonzero(found >= 0)
-        places = places[view.are_alive(found[places])]
-        vertices = found[places]
-        for number in np.unique(view.places(vertices)[0]).tolist():
-            if number < len(view.segments) and not view.segments[number].stores_vectors:
-                raise UnsupportedError(
-                    "an update writes its rows anew, and this index stores no vectors: build it with "
-                    "store_vectors=True, or exchange its columns by set_metadata before the first write"
-                )
-        table = view.metadata.rows(vertices)
-        rows: Any = pa.array(places)
-        for name in self._table.column_names:
-            table = table.set_column(
-                table.schema.get_field_index(name),
-                self._table.schema.field(name),
-                self._table.column(name).take(rows),
-            )
-        ids = self._ids[places] if isinstance(self._ids, np.ndarray) else self._ids.take(rows)
-        vectors = view.vectors(vertices).astype(shape.dtype)
-        return NewRows(shape, vectors, ids, table, request, upsert=True), vertices
+    def find(self, view: View) -> Found:
+        """Those that live and pass."""
+        vertices = view.passing(self._condition)
+        ids: Any = view.ids.of(vertices)
+        if ids.dtype == object:
+            ids = pa.array(ids, pa.large_string())
+        return Found(vertices, ids, np.zeros(len(vertices), np.int64))

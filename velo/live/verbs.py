@@ -28,10 +28,10 @@ from velo.live.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, Live
 from velo.live.folds import Folds
 from velo.live.moment import Moment
 from velo.live.rows import STRINGS, NewRows
-from velo.live.updates import Update
+from velo.live.updates import Update, UpdateOfIds, UpdateWhere
 from velo.options import folder_path
 from velo.results import Written
-from velo.types import AnyArray, PathLike
+from velo.types import PathLike
 
 __all__ = ["LiveVerbs"]
 
@@ -191,14 +191,20 @@ class LiveVerbs:
             folds.suggest()
 
     def _wait_for_room(
-        self, live: LiveData, folds: Folds, count: int, needed: int, deadline: float | None
+        self,
+        live: LiveData,
+        folds: Folds,
+        count: int,
+        needed: int,
+        deadline: float | None,
+        argument: str = "vectors",
     ) -> None:
         most = int(live.info().delta_bytes_max)
         if needed > most:
             raise BudgetTooSmallError(
                 f"{count:,} rows take {needed:,} bytes, and rows that no part holds may take {most:,}: give "
                 "fewer a call, or more memory",
-                argument="vectors",
+                argument=argument,
                 needed_bytes=needed,
             )
         left = None if deadline is None else deadline - time.monotonic()
@@ -207,22 +213,33 @@ class LiveVerbs:
 
     @hinted
     def update(
-        self, ids: Any, metadata: Any, request: str | None = None, timeout_s: float | None = None
+        self,
+        ids: Any = None,
+        metadata: Any = None,
+        request: str | None = None,
+        timeout_s: float | None = None,
+        *,
+        filter: Any = None,  # noqa: A002
     ) -> Written:
-        """Change columns of rows; their vectors and other columns stay as they are.
+        """Change columns of rows, by id or of all that pass a filter.
 
-        The call is atomic, also against other writers: each row is changed as it is at that moment. Inside
-        its rows are read and written anew, so it costs what an :meth:`upsert` of them does.
+        Their vectors and other columns stay as they are. The call is atomic, also against other writers: each
+        row is changed as it is at that moment. Inside its rows are read and written anew, so it costs what an
+        :meth:`upsert` of them does.
 
         Parameters
         ----------
         ids : array-like of the index's kind of id, or one id
             Ids that no row has are counted in ``missing`` and are no error. Of an id that is there twice the
             last row counts.
-        metadata : table of one row an id
-            As for :meth:`insert`, but only the columns that change.
+        metadata : table of one row an id, or one value a column
+            As for :meth:`insert`, but only the columns that change. With a filter each of them has one value,
+            which all rows get.
         request, timeout_s :
             As for :meth:`insert`.
+        filter : expression, dict, SQL text, mask or ids
+            As for :meth:`delete`. A row that others changed meanwhile, so that it passes no more, stays as
+            they left it.
 
         Returns
         -------
@@ -230,8 +247,10 @@ class LiveVerbs:
 
         Raises
         ------
-        InvalidArgumentError, UnknownColumnError
-            Also where the index has no columns.
+        InvalidArgumentError, UnknownColumnError, FilterError
+            Also where the index has no columns, and where ids and a filter are given, or neither.
+        BudgetTooSmallError
+            The rows that change take more memory than new rows may: give fewer ids, or a narrower filter.
         UnsupportedError
             The rows are in a part that was built without ``store_vectors=True``.
         VeloError
@@ -242,14 +261,22 @@ class LiveVerbs:
         >>> with velo.open("shop.velo", writable=True) as index:
         ...     done = index.update([17, 18], {"price": [0.5, 0.75]})
         ...     print(done.rows, index.get([18], columns=["price"])["price"].to_pylist())
+        ...     done = index.update(filter=velo.col("price") == 0.75, metadata={"brand": "attic"})
+        ...     print(done.rows == index.count({"brand": "attic"}), index.get([18])["brand"].to_pylist())
         2 [0.75]
+        True ['attic']
         """
+        _check_one("update", ids, filter)
         deadline = None if timeout_s is None else time.monotonic() + _seconds(timeout_s)
         with self._gate.inside():
             live, folds = self._writer()
-            column = checked_ids(ids)
-            _check_kind(column, live.shape().id_kind)
-            update = Update(column, metadata, live.schema)
+            update: Update
+            if filter is not None:
+                update = UpdateWhere(filter, metadata, live.schema)
+            else:
+                column = checked_ids(ids)
+                _check_kind(column, live.shape().id_kind)
+                update = UpdateOfIds(column, metadata, live.schema)
             done = self._update_once(live, folds, update, request, deadline)
             if done.outcome == STALE:  # those that came late once come one after the other
                 with self._updating:
@@ -262,7 +289,7 @@ class LiveVerbs:
             self._told_of(live, folds, died=int(done.rows))
         return Written(
             rows=int(done.rows),
-            missing=max(0, update.count - int(done.rows)),
+            missing=0 if update.count is None else max(0, update.count - int(done.rows)),
             sequence=int(done.sequence),
             durable=bool(done.durable),
             repeated=done.outcome == REPEATED,
@@ -274,12 +301,19 @@ class LiveVerbs:
     ) -> Any:
         """One try; its outcome is ``STALE`` where others changed the rows meanwhile."""
         while True:
-            view = self._reader_moment().seen
-            rows, vertices = update.rows(view, live.shape(), request)
-            done = live.update(rows.ids, rows.options, view, vertices)
-            if done.outcome != FULL:
+            view, shape = self._reader_moment().seen, live.shape()
+            found = update.find(view)
+            count = len(found.vertices)
+            needed = count * shape.dim * shape.dtype.itemsize
+            if needed > int(live.info().delta_bytes_max):
+                found = found.none()  # what never has room is not read; was the call done before?
+            rows = update.rows(view, found, shape, request)
+            done = live.update(rows.ids, rows.options, view, found.vertices)
+            if done.outcome == FULL:
+                needed = int(done.row)
+            elif done.outcome == REPEATED or len(found.vertices) == count:
                 return done
-            self._wait_for_room(live, folds, rows.count, int(done.row), deadline)
+            self._wait_for_room(live, folds, count, needed, deadline, update.argument)
 
     # ---- rows that go
 
@@ -319,8 +353,7 @@ class LiveVerbs:
         ...     print(done.rows, "deleted,", done.missing, "not there,", len(index), "left")
         2 deleted, 1 not there, 1998 left
         """
-        if (ids is None) == (filter is None):
-            raise InvalidArgumentError("delete takes ids or a filter, and one of them", argument="ids")
+        _check_one("delete", ids, filter)
         with self._gate.inside():
             live, folds = self._writer()
             if filter is not None:
@@ -349,10 +382,8 @@ class LiveVerbs:
             return self._delete_once(live, condition)
 
     def _delete_once(self, live: LiveData, condition: Any) -> Any:
-        moment = self._reader_moment()
-        matches = moment._filters.compile(condition).matches()
-        vertices: AnyArray = np.flatnonzero(matches & moment.seen.alive_rows())
-        return live.delete_vertices(moment.seen, vertices)
+        view = self._reader_moment().seen
+        return live.delete_vertices(view, view.passing(condition))
 
     # ---- looking
 
@@ -452,6 +483,11 @@ class LiveVerbs:
         folds.sweep()
         # Columns went through Arrow's pool, which would keep as much as a merge took.
         pa.default_memory_pool().release_unused()
+
+
+def _check_one(verb: str, ids: Any, condition: Any) -> None:
+    if (ids is None) == (condition is None):
+        raise InvalidArgumentError(f"{verb} takes ids or a filter, and one of them", argument="ids")
 
 
 def _check_kind(column: Any, kind: int) -> None:

@@ -147,6 +147,12 @@ class View:
         ]
         return np.concatenate([np.zeros(0, bool), *parts, self.delta_alive])
 
+    def passing(self, condition: Any) -> AnyArray:
+        """The vertices that live and pass a filter, ascending."""
+        matches = self.filters.compile(condition).matches()
+        vertices: AnyArray = np.flatnonzero(matches & self.alive_rows())
+        return vertices
+
     def are_alive(self, vertices: AnyArray) -> AnyArray:
         """Of some vertices whether they live."""
         alive = np.ones(len(vertices), bool)
