@@ -1,9 +1,12 @@
-"""Tables that hold vectors beside other columns: of Arrow, pandas, polars, or in a Parquet or Arrow file."""
+"""Tables that hold vectors beside other columns.
+
+They are of Arrow, pandas or polars, lists of a dict a row, or in a Parquet or Arrow file.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,12 +43,15 @@ class VectorTable:
 
 
 def frame_table(frame: Any, argument: str) -> Any:
-    """A frame as an Arrow table, or None where `given` is none.
+    """A frame as an Arrow table, or None where it is none.
 
-    Anything that hands itself over as an Arrow stream is one (polars, DuckDB), and pandas' frames are.
+    Anything that hands itself over as an Arrow stream is one (polars, DuckDB), and so are pandas' frames and
+    lists of dicts.
     """
     if isinstance(frame, pa.Table):
         return frame
+    if _is_of_dicts(frame):
+        return _table_of_dicts(frame, argument)
     try:
         if isinstance(frame, pa.RecordBatch):
             return pa.Table.from_batches([frame])
@@ -61,12 +67,42 @@ def frame_table(frame: Any, argument: str) -> Any:
     return None
 
 
+def _is_of_dicts(given: Any) -> bool:
+    return isinstance(given, list | tuple) and len(given) > 0 and isinstance(given[0], Mapping)
+
+
+def _table_of_dicts(rows: Sequence[Any], argument: str) -> Any:
+    """A table of a dict a row; where a dict lacks a column that others have, its value is missing."""
+    names: dict[Any, None] = {}
+    for row, one in enumerate(rows):
+        if not isinstance(one, Mapping):
+            raise InvalidArgumentError(
+                f"{argument}: row {row} is a {type(one).__name__}, and the first row a dict",
+                argument=argument,
+                row=row,
+            )
+        names.update(dict.fromkeys(one))
+    columns = {}
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidArgumentError(
+                f"{argument}: columns have names that are strings, not {name!r}", argument=argument
+            )
+        try:
+            columns[name] = pa.array([one.get(name) for one in rows])
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(
+                f"{argument}: column {name!r} cannot be read: {error}", argument=argument
+            ) from error
+    return pa.table(columns)
+
+
 def vector_table(vectors: Any, column: str | None = None) -> VectorTable | None:
     """What holds vectors beside other columns, or None where `vectors` is no table.
 
     Parameters
     ----------
-    vectors : Arrow table, frame of pandas or polars, or path of a Parquet or Arrow file
+    vectors : Arrow table, frame of pandas or polars, list of dicts, or path of a Parquet or Arrow file
     column : str, optional
         The vectors' column, where several could be it.
 
@@ -83,7 +119,10 @@ def vector_table(vectors: Any, column: str | None = None) -> VectorTable | None:
         return None
     name = pick_column(table.schema, column)
     others = tuple(other for other in table.column_names if other != name)
-    return VectorTable(ArrowSource(table.column(name)), name, others, table.select)
+    values = table.column(name)
+    if _is_of_dicts(vectors) and values.type.value_type == pa.int64():  # plain numbers, as in other lists
+        values = values.cast(pa.list_(pa.float32()), safe=False)
+    return VectorTable(ArrowSource(values), name, others, table.select)
 
 
 def _file_table(path: Path, column: str | None) -> VectorTable | None:

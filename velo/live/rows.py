@@ -151,7 +151,7 @@ def _vectors(given: Any, shape: RowShape) -> AnyArray:
     array = given if isinstance(given, np.ndarray) else array_of(given, "vectors")
     if array.dtype.kind == "O":
         raise DtypeError("vectors must be numbers; their rows may differ in length", argument="vectors")
-    if array.size == 0 and array.ndim == 1:
+    if array.size == 0 and (array.ndim == 1 or array.shape == (0, 0)):  # a table of no rows tells no width
         array = array.reshape(0, shape.dim)
     if array.ndim == 1:
         array = array.reshape(1, -1)

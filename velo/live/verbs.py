@@ -28,6 +28,7 @@ from velo.live.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, Live
 from velo.live.folds import Folds
 from velo.live.moment import Moment
 from velo.live.rows import STRINGS, NewRows
+from velo.live.tables import given_rows
 from velo.live.updates import Update, UpdateOfIds, UpdateWhere
 from velo.options import folder_path
 from velo.results import Written
@@ -71,6 +72,9 @@ class LiveVerbs:
         metadata: Any = None,
         request: str | None = None,
         timeout_s: float | None = None,
+        *,
+        column: str | None = None,
+        ids_column: str | None = None,
     ) -> Written:
         """Add rows; when this returns, every search that begins finds them.
 
@@ -78,17 +82,24 @@ class LiveVerbs:
 
         Parameters
         ----------
-        vectors : array-like of shape (n, dim)
-            Of the index's element type, or of one that it holds without a change.
+        vectors : array-like of shape (n, dim), table, frame, or list of dicts
+            Of the index's element type, or of one that it holds without a change. Tables are those that
+            :func:`velo.build` takes from memory: of Arrow, pandas or polars, or a dict a row, with a column
+            of lists of numbers.
         ids : array-like of int or str, optional
             One a row, none of which a row of the index has. An index that numbers its rows takes none.
-        metadata : table of one row a vector, optional
-            As for :func:`velo.build`; the columns that the index has, all of them.
+        metadata : table of one row a vector, or True, optional
+            As for :func:`velo.build`; the columns that the index has, all of them. True takes all other
+            columns of the vectors' table.
         request : str, optional
             A name for this call. A call with the name of one of the last 1,024 is not done again, so an
             insert whose answer got lost may be repeated.
         timeout_s : float, optional
             How long to wait where memory for new rows is full and a part is being made of them.
+        column : str, optional
+            Which column of a table holds the vectors, where several could.
+        ids_column : str, optional
+            The column that holds the ids: of the vectors' table, or of the metadata. It becomes no metadata.
 
         Returns
         -------
@@ -109,8 +120,17 @@ class LiveVerbs:
             The device is full; nothing was written, and writing goes on once there is room.
         DeviceError
             The write failed. Where a sync did, the index takes no further writes until it is opened again.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> with velo.create("notes.velo", dim=3, metadata=pa.schema({"text": pa.string()})) as index:
+        ...     rows = [{"id": "a", "vector": [0.1, 0.2, 0.3], "text": "first"}]
+        ...     print(index.insert(rows, ids_column="id", metadata=True).rows, index.get("a")["text"][0])
+        1 first
         """
-        return self._insert(vectors, ids, metadata, request, timeout_s, upsert=False)
+        given = given_rows(vectors, column, ids, ids_column, metadata)
+        return self._insert(*given, request, timeout_s, upsert=False)
 
     @hinted
     def upsert(
@@ -120,6 +140,9 @@ class LiveVerbs:
         metadata: Any = None,
         request: str | None = None,
         timeout_s: float | None = None,
+        *,
+        column: str | None = None,
+        ids_column: str | None = None,
     ) -> Written:
         """Add rows, each in the place of the one that has its id, where there is one.
 
@@ -127,10 +150,10 @@ class LiveVerbs:
 
         Parameters
         ----------
-        vectors, metadata, request, timeout_s :
+        vectors, metadata, request, timeout_s, column, ids_column :
             As for :meth:`insert`.
         ids : array-like of int or str
-            One a row. An index that numbers its rows takes numbers that it gave.
+            One a row, or `ids_column` names them. An index that numbers its rows takes numbers that it gave.
 
         Returns
         -------
@@ -143,7 +166,8 @@ class LiveVerbs:
         VeloError
             As for :meth:`insert`, but for :class:`DuplicateIdError`.
         """
-        return self._insert(vectors, ids, metadata, request, timeout_s, upsert=True)
+        given = given_rows(vectors, column, ids, ids_column, metadata)
+        return self._insert(*given, request, timeout_s, upsert=True)
 
     def _insert(
         self, vectors: Any, ids: Any, metadata: Any, request: Any, timeout_s: Any, *, upsert: bool
