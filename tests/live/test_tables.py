@@ -85,6 +85,22 @@ def test_the_index_numbers_rows_and_metadata_stands_beside(index: velo.Index) ->
     check(index, list(range(N)))
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        pa.table(columns())["vector"],
+        pa.array(list(VECTORS), pa.list_(pa.float32(), DIM)),
+        pl.Series(VECTORS, dtype=pl.Array(pl.Float32, DIM)),
+    ],
+    ids=["chunks of lists", "lists of one size", "polars"],
+)
+def test_vectors_in_a_column_alone(index: velo.Index, tmp_path: Path, given: Any) -> None:
+    index.insert(given, IDS, pa.table(columns()).select(["name", "n"]))
+    check(index)
+    with velo.build(tmp_path / "b.velo", given, store_vectors=True, calibrate=False) as built:
+        assert (built.get_vectors(range(N)) == VECTORS).all()
+
+
 def test_ids_from_a_column_of_the_metadata(index: velo.Index) -> None:
     table = pa.table(columns())
     for given in (VECTORS, VECTORS.tolist()):

@@ -57,7 +57,8 @@ def frame_table(frame: Any, argument: str) -> Any:
             return pa.Table.from_batches([frame])
         if hasattr(frame, "iloc") and hasattr(frame, "columns"):
             return pa.Table.from_pandas(frame, preserve_index=False)
-        if hasattr(frame, "__arrow_c_stream__") and not isinstance(frame, pa.Array | pa.ChunkedArray):
+        is_column = isinstance(frame, pa.Array | pa.ChunkedArray) or hasattr(frame, "dtype")
+        if hasattr(frame, "__arrow_c_stream__") and not is_column:
             table: Any = pa.table(frame)
             return table
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

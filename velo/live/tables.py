@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from velo.errors import InvalidArgumentError, LeftOutWarning, UnknownColumnError
 from velo.folder.metadata import given_metadata, read_table
+from velo.formats.arrow import ArrowSource
 from velo.formats.frames import VectorTable, frame_table, vector_table
 from velo.formats.source import Source, array_of
 
@@ -50,6 +52,8 @@ def given_rows(vectors: Any, column: Any, ids: Any, ids_column: Any, metadata: A
         return held.source.read(), ids, metadata
     if column is not None:
         raise InvalidArgumentError(NO_TABLE, argument="column")
+    if isinstance(vectors, pa.Array | pa.ChunkedArray):
+        vectors = ArrowSource(vectors).read()
     if names_columns:
         vectors = array_of(vectors, "vectors")
         count = len(vectors) if vectors.ndim > 1 else min(1, vectors.size)

@@ -82,7 +82,7 @@ class LiveVerbs:
 
         Parameters
         ----------
-        vectors : array-like of shape (n, dim), table, frame, or list of dicts
+        vectors : array-like of shape (n, dim), Arrow list array, table, frame, or list of dicts
             Of the index's element type, or of one that it holds without a change. Tables are those that
             :func:`velo.build` takes from memory: of Arrow, pandas or polars, or a dict a row, with a column
             of lists of numbers.
