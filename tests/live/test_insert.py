@@ -391,7 +391,8 @@ def test_a_fold_in_the_background_gives_way(tmp_path: Path) -> None:
         index.insert(vectors_of(4_000))
         index.flush()
         index.insert(vectors_of(4_000))
-        index.optimize(wait=False)
+        assert index._folds is not None
+        index._folds.begin()
         seen: set[int] = set()
         while index.info()["live"]["delta"]["n"] or len(index.info()["live"]["parts"]) == 2:
             seen |= priorities()

@@ -39,10 +39,15 @@ class Verb:
     after: Callable[[Rows], Rows] = dict
 
 
-def _optimize_here(index: velo.Index) -> None:
-    """What a thread of its own does, in this one."""
+def _flush_here(index: velo.Index) -> None:
+    """What the delta's own thread does, in this one."""
     assert index._folds is not None
     index._folds._fold_delta(index._folds._how(index._folds._delta_worker, 0, gives_way=False))
+
+
+def _optimize_here(index: velo.Index) -> None:
+    """What the parts' own thread does, in this one."""
+    assert index._folds is not None
     index._folds._fold_all(index._folds._how(index._folds._parts_worker, 0, gives_way=False))
 
 
@@ -73,7 +78,8 @@ VERBS = {
     ),
     "flush": Verb(lambda index: index.flush()),
     "optimize": Verb(lambda index: index.optimize()),
-    "a fold's own thread": Verb(_optimize_here),
+    "the delta's own thread": Verb(_flush_here),
+    "the parts' own thread": Verb(_optimize_here),
     "search": Verb(lambda index: index.search(VECTORS[:2], 3)),
     "rows": Verb(lambda index: index.rows({"n": {"$gt": 3}})),
     "info": Verb(lambda index: index.info()),

@@ -273,9 +273,10 @@ def test_too_little_for_both_they_take_turns(tmp_path: Path, monkeypatch: pytest
         assert index._folds is not None
         index._folds.join()
         monkeypatch.setattr(part_maker, "_builder", watched)
-        index.optimize(wait=False)
+        index.insert(rows[6_000:6_200])
+        index.optimize(wait=False)  # with these, and it may have to wait for who waits for its share
         assert merges.wait(60)
-        index.insert(rows[6_000:])
+        index.insert(rows[6_200:])
         index._folds.suggest()
         memory = index._folds._maker._memory
         deadline = time.monotonic() + 60

@@ -200,6 +200,24 @@ def test_a_merge_of_parts_that_are_gone_is_removed(
     )
 
 
+def test_what_goes_on_takes_the_delta_as_a_part(
+    grown: Path, tmp_path: Path, resumed: list[tuple[str, int, int]]
+) -> None:
+    """Rows of the delta have other numbers once it is read again; those of a part never have."""
+    with velo.open(grown, threads=1) as index:
+        index.snapshot(tmp_path / "a")
+    vectors = np.concatenate([synthetic_vectors(N + NEW, DIM, seed=7), synthetic_vectors(20, DIM, seed=8)])
+    with velo.open(tmp_path / "a", writable=True, threads=1) as index:
+        index.insert(vectors[N + NEW :], np.arange(N + NEW, len(vectors)))
+    path = tmp_path / "i.velo"
+    killed(tmp_path / "a", path, "write", 0.5)
+    ids = np.array([one for one in range(len(vectors)) if one % 11 or one >= N + NEW])
+    expect(path, vectors, ids)
+    assert go_on(path) == 1
+    assert resumed
+    expect(path, vectors, ids)
+
+
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "missing", "no-folder", "lies"])
 def test_what_it_wrote_down_may_be_damaged(
     grown: Path, tmp_path: Path, resumed: list[tuple[str, int, int]], damage: str

@@ -7,6 +7,10 @@ folder is what it was: the next writer goes on with a large merge, and takes awa
 The delta becomes a part while parts become one, each in a thread of its own. A writer without room waits for
 its rows to be indexed; for others only where `merge_memory` is too small for both. Who asks for a fold waits
 for that thread, so an interrupt ends the wait and not the fold.
+
+What makes one part of everything takes the delta along, in one pass. These rows stay in the delta until the
+part is there. Where the delta must become a part before, they become one of their own, and what came since
+another: the pass then takes the place of the first, too.
 """
 
 from __future__ import annotations
@@ -14,11 +18,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
-
-import numpy as np
 
 from velo.errors import OutOfMemoryError, UnsupportedError
 from velo.live.data import LiveData
@@ -26,7 +28,6 @@ from velo.live.merge_memory import MergeMemory
 from velo.live.part_maker import How, PartMaker
 from velo.live.parts_to_fold import DEAD_SHARE, parts_to_fold
 from velo.live.sources import Sources
-from velo.live.view import View
 from velo.live.worker import Worker
 from velo.search.segment import Segment
 from velo.types import Memory
@@ -80,10 +81,12 @@ class Folds:
         self._live = live
         budget = MergeMemory(merge_memory, memory, live)
         self._maker = PartMaker(live, open_part, threads, budget, memory)
-        #: Held while the delta becomes a part; who keeps all folds away takes it, and then the other.
-        self.delta_lock = threading.Lock()
-        #: Held while parts become one.
+        #: Held while parts become one; who keeps all folds away takes it, and then the other.
         self.parts_lock = threading.Lock()
+        #: Held while the delta becomes a part, and while a merge that took it along is put into its place.
+        self.delta_lock = threading.Lock()
+        #: What a merge under way takes together with the delta, until that is a part.
+        self._taken: Sources | None = None
         self._delta_worker = Worker(self._work_on_delta, self._failed)
         self._parts_worker = Worker(self._work_on_parts, self._failed)
         self._all_wanted = False
@@ -218,10 +221,6 @@ class Folds:
     def _work_on_parts(self) -> None:
         everything, self._all_wanted = self._all_wanted, False
         how = self._how(self._parts_worker, _NICE, gives_way=True)
-        if everything:
-            if not how.nice:
-                self._is_waited_for[self._delta_worker] = True
-            self._delta_worker.wait(self._delta_worker.ask())
         with self.parts_lock:
             if everything:
                 self._fold_all(how)
@@ -232,19 +231,22 @@ class Folds:
     # ---- what
 
     def _fold_delta(self, how: How) -> None:
-        began = time.monotonic()
-        view, names = self._maker.look()
-        rows = np.flatnonzero(view.delta_alive)
-        if not view.native.delta_rows:
-            return
-        vertices = rows + sum(segment.n for segment in view.segments)
-        self._maker.make(Sources(view, names, [], vertices, with_delta=True), how)
-        self._pace = max(1, len(rows)), time.monotonic() - began
+        began, rows = time.monotonic(), 0
+        if (taken := self._taken) is not None:
+            self._maker.make(taken.of_delta, how)
+            self._taken = None
+            rows = len(taken.of_delta.vertices)
+        sources = Sources.alive(*self._maker.look(), [], with_delta=True)
+        if sources.with_delta:
+            self._maker.make(sources, how)
+            rows += len(sources.vertices)
+        if rows:
+            self._pace = rows, time.monotonic() - began
 
     def _fold_young(self, how: How) -> None:
         """Fold parts until none of them is to be folded: a row is written once a size, not once a part."""
         self._maker.finish_begun(how)
-        while True:
+        while not self._all_wanted:  # else all rows are written anew right after
             view, names = self._maker.look()
             alive = [
                 segment.n if one.rows is None else one.rows.count()
@@ -257,26 +259,44 @@ class Folds:
             )
             if not parts:
                 return
-            self._fold_parts(view, names, parts, how)
+            self._maker.make(Sources.alive(view, names, parts, with_delta=False), how)
 
     def _fold_all(self, how: How) -> None:
         self._maker.finish_begun(how)
+        with self.delta_lock:
+            sources = self._everything(with_delta=True)
+            if sources.with_delta and (not sources.parts or self._maker.goes_on(sources)):
+                self._fold_delta(how)  # what goes on after a kill takes parts alone: they never change
+                if sources.parts:
+                    sources = self._everything(with_delta=False)
+            if not sources.parts:
+                return
+            self._taken = sources if sources.with_delta else None
+        try:
+            self._maker.make(sources, how, latest=self._latest)
+        finally:
+            self._taken = None
+
+    def _everything(self, *, with_delta: bool) -> Sources:
+        """All that is there; no parts where that is one and as it should be."""
         view, names = self._maker.look()
-        dead = any(one.rows is not None for one in view.alive)
-        if len(view.segments) <= 1 and not dead:
-            return
+        pieces = len(view.segments) + (with_delta and bool(view.delta_alive.any()))
+        if pieces <= 1 and all(one.rows is None for one in view.alive):
+            return Sources.alive(view, names, [], with_delta=with_delta)
         for segment in view.segments:
             if not segment.stores_vectors:
                 raise UnsupportedError(
                     f"{self._live.folder.path / segment.name} stores no vectors, so its rows cannot be built "
                     "again: build it with store_vectors=True"
                 )
-        self._fold_parts(view, names, list(range(len(view.segments))), how)
+        return Sources.alive(view, names, list(range(len(view.segments))), with_delta=with_delta)
 
-    def _fold_parts(self, view: View, names: list[str], parts: list[int], how: How) -> None:
-        starts = np.cumsum([0, *(segment.n for segment in view.segments)])
-        wanted = np.zeros(view.n, bool)
-        for part in parts:
-            wanted[starts[part] : starts[part + 1]] = True
-        vertices = np.flatnonzero(wanted & view.alive_rows())
-        self._maker.make(Sources(view, names, parts, vertices, with_delta=False), how)
+    @contextlib.contextmanager
+    def _latest(self, sources: Sources) -> Iterator[Sources]:
+        """Where the rows of a merge are by now; one that has some of the delta keeps it as it is."""
+        if not sources.with_delta:
+            yield sources
+            return
+        with self.delta_lock:
+            is_moved, self._taken = self._taken is None, None
+            yield sources.moved(*self._maker.look()) if is_moved else sources

@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -158,7 +159,18 @@ class PartMaker:
         else:
             self.make(sources, how, begun)
 
-    def make(self, sources: Sources, how: How, begun: Begun | None = None) -> None:
+    @staticmethod
+    def goes_on(sources: Sources) -> bool:
+        """Whether a merge of these goes on after a kill."""
+        return bool(sources.parts) and len(sources.vertices) >= _RESUMED_ROWS
+
+    def make(
+        self,
+        sources: Sources,
+        how: How,
+        begun: Begun | None = None,
+        latest: Callable[[Sources], AbstractContextManager[Sources]] = contextlib.nullcontext,
+    ) -> None:
         """Make a part, unless no row is left, and put it into the place of its sources.
 
         Parameters
@@ -167,6 +179,8 @@ class PartMaker:
         how : How
         begun : Begun, optional
             The merge of these sources goes on.
+        latest : callable
+            Where its sources are once the part is made; there they stay for as long as its context lasts.
 
         Raises
         ------
@@ -174,15 +188,21 @@ class PartMaker:
             Before anything is written.
         NoSpaceError, DeviceError
         """
-        if len(sources.vertices) == 0:
-            self._commit(sources, None)
-            return
+        with contextlib.ExitStack() as held:
+            made = self._made(sources, how, begun, held) if len(sources.vertices) else None
+            # Its share of the budget is free again: whoever `latest` waits for may wait for that.
+            with latest(sources) as now:
+                # Where a sync fails the root may name it: the next writer takes away what it does not name.
+                self._commit(now, made)
+
+    def _made(self, sources: Sources, how: How, begun: Begun | None, held: contextlib.ExitStack) -> Segment:
+        """A part of these, whose folder is held for as long as the stack lasts."""
         name = self._live.next_part()
         index = self._live.folder.at
         folder = index / name
-        with self._share(sources, how) as build_memory, contextlib.ExitStack() as held:
+        with self._share(sources, how) as build_memory:
             try:
-                if begun is None and sources.parts and len(sources.vertices) >= _RESUMED_ROWS:
+                if begun is None and self.goes_on(sources):
                     begun = Begun.begin(index, name, sources)
                 building = folder
                 if begun is not None:
@@ -203,8 +223,7 @@ class PartMaker:
                 unmade.clear()
             except OSError as error:
                 raise error if isinstance(error, VeloError) else os_failure(error, str(folder)) from error
-            # Where a sync fails the root may name it: the next writer takes away what it does not name.
-            self._commit(sources, made)
+        return made
 
     def _build(
         self, folder: Path, sources: Sources, how: How, build_memory: int | None, *, resume: bool

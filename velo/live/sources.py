@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,7 @@ _GONE: Final = np.iinfo(np.uint32).max
 
 @dataclass(frozen=True)
 class Sources:
-    """What a part is made of: some of the parts of a view, or its delta.
+    """What a part is made of: some of the parts of a view, its delta, or both.
 
     Attributes
     ----------
@@ -40,6 +40,18 @@ class Sources:
     vertices: AnyArray
     with_delta: bool
 
+    @classmethod
+    def alive(cls, view: View, names: list[str], parts: list[int], *, with_delta: bool) -> Sources:
+        """What lives in some parts of a view, and in its delta where it has one."""
+        starts = np.cumsum([0, *(segment.n for segment in view.segments)])
+        taken = np.zeros(view.n, bool)
+        for part in parts:
+            rows = view.alive[part].rows
+            taken[starts[part] : starts[part + 1]] = True if rows is None else rows.matches()
+        if with_delta:
+            taken[starts[-1] :] = view.delta_alive
+        return cls(view, names, parts, np.flatnonzero(taken), with_delta and view.native.delta_rows > 0)
+
     @property
     def largest(self) -> int | None:
         """The largest part of the view, whose bits and degree the new one gets."""
@@ -55,6 +67,26 @@ class Sources:
         rows = np.full(self.view.segments[number].n, _GONE, np.uint32)
         rows[self.vertices[own] - first] = np.arange(own.start, own.stop)
         return folder / self.names[number], rows
+
+    @property
+    def of_delta(self) -> Sources:
+        """The rows of the delta alone."""
+        first = sum(segment.n for segment in self.view.segments)
+        return replace(self, parts=[], vertices=self.vertices[np.searchsorted(self.vertices, first) :])
+
+    def moved(self, view: View, names: list[str]) -> Sources:
+        """The same rows in a later view: those of the delta became a part, the first behind the others."""
+        segments = self.view.segments
+        added = len(self.of_delta.vertices)
+        stored = self.vertices[: len(self.vertices) - added]
+        first = sum(segment.n for segment in segments)
+        return Sources(
+            view,
+            names,
+            [*self.parts, len(segments)] if added else self.parts,
+            np.concatenate([stored, np.arange(first, first + added)]),
+            with_delta=False,
+        )
 
     def taken(self) -> AnyArray:
         """Of each of these parts which of its rows are taken: a bit a row, in words of its own."""

@@ -402,7 +402,7 @@ class LiveVerbs:
             done = self._delete_once(live, condition)
             if done.outcome != STALE:
                 return done
-        with folds.delta_lock, folds.parts_lock:
+        with folds.parts_lock, folds.delta_lock:
             return self._delete_once(live, condition)
 
     def _delete_once(self, live: LiveData, condition: Any) -> Any:
@@ -479,8 +479,9 @@ class LiveVerbs:
     def optimize(self, wait: bool = True) -> None:
         """Make one part of all rows that live, as a build of them would: searches are at their fastest again.
 
-        Deleted and replaced rows give back their room. Others write and search meanwhile. A process that is
-        killed leaves the index as it was.
+        It writes each of them once, new ones too. Deleted and replaced rows give back their room. Others
+        write and search meanwhile; what they write stays beside that part. A process that is killed leaves
+        the index as it was.
 
         Parameters
         ----------

@@ -95,7 +95,7 @@ class Worker:
         Raises
         ------
         BaseException
-            What the piece of that number, or a later one, failed of.
+            What the piece of that number, or a later one, failed of; where it never began, the one before.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         changed: SimpleQueue[None] = SimpleQueue()
@@ -111,7 +111,7 @@ class Worker:
             except Empty:
                 continue
         failure = self._failure
-        if number is not None and failure is not None and failure[0] >= number:
+        if number is not None and failure is not None and failure[0] >= min(number, self._ended):
             raise failure[1]
         return True
 

@@ -1,0 +1,223 @@
+"""`optimize` makes one part of all that is there in one pass, whatever is written meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import velo
+from velo.errors import NoSpaceError
+from velo.live import folds, part_maker
+from velo.live.worker import Worker
+from velo.testing import synthetic_vectors
+
+N, DIM = 2_000, 16
+VECTORS = synthetic_vectors(2 * N, DIM, seed=11)
+
+
+class Passes:
+    """Builds of parts: how many rows each has, and a gate where merges wait once they are built."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.under_way, self.gate = threading.Event(), threading.Event()
+        self.gate.set()
+        builder = part_maker._builder
+        assert builder is not None
+        self._builder = builder
+
+    def __call__(self, path: Path, vectors: Any, **how: Any) -> None:
+        self.rows.append(vectors.shape[0])
+        self._builder(path, vectors, **how)
+        if how["former"] is not None:
+            self.under_way.set()
+            assert self.gate.wait(60)
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
+    found = Passes()
+    monkeypatch.setattr(part_maker, "_builder", found)
+    return found
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[velo.Index]:
+    """An index as it was built, of the rows below N; nothing is merged that nobody asked for."""
+    monkeypatch.setattr(folds, "_LATER_S", 600.0)
+    path = tmp_path / "i.velo"
+    velo.build(path, VECTORS[:N], ids=np.arange(N), store_vectors=True, calibrate=False, threads=1).close()
+    with velo.open(path, writable=True, durability="process", threads=1) as index:
+        yield index
+    assert velo.verify(path) > 0
+
+
+def insert(index: velo.Index, start: int, stop: int, piece: int = 100) -> None:
+    for first in range(start, stop, piece):
+        last = min(first + piece, stop)
+        index.insert(VECTORS[first:last], np.arange(first, last))
+
+
+def parts_of(index: velo.Index) -> list[tuple[int, int]]:
+    return [(part["n"], part["dead"]) for part in index.info()["live"]["parts"]]
+
+
+def folds_of(index: velo.Index) -> Any:
+    assert index._folds is not None
+    return index._folds
+
+
+def expect(index: velo.Index, ids: np.ndarray, moved: np.ndarray | None = None) -> None:
+    """Exactly these rows are there with their vectors; those that moved have the next id's."""
+    vectors = VECTORS.copy()
+    if moved is not None:
+        vectors[moved] = VECTORS[moved + 1]
+    assert len(index) == len(ids)
+    assert index.rows(limit=2 * N)["id"].to_pylist() == ids.tolist()
+    assert (index.get_vectors(ids) == vectors[ids]).all()
+
+
+def test_new_rows_go_through_one_pass(index: velo.Index, passes: Passes) -> None:
+    insert(index, N, 2 * N)
+    index.optimize()
+    assert passes.rows == [2 * N]
+    assert parts_of(index) == [(2 * N, 0)]
+    index.optimize()
+    assert passes.rows == [2 * N], "there was nothing to do"
+    expect(index, np.arange(2 * N))
+
+
+def test_young_parts_dead_rows_and_the_delta_go_through_one_pass(index: velo.Index, passes: Passes) -> None:
+    for start in range(N, N + 200, 100):
+        insert(index, start, start + 100)
+        index.flush()
+    insert(index, N + 200, N + 300)
+    index.delete([3, N + 50, N + 250])
+    moved = np.array([7, N + 60, N + 260])
+    index.upsert(VECTORS[moved + 1], moved)
+    passes.rows.clear()
+    index.optimize()
+    assert passes.rows == [N + 297]
+    assert parts_of(index) == [(N + 297, 0)]
+    expect(index, np.setdiff1d(np.arange(N + 300), [3, N + 50, N + 250]), moved)
+
+
+@pytest.mark.parametrize("flushes", [0, 1, 2])
+def test_what_is_written_meanwhile_stays_apart(index: velo.Index, passes: Passes, flushes: int) -> None:
+    """Also where what the pass took of the delta becomes a part before the pass ends."""
+    insert(index, N, N + 300)
+    index.delete([N + 1])
+    passes.gate.clear()
+    index.optimize(wait=False)
+    assert passes.under_way.wait(60)
+    moved = np.array([5, N + 10, N + 20])
+    index.delete([3, N + 2])
+    index.upsert(VECTORS[moved[:2] + 1], moved[:2])
+    insert(index, N + 300, N + 400)
+    for turn in range(flushes):
+        index.flush()
+        if turn == 0:
+            assert parts_of(index)[1:] == [(299, 2), (102, 0)]
+        index.delete([30 + turn, N + 30 + turn, N + 330 + turn])
+        insert(index, N + 400 + turn, N + 401 + turn)
+    index.upsert(VECTORS[moved[2:] + 1], moved[2:])
+    passes.gate.set()
+    folds_of(index)._parts_worker.wait()
+    gone = [3, N + 1, N + 2] + [one + turn for turn in range(flushes) for one in (30, N + 30, N + 330)]
+    ids = np.setdiff1d(np.arange(N + 400 + flushes), gone)
+    assert passes.rows[0] == N + 299
+    assert parts_of(index)[0] == (N + 299, 2 + len(moved) + 2 * flushes)
+    assert len(parts_of(index)) == 1 + flushes
+    expect(index, ids, moved)
+    index.optimize()
+    assert parts_of(index) == [(len(ids), 0)]
+    expect(index, ids, moved)
+
+
+def test_of_the_delta_only_dead_rows_are_there(index: velo.Index, passes: Passes) -> None:
+    """The pass takes none of it, and it becomes no part, before the pass ends or after."""
+    insert(index, N, N + 10)
+    index.delete([*range(N, N + 10), 3])
+    passes.gate.clear()
+    index.optimize(wait=False)
+    assert passes.under_way.wait(60)
+    insert(index, N + 10, N + 20)
+    index.flush()
+    assert parts_of(index) == [(N, 1), (10, 0)]
+    passes.gate.set()
+    folds_of(index)._parts_worker.wait()
+    assert parts_of(index) == [(N - 1, 0), (10, 0)]
+    index.delete(np.arange(N + 10, N + 20))
+    insert(index, N + 20, N + 30)
+    index.delete(np.arange(N + 20, N + 30))
+    index.optimize()
+    assert parts_of(index) == [(N - 1, 0)]
+    assert index.info()["live"]["delta"]["n"] == 0
+    insert(index, N, N + 10)
+    index.delete(np.arange(N, N + 10))
+    passes.rows.clear()
+    index.optimize()
+    assert passes.rows == [], "what is one part is not made anew for dead rows that none holds"
+    assert index.info()["live"]["delta"]["n"] == 0
+
+
+def test_merges_that_would_follow_one_under_way_are_left_out(index: velo.Index, passes: Passes) -> None:
+    for start in range(N, N + 320, 80):
+        insert(index, start, start + 80)
+        index.flush()
+    passes.rows.clear()
+    passes.gate.clear()
+    folds_of(index)._parts_worker.ask()  # four of a size
+    assert passes.under_way.wait(60)
+    insert(index, N + 320, N + 400)
+    index.flush()  # with that the young ones are a fifth of the largest
+    insert(index, N + 400, N + 410)
+    index.optimize(wait=False)
+    passes.gate.set()
+    folds_of(index).join()
+    assert passes.rows == [320, 80, N + 410]
+    assert parts_of(index) == [(N + 410, 0)]
+
+
+def test_where_there_is_no_room_for_it_nothing_changes(
+    index: velo.Index, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise NoSpaceError("the device is full", file="part")
+
+    insert(index, N, N + 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(part_maker, "_builder", fail)
+        with pytest.raises(NoSpaceError):
+            index.optimize()
+    assert parts_of(index) == [(N, 0)]
+    insert(index, N + 100, N + 200)
+    index.flush()
+    assert passes.rows == [200]
+    expect(index, np.arange(N + 200))
+
+
+def test_who_waits_behind_a_piece_that_fails_is_told() -> None:
+    """What was asked for does not begin then."""
+    begun, gate = threading.Event(), threading.Event()
+    fails = NoSpaceError("the device is full", file="part")
+    told: list[BaseException] = []
+
+    def work() -> None:
+        begun.set()
+        assert gate.wait(60)
+        raise fails
+
+    worker = Worker(work, told.append)
+    worker.ask()
+    assert begun.wait(60)
+    number = worker.ask()
+    gate.set()
+    with pytest.raises(NoSpaceError):
+        worker.wait(number)
+    assert told == [fails]
