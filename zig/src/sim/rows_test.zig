@@ -378,6 +378,7 @@ const Run = struct {
                 try rows.append(allocator, row);
             }
         }
+        const stored = rows.items.len;
         if (with_delta) {
             var first: u32 = 0;
             for (view.records) |record| {
@@ -387,11 +388,8 @@ const Run = struct {
                 first += record.rows.count;
             }
         }
-        self.prng.shuffle(PartRow, rows.items);
-        for (0..self.prng.below(3)) |_| {
-            if (self.prng.boolean()) try self.delete(writer) else try self.insert(writer, true);
-            if (self.store.crashed) return;
-        }
+        try self.others_write(writer);
+        if (self.store.crashed) return;
         if (!with_delta and self.prng.boolean()) { // as a merge that goes on after its writer was killed
             const later = try live.take_view();
             view.release();
@@ -400,20 +398,59 @@ const Run = struct {
         const is_alone = with_delta and chosen.len > 0;
         if (may_nest and !is_alone and self.prng.boolean()) try self.fold_beside(writer, with_delta);
         if (self.store.crashed) return;
+        var what: live_room.Fold = .{ .view = view, .parts = chosen, .taken = taken.items, .with_delta = with_delta, .part = null };
+        if (is_alone and self.prng.boolean()) { // what it took of the delta becomes a part before it ends
+            const added = try allocator.dupe(PartRow, rows.items[stored..]);
+            if (try self.put(writer, .{ .view = view, .parts = &.{}, .taken = &.{}, .with_delta = true, .part = null }, added)) {
+                const number: u32 = @intCast(view.parts.len);
+                const later = try live.take_view();
+                view.release();
+                view = later;
+                what.view = view;
+                what.with_delta = false;
+                if (added.len > 0) {
+                    what.parts = try std.mem.concat(allocator, u32, &.{ chosen, &.{number} });
+                    var bits = base.BitSet.over(try taken.addManyAsSlice(allocator, base.BitSet.words_for(added.len)), added.len);
+                    @memset(bits.words, 0);
+                    for (0..added.len) |row| bits.insert(@intCast(row));
+                    what.taken = taken.items;
+                }
+                try self.others_write(writer);
+            }
+            if (self.store.crashed) return;
+        }
+        _ = try self.put(writer, what, rows.items);
+    }
+
+    fn others_write(self: *Run, writer: *Opened) !void {
+        for (0..self.prng.below(3)) |_| {
+            if (self.prng.boolean()) try self.delete(writer) else try self.insert(writer, true);
+            if (self.store.crashed) return;
+        }
+    }
+
+    /// A part of these rows, in any order, takes the place of its sources; false: the world failed.
+    fn put(self: *Run, writer: *Opened, sources: live_room.Fold, rows: []PartRow) !bool {
+        const allocator = writer.arena.allocator();
+        self.prng.shuffle(PartRow, rows);
         var buffer: [32]u8 = undefined;
-        const path = try allocator.dupe(u8, live.next_part(&buffer));
-        if (rows.items.len > 0) self.write_part(path, rows.items) catch |err| return self.may_fail(err);
-        const what: live_room.Fold = .{
-            .view = view,
-            .parts = chosen,
-            .taken = taken.items,
-            .with_delta = with_delta,
-            .part = if (rows.items.len == 0) null else .{ .path = path, .uuid = path, .ids = .{ .numbers = try writer.ids_of(rows.items) } },
+        const path = try allocator.dupe(u8, writer.live.next_part(&buffer));
+        var what = sources;
+        if (rows.len > 0) {
+            self.write_part(path, rows) catch |err| {
+                try self.may_fail(err);
+                return false;
+            };
+            what.part = .{ .path = path, .uuid = path, .ids = .{ .numbers = try writer.ids_of(rows) } };
+        }
+        const done = writer.live.fold(what, &writer.diagnostic) catch |err| {
+            try self.may_fail(err);
+            return false;
         };
-        const done = live.fold(what, &writer.diagnostic) catch |err| return self.may_fail(err);
         try std.testing.expectEqual(.done, done.outcome);
-        try writer.parts.put(allocator, path, rows.items);
+        try writer.parts.put(allocator, path, rows);
         self.model.durable = self.model.sequence; // a root holds all that was written
+        return true;
     }
 
     fn write_part(self: *Run, path: []const u8, rows: []const PartRow) !void {
