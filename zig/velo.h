@@ -210,6 +210,8 @@ typedef struct velo_open_options {
     uint32_t simulated_faults;     /* libvelo_sim only: bit set, see docs/HACKING.md */
     uint32_t queue_depth;          /* reads in flight a worker; 0 = 64 */
     double cache_share;            /* share of memory_bytes for record slots, 0..1; negative = by plan */
+    velo_index *workers_of;        /* search with the workers of this index, whose threads, queues and device are used
+                                    * then, and stay for as long as one of their indexes is open; NULL = workers of its own */
 } velo_open_options;
 
 int32_t velo_index_open(const char *path, const velo_open_options *options, velo_index **index_out);
@@ -268,10 +270,6 @@ typedef struct velo_search_options {
                                     * search has ended */
     int32_t count_used;            /* 1: records_used is counted, which takes a little; else it is 0 */
     uint32_t reserved;
-    const float *bounds;           /* NULL, or query_count distances as they are reported (infinity: none): the caller knows k
-                                    * rows within that are not of this index, so what lies beyond is no answer. Pages that
-                                    * only hold such rows are not read; rows beyond may be reported all the same. Alive
-                                    * until the search has ended */
 } velo_search_options;
 
 /* One entry a query; any pointer may be NULL when not wanted. ids and distances hold query_count * k entries, rows
@@ -307,6 +305,18 @@ int32_t velo_search(velo_index *index, const void *queries, int32_t dtype, uint6
                     const velo_filter *const *filters, uint64_t filter_count,
                     const velo_search_options *options, velo_search_out *out);
 
+/* The same over several indexes as if they were one: a query is answered in all of them at once, within one bound and by
+ * one burst of reads. They have one dimension and one metric, and share workers (velo_open_options.workers_of). Options
+ * are resolved for each of them. Counters are sums; `rounds` are those of all together. */
+typedef struct velo_part {
+    velo_index *index;
+    int64_t first;                 /* what its vertices are counted from in the answer */
+    const velo_filter *const *filters; /* filter_count of them; NULL = all rows */
+} velo_part;
+int32_t velo_search_parts(const velo_part *parts, uint32_t part_count, const void *queries, int32_t dtype,
+                          uint64_t query_count, uint64_t filter_count,
+                          const velo_search_options *options, velo_search_out *out);
+
 /* How a filtered search will go about it, and what each plan is expected to take. */
 typedef struct velo_filter_cost {
     uint32_t possible;             /* 0: the plan cannot be had as the index is open */
@@ -335,6 +345,10 @@ int32_t velo_filter_plan(velo_index *index, const velo_filter *filter, const vel
 int32_t velo_submit(velo_index *index, const void *queries, int32_t dtype, uint64_t query_count,
                     const velo_filter *const *filters, uint64_t filter_count,
                     const velo_search_options *options, velo_search_out *out, uint64_t ticket);
+/* Of several; the first index has the ticket. */
+int32_t velo_submit_parts(const velo_part *parts, uint32_t part_count, const void *queries, int32_t dtype,
+                          uint64_t query_count, uint64_t filter_count,
+                          const velo_search_options *options, velo_search_out *out, uint64_t ticket);
 typedef struct velo_completion { uint64_t ticket; int32_t status; uint32_t reserved; } velo_completion;
 int32_t velo_reap(velo_index *index, velo_completion *completions_out, uint32_t capacity, uint32_t *count_out);
 /* The ticket's queries end as VELO_CANCELED as soon as a worker looks at them; the ticket is reaped as ever. One that has

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import velo
-from velo import SearchTuning, errors
-from velo.options import Effort
-from velo.search.request import Request
+from velo import SearchTuning
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 DIM = 24
@@ -28,94 +25,6 @@ WIDE = SearchTuning(sigma=4.0)
 
 def rows_of(count: int, seed: int = 3, start: int = 0) -> np.ndarray:
     return synthetic_vectors(count, DIM, seed=seed, start=start, intrinsic_dim=10)
-
-
-# ---- one index that is told of a bound
-
-
-@pytest.fixture(scope="module", params=METRICS)
-def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    path = tmp_path_factory.mktemp("bounds") / "a.velo"
-    rows = rows_of(4_000)
-    kinds = pa.table({"kind": pa.array(np.arange(len(rows)) % 3)})
-    # One thread: of the graphs that several make, some find an answer only on a page read for another.
-    velo.build(path, rows, metric=request.param, metadata=kinds, store_vectors=True, threads=1).close()
-    return path
-
-
-def ask(
-    index: velo.Index, queries: np.ndarray, bounds: np.ndarray | None, filters: Any = None, **effort: Any
-) -> Request:
-    request = index._request(queries, K, filters, Effort(**effort))
-    if bounds is not None:
-        request.bound(np.ascontiguousarray(bounds, np.float32))
-    return index._run(request)
-
-
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"recall": 0.95},
-        {"list_size": 60, "exact": True},
-        {"recall": 0.9, "filters": velo.col("kind") == 1},
-        {"list_size": 60, "filters": velo.col("kind") == 1, "filter_plan": "late"},
-        {"list_size": 60, "filter_plan": "scan"},
-        {"recall": 1.0},
-    ],
-    ids=["recall", "exact", "filter", "late", "scan", "every"],
-)
-def test_within_a_bound_is_found_what_is_found_without(built: Path, plan: Any, how: dict[str, Any]) -> None:
-    queries = rows_of(60, start=4_000)
-    asked = {name: value for name, value in how.items() if name != "filter_plan"}
-    tuning = SearchTuning(sigma=4.0, filter_plan=how.get("filter_plan", "auto"))
-    with velo.open(built, plan=plan, threads=1, tuning=ALONE) as index:
-        free = ask(index, queries, None, tuning=tuning, **asked)
-        none = ask(index, queries, np.full(len(queries), np.inf), tuning=tuning, **asked)
-        if plan == "links_in_memory":
-            assert (none.vertices == free.vertices).all()
-            assert (none.distances == free.distances).all()
-            assert (none.narrow == free.narrow).all()  # reads, rounds and all that is counted
-        bounds = free.distances[:, 3]
-        bounded = ask(index, queries, bounds, tuning=tuning, **asked)
-        within = free.distances <= bounds[:, None]
-        assert within.sum() >= 4 * len(queries)
-        again = (free.vertices[:, :, None] == bounded.vertices[:, None, :]).any(axis=2)
-        # The way in to links on disk is shorter within a bound.
-        assert (within & ~again).sum() <= (0 if plan == "links_in_memory" else 0.01 * within.sum())
-        reads, before = bounded.stats()["reads"], free.stats()["reads"]
-        if how == {"recall": 1.0}:
-            assert (reads == before).all()  # it looks at every row
-            return
-        assert reads.sum() < before.sum()
-        if plan == "links_in_memory":
-            assert (reads <= before).all()
-        nothing = ask(index, queries, np.full(len(queries), -1e30), tuning=tuning, **asked)
-        assert nothing.stats()["reads"].sum() <= (0 if plan == "links_in_memory" else 0.7 * before.sum())
-
-
-def test_each_query_has_a_bound_of_its_own(built: Path) -> None:
-    queries = rows_of(40, start=4_000)
-    with velo.open(built, threads=1, tuning=ALONE) as index:
-        free = ask(index, queries, None, recall=0.9)
-        bounds = np.where(np.arange(40) % 2 == 0, np.inf, -1e30)
-        found = ask(index, queries, bounds, recall=0.9)
-        assert (found.vertices[::2] == free.vertices[::2]).all()
-        assert (found.stats()["reads"][::2] == free.stats()["reads"][::2]).all()
-        assert not found.stats()["reads"][1::2].any()
-        again = ask(index, queries, None, recall=0.9)  # the options that searches share know of none
-        assert (again.stats()["reads"] == free.stats()["reads"]).all()
-
-
-def test_a_bound_that_is_no_number_is_refused(built: Path) -> None:
-    bounds = np.full(5, np.inf)
-    bounds[3] = np.nan
-    with velo.open(built, threads=1) as index, pytest.raises(errors.NotFiniteError) as caught:
-        ask(index, rows_of(5), bounds)
-    assert (caught.value.argument, caught.value.row) == ("bounds", 3)
-
-
-# ---- live data
 
 
 def grown(path: Path, metric: Any, rows: np.ndarray, young: int, each: int) -> None:

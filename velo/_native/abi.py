@@ -64,6 +64,31 @@ class Library(Protocol):
         ticket: int,
         /,
     ) -> int: ...
+    def velo_search_parts(
+        self,
+        parts: CData,
+        part_count: int,
+        queries: CData,
+        dtype: int,
+        query_count: int,
+        filter_count: int,
+        options: CData,
+        out: CData,
+        /,
+    ) -> int: ...
+    def velo_submit_parts(
+        self,
+        parts: CData,
+        part_count: int,
+        queries: CData,
+        dtype: int,
+        query_count: int,
+        filter_count: int,
+        options: CData,
+        out: CData,
+        ticket: int,
+        /,
+    ) -> int: ...
     def velo_reap(self, index: CData, completions_out: CData, capacity: int, count_out: CData, /) -> int: ...
     def velo_cancel(self, index: CData, ticket: int, /) -> int: ...
     def velo_event_fd(self, index: CData, fd_out: CData, /) -> int: ...

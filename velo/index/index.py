@@ -117,7 +117,8 @@ class Index(Inspection, Searches, LiveVerbs):
             how = self._how
 
             def open_part(name: str, of_rows: int) -> Segment:
-                return Segment(live.folder.at / name, how, of_rows, name)
+                beside = next(iter(live.opened), None)
+                return Segment(live.folder.at / name, how, of_rows, name, beside)
 
             folds = Folds(live, open_part, how.threads, how.merge_memory, how.memory)
             self._folds = self._owned.folds = folds

@@ -43,7 +43,8 @@ def begin(
                 folder = live.folder.at / name
                 segment = known.get((name, uuid)) or (known.get(("", uuid)) if name == PART_FIRST else None)
                 if segment is None or not segment.is_at(folder):
-                    segment = Segment(folder, how, rows if len(parts) > 1 else None, name)
+                    beside = next(iter(segments or known.values()), None)
+                    segment = Segment(folder, how, rows if len(parts) > 1 else None, name, beside)
                     opened.append(segment)
                 segments.append(segment)
             live.begin(segments, how.unknown_is_missing)

@@ -1,15 +1,11 @@
-"""One search over several parts and the delta: each is searched, and the nearest of all are the answer.
-
-The delta comes first, since it takes no read, then the part of the most rows, which holds most answers.
-What both have found is the bound of the next part: it reads only for rows that may still come between.
-"""
+"""One search over several parts and the delta: the library searches all parts at once, within one bound."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -20,18 +16,21 @@ from velo.live.pieces import ManyFilter
 from velo.live.rows import MAGNITUDE_MAX
 from velo.live.view import View
 from velo.options import Effort, fill_search
-from velo.results import Expectation
-from velo.search.request import Request
+from velo.results import Expectation, FilterPlan
+from velo.search.filter_costs import filter_plan_of
+from velo.search.request import Answer, Request
 from velo.search.script import deadline_of
-from velo.search.segment import Segment
 from velo.types import AnyArray
 
 __all__ = ["MergedRequest"]
 
+#: Rows, distances, how many of them, and how many rows were looked at.
+_OfDelta: TypeAlias = tuple[AnyArray, AnyArray, AnyArray, AnyArray]
+
 #: Reads that an answer takes, where nearly each lies on a page of its own (zig/src/search/filter_plan.zig).
 _READS_OF_ANSWER: Final = 1.15
-#: A part of so few rows is searched without a bound.
-_ROWS_UNBOUND: Final = 100
+#: Parts that the library searches at once.
+_PARTS_MAX: Final = 64
 #: An event loop looks at so many rows itself, in less than a millisecond: to hand them over takes as long.
 _LOOKED_AT_IN_PASSING: Final = 4096
 #: Queries that the delta is asked at once, between two looks at the clock.
@@ -41,9 +40,18 @@ _DELTA_RECALL: Final = 0.99
 
 
 class MergedRequest(Request):
-    """A request to each part of a view, and one answer."""
+    """A request to all parts of a view, and one answer."""
 
-    __slots__ = ("_deadline", "_delta", "_delta_list_size", "_delta_recall", "_view", "parts")
+    __slots__ = (
+        "_compiled",
+        "_deadline",
+        "_delta_list_size",
+        "_delta_recall",
+        "_first",
+        "_part_filter_count",
+        "_pointers",
+        "_view",
+    )
 
     def __init__(
         self,
@@ -57,6 +65,7 @@ class MergedRequest(Request):
         fill_search(options, k, *effort)
         super().__init__(queries, view.shape.dim, int(options.k), options, filters, _native.ffi.NULL)
         self._view = view
+        self._pointers: list[Any] = []
         self._delta_recall = _delta_recall(effort)
         self._delta_list_size = int(options.list_size)
         #: All searches of it together have one timeout.
@@ -66,58 +75,80 @@ class MergedRequest(Request):
             raise InvalidArgumentError(
                 f"{self.filter_count} filters were given for {self.query_count} queries", argument="filter"
             )
-        self.parts = [
-            (segment, self._request_to(number, segment, effort))
-            for number, segment in enumerate(view.segments)
-        ]
-        self.expected = _together([(segment.n, one.expected) for segment, one in self._order()], self.k)
+        self._first = np.cumsum([0, *(segment.n for segment in view.segments)])
+        #: Of each part its filters, none of which lets a dead row pass.
+        self._compiled = [self._filters_of(number) for number in range(len(view.segments))]
+        self._part_filter_count = max((len(one) for one in self._compiled), default=0)
+        prepared = sorted(
+            ((one.n, one.prepared.of(self.k, *effort).expected) for one in view.segments),
+            key=_rows,
+            reverse=True,
+        )
+        self.expected = _together(prepared, self.k)
 
-    def _request_to(self, number: int, segment: Segment, effort: Effort) -> Request:
-        prepared = segment.prepared.of(self.k, *effort)
+    def _filters_of(self, number: int) -> list[NativeFilter | None]:
         own = [one.parts[number] if isinstance(one, ManyFilter) else None for one in self.filters]
-        compiled = self._view.alive[number].applied(own)
-        null = _native.ffi.NULL
-        handles = null
-        if compiled:
-            handles = _native.ffi.new(
-                "velo_filter *[]", [null if one is None else one.handle for one in compiled]
-            )
-        request = Request(self.queries, segment.dim, self.k, prepared.options, compiled, handles)
-        request.expected = prepared.expected
-        return request
+        return self._view.alive[number].applied(own)
 
-    def run(self, search: Callable[[Segment, Request], Request]) -> MergedRequest:
-        """Search every part, one after the other."""
-        nearest = self._begin()
-        for segment, request in self._order():
-            self._prepare(request, nearest, segment)
-            nearest.take(search(segment, request).distances, segment.n)
-        return self._merge()
+    def run(self, search: Callable[[Sequence[Any], Answer], None]) -> MergedRequest:
+        """Search all parts at once.
 
-    async def run_async(self, search: Callable[[Segment, Request], Awaitable[Request]]) -> MergedRequest:
+        Parameters
+        ----------
+        search : callable
+            Given what a native search of several parts takes, and where it puts the answer.
+        """
+        delta = self._search_delta()
+        answers = self._answers()
+        for answer, arguments in answers:
+            search(arguments, answer)
+        return self._merge([answer for answer, _ in answers], delta)
+
+    async def run_async(self, search: Callable[[Sequence[Any], Answer], Awaitable[None]]) -> MergedRequest:
         """The same without blocking the event loop."""
         if self.query_count * self._view.native.delta_rows > _LOOKED_AT_IN_PASSING:
             import asyncio
 
-            nearest = await asyncio.to_thread(self._begin)
+            delta = await asyncio.to_thread(self._search_delta)
         else:
-            nearest = self._begin()
-        for segment, request in self._order():
-            self._prepare(request, nearest, segment)
-            nearest.take((await search(segment, request)).distances, segment.n)
-        return self._merge()
+            delta = self._search_delta()
+        answers = self._answers()
+        for answer, arguments in answers:
+            await search(arguments, answer)
+        return self._merge([answer for answer, _ in answers], delta)
 
-    def _begin(self) -> _Nearest:
-        self._delta = self._search_delta()
-        nearest = _Nearest(self.query_count, self.k)
-        if self._delta is not None:
-            nearest.take(self._delta[1], self._view.native.delta_rows)
-        return nearest
-
-    def _prepare(self, request: Request, nearest: _Nearest, segment: Segment) -> None:
-        nearest.bound(request, segment.n)
+    def _answers(self) -> list[tuple[Answer, Sequence[Any]]]:
+        """As many parts at once as the library takes, and where their answer goes."""
         if self._deadline is not None:
-            request.end_by(self._left_s())
+            self.end_by(self._left_s())
+        found: list[tuple[Answer, Sequence[Any]]] = []
+        for at in range(0, len(self._view.segments), _PARTS_MAX):
+            answer = self if at == 0 else Answer(self.query_count, self.k)
+            parts, count = self._parts(at, min(at + _PARTS_MAX, len(self._view.segments)))
+            found.append(
+                (answer, (*parts, self.query_pointer, self.dtype, self.query_count, count, self.options))
+            )
+        return found
+
+    def _parts(self, start: int, end: int) -> tuple[tuple[Any, int], int]:
+        """``velo_part`` for some parts, and how many filters each has."""
+        ffi = _native.ffi
+        parts = ffi.new("velo_part[]", end - start)
+        for part, number in zip(parts, range(start, end), strict=True):
+            part.index = self._view.segments[number].handle
+            part.first = int(self._first[number])
+            compiled = self._compiled[number]
+            if compiled:
+                handles = [ffi.NULL if one is None else one.handle for one in compiled]
+                if len(handles) < self._part_filter_count:
+                    handles *= self._part_filter_count
+                part.filters = self._kept(ffi.new("velo_filter *[]", handles))
+        return (parts, end - start), self._part_filter_count
+
+    def _kept(self, pointer: Any) -> Any:
+        """A struct's pointer fields do not keep memory alive."""
+        self._pointers.append(pointer)
+        return pointer
 
     def _left_s(self) -> float:
         """What is left of the timeout.
@@ -133,30 +164,23 @@ class MergedRequest(Request):
             raise SearchTimeoutError("the search took longer than its timeout_s")
         return left
 
-    def _order(self) -> list[tuple[Segment, Request]]:
-        """The parts, the largest first."""
-        return sorted(self.parts, key=lambda part: -part[0].n)
-
-    def _merge(self) -> MergedRequest:
-        starts = np.cumsum([0, *(segment.n for segment in self._view.segments)])
-        vertices: list[AnyArray] = []
-        distances: list[AnyArray] = []
-        for start, (_, request) in zip(starts, self.parts, strict=False):
-            vertices.append(np.where(request.vertices >= 0, request.vertices + start, -1))
-            distances.append(request.distances)
-            self.narrow += request.narrow
-            self.wide += request.wide
-        if self.parts:  # outside of all rows is who is outside of those of each part
-            outside = [request.stats()["outside"] for _, request in self.parts]
-            self.stats()["outside"][:] = np.min(outside, axis=0)
-        if self._delta is not None:
-            rows, near, counts, looks = self._delta
-            vertices.append(np.where(rows >= 0, rows + starts[-1], -1))
+    def _merge(self, answers: Sequence[Answer], delta: _OfDelta | None) -> MergedRequest:
+        if not answers:
+            self.vertices[:], self.distances[:] = -1, np.inf
+        for other in answers[1:]:
+            outside = np.minimum(self.stats()["outside"], other.stats()["outside"])
+            self.narrow += other.narrow
+            self.wide += other.wide
+            self.stats()["outside"][:] = outside
+        vertices = [self.vertices, *(one.vertices for one in answers[1:])]
+        distances = [self.distances, *(one.distances for one in answers[1:])]
+        if delta is not None:
+            rows, near, counts, looks = delta
+            vertices.append(np.where(rows >= 0, rows + self._first[-1], -1))
             distances.append(near)
             self.narrow[0] += counts
             self.stats()["estimates"][:] += looks
-        if not vertices:
-            self.vertices[:], self.distances[:] = -1, np.inf
+        if len(vertices) == 1:
             return self
         all_vertices, all_distances = np.concatenate(vertices, axis=1), np.concatenate(distances, axis=1)
         order = np.argsort(all_distances, axis=1, kind="stable")[:, : self.k]
@@ -165,11 +189,22 @@ class MergedRequest(Request):
         np.minimum(self.narrow[0], self.k, out=self.narrow[0])
         return self
 
+    def filter_plan(self, option: str) -> FilterPlan | None:
+        """How the largest part meets the first filter; None: there is none, or no part."""
+        segments = self._view.segments
+        if not segments:
+            return None
+        number = max(range(len(segments)), key=lambda one: segments[one].n)
+        compiled = self._compiled[number]
+        return filter_plan_of(
+            segments[number].handle, compiled[0] if compiled else None, self.options, option
+        )
+
     def look_at_all(self) -> None:
         """Measure every row of the delta."""
         self._delta_recall = 1.0
 
-    def _search_delta(self) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray] | None:
+    def _search_delta(self) -> _OfDelta | None:
         view = self._view
         with np.errstate(over="ignore"):
             queries = self.queries.astype(np.float32, copy=False)
@@ -218,32 +253,8 @@ def _delta_recall(effort: Effort) -> float:
     return _DELTA_RECALL if effort.recall is None else float(effort.recall)
 
 
-class _Nearest:
-    """The k nearest distances so far of each query."""
-
-    def __init__(self, count: int, k: int) -> None:
-        self._k = k
-        self._rows = 0
-        self._distances = np.full((count, k), np.inf, np.float32)
-
-    def take(self, distances: AnyArray, rows: int) -> None:
-        """Those of one more part of so many rows, padded with infinity."""
-        self._rows += rows
-        both = np.concatenate([self._distances, distances], axis=1)
-        self._distances = np.partition(both, self._k - 1, axis=1)[:, : self._k]
-
-    def bound(self, request: Request, rows: int) -> None:
-        """Tell the next part, where there are k of them.
-
-        A part of more rows than were searched before it finds a nearer bound itself, on a way that one from
-        elsewhere would only cut short. One of very few rows, a page or two, has none either: what their codes
-        err by is not known well enough to leave any out.
-        """
-        if rows > self._rows or rows <= _ROWS_UNBOUND:
-            return
-        bounds = np.ascontiguousarray(self._distances.max(axis=1))
-        if np.isfinite(bounds).any():
-            request.bound(bounds)
+def _rows(part: tuple[int, Expectation]) -> int:
+    return part[0]
 
 
 def _together(parts: Sequence[tuple[int, Expectation]], k: int) -> Expectation:
@@ -252,14 +263,14 @@ def _together(parts: Sequence[tuple[int, Expectation]], k: int) -> Expectation:
     Parameters
     ----------
     parts : sequence of (int, Expectation)
-        Rows, and what a search of that part alone is expected to be like; the first one searched first.
+        Rows, and what a search of that part alone is expected to be like; the largest first.
     k : int
     """
     list_size = max((one.list_size for _, one in parts), default=0)
     if not parts or any(one.recall is None for _, one in parts):
         return Expectation(list_size)
     rows = sum(n for n, _ in parts)
-    # A part that is searched within the bound of others reads a page for each answer that it holds.
+    # Within the bound of all of them a part beside the largest reads a page for each answer that it holds.
     shares = [1.0]
     for n, one in parts[1:]:
         answers = _READS_OF_ANSWER * k * n / rows
@@ -276,7 +287,7 @@ def _together(parts: Sequence[tuple[int, Expectation]], k: int) -> Expectation:
         list_size=list_size,
         recall=min(one.recall for _, one in parts if one.recall is not None),
         reads=total_read("reads"),
-        rounds=total_read("rounds"),
+        rounds=parts[0][1].rounds,
         estimates=total("estimates"),
         expanded=total("expanded"),
         records_scored=total_read("records_scored"),

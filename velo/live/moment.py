@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from velo import _native
@@ -12,12 +12,10 @@ from velo.live.merged import MergedRequest
 from velo.live.view import AliveRows, View
 from velo.options import Effort
 from velo.results import FilterPlan
-from velo.search.filter_costs import filter_plan_of
 from velo.search.gate import Gate
-from velo.search.request import Request
+from velo.search.request import Answer, Request
 from velo.search.script import Round
 from velo.search.searches import Searches
-from velo.search.segment import Segment
 from velo.types import AnyArray
 
 __all__ = ["Moment"]
@@ -91,10 +89,8 @@ class Moment(Searches):
             with self._gate.inside():
                 return request
 
-        def search(segment: Segment, one: Request) -> Request:
-            status = self._gate.call(_native.lib.velo_search, *self._arguments(segment.handle, one))
-            _native.check(status, argument)
-            return one
+        def search(arguments: Sequence[Any], answer: Answer) -> None:
+            _native.check(self._gate.call(_native.lib.velo_search_parts, *arguments, answer.out), argument)
 
         with self._gate.inside():
             return request.run(search)
@@ -106,14 +102,15 @@ class Moment(Searches):
             with self._gate.inside():
                 return request
 
-        async def search(segment: Segment, one: Request) -> Request:
-            arguments = self._arguments(segment.handle, one)
-            status = await segment.completions.run(
-                lambda ticket: _native.lib.velo_submit(*(*arguments, ticket)), one
-            )
+        completions = self.seen.segments[0].completions if self.seen.segments else None
+
+        async def search(arguments: Sequence[Any], answer: Answer) -> None:
+            assert completions is not None
+            submit = _native.lib.velo_submit_parts
+            keep = request, answer
+            status = await completions.run(lambda ticket: submit(*(*arguments, answer.out, ticket)), keep)
             if status != 0:
-                raise one.failure(status)
-            return one
+                raise request.failure(status)
 
         return await request.run_async(search)
 
@@ -121,11 +118,8 @@ class Moment(Searches):
         """How the largest part meets the filter."""
         if not isinstance(request, MergedRequest):
             return super()._filter_plan(request, asked)
-        if not request.parts:
-            return None
-        segment, one = max(request.parts, key=lambda part: part[0].n)
         with self._gate.inside():
-            return filter_plan_of(segment.handle, one, asked)
+            return request.filter_plan(asked)
 
     def _matches(self, request: Request) -> int | None:
         return request.matches() if isinstance(request, MergedRequest) else super()._matches(request)

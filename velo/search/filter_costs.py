@@ -5,35 +5,41 @@ from __future__ import annotations
 from typing import Any, Final
 
 from velo import _native
+from velo.filters.native import NativeFilter
 from velo.options import FILTER_PLANS
 from velo.results import FilterCost, FilterPlan
-from velo.search.request import Request
 
 __all__ = ["filter_plan_of"]
 
 _NAMES: Final = {code: name for name, code in FILTER_PLANS.items()}
 
 
-def filter_plan_of(index: Any, request: Request, option: str) -> FilterPlan | None:
-    """How the first filter of a request will be met.
+def filter_plan_of(
+    index: Any,
+    filter: NativeFilter | None,  # noqa: A002
+    options: Any,
+    option: str,
+) -> FilterPlan | None:
+    """How a filter will be met.
 
     Parameters
     ----------
     index : cdata
         ``velo_index *``, kept open by the caller.
-    request : Request
+    filter : NativeFilter or None
+    options : velo_search_options
     option : str
         ``SearchTuning.filter_plan`` of the request.
 
     Returns
     -------
     FilterPlan or None
-        None where the request has no filter.
+        None where there is no filter.
     """
-    if not request.filters or request.filters[0] is None:
+    if filter is None:
         return None
     info = _native.new("velo_filter_plan_info")
-    status = _native.lib.velo_filter_plan(index, request.filters[0].handle, request.options, info)
+    status = _native.lib.velo_filter_plan(index, filter.handle, options, info)
     _native.check(status, "filter")
     costs = {name: _cost(getattr(info, name)) for name in ("scan", "gate", "late")}
     chosen = _NAMES[info.plan]

@@ -180,7 +180,6 @@ class Request(Answer):
     """One call: its queries in the library's layout, and room for the answer."""
 
     __slots__ = (
-        "_bounds",
         "dtype",
         "expected",
         "filter_count",
@@ -214,21 +213,6 @@ class Request(Answer):
         """It takes so many seconds at most, however many others of its options take."""
         options = _native.ffi.new("velo_search_options *", self.options[0])
         options.timeout_us = max(1, int(left_s * 1e6))
-        self.options = options
-
-    def bound(self, distances: AnyArray) -> None:
-        """Say beyond which distance nothing is an answer, where others have found as many nearer.
-
-        Parameters
-        ----------
-        distances : ndarray of shape (nq,), float32
-            In the terms of the distances that searches report; infinity: there is no bound.
-        """
-        # The options are shared by all searches that asked for the same; these are of this one.
-        options = _native.ffi.new("velo_search_options *", self.options[0])
-        # A struct's pointer fields do not keep memory alive.
-        self._bounds = _native.pointer("float", distances)
-        options.bounds = self._bounds
         self.options = options
 
     def failure(self, status: int) -> VeloError:

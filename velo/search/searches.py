@@ -293,7 +293,8 @@ class Searches(FurtherSearches, Lookups):
 
     def _filter_plan(self, request: Request, option: str) -> FilterPlan | None:
         with self._gate.inside():
-            return filter_plan_of(self._handle, request, option)
+            first = request.filters[0] if request.filters else None
+            return filter_plan_of(self._handle, first, request.options, option)
 
     def _matches(self, request: Request) -> int | None:
         """Rows that pass the first filter; None: there is none."""

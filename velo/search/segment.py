@@ -36,9 +36,6 @@ __all__ = ["OpenOptions", "Segment", "part_bytes", "shape_in_manifest"]
 
 #: How often an index is opened again whose metadata another process exchanges meanwhile.
 _OPEN_ATTEMPTS: Final = 4
-#: Workers of a part beside a larger one, where a quarter of the others' is less, and queries of each.
-_SMALL_THREADS: Final = 2
-_SMALL_IN_FLIGHT: Final = 4
 #: Written once and never again (zig/src/index).
 _PAGES_FILE: Final = "pages.bin"
 #: What the least of several parts is given of a budget.
@@ -59,26 +56,13 @@ class OpenOptions:
     #: A column that the metadata does not have has no values, instead of being an error.
     unknown_is_missing: bool = False
 
-    def native(self, is_small: bool = False) -> Any:
-        """A ``velo_open_options`` without a budget.
-
-        Parameters
-        ----------
-        is_small : bool
-            Of a part beside a larger one. Each part has workers of its own, whose memory does not shrink with
-            its rows: a small one gets fewer, with fewer queries each.
-        """
+    def native(self) -> Any:
+        """A ``velo_open_options`` without a budget."""
         struct = _native.new("velo_open_options")
         struct.io = code_of(IO_CODES, self.io, "io")
         struct.plan = code_of(PLAN_CODES, self.plan, "plan")
         struct.threads = 0 if self.threads is None else in_range(self.threads, "threads")
         (self.tuning or OpenTuning()).fill(struct)
-        if is_small:
-            threads = int(struct.threads) or len(os.sched_getaffinity(0))
-            struct.threads = min(threads, max(_SMALL_THREADS, threads // 4))
-            struct.queries_in_flight = min(
-                int(struct.queries_in_flight) or _SMALL_IN_FLIGHT, _SMALL_IN_FLIGHT
-            )
         return struct
 
     def budget(self, folder: Path, of_rows: int | None) -> int:
@@ -116,6 +100,8 @@ class Segment:
         Rows of all parts that share a budget.
     name : str
         Of a part in its folder of live data; a part is locked, so that no writer takes it away.
+    beside : Segment, optional
+        Another part that is open: both are searched by the same workers.
 
     Attributes
     ----------
@@ -129,11 +115,20 @@ class Segment:
         As its manifest has it.
     """
 
-    def __init__(self, folder: Path, how: OpenOptions, of_rows: int | None = None, name: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        how: OpenOptions,
+        of_rows: int | None = None,
+        name: str = "",
+        beside: Segment | None = None,
+    ) -> None:
         self.folder = folder
         self.name = name
         self._unknown_is_missing = how.unknown_is_missing
-        struct = how.native(of_rows is not None and 2 * shape_in_manifest(folder)[0] < of_rows)
+        struct = how.native()
+        if beside is not None:
+            struct.workers_of = beside.handle
         with contextlib.ExitStack() as undo:
             lock = [_lock(folder)] if name else []
             undo.callback(_unlock, lock)
@@ -141,7 +136,7 @@ class Segment:
             #: Where the library puts the handle, and from where it takes it when it closes.
             place = _native.ffi.gc(_native.ffi.new("velo_index **"), _native.lib.velo_index_close)
             _open(folder, struct, place)
-            self.handle = place[0]
+            self.handle: Any = place[0]
             undo.callback(_native.lib.velo_index_close, place)
             self.gate = Gate(with_names(str(folder)))
             info = self.info()

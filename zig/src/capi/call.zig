@@ -26,7 +26,6 @@ pub const SearchOptions = extern struct {
     excluded_vertices: ?[*]const u32,
     count_used: i32,
     reserved: u32,
-    bounds: ?[*]const f32,
 };
 
 /// As velo_search_out. The arrays of counters have the names of search.cost.Cost.
@@ -88,46 +87,61 @@ pub fn parameters_of(o: *const SearchOptions, calibration: search.Calibration) e
     }, calibration);
 }
 
-/// The arguments that velo_search and velo_submit have in common.
+/// As velo_part.
+pub const Part = extern struct {
+    index: ?*Index,
+    /// What its vertices are counted from.
+    first: i64 = 0,
+    filters: ?[*]const ?*filter_room.Filter,
+};
+
+/// The arguments that searches have in common. All parts are entered already.
 pub const Arguments = struct {
+    parts: []const Part,
     queries: ?*const anyopaque,
     dtype: i32,
     query_count: u64,
-    filters: ?[*]const ?*filter_room.Filter,
     filter_count: u64,
     options: ?*const SearchOptions,
 
-    /// Checks them and makes a job of them. `answers` must outlive it.
-    pub fn job_of(self: *const Arguments, target: *Index, answers: *const search.Answers, on_done: *const fn (*search.Job) void) common.Failure!search.Job {
-        const reader = &target.reader;
-        const asked = try Asked.of(target, self.options);
-        const o = &asked.options;
+    /// Checks them and makes a job of them. `answers` and `parts`, as many as there are parts, must outlive it.
+    pub fn job_of(self: *const Arguments, parts: []search.JobPart, answers: *const search.Answers, on_done: *const fn (*search.Job) void) common.Failure!search.Job {
+        const first = self.parts[0].index.?;
+        const o = try common.read(SearchOptions, "options", self.options);
         const dtype = std.enums.fromInt(index.Dtype, self.dtype) orelse
             return report(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{self.dtype});
-        if (asked.parameters.every and reader.vectors == null)
-            return report(.unsupported, .{ .argument = "recall" }, "a recall of 1 needs the vectors, which this index does not store; build it with store_vectors=True", .{});
-        if (o.exact > 0 and reader.vectors == null)
-            return report(.unsupported, .{ .argument = "exact" }, "exact distances need the vectors, which this index does not store; build it with store_vectors=True", .{});
-        if (self.filter_count > 0 and o.excluded_vertices != null)
-            return report(.invalid_argument, .{ .argument = "excluded_vertices" }, "excluded_vertices are for searches without a filter", .{});
-        if (o.bounds) |bounds| for (bounds[0..@intCast(self.query_count)], 0..) |bound, row| {
-            if (std.math.isNan(bound)) return report(.not_finite, .{ .argument = "bounds", .row = @intCast(row) }, "the bound of query {d} is NaN", .{row});
-        };
+        if (o.excluded_vertices != null and (self.filter_count > 0 or parts.len > 1))
+            return report(.invalid_argument, .{ .argument = "excluded_vertices" }, "excluded_vertices are for searches of one index without a filter", .{});
         const job: search.Job = .{
-            .queries = try self.query_bytes(dtype, reader.header.dim_in),
-            .query_bytes = reader.header.dim_in * dtype.bytes(),
+            .queries = try self.query_bytes(dtype, first.reader.header.dim_in),
+            .query_bytes = first.reader.header.dim_in * dtype.bytes(),
             .dtype = dtype,
             .count = self.query_count,
-            .filters = try self.checked_filters(target),
-            .parameters = asked.parameters,
+            .parts = parts,
             .excluded = o.excluded_vertices,
-            .bounds = o.bounds,
             .deadline_us = if (o.timeout_us == 0) 0 else base.nowMicros() +| o.timeout_us,
             .answers = answers,
             .on_done = on_done,
         };
-        try search.prepare_filters(&job, &target.shared);
+        for (self.parts, parts) |*one, *part| part.* = try self.part_of(one, first, &o);
+        if (parts.len > 1) search.introduce(parts);
+        for (parts) |*part| try search.prepare_filters(part);
         return job;
+    }
+
+    fn part_of(self: *const Arguments, one: *const Part, first: *const Index, o: *const SearchOptions) common.Failure!search.JobPart {
+        const target = one.index.?;
+        const reader = &target.reader;
+        const parameters = try parameters_of(o, target.calibration());
+        if (parameters.every and reader.vectors == null)
+            return report(.unsupported, .{ .argument = "recall" }, "a recall of 1 needs the vectors, which this index does not store; build it with store_vectors=True", .{});
+        if (o.exact > 0 and reader.vectors == null)
+            return report(.unsupported, .{ .argument = "exact" }, "exact distances need the vectors, which this index does not store; build it with store_vectors=True", .{});
+        if (target.workers != first.workers)
+            return report(.invalid_argument, .{ .argument = "parts" }, "indexes that are searched together share workers: open them with workers_of", .{});
+        if (reader.header.dim_in != first.reader.header.dim_in or reader.metric != first.reader.metric)
+            return report(.invalid_argument, .{ .argument = "parts" }, "indexes that are searched together have one metric and as many dimensions", .{});
+        return .{ .part = target.part, .first = one.first, .filters = try self.checked_filters(one, target), .parameters = parameters };
     }
 
     fn query_bytes(self: *const Arguments, dtype: index.Dtype, dim: u32) error{Reported}![]const u8 {
@@ -140,11 +154,11 @@ pub const Arguments = struct {
         return report(.not_finite, .{ .argument = "queries", .row = @intCast(row) }, "query {d} holds NaN, infinity or a magnitude above {d}", .{ row, index.space.magnitude_max });
     }
 
-    fn checked_filters(self: *const Arguments, target: *const Index) error{Reported}![]const ?*const filter_room.Filter {
-        if (self.filter_count == 0) return &.{};
+    fn checked_filters(self: *const Arguments, one: *const Part, target: *const Index) error{Reported}![]const ?*const filter_room.Filter {
+        if (self.filter_count == 0 or (self.parts.len > 1 and one.filters == null)) return &.{};
         if (self.filter_count > 1 and self.filter_count != self.query_count)
             return report(.invalid_argument, .{ .argument = "filters" }, "{d} filters for {d} queries: give none, one, or one a query", .{ self.filter_count, self.query_count });
-        const handles = (try common.need("filters", self.filters))[0..@intCast(self.filter_count)];
+        const handles = (try common.need("filters", one.filters))[0..@intCast(self.filter_count)];
         for (handles, 0..) |handle, i| if (handle) |filter| try target.check_filter(filter, @intCast(i));
         return @ptrCast(handles);
     }
@@ -236,21 +250,61 @@ export fn velo_search(
     options: ?*const SearchOptions,
     out: ?*const SearchOut,
 ) i32 {
-    const arguments: Arguments = .{ .queries = queries, .dtype = dtype, .query_count = query_count, .filters = filters, .filter_count = filter_count, .options = options };
+    const one: Part = .{ .index = handle, .filters = filters };
     // Not `status_of_call`: a job that failed has a sentence of its own.
-    return run(handle, &arguments, out) catch |err| common.status_of_call(err);
+    return run(&.{ .parts = (&one)[0..1], .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options }, out) catch |err| common.status_of_call(err);
 }
 
-fn run(handle: ?*Index, arguments: *const Arguments, out: ?*const SearchOut) common.Failure!i32 {
-    const self = try common.need("index", handle);
+export fn velo_search_parts(
+    parts: ?[*]const Part,
+    part_count: u32,
+    queries: ?*const anyopaque,
+    dtype: i32,
+    query_count: u64,
+    filter_count: u64,
+    options: ?*const SearchOptions,
+    out: ?*const SearchOut,
+) i32 {
+    const all = parts_of(parts, part_count) catch |err| return common.status_of_call(err);
+    return run(&.{ .parts = all, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options }, out) catch |err| common.status_of_call(err);
+}
+
+/// What a caller gave as parts.
+pub fn parts_of(parts: ?[*]const Part, count: u32) error{Reported}![]const Part {
+    const given = try common.need("parts", parts);
+    if (count == 0 or count > search.job.parts_max)
+        return report(.invalid_argument, .{ .argument = "parts" }, "{d} parts were given; there must be 1 to {d}", .{ count, search.job.parts_max });
+    return given[0..count];
+}
+
+/// A call begins in all of them; `leave` ends it.
+pub fn enter(parts: []const Part) error{Reported}!void {
+    for (parts, 0..) |one, i| {
+        errdefer leave(parts[0..i]);
+        try (try common.need("index", one.index)).enter();
+    }
+}
+
+pub fn leave(parts: []const Part) void {
+    for (parts) |one| one.index.?.leave();
+}
+
+fn run(arguments: *const Arguments, out: ?*const SearchOut) common.Failure!i32 {
+    _ = try common.need("index", arguments.parts[0].index);
     const theirs = try common.need("out", out);
-    try self.enter();
-    defer self.leave();
+    try enter(arguments.parts);
+    defer leave(arguments.parts);
     if (arguments.query_count == 0) return common.ok;
     const answers = answers_of(&try common.read(SearchOut, "out", theirs));
-    var blocking: Blocking = .{ .job = try arguments.job_of(self, &answers, Blocking.on_done) };
-    try self.submit(&blocking.job);
+    var room: [parts_few]search.JobPart = undefined;
+    const parts = if (arguments.parts.len <= parts_few) room[0..arguments.parts.len] else try common.allocator.alloc(search.JobPart, arguments.parts.len);
+    defer if (arguments.parts.len > parts_few) common.allocator.free(parts);
+    var blocking: Blocking = .{ .job = try arguments.job_of(parts, &answers, Blocking.on_done) };
+    try arguments.parts[0].index.?.submit(&blocking.job);
     blocking.done.wait();
     write_statuses(&answers, arguments.query_count);
     return status_of_job(&blocking.job);
 }
+
+/// So many have room on the stack.
+const parts_few = 8;

@@ -1,4 +1,5 @@
-//! Which device an open index reads from, and the engine that is compiled for it.
+//! Which device an open index reads from, and the engine that is compiled for it. Indexes that are searched together share
+//! one: the last that is closed ends it.
 const std = @import("std");
 const io = @import("io");
 const search = @import("search");
@@ -18,12 +19,71 @@ pub const Running = union(enum) {
             inline else => |engine| engine.memory_bytes(),
         };
     }
+
+    pub fn holds_pages(self: Running) bool {
+        return switch (self) {
+            inline else => |engine| engine.room.holds_pages,
+        };
+    }
+
+    pub fn attach(self: Running, shared: *const search.Shared, files: [2]?std.posix.fd_t) error{ OutOfMemory, TooLarge }!*search.Part {
+        return switch (self) {
+            inline else => |engine| engine.attach(shared, files),
+        };
+    }
+
+    pub fn detach(self: Running, part: *search.Part) void {
+        switch (self) {
+            inline else => |engine| engine.detach(part),
+        }
+    }
+
+    pub fn submit(self: Running, job: *search.Job) bool {
+        return switch (self) {
+            inline else => |engine| engine.submit(job),
+        };
+    }
 };
 
-pub const Start = struct { engine: Running, device: device.DeviceInfo };
+/// The engine, the device it reads from, and how many indexes it searches.
+pub const Workers = struct {
+    engine: Running,
+    device: device.DeviceInfo,
+    threads: u32,
+    queries_in_flight: u32,
+    users: std.atomic.Value(u32) = .init(1),
+
+    pub fn share(self: *Workers) *Workers {
+        _ = self.users.fetchAdd(1, .acq_rel);
+        return self;
+    }
+
+    pub fn release(self: *Workers) void {
+        if (self.users.fetchSub(1, .acq_rel) > 1) return;
+        switch (self.engine) {
+            inline else => |engine| engine.deinit(),
+        }
+        common.allocator.destroy(self);
+    }
+
+    /// The share of one of those that use it.
+    pub fn memory_bytes(self: *const Workers) u64 {
+        return self.engine.memory_bytes() / @max(1, self.users.load(.acquire));
+    }
+};
+
+const Start = struct { engine: Running, device: device.DeviceInfo };
 
 /// Starts the workers over the best device that may be had, or over the one that was asked for.
-pub fn start(shared: *const search.Shared, asked: numbers.Io, direct: bool, pages: io.Pages, options: search.EngineOptions) common.Failure!Start {
+pub fn start(shared: *const search.Shared, asked: numbers.Io, direct: bool, pages: io.Pages, options: search.EngineOptions) common.Failure!*Workers {
+    const workers = try common.allocator.create(Workers);
+    errdefer common.allocator.destroy(workers);
+    const began = try begin(shared, asked, direct, pages, options);
+    workers.* = .{ .engine = began.engine, .device = began.device, .threads = options.threads, .queries_in_flight = options.queries_in_flight };
+    return workers;
+}
+
+fn begin(shared: *const search.Shared, asked: numbers.Io, direct: bool, pages: io.Pages, options: search.EngineOptions) common.Failure!Start {
     if (build_options.simulated) {
         if (asked == .auto or asked == .simulated)
             return .{ .engine = .{ .simulated = try init(@import("sim").Device, shared, options) }, .device = device.simulated(options.queue_depth) };

@@ -6,7 +6,6 @@ const index = @import("index");
 const search = @import("search");
 const filter_room = @import("filter");
 const common = @import("common.zig");
-const device = @import("device.zig");
 const engines = @import("engines.zig");
 const tickets = @import("tickets.zig");
 const ok = common.ok;
@@ -15,12 +14,11 @@ pub const Index = struct {
     process: i32,
     reader: index.Reader,
     shared: search.Shared,
-    engine: engines.Running,
+    workers: *engines.Workers,
+    /// What the workers know of it.
+    part: *search.Part,
     cache: ?search.Cache,
     files: Files,
-    device: device.DeviceInfo,
-    threads: u32,
-    queries_in_flight: u32,
     memory_budget_bytes: u64,
     /// Calls under way; closing waits for them.
     calls: std.atomic.Value(u32),
@@ -45,10 +43,7 @@ pub const Index = struct {
     }
 
     pub fn submit(self: *Index, job: *search.Job) error{Reported}!void {
-        const taken = switch (self.engine) {
-            inline else => |engine| engine.submit(job),
-        };
-        if (!taken) return report_closed();
+        if (!self.workers.engine.submit(job)) return report_closed();
     }
 
     /// What the build measured for the plan in use.
@@ -104,10 +99,9 @@ export fn velo_index_close(place: ?*?*Index) i32 {
     if (self.process != common.process()) return ok;
     self.closing.store(true, .release);
     // Ends what is under way; then no worker touches what goes away below.
-    switch (self.engine) {
-        inline else => |engine| engine.deinit(),
-    }
+    self.workers.engine.detach(self.part);
     while (self.calls.load(.acquire) > 0) std.Thread.sleep(50 * std.time.ns_per_us);
+    self.workers.release();
     self.files.close();
     if (self.cache) |*cache| cache.deinit();
     self.completed.deinit();

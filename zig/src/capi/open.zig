@@ -25,6 +25,7 @@ pub const OpenOptions = extern struct {
     simulated_faults: u32,
     queue_depth: u32,
     cache_share: f64,
+    workers_of: ?*Index,
 };
 
 /// Of the options those that are numbers of something, by name.
@@ -58,21 +59,33 @@ fn check(o: *const OpenOptions) error{Reported}!Names {
     return names;
 }
 
-/// Each part is closed again where one behind it cannot be opened.
-fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) common.Failure!void {
+fn open_reader(path: [:0]const u8, o: *const OpenOptions, plan: numbers.Plan, cache_budget: search.CacheBudget, threads: u32) common.Failure!index.Reader {
     var diagnostic: index.Diagnostic = .{};
-    const threads = common.thread_count(o.threads);
-    const cache_budget: search.CacheBudget = .{ .memory_bytes = o.memory_bytes, .share = o.cache_share };
-    self.reader = index.Reader.open(common.allocator, path, .{
+    // Workers that hold no pages have no room for a search of links on disk.
+    const without_pages = if (o.workers_of) |other| !other.workers.engine.holds_pages() else false;
+    var options: index.reader.Options = .{
         .links_kept = if (o.links_kept == 0 or o.links_kept == std.math.maxInt(u32)) null else o.links_kept,
         .memory_bytes = o.memory_bytes - cache_budget.reserved_bytes(),
-        .links = switch (names.plan) {
-            .auto => .where_room,
+        .links = switch (plan) {
+            .auto => if (without_pages) .in_memory else .where_room,
             .links_in_memory => .in_memory,
             .links_on_disk => .on_disk,
         },
         .threads = threads,
-    }, &diagnostic) catch |err| return common.report_index(err, &diagnostic);
+    };
+    return index.Reader.open(common.allocator, path, options, &diagnostic) catch |err| {
+        if (err != error.BudgetTooSmall or !without_pages) return common.report_index(err, &diagnostic);
+        // Beside a part that has its links in memory one of fewer rows needs little more than its share.
+        options.memory_bytes = 0;
+        return index.Reader.open(common.allocator, path, options, &diagnostic) catch |another| common.report_index(another, &diagnostic);
+    };
+}
+
+/// Each part is closed again where one behind it cannot be opened.
+fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) common.Failure!void {
+    const threads = common.thread_count(o.threads);
+    const cache_budget: search.CacheBudget = .{ .memory_bytes = o.memory_bytes, .share = o.cache_share };
+    self.reader = try open_reader(path, o, names.plan, cache_budget, threads);
     errdefer self.reader.deinit();
     self.shared = try search.Shared.init(common.allocator, &self.reader, if (self.reader.links == null) .links_on_disk else .links_in_memory);
     errdefer self.shared.deinit(common.allocator);
@@ -91,12 +104,28 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     self.process = common.process();
     self.calls = .init(0);
     self.closing = .init(false);
-    self.threads = threads;
-    self.queries_in_flight = if (o.queries_in_flight == 0) search.engine.queries_in_flight_default else o.queries_in_flight;
     self.memory_budget_bytes = o.memory_bytes;
-    const began = try engines.start(&self.shared, names.io, direct, self.files.pages, .{
+    try find_workers(self, o, names.io, direct, threads);
+}
+
+/// Those of another index where they are asked for and have the room that this one needs, else its own.
+fn find_workers(self: *Index, o: *const OpenOptions, asked: numbers.Io, direct: bool, threads: u32) common.Failure!void {
+    if (o.workers_of) |other| {
+        try other.enter();
+        defer other.leave();
+        const files = [_]?std.posix.fd_t{ self.files.pages.fd, self.files.vectors };
+        if (other.workers.engine.attach(&self.shared, files)) |part| {
+            self.part = part;
+            self.workers = other.workers.share();
+            return;
+        } else |err| switch (err) {
+            error.OutOfMemory => return error.OutOfMemory,
+            error.TooLarge => return report(.unsupported, .{ .argument = "workers_of" }, "its pages are larger than those that the workers of the other index read", .{}),
+        }
+    }
+    self.workers = try engines.start(&self.shared, asked, direct, self.files.pages, .{
         .threads = threads,
-        .queries_in_flight = self.queries_in_flight,
+        .queries_in_flight = if (o.queries_in_flight == 0) search.engine.queries_in_flight_default else o.queries_in_flight,
         .adaptive = o.queries_in_flight == 0,
         .queue_depth = if (o.queue_depth == 0) search.engine.queue_depth_default else o.queue_depth,
         .file = self.files.pages.fd,
@@ -104,6 +133,6 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
         .simulated_seed = o.simulated_seed,
         .simulated_faults = o.simulated_faults,
     });
-    self.engine = began.engine;
-    self.device = began.device;
+    errdefer self.workers.release();
+    self.part = self.workers.engine.attach(&self.shared, .{ null, null }) catch return error.OutOfMemory;
 }

@@ -16,22 +16,30 @@ const Ticket = struct {
     answers: search.Answers,
 
     /// A ticket with its own copy of queries and filters, for callers go on.
-    fn create(self: *Index, number: u64, arguments: *const call.Arguments, out: *const call.SearchOut) common.Failure!*Ticket {
+    fn create(number: u64, arguments: *const call.Arguments, out: *const call.SearchOut) common.Failure!*Ticket {
         const ticket = try common.allocator.create(Ticket);
         errdefer common.allocator.destroy(ticket);
-        ticket.index = self;
+        ticket.index = arguments.parts[0].index.?;
         ticket.answers = call.answers_of(out);
-        ticket.job = try arguments.job_of(self, &ticket.answers, on_done);
+        const parts = try common.allocator.alloc(search.JobPart, arguments.parts.len);
+        errdefer common.allocator.free(parts);
+        ticket.job = try arguments.job_of(parts, &ticket.answers, on_done);
         ticket.node = .{ .number = number, .canceled = &ticket.job.canceled };
         ticket.job.queries = try common.allocator.dupe(u8, ticket.job.queries);
         errdefer common.allocator.free(ticket.job.queries);
-        ticket.job.filters = try common.allocator.dupe(?*const filter_room.Filter, ticket.job.filters);
+        var copied: usize = 0;
+        errdefer for (parts[0..copied]) |part| common.allocator.free(part.filters);
+        for (parts) |*part| {
+            part.filters = try common.allocator.dupe(?*const filter_room.Filter, part.filters);
+            copied += 1;
+        }
         return ticket;
     }
 
     fn destroy(self: *Ticket) void {
+        for (self.job.parts) |part| common.allocator.free(part.filters);
+        common.allocator.free(self.job.parts);
         common.allocator.free(self.job.queries);
-        common.allocator.free(self.job.filters);
         common.allocator.destroy(self);
     }
 
@@ -54,21 +62,40 @@ export fn velo_submit(
     out: ?*const call.SearchOut,
     ticket_number: u64,
 ) i32 {
+    const one: call.Part = .{ .index = handle, .filters = filters };
     return common.status_of_call(submit(
-        handle,
-        &.{ .queries = queries, .dtype = dtype, .query_count = query_count, .filters = filters, .filter_count = filter_count, .options = options },
+        &.{ .parts = (&one)[0..1], .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options },
         out,
         ticket_number,
     ));
 }
 
-fn submit(handle: ?*Index, arguments: *const call.Arguments, out: ?*const call.SearchOut, number: u64) common.Failure!void {
-    const self = try common.need("index", handle);
+export fn velo_submit_parts(
+    parts: ?[*]const call.Part,
+    part_count: u32,
+    queries: ?*const anyopaque,
+    dtype: i32,
+    query_count: u64,
+    filter_count: u64,
+    options: ?*const call.SearchOptions,
+    out: ?*const call.SearchOut,
+    ticket_number: u64,
+) i32 {
+    const all = call.parts_of(parts, part_count) catch |err| return common.status_of_call(err);
+    return common.status_of_call(submit(
+        &.{ .parts = all, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options },
+        out,
+        ticket_number,
+    ));
+}
+
+fn submit(arguments: *const call.Arguments, out: ?*const call.SearchOut, number: u64) common.Failure!void {
+    const self = try common.need("index", arguments.parts[0].index);
     const theirs = try common.need("out", out);
-    try self.enter();
-    defer self.leave();
+    try call.enter(arguments.parts);
+    defer call.leave(arguments.parts);
     if (arguments.query_count == 0) return report(.invalid_argument, .{ .argument = "queries" }, "a ticket needs at least one query", .{});
-    const ticket = try Ticket.create(self, number, arguments, &try common.read(call.SearchOut, "out", theirs));
+    const ticket = try Ticket.create(number, arguments, &try common.read(call.SearchOut, "out", theirs));
     errdefer ticket.destroy();
     if (!self.completed.reserve(&ticket.node)) return report(.busy, .{}, "{d} searches wait already", .{tickets.waiting_max});
     errdefer self.completed.forget(&ticket.node);

@@ -27,6 +27,8 @@ pub const Read = struct {
     offset: u64,
     /// Which of the device's files: 0 is `Options.file`, 1 `Options.second_file`.
     file: u1 = 0,
+    /// Read in the place of that file, where the device was not opened for it.
+    fd: ?std.posix.fd_t = null,
     buffer: [*]align(sector_size) u8,
     /// Bytes wanted.
     length: u32,

@@ -50,7 +50,7 @@ const Shared = struct {
 
 /// One read, from its first attempt to its end.
 fn execute(files: *const [contract.file_count]?std.posix.fd_t, read: *Read) void {
-    const file = files[read.file].?;
+    const file = read.fd orelse files[read.file].?;
     while (true) {
         const returned = std.os.linux.pread(file, read.attempt_buffer(), read.attempt_length(), @intCast(read.attempt_offset()));
         // A raw system call: a byte count, or a negative errno.

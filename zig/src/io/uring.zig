@@ -1,4 +1,4 @@
-//! The io_uring device: one ring, one thread, the files that reads name by number.
+//! The io_uring device: one ring, one thread, the files that reads name by number, or by descriptor.
 //!
 //! Flags: single issuer, deferred and cooperative task work, where the kernel takes them (uring_shim.c falls back).
 //! No IOPOLL (drives behind virtio and most file systems answer EOPNOTSUPP) and no SQPOLL (it burns a core that
@@ -17,7 +17,7 @@ extern fn velo_uring_open(ring_out: *?*Ring, entries: c_uint, fd: c_int, second_
 extern fn velo_uring_close(ring: *Ring) void;
 extern fn velo_uring_registered(ring: *const Ring) c_uint;
 extern fn velo_uring_enable(ring: *Ring) c_int;
-extern fn velo_uring_read(ring: *Ring, file: c_uint, offset: u64, buffer: *anyopaque, length: c_uint, context: u64) c_int;
+extern fn velo_uring_read(ring: *Ring, file: c_uint, another_fd: c_int, offset: u64, buffer: *anyopaque, length: c_uint, context: u64) c_int;
 extern fn velo_uring_submit(ring: *Ring, wait_count: c_uint) c_int;
 extern fn velo_uring_reap(ring: *Ring, completions: [*]Completion, capacity: c_uint) c_uint;
 
@@ -124,7 +124,7 @@ pub const Uring = struct {
     fn prepare(device: *Uring) void {
         while (device.in_ring < device.queue_depth) {
             const read = device.queue.pop() orelse return;
-            const taken = velo_uring_read(device.ring, read.file, read.attempt_offset(), read.attempt_buffer(), read.attempt_length(), @intFromPtr(read));
+            const taken = velo_uring_read(device.ring, read.file, read.fd orelse -1, read.attempt_offset(), read.attempt_buffer(), read.attempt_length(), @intFromPtr(read));
             if (taken == 0) { // the submission queue is full: its turn comes after the next submit
                 device.queue.push_front(read);
                 return;

@@ -90,19 +90,21 @@ int velo_uring_enable(struct velo_uring *uring) {
     return status < 0 ? status : 0;
 }
 
-/* Prepares one read of the first or the second file (0, 1); 0 when the submission queue is full. Nothing reaches the kernel before the next submit. */
-int velo_uring_read(struct velo_uring *uring, unsigned file, uint64_t offset, void *buffer, unsigned length,
-                    uint64_t context) {
+/* Prepares one read of the first or the second file (0, 1), or of another_fd where that is not -1; 0 when the submission
+ * queue is full. Nothing reaches the kernel before the next submit. */
+int velo_uring_read(struct velo_uring *uring, unsigned file, int another_fd, uint64_t offset, void *buffer,
+                    unsigned length, uint64_t context) {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
     if (!sqe) return 0;
     const char *start = buffer;
-    int fd = uring->files_registered ? (int)file : uring->fds[file];
+    int registered = uring->files_registered && another_fd < 0;
+    int fd = another_fd >= 0 ? another_fd : registered ? (int)file : uring->fds[file];
     if (uring->buffers_registered && start >= uring->buffers &&
         start + length <= uring->buffers + uring->buffers_size)
         io_uring_prep_read_fixed(sqe, fd, buffer, length, offset, 0);
     else
         io_uring_prep_read(sqe, fd, buffer, length, offset);
-    if (uring->files_registered) sqe->flags |= IOSQE_FIXED_FILE;
+    if (registered) sqe->flags |= IOSQE_FIXED_FILE;
     sqe->user_data = context;
     return 1;
 }

@@ -60,7 +60,7 @@ fn score_once(search: *Search, vertex: u32, found: record.Record) void {
 /// the results), and those of their colors (VeloANN, §3.3).
 pub fn keep(search: *Search, cache: *cache_room.Cache, view: *const layout.page.View, full: []const f32) state.PageError!void {
     var wanted: [layout.page.records_max]bool = @splat(false);
-    const bound = @min(search.results.bound(), search.bound.distance);
+    const bound = @min(search.results.bound(), search.told);
     for (full, wanted[0..full.len]) |distance, *one| one.* = distance <= bound;
     for (search.list.slice()) |candidate| {
         const i = candidate.vertex() -% view.first_vertex;

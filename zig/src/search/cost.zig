@@ -25,6 +25,16 @@ pub const Cost = struct {
     shared_reads: u32 = 0,
     /// 1 where the query lies outside the rows: no calibration knows how such queries fare.
     outside: u32 = 0,
+
+    /// What a search in another part took for the same query. Rounds of parts are the same rounds, and outside of all rows
+    /// is who is outside of those of each part.
+    pub fn add(self: *Cost, other: *const Cost) void {
+        const rounds = self.rounds;
+        const outside = @min(self.outside, other.outside);
+        inline for (std.meta.fields(Cost)) |field| @field(self, field.name) += @field(other, field.name);
+        self.rounds = rounds;
+        self.outside = outside;
+    }
 };
 
 /// For each counter an array with an entry a query, or null where it is not wanted.

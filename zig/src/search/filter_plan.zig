@@ -9,7 +9,7 @@
 //! Nothing here looks at what happened before: the same filter on the same index gives the same plan, whoever asked.
 const std = @import("std");
 const filter_room = @import("filter");
-const Job = @import("job.zig").Job;
+const JobPart = @import("job.zig").JobPart;
 const parameters_file = @import("parameters.zig");
 const FilterPlan = parameters_file.FilterPlan;
 const Parameters = parameters_file.Parameters;
@@ -184,11 +184,11 @@ pub fn plan_of(shared: *const Shared, filter: *const filter_room.Filter, paramet
 
 /// Finds all matches of those filters that will be scanned, once each, so that a worker need not and memory is asked
 /// for here.
-pub fn prepare_filters(job: *const Job, shared: *const Shared) error{OutOfMemory}!void {
-    for (job.filters) |handle| {
+pub fn prepare_filters(part: *const JobPart) error{OutOfMemory}!void {
+    for (part.filters) |handle| {
         const filter = handle orelse continue;
         if (filter.matches_found() != null) continue;
-        if (plan_of(shared, filter, &job.parameters) == .scan) _ = try @constCast(filter).matches();
+        if (plan_of(part.part.shared, filter, &part.parameters) == .scan) _ = try @constCast(filter).matches();
     }
 }
 

@@ -131,7 +131,6 @@ pub fn begin(search: *Search, filter: *const filter_room.Filter) void {
         const widest = if (search.parameters.recall > 0) @max(filter_plan.sigma_least, asked) else filter_plan.sigma_least;
         const least: f32 = @floatCast(widest * (1 - filter.estimate()));
         search.parameters.sigma = @max(search.parameters.sigma, least);
-        search.bound.widen(search.parameters.sigma);
     }
     switch (plan) {
         .scan => scan(search),
@@ -159,12 +158,11 @@ pub fn scan(search: *Search) void {
     search.list.reset(@min(@max(search.list.limit, parameters_file.scan_list_size, 4 * parameters.k), parameters_file.list_size_max));
     if (parameters.sigma_by_plan) {
         parameters.sigma = parameters_file.sigma_of_scan(parameters);
-        search.bound.widen(parameters.sigma);
     }
     look_at_all(search);
 }
 
-/// The same with the list and the bounds as they are.
+/// The same with list and bound as they are.
 pub fn look_at_all(search: *Search) void {
     const parameters = &search.parameters;
     search.change(.scan);
@@ -181,7 +179,6 @@ pub fn look_at_all(search: *Search) void {
     };
     if (parameters.sigma_by_plan and filter.estimate() * @as(f64, @floatFromInt(search.shared.reader.n())) <= read_all_max) {
         parameters.sigma = std.math.inf(f32);
-        search.bound.widen(parameters_file.sigma_widest);
     }
     var count: usize = 0;
     if (filter.matches_found()) |found| {

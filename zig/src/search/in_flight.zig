@@ -14,9 +14,9 @@ pub const InFlight = struct {
     const Entry = struct { page: u64, buffer: u32 };
     const empty = std.math.maxInt(u64);
 
-    /// A page of one of the files, as the calls below name it.
-    pub fn name_of(file: u1, page: u32) u64 {
-        return @as(u64, file) << 32 | page;
+    /// A page of one of the files of a part, as the calls below name it.
+    pub fn name_of(part: u31, file: u1, page: u32) u64 {
+        return @as(u64, part) << 33 | @as(u64, file) << 32 | page;
     }
 
     pub fn init(allocator: std.mem.Allocator, buffer_count: u32, slot_count: u32) error{OutOfMemory}!InFlight {

@@ -7,6 +7,8 @@ const search_state = @import("search_state.zig");
 const File = search_state.File;
 const Request = search_state.Request;
 const Parameters = @import("parameters.zig").Parameters;
+const Part = @import("part.zig").Part;
+const RecentPages = @import("recent_pages.zig").RecentPages;
 const Costs = @import("cost.zig").Costs;
 
 /// How long a worker that has run out of queries looks for another before it sleeps: a caller that is alone comes back
@@ -31,18 +33,39 @@ pub const Answers = struct {
     costs: Costs = .{},
 };
 
+/// Parts that one call may search.
+pub const parts_max = 64;
+
+/// One of the parts that a job searches.
+pub const JobPart = struct {
+    part: *Part,
+    /// What its vertices are counted from in the answer.
+    first: i64 = 0,
+    /// None, one for all, or one a query.
+    filters: []const ?*const filter_room.Filter = &.{},
+    parameters: Parameters,
+    company: Request.Company = .none,
+    /// Links on disk: pages that a query holds at most, of those that it may hold over all parts.
+    held_max: u32 = RecentPages.max,
+
+    fn filter_of(self: *const JobPart, query: u64) ?*const filter_room.Filter {
+        return switch (self.filters.len) {
+            0 => null,
+            1 => self.filters[0],
+            else => self.filters[@intCast(query)],
+        };
+    }
+};
+
 pub const Job = struct {
     queries: []const u8,
     query_bytes: usize,
     dtype: index.Dtype,
     count: u64,
-    /// None, one for all, or one a query.
-    filters: []const ?*const filter_room.Filter,
-    parameters: Parameters,
-    /// One a query, or null: a vertex that is taken as absent.
+    /// All of them belong to the same workers, and ask for the same k.
+    parts: []const JobPart,
+    /// One a query, or null; of the only part: a vertex that is taken as absent.
     excluded: ?[*]const u32 = null,
-    /// One a query, or null: a distance as users see it, beyond which nothing is an answer.
-    bounds: ?[*]const f32 = null,
     /// base.nowMicros after which queries give up; 0 is never.
     deadline_us: u64 = 0,
     answers: *const Answers,
@@ -62,24 +85,40 @@ pub const Job = struct {
     failure_page: std.atomic.Value(i64) = .init(-1),
     failure_file: std.atomic.Value(u8) = .init(0),
 
-    pub fn request_of(self: *const Job, query: u64) Request {
+    pub fn k(self: *const Job) u32 {
+        return self.parts[0].parameters.k;
+    }
+
+    pub fn request_of(self: *const Job, part: *const JobPart, query: u64) Request {
         const at: usize = @intCast(query);
         return .{
             .vector = self.queries[at * self.query_bytes ..][0..self.query_bytes],
             .dtype = self.dtype,
-            .parameters = self.parameters,
-            .filter = self.filter_of(query),
+            .parameters = part.parameters,
+            .filter = part.filter_of(query),
+            .company = part.company,
+            .held_max = part.held_max,
             .excluded = if (self.excluded) |excluded| excluded[at] else Request.excluded_none,
-            .bound = if (self.bounds) |bounds| bounds[at] else std.math.inf(f32),
         };
     }
 
-    fn filter_of(self: *const Job, query: u64) ?*const filter_room.Filter {
-        return switch (self.filters.len) {
-            0 => null,
-            1 => self.filters[0],
-            else => self.filters[@intCast(query)],
-        };
+    /// A call begins, unless one of its parts is being taken away; `leave` ends it.
+    pub fn enter(self: *const Job) bool {
+        for (self.parts, 0..) |one, i| {
+            if (one.part.enter()) continue;
+            for (self.parts[0..i]) |entered| entered.part.leave();
+            return false;
+        }
+        return true;
+    }
+
+    pub fn leave(self: *const Job) void {
+        for (self.parts) |one| one.part.leave();
+    }
+
+    pub fn is_closing(self: *const Job) bool {
+        for (self.parts) |one| if (one.part.closing.load(.monotonic)) return true;
+        return false;
     }
 
     pub fn file_at_fault(self: *const Job) File {
@@ -210,7 +249,7 @@ test "takers that look and takers that sleep miss no job" {
         // One job, or several before the first is taken; at once, while takers look, or after they went to sleep.
         const count = 1 + turn % jobs.len;
         for (jobs[0..count]) |*job| {
-            job.* = .{ .queries = &.{}, .query_bytes = 0, .dtype = .u8, .count = 1, .filters = &.{}, .parameters = undefined, .answers = &answers, .on_done = Calls.on_done };
+            job.* = .{ .queries = &.{}, .query_bytes = 0, .dtype = .u8, .count = 1, .parts = &.{}, .answers = &answers, .on_done = Calls.on_done };
             try std.testing.expect(calls.queue.push(job));
         }
         pushed += @intCast(count);

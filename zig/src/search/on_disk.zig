@@ -23,19 +23,24 @@ const Search = state.Search;
 
 /// Entry points around which codes are looked through: more save less than a read.
 const stretches_max = 4;
-/// The same within a bound from elsewhere: the codes of more stretches stand for reads on the way in.
+/// The same beside a larger part: the codes of more stretches stand for reads on the way in.
 const stretches_bounded_max = 8;
-/// What is not read is not followed, and the way to what lies within a bound from elsewhere (bound.zig) begins beyond it:
+/// What is not read is not followed, and the way to what lies within the bound of other parts (company.zig) begins beyond it:
 /// that bound holds once so many rows are known that lie nearer than where the way would go on.
 const way_in = 2;
 
 /// What a way in takes, in reads: some four, and that they wait for one another.
 const reads_in = 8;
 
-/// Within a bound from elsewhere: the way in would take more than a look at all codes.
+/// Within the bound of a larger part: the way in would take more than a look at all codes.
 pub fn prefers_scan(search: *const Search) bool {
-    return search.shared.plan == .links_on_disk and search.bound.is_told() and !ablations.of(search.shared).entries_only and
+    return search.shared.plan == .links_on_disk and is_beside(search) and !ablations.of(search.shared).entries_only and
         filter_plan.scans_within_reads(search.shared, reads_in);
+}
+
+/// Most answers lie in another part.
+fn is_beside(search: *const Search) bool {
+    return search.request.company == .smaller;
 }
 
 /// It keeps as many candidates as navigation and reads by the same bounds.
@@ -51,7 +56,7 @@ pub fn look_around(search: *Search, best: []const lists.Candidate) void {
     const n = search.shared.reader.n();
     const length = @max(1, n / @as(u32, @intCast(search.shared.entries.len)));
     var ids: [256]u32 = undefined;
-    const stretches: usize = if (search.bound.is_told()) stretches_bounded_max else stretches_max;
+    const stretches: usize = if (is_beside(search)) stretches_bounded_max else stretches_max;
     for (best[0..@min(best.len, stretches)]) |entry| {
         var next = entry.vertex() -| length / 2;
         const end = @min(n, next + length);
@@ -112,11 +117,11 @@ fn nearest_that_matters(search: *Search) ?u32 {
 
 fn worth_a_read(search: *const Search, candidate: lists.Candidate) bool {
     const bound = search.results.bound();
-    if (candidate.distance <= @min(bound, search.bound.distance)) return true;
+    if (candidate.distance <= @min(bound, search.told)) return true;
     const sigma = search.query.sigma_upper(&search.shared.reader.codes, candidate.vertex(), candidate.distance);
     const least = candidate.distance - search.parameters.sigma_on_disk * sigma;
     if (least > bound) return false;
-    return !search.bound.excludes(candidate.distance, sigma) or least <= search.results.nth(@min(way_in, search.parameters.k));
+    return least <= search.told or least <= search.results.nth(@min(way_in, search.parameters.k));
 }
 
 /// The nearest candidate of the look-ahead set, which begins at `nearest`, that can be followed without a read.

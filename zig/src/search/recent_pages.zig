@@ -12,7 +12,7 @@ pub const RecentPages = struct {
     count: u32 = 0,
     oldest: u32 = 0,
 
-    /// Pages at hand at most.
+    /// Pages at hand at most, of all parts together.
     pub const max = 64;
 
     pub fn slice(self: *const RecentPages) []const Page {

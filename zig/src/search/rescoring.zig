@@ -139,7 +139,7 @@ fn choose(search: *Search) void {
     const self = &search.state.rescore;
     const round = &search.round;
     const geometry = search.shared.reader.vectors.?.geometry;
-    const reach = @min(kth_upper(self, search.parameters.k), search.bound.distance);
+    const reach = @min(kth_upper(self, search.parameters.k), search.told_upper);
     for (self.neighbors.slice()) |one| {
         if (one.exact or one.lower > reach) continue;
         const page = geometry.page_of(one.vertex);
@@ -150,12 +150,24 @@ fn choose(search: *Search) void {
 }
 
 fn kth_upper(self: *const Rescoring, k: u32) f64 {
+    if (self.neighbors.len < k) return std.math.inf(f64);
+    return sorted_uppers(self)[k - 1];
+}
+
+fn sorted_uppers(self: *const Rescoring) []const f64 {
     const neighbors = self.neighbors.slice();
-    if (neighbors.len < k) return std.math.inf(f64);
-    const uppers = self.uppers[0..neighbors.len];
-    for (uppers, neighbors) |*upper, one| upper.* = one.upper;
-    std.mem.sortUnstable(f64, uppers, {}, std.sort.asc(f64));
-    return uppers[k - 1];
+    const sorted = self.uppers[0..neighbors.len];
+    for (sorted, neighbors) |*upper, one| upper.* = one.upper;
+    std.mem.sortUnstable(f64, sorted, {}, std.sort.asc(f64));
+    return sorted;
+}
+
+/// Upper bounds of what a search may answer, in order; good until its next step.
+pub fn uppers(search: *const Search) []const f64 {
+    return switch (search.state) {
+        .rescore => |*self| sorted_uppers(self),
+        else => &.{},
+    };
 }
 
 /// A page that was wanted has arrived and is whole: every neighbor on it is scored.

@@ -21,13 +21,16 @@ pub const filter_plan = @import("filter_plan.zig");
 pub const prepare_filters = filter_plan.prepare_filters;
 pub const job = @import("job.zig");
 pub const Job = job.Job;
+pub const JobPart = job.JobPart;
+pub const Part = @import("part.zig").Part;
+pub const introduce = @import("company.zig").introduce;
 pub const Answers = job.Answers;
 pub const cost = @import("cost.zig");
 pub const Outcome = job.Outcome;
 
 test {
     _ = @import("ablations.zig");
-    _ = @import("bound.zig");
+    _ = @import("company.zig");
     _ = @import("entry.zig");
     _ = @import("list.zig");
     _ = @import("page_set.zig");

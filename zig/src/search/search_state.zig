@@ -46,7 +46,6 @@ const RecentPages = recent_pages.RecentPages;
 const Pending = @import("pending.zig").Pending;
 const PageSet = @import("page_set.zig").PageSet;
 const Round = @import("round.zig").Round;
-const Bound = @import("bound.zig").Bound;
 const Parameters = parameters_file.Parameters;
 const assert = std.debug.assert;
 
@@ -76,8 +75,16 @@ pub const Request = struct {
     filter: ?*const filter_room.Filter = null,
     /// Taken as absent: a query that is itself a row of the index looks for its other neighbors (calibration).
     excluded: u32 = excluded_none,
-    /// Others know k rows within it, a distance as users see it.
-    bound: f32 = std.math.inf(f32),
+    /// Searches of other parts answer the same query (company.zig).
+    company: Company = .none,
+    held_max: u32 = RecentPages.max,
+
+    pub const Company = enum {
+        none,
+        /// Of all parts this one has the most rows.
+        largest,
+        smaller,
+    };
 
     pub const excluded_none = std.math.maxInt(u32);
 };
@@ -95,6 +102,8 @@ pub const State = union(enum) {
     scan,
     disk: on_disk.Walk,
     drain,
+    /// Codes have said what they can here; those of other parts have not yet.
+    coded,
     rescore: rescoring.Rescoring,
     every: every.Every,
     done: Distances,
@@ -108,9 +117,10 @@ pub const State = union(enum) {
                 .graph, .gated, .scan, .disk, .every => true,
                 else => false,
             },
-            .graph => to == .rescore or to == .done,
-            .gated => to == .scan or to == .rescore or to == .done,
-            .scan, .disk => to == .rescore or to == .drain or to == .done,
+            .graph => to == .coded or to == .rescore or to == .done,
+            .gated => to == .scan or to == .coded or to == .rescore or to == .done,
+            .scan, .disk => to == .coded or to == .rescore or to == .drain or to == .done,
+            .coded => to == .rescore,
             .drain, .rescore, .every => to == .done,
             .done => false,
         };
@@ -148,9 +158,11 @@ pub const Search = struct {
     state: State = .idle,
 
     request: Request = undefined,
-    /// The request's; a plan may widen its bounds.
+    /// The request's; a plan may widen its bound.
     parameters: Parameters = undefined,
-    bound: Bound = .{},
+    /// The k-th best that all parts know, and the same of upper bounds of distances; infinity where it is alone.
+    told: f32 = std.math.inf(f32),
+    told_upper: f64 = std.math.inf(f64),
     query: quant.Query,
     /// The query in float32, less the mean; while vectors are scored as it was given.
     row: []f32,
@@ -234,7 +246,8 @@ pub const Search = struct {
         self.request = request;
         parameters.* = request.parameters;
         parameters.exact = parameters.exact and reader.vectors != null;
-        self.bound = .of(request.bound, reader.metric, self.shared.plan, parameters);
+        self.told = std.math.inf(f32);
+        self.told_upper = std.math.inf(f64);
         index.space.convert(request.dtype, request.vector, self.row);
         index.space.place(reader.metric, self.row);
         for (self.row, reader.mean) |*value, mean| value.* -= mean;
@@ -260,7 +273,7 @@ pub const Search = struct {
         const newcomers: Pending = .{ .items = self.room.pending };
         self.change(switch (self.shared.plan) {
             .links_in_memory => .{ .graph = .{ .pending = newcomers } },
-            .links_on_disk => .{ .disk = .{ .pending = newcomers, .recent = .{ .slots = self.room.recent } } },
+            .links_on_disk => .{ .disk = .{ .pending = newcomers, .recent = .{ .slots = self.room.recent[0..self.request.held_max] } } },
         });
         entry.enter(self);
     }
@@ -277,7 +290,7 @@ pub const Search = struct {
             .scan => assert(self.round.awaited == 0),
             .disk => assert(plan == .links_on_disk),
             .drain => assert(plan == .links_on_disk and self.round.awaited > 0 and !self.parameters.exact),
-            .rescore, .every => assert(self.parameters.exact and self.round.awaited == 0 and self.round.count == 0),
+            .coded, .rescore, .every => assert(self.parameters.exact and self.round.awaited == 0 and self.round.count == 0),
             .done => |distances| assert(self.round.awaited == 0 and (distances == .exact) == self.parameters.exact),
         }
         if (self.state == .disk) for (self.state.disk.recent.slice()) |page| self.released.add(page.buffer);
@@ -315,6 +328,27 @@ pub const Search = struct {
         };
     }
 
+    /// What may be an answer by its estimate, the nearest first; none where a filter has not been asked yet.
+    pub fn candidates(self: *const Search) []const lists.Candidate {
+        return if (self.asks_late()) &.{} else self.list.slice();
+    }
+
+    /// Which of the candidates pass is asked when their pages are there.
+    fn asks_late(self: *const Search) bool {
+        return self.request.filter != null and switch (self.state) {
+            .graph, .disk => true,
+            else => false,
+        };
+    }
+
+    /// Whether nothing of pages.bin is wanted any more.
+    pub fn has_coded(self: *const Search) bool {
+        return switch (self.state) {
+            .coded, .rescore, .every, .drain, .done => true,
+            else => false,
+        };
+    }
+
     /// What waits to enter the list, where there is still something to navigate to.
     pub inline fn pending(self: *Search) ?*Pending {
         return switch (self.state) {
@@ -345,6 +379,17 @@ pub const Search = struct {
         for (self.fresh[0..count], self.distances[0..count]) |id, distance| self.offer(id, distance);
     }
 
+    /// What precedes the choice of pages, for who is told of a bound before that.
+    pub fn navigate(self: *Search) PageError!void {
+        self.round.begin();
+        self.take_pending();
+        switch (self.state) {
+            .graph => try navigation.navigate(self),
+            .gated => try filtered.navigate(self),
+            else => {},
+        }
+    }
+
     /// Runs until pages are needed.
     pub fn step(self: *Search) PageError!Want {
         self.round.begin();
@@ -354,10 +399,10 @@ pub const Search = struct {
             .disk => if ((try on_disk.step(self)) == .done) self.end_codes() else .pages,
             .rescore => if (self.round.awaited > 0) .pages else rescoring.step(self),
             .every => if (self.round.awaited > 0) .pages else every.step(self),
-            .idle, .drain, .done => unreachable,
+            .idle, .drain, .coded, .done => unreachable,
         };
         assert((want == .done) == (self.state == .done or self.state == .drain));
-        assert(want == .done or self.round.awaited > 0);
+        assert(want == .done or self.round.awaited > 0 or self.state == .coded);
         return want;
     }
 
@@ -388,6 +433,10 @@ pub const Search = struct {
         if (exact and self.round.awaited > 0) return .pages;
         if (self.parameters.count_used) self.count_used();
         if (exact) {
+            if (self.request.company != .none) {
+                self.change(.coded);
+                return .pages;
+            }
             rescoring.begin(self);
             return rescoring.step(self);
         }
@@ -404,21 +453,19 @@ pub const Search = struct {
     fn choose_pages(self: *Search) PageError!void {
         const reader = self.shared.reader;
         const k = self.parameters.k;
-        const candidates = self.list.slice();
-        // Which of the candidates pass is asked when their pages are there.
-        const late = self.state == .graph and self.request.filter != null;
+        const estimated = self.candidates();
         // Full distances as soon as there are k of them; before that the k-th estimate.
-        const reach = if (self.results.len >= k)
+        const own = if (self.results.len >= k)
             self.results.bound()
-        else if (candidates.len >= k and !late)
-            candidates[k - 1].distance
+        else if (estimated.len >= k)
+            estimated[k - 1].distance
         else
             std.math.inf(f32);
-        for (candidates) |candidate| {
+        const reach = @min(own, self.told);
+        for (self.list.slice()) |candidate| {
             const vertex = candidate.vertex();
             const sigma = self.query.sigma_upper(&reader.codes, vertex, candidate.distance);
             if (candidate.distance - self.parameters.sigma * sigma > reach) continue;
-            if (self.bound.excludes(candidate.distance, sigma)) continue;
             const page = reader.directory.page_of(vertex);
             if (self.pages.contains(page)) continue;
             if (cached.answer(self, vertex)) continue;

@@ -4,21 +4,22 @@ const std = @import("std");
 const base = @import("base");
 const layout = @import("layout");
 const io = @import("io");
-const index = @import("index");
+const company = @import("company.zig");
 const cost_file = @import("cost.zig");
 const job_file = @import("job.zig");
 const Job = job_file.Job;
 const Queue = job_file.Queue;
 const Outcome = job_file.Outcome;
+const part_file = @import("part.zig");
+const Leg = part_file.Leg;
+const Part = part_file.Part;
 const search_state = @import("search_state.zig");
-const Search = search_state.Search;
 const Fate = search_state.Fate;
 const File = search_state.File;
 const RecentPages = @import("recent_pages.zig").RecentPages;
 const InFlight = @import("in_flight.zig").InFlight;
 const Pool = @import("buffers.zig").Pool;
 const Stack = @import("buffers.zig").Stack;
-const Shared = @import("shared.zig").Shared;
 const Options = @import("engine.zig").Options;
 const processors = @import("processors.zig");
 const assert = std.debug.assert;
@@ -37,12 +38,13 @@ const awake_us = 300;
 const retries_max = 8;
 
 const Slot = struct {
-    search: Search,
     job: *Job = undefined,
     query: u64 = 0,
     begin_us: u64 = 0,
-    /// Pages that it waits for, whoever asked for them first.
+    /// Pages that its legs wait for.
     in_flight: u32 = 0,
+    /// Rounds of reads of all legs together.
+    rounds: u32 = 0,
     outcome: Outcome = .ok,
     /// The page at fault, and its file.
     page: i64 = -1,
@@ -55,7 +57,7 @@ const Slot = struct {
     retries: u32 = 0,
     /// In the worker's `ready` list.
     ready: bool = false,
-    /// The search is over, only reads that it no longer needs are on their way.
+    /// All legs have ended, only reads that may hold an answer, or that nobody needs, are on their way.
     ended: bool = false,
 };
 
@@ -63,18 +65,21 @@ pub fn Worker(comptime Device: type) type {
     return struct {
         const Self = @This();
 
-        shared: *const Shared,
         queue: *Queue,
-        /// The engine closes: queries under way end.
-        closed: *const std.atomic.Value(bool),
         device: Device,
         /// Buffers for pages of each file. Their numbers are those of `reads`, first all of the first pool.
         pools: [io.file_count]Pool,
         reads: []io.Read,
+        /// Of each buffer the part whose page is read into it.
+        sources: []*Part,
         /// Who needs a buffer: the read into it, and every query that holds its page.
         users: []u32,
         in_flight: InFlight,
         slots: []Slot,
+        /// Of a part's legs the one of the first slot.
+        first_leg: usize,
+        /// The slot that asked for pages last.
+        asked_last: u32 = 0,
         /// Slots without a query; slots whose query can go on.
         idle: Stack,
         ready: Stack,
@@ -91,23 +96,20 @@ pub fn Worker(comptime Device: type) type {
         thread: std.Thread = undefined,
         processor: u32 = 0,
 
-        pub fn init(self: *Self, allocator: std.mem.Allocator, shared: *const Shared, queue: *Queue, closed: *const std.atomic.Value(bool), options: Options) io.InitError!void {
-            const reader = shared.reader;
+        pub fn init(self: *Self, allocator: std.mem.Allocator, number: usize, room: Options.Room, queue: *Queue, options: Options) io.InitError!void {
             const depth = options.queue_depth;
             const slot_count = options.queries_in_flight;
             // With links on disk queries hold on to pages: enough for all of them, so that none waits for another.
-            const page_buffers: u32 = if (shared.plan == .links_on_disk)
+            const page_buffers: u32 = if (room.holds_pages)
                 slot_count * (RecentPages.max + beam_reads_max)
             else
                 2 * depth;
-            const vector_buffers: u32 = if (options.vectors_file == null) 0 else 2 * depth;
-            const buffer_count = page_buffers + vector_buffers;
+            const buffer_count = page_buffers + 2 * depth;
             const reads = try base.alloc_untouched(allocator, io.Read, buffer_count);
             errdefer base.free_untouched(allocator, reads);
-            var pages = try Pool.init(allocator, 0, reads[0..page_buffers], 0, reader.pages_header.page_size, slot_count);
+            var pages = try Pool.init(allocator, 0, reads[0..page_buffers], 0, room.page_sizes[0], slot_count);
             errdefer pages.deinit(allocator);
-            const vector_page_size = if (vector_buffers == 0) 0 else reader.vectors.?.geometry.page_size;
-            var vectors = try Pool.init(allocator, 1, reads[page_buffers..], page_buffers, vector_page_size, slot_count);
+            var vectors = try Pool.init(allocator, 1, reads[page_buffers..], page_buffers, room.page_sizes[1], slot_count);
             errdefer vectors.deinit(allocator);
             var device = try Device.init(allocator, .{
                 .file = options.file,
@@ -121,6 +123,8 @@ pub fn Worker(comptime Device: type) type {
             const users = try base.alloc_untouched(allocator, u32, buffer_count);
             errdefer base.free_untouched(allocator, users);
             @memset(users, 0);
+            const sources = try base.alloc_untouched(allocator, *Part, buffer_count);
+            errdefer base.free_untouched(allocator, sources);
             var in_flight = try InFlight.init(allocator, buffer_count, slot_count);
             errdefer in_flight.deinit(allocator);
             const done = try base.alloc_untouched(allocator, *io.Read, buffer_count);
@@ -131,23 +135,20 @@ pub fn Worker(comptime Device: type) type {
             errdefer ready.deinit(allocator);
             const slots = try base.alloc_untouched(allocator, Slot, slot_count);
             errdefer base.free_untouched(allocator, slots);
-            var made: usize = 0;
-            errdefer for (slots[0..made]) |*slot| slot.search.deinit(allocator);
             for (slots, 0..) |*slot, i| {
-                slot.* = .{ .search = try Search.init(allocator, shared) };
-                made += 1;
+                slot.* = .{};
                 idle.push(@intCast(slot_count - 1 - i));
             }
             self.* = .{
-                .shared = shared,
                 .queue = queue,
-                .closed = closed,
                 .device = device,
                 .pools = .{ pages, vectors },
                 .reads = reads,
+                .sources = sources,
                 .users = users,
                 .in_flight = in_flight,
                 .slots = slots,
+                .first_leg = number * slot_count,
                 .idle = idle,
                 .ready = ready,
                 .done = done,
@@ -159,19 +160,20 @@ pub fn Worker(comptime Device: type) type {
         pub fn deinit(self: *Self, allocator: std.mem.Allocator) void {
             for (&self.pools) |*pool| assert(pool.free.len == pool.buffer_count);
             self.device.deinit();
-            for (self.slots) |*slot| slot.search.deinit(allocator);
             base.free_untouched(allocator, self.slots);
             self.idle.deinit(allocator);
             self.ready.deinit(allocator);
             base.free_untouched(allocator, self.done);
             self.in_flight.deinit(allocator);
             base.free_untouched(allocator, self.users);
+            base.free_untouched(allocator, self.sources);
             for (&self.pools) |*pool| pool.deinit(allocator);
             base.free_untouched(allocator, self.reads);
         }
 
-        pub fn memory_bytes(self: *const Self) u64 {
-            return self.pools[0].memory.bytes.len + self.pools[1].memory.bytes.len + self.slots.len * @sizeOf(Slot) + self.in_flight.memory_bytes();
+        pub fn memory_bytes(self: *const Self, reads_vectors: bool) u64 {
+            const vectors = if (reads_vectors) self.pools[1].memory.bytes.len else 0;
+            return self.pools[0].memory.bytes.len + vectors + self.slots.len * @sizeOf(Slot) + self.in_flight.memory_bytes();
         }
 
         pub fn run(self: *Self) void {
@@ -192,15 +194,30 @@ pub fn Worker(comptime Device: type) type {
                 self.device.flush();
                 const nothing_to_do = self.ready.len == 0 and (!self.has_room() or !self.queue.waiting.load(.acquire));
                 // While reads are on their way the cache's clock runs ahead of what they will bring.
-                if (nothing_to_do) if (self.shared.cache) |cache| {
-                    _ = cache.sweep(slots_ahead);
-                };
+                if (nothing_to_do) self.sweep();
                 // To wake a caller costs both processors: where queries wait anyway, several are woken one after the other.
                 if (nothing_to_do or self.ended_count >= ended_max or !self.queue.waiting.load(.acquire)) self.tell();
                 const done_count = if (nothing_to_do) self.wait() else self.device.poll(self.done, .none);
                 for (self.done[0..done_count]) |read| self.arrive(read);
                 self.feed_starved();
             }
+        }
+
+        fn sweep(self: *Self) void {
+            const slot = &self.slots[self.asked_last];
+            if (slot.in_flight == 0) return;
+            for (slot.job.parts) |one| if (one.part.shared.cache) |cache| {
+                _ = cache.sweep(slots_ahead);
+            };
+        }
+
+        fn legs_of(self: *const Self, number: u32) company.Legs {
+            return .{ .parts = self.slots[number].job.parts, .place = self.first_leg + number };
+        }
+
+        /// The leg that a page in this buffer is for.
+        fn leg_of(self: *const Self, buffer: u32, number: u32) *Leg {
+            return &self.sources[buffer].legs[self.first_leg + number];
         }
 
         /// Until a read is done, or there is something else to do. A query that is alone is waited for awake at first,
@@ -236,12 +253,19 @@ pub fn Worker(comptime Device: type) type {
             slot.file = .pages;
             slot.ended = false;
             slot.retries = 0;
+            slot.rounds = 0;
+            const legs = self.legs_of(number);
+            for (0..legs.count()) |i| {
+                const leg = legs.at(i);
+                leg.due = true;
+                leg.ended = false;
+            }
             if (job.canceled.load(.monotonic)) { // what was never begun costs nothing
                 slot.outcome = .canceled;
-                slot.search.cost = .{};
+                for (0..legs.count()) |i| legs.at(i).search.cost = .{};
                 return self.make_ready(number);
             }
-            slot.search.start(job.request_of(task.query));
+            for (job.parts, 0..) |*part, i| legs.at(i).search.start(job.request_of(part, task.query));
             self.make_ready(number);
         }
 
@@ -257,14 +281,15 @@ pub fn Worker(comptime Device: type) type {
             const slot = &self.slots[number];
             if (slot.outcome == .ok and !slot.ended) {
                 const begin_us = base.nowMicros();
-                self.check_time(slot, begin_us);
+                check_time(slot, begin_us);
                 if (slot.outcome == .ok) {
-                    const search = &slot.search;
-                    const step = search.step();
-                    for (search.released.take()) |buffer| self.put_back(buffer);
+                    const step = company.step(self.legs_of(number), slot.job.k());
+                    self.take_released(number);
                     if (step) |want| {
                         slot.ended = want == .done;
                         if (!slot.ended) {
+                            slot.rounds += @intFromBool(self.wants_pages(number));
+                            self.asked_last = number;
                             self.ask(number);
                             slot.asked_us = base.nowMicros();
                             self.measure(&self.work_us, slot.asked_us - begin_us);
@@ -281,8 +306,8 @@ pub fn Worker(comptime Device: type) type {
             if (self.adaptive) self.live_max = live_limit(self.wait_us, self.work_us, @intCast(self.slots.len));
         }
 
-        fn check_time(self: *Self, slot: *Slot, now_us: u64) void {
-            if (self.closed.load(.monotonic)) {
+        fn check_time(slot: *Slot, now_us: u64) void {
+            if (slot.job.is_closing()) {
                 slot.outcome = .closed;
             } else if (slot.job.canceled.load(.monotonic)) {
                 slot.outcome = .canceled;
@@ -291,37 +316,67 @@ pub fn Worker(comptime Device: type) type {
             }
         }
 
+        fn take_released(self: *Self, number: u32) void {
+            const legs = self.legs_of(number);
+            for (0..legs.count()) |i| {
+                for (legs.at(i).search.released.take()) |buffer| self.put_back(buffer);
+            }
+        }
+
+        fn wants_pages(self: *const Self, number: u32) bool {
+            const legs = self.legs_of(number);
+            for (0..legs.count()) |i| if (!legs.at(i).search.round.is_asked()) return true;
+            return false;
+        }
+
         /// Pages that are on their way for another query are waited for, the others are read.
         fn ask(self: *Self, number: u32) void {
+            const legs = self.legs_of(number);
+            for (legs.parts, 0..) |*one, i| {
+                if (!self.ask_of(number, one.part, legs.at(i))) return;
+            }
+        }
+
+        /// False when no buffer was free.
+        fn ask_of(self: *Self, number: u32, part: *Part, leg: *Leg) bool {
             const slot = &self.slots[number];
-            const round = &slot.search.round;
-            const file = slot.search.file();
+            const round = &leg.search.round;
+            const file = leg.search.file();
             while (round.upcoming()) |page| {
-                const name = InFlight.name_of(@intFromEnum(file), page);
+                const name = InFlight.name_of(part.number, @intFromEnum(file), page);
                 const buffer = self.in_flight.find(name) orelse blk: {
-                    const own = self.begin_read(number, file, page) orelse {
+                    const own = self.begin_read(number, part, file, page) orelse {
                         slot.starved = true;
                         self.pools[@intFromEnum(file)].starved.push(number);
-                        return;
+                        return false;
                     };
                     self.in_flight.insert(name, own);
                     break :blk own;
                 };
                 round.advance();
                 slot.in_flight += 1;
+                leg.in_flight += 1;
                 self.in_flight.wait(buffer, number);
             }
+            return true;
         }
 
         /// Null when no buffer is free.
-        fn begin_read(self: *Self, number: u32, file: File, page: u32) ?u32 {
+        fn begin_read(self: *Self, number: u32, part: *Part, file: File, page: u32) ?u32 {
             const buffer = self.pools[@intFromEnum(file)].free.pop() orelse return null;
             self.users[buffer] = 1;
             const read = &self.reads[buffer];
+            self.sources[buffer] = part;
+            const reader = part.shared.reader;
             read.offset = switch (file) {
-                .pages => self.shared.reader.pages_header.offset_of(page),
-                .vectors => self.shared.reader.vectors.?.geometry.offset_of(page),
+                .pages => reader.pages_header.offset_of(page),
+                .vectors => reader.vectors.?.geometry.offset_of(page),
             };
+            read.length = switch (file) {
+                .pages => reader.pages_header.page_size,
+                .vectors => reader.vectors.?.geometry.page_size,
+            };
+            read.fd = part.files[@intFromEnum(file)];
             read.context = context_of(number, page);
             self.device.submit(read);
             return buffer;
@@ -344,16 +399,26 @@ pub fn Worker(comptime Device: type) type {
             }
         }
 
-        /// After an arrival: a query with links in memory goes on when the whole round is there, so that its answer
-        /// does not depend on which page came first; one with links on disk goes on with what it has.
+        /// After an arrival: what waits for all of its pages goes on when they are there, the others with what they have.
         fn ready_if_complete(self: *Self, number: u32) void {
             const slot = &self.slots[number];
             if (slot.starved) return;
             if (slot.outcome == .ok and !slot.ended) {
-                if (!slot.search.round.is_asked()) return;
-                if (slot.in_flight > 0 and self.shared.plan == .links_in_memory) return;
+                if (!self.goes_on(number)) return;
             } else if (slot.in_flight > 0) return;
             self.make_ready(number);
+        }
+
+        fn goes_on(self: *const Self, number: u32) bool {
+            const legs = self.legs_of(number);
+            var goes = true;
+            for (0..legs.count()) |i| {
+                const leg = legs.at(i);
+                if (!leg.search.round.is_asked()) return false;
+                if (leg.due and !leg.ended and !leg.waits_for_all()) return true;
+                if (leg.waits_for_all() and leg.in_flight > 0) goes = false;
+            }
+            return goes;
         }
 
         /// Hands a page to all that wait for it. One that is damaged or did not come is read again for those that
@@ -362,25 +427,28 @@ pub fn Worker(comptime Device: type) type {
             const asker: u32 = @intCast(read.context >> 32);
             const page: u32 = @truncate(read.context);
             const buffer: u32 = @intCast(read - self.reads.ptr);
-            const arrived = self.look_at(read, page);
+            const arrived = look_at(read, self.sources[buffer], page);
             var from: u32 = 0;
             while (self.in_flight.next_waiting(buffer, from)) |number| : (from = number + 1) {
                 const slot = &self.slots[number];
+                const leg = self.leg_of(buffer, number);
                 if (slot.asked_us > 0) {
                     // What another's read had left to wait says nothing of the device.
                     if (number == asker) self.measure(&self.wait_us, base.nowMicros() -| slot.asked_us);
                     slot.asked_us = 0;
                 }
                 if (slot.outcome == .ok and read.status == .ok) {
-                    const cost = &slot.search.cost;
+                    const cost = &leg.search.cost;
                     if (number == asker) {
                         cost.reads += 1;
                         cost.bytes_read += read.bytes;
                     } else if (arrived == .view or arrived == .vectors) cost.shared_reads += 1;
                 }
-                const fate = use(slot, @enumFromInt(read.file), page, arrived, buffer) orelse continue;
+                const fate = use(slot, leg, @enumFromInt(read.file), page, arrived, buffer) orelse continue;
                 self.in_flight.leave(buffer, number);
                 slot.in_flight -= 1;
+                leg.in_flight -= 1;
+                leg.due = true;
                 switch (fate) {
                     .free => {},
                     .hold => self.users[buffer] += 1,
@@ -396,7 +464,7 @@ pub fn Worker(comptime Device: type) type {
                 if (!self.in_flight.waits(buffer, asker)) read.context = context_of(first, page);
                 self.device.submit(read);
             } else {
-                self.in_flight.remove(InFlight.name_of(read.file, page), buffer);
+                self.in_flight.remove(InFlight.name_of(self.sources[buffer].number, read.file, page), buffer);
                 self.put_back(buffer);
             }
         }
@@ -410,13 +478,13 @@ pub fn Worker(comptime Device: type) type {
             broken,
         };
 
-        fn look_at(self: *const Self, read: *const io.Read, page: u32) Arrived {
+        fn look_at(read: *const io.Read, part: *const Part, page: u32) Arrived {
             switch (read.status) {
                 .ok => {},
                 .short => return .{ .damaged = .corrupt }, // a file that ends before its page is damaged
                 else => return .{ .damaged = .io },
             }
-            const reader = self.shared.reader;
+            const reader = part.shared.reader;
             if (read.file == @intFromEnum(File.vectors)) {
                 reader.vectors.?.geometry.check(read.data(), page) catch return .{ .damaged = .corrupt };
                 return .{ .vectors = read.data() };
@@ -434,12 +502,12 @@ pub fn Worker(comptime Device: type) type {
 
         /// What becomes of the buffer, as far as this query goes; null where it wants the page read again. A page that
         /// stays damaged ends the query.
-        fn use(slot: *Slot, file: File, page: u32, arrived: Arrived, buffer: u32) ?Fate {
+        fn use(slot: *Slot, leg: *Leg, file: File, page: u32, arrived: Arrived, buffer: u32) ?Fate {
             if (slot.outcome != .ok) return .free;
             slot.outcome = switch (arrived) {
-                .view => |*view| if (slot.search.on_page(page, view, buffer)) |fate| return fate else |_| .corrupt,
+                .view => |*view| if (leg.search.on_page(page, view, buffer)) |fate| return fate else |_| .corrupt,
                 .vectors => |bytes| {
-                    slot.search.on_vectors(page, bytes);
+                    leg.search.on_vectors(page, bytes);
                     return .free;
                 },
                 .damaged => |outcome| blk: {
@@ -464,9 +532,10 @@ pub fn Worker(comptime Device: type) type {
         fn finish(self: *Self, number: u32) void {
             const slot = &self.slots[number];
             const job = slot.job;
-            write_answer(slot, self.shared);
-            slot.search.end();
-            for (slot.search.released.take()) |buffer| self.put_back(buffer);
+            const legs = self.legs_of(number);
+            write_answer(slot, legs);
+            for (0..legs.count()) |i| legs.at(i).search.end();
+            self.take_released(number);
             self.idle.push(number);
             if (!job.finish_query(slot.outcome, slot.page, slot.file)) return;
             job.following = self.ended;
@@ -477,34 +546,40 @@ pub fn Worker(comptime Device: type) type {
         /// Wakes those whose calls have ended. Called before every wait, and at least every few calls.
         fn tell(self: *Self) void {
             while (self.ended) |job| {
-                self.ended = job.following; // the job may be gone once it was told
+                self.ended = job.following; // the job may be gone once it was told, its parts not yet
+                var parts: [job_file.parts_max]*Part = undefined;
+                const count = job.parts.len;
+                for (job.parts, parts[0..count]) |one, *part| part.* = one.part;
                 job.on_done(job);
+                for (parts[0..count]) |part| part.leave();
             }
             self.ended_count = 0;
         }
     };
 }
 
-fn write_answer(slot: *Slot, shared: *const Shared) void {
+fn write_answer(slot: *Slot, legs: company.Legs) void {
     const answers = slot.job.answers;
     const q: usize = @intCast(slot.query);
-    const k = slot.job.parameters.k;
-    const search = &slot.search;
-    const results = if (slot.outcome == .ok) search.results.slice() else search.results.items[0..0];
-    const metric = shared.reader.metric;
-    if (answers.vertices) |vertices| {
-        for (vertices[q * k ..][0..k], 0..) |*vertex, i| vertex.* = if (i < results.len) results[i].vertex() else -1;
+    const k = slot.job.k();
+    var merged: company.Merged = .of(legs);
+    var count: u32 = 0;
+    while (count < k and slot.outcome == .ok) : (count += 1) {
+        const hit = merged.next() orelse break;
+        if (answers.vertices) |vertices| vertices[q * k + count] = hit.vertex;
+        if (answers.distances) |distances| distances[q * k + count] = hit.distance;
     }
-    if (answers.distances) |distances| {
-        for (distances[q * k ..][0..k], 0..) |*distance, i|
-            distance.* = if (i >= results.len) std.math.inf(f32) else if (search.is_exact()) results[i].distance else index.space.reported(metric, results[i].distance);
-    }
-    if (answers.counts) |counts| counts[q] = @intCast(results.len);
+    if (answers.vertices) |vertices| @memset(vertices[q * k + count .. (q + 1) * k], -1);
+    if (answers.distances) |distances| @memset(distances[q * k + count .. (q + 1) * k], std.math.inf(f32));
+    if (answers.counts) |counts| counts[q] = count;
     if (answers.outcomes) |outcomes| outcomes[q] = slot.outcome;
     if (answers.error_pages) |pages| pages[q] = slot.page;
     if (answers.error_files) |files| files[q] = @intFromEnum(slot.file);
-    search.cost.latency_us = base.nowMicros() - slot.begin_us;
-    cost_file.write(&answers.costs, q, &search.cost);
+    var cost = legs.at(0).search.cost;
+    for (1..legs.count()) |i| cost.add(&legs.at(i).search.cost);
+    if (legs.count() > 1) cost.rounds = slot.rounds;
+    cost.latency_us = base.nowMicros() - slot.begin_us;
+    cost_file.write(&answers.costs, q, &cost);
 }
 
 /// How many queries keep a processor busy (VeloANN, §3.1, B = ⌈α·I/T⌉): while one waits for its pages the others work,

@@ -159,11 +159,11 @@ pub const SimulatedDevice = struct {
         if (may_spoil and device.strikes(.again)) return negative(if (device.prng.boolean()) .AGAIN else .INTR);
 
         var offset = read.attempt_offset();
-        if (device.source_size(read.file) >= 2 * @as(u64, read.length) and device.strikes_once(.wrong_page, read)) {
+        if (device.source_size(read) >= 2 * @as(u64, read.length) and device.strikes_once(.wrong_page, read)) {
             offset = if (offset >= read.length) offset - read.length else offset + read.length;
         }
         const buffer = read.attempt_buffer()[0..read.attempt_length()];
-        const result = device.fetch(read.file, offset, buffer);
+        const result = device.fetch(read, offset, buffer);
         if (result <= 0) return result;
         var length: u32 = @intCast(result);
         if (may_spoil and device.strikes(.short)) {
@@ -178,8 +178,12 @@ pub const SimulatedDevice = struct {
         return @intCast(length);
     }
 
-    fn fetch(device: *const SimulatedDevice, source: u1, offset: u64, buffer: []u8) i32 {
-        switch (device.sources[source]) {
+    fn source_of(device: *const SimulatedDevice, read: *const io.Read) Source {
+        return if (read.fd) |fd| .{ .file = fd } else device.sources[read.file];
+    }
+
+    fn fetch(device: *const SimulatedDevice, read: *const io.Read, offset: u64, buffer: []u8) i32 {
+        switch (device.source_of(read)) {
             .file => |file| while (true) {
                 const returned = linux.pread(file, buffer.ptr, buffer.len, @intCast(offset));
                 if (linux.E.init(returned) == .INTR) continue;
@@ -195,8 +199,8 @@ pub const SimulatedDevice = struct {
         }
     }
 
-    fn source_size(device: *const SimulatedDevice, source: u1) u64 {
-        switch (device.sources[source]) {
+    fn source_size(device: *const SimulatedDevice, read: *const io.Read) u64 {
+        switch (device.source_of(read)) {
             .file => |file| {
                 const stat = std.posix.fstat(file) catch return 0;
                 return @intCast(stat.size);

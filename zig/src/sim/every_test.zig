@@ -5,12 +5,11 @@ const base = @import("base");
 const index = @import("index");
 const search = @import("search");
 const filter_room = @import("filter");
-const SimulatedDevice = @import("device.zig").SimulatedDevice;
 const faults = @import("faults.zig");
-const Call = @import("search_test.zig").Call;
+const Call = @import("running.zig").Call;
+const Running = @import("running.zig").Running;
 const testing = std.testing;
 
-const Engine = search.Engine(SimulatedDevice);
 const n = 1000;
 const dim = 8;
 const k = 10;
@@ -101,7 +100,7 @@ const Answers = struct {
 };
 
 fn ask(fixture: *Fixture, asked: *const Asked, answers: *Answers) !void {
-    const engine = try Engine.init(testing.allocator, &fixture.shared, .{
+    const running: Running = try .init(&fixture.shared, .{
         .threads = 1,
         .queries_in_flight = 1, // no read is shared
         .queue_depth = 4,
@@ -110,7 +109,7 @@ fn ask(fixture: *Fixture, asked: *const Asked, answers: *Answers) !void {
         .simulated_seed = asked.seed,
         .simulated_faults = asked.faults,
     });
-    defer engine.deinit();
+    defer running.deinit();
     const filter: ?*filter_room.Filter = if (asked.mask) |mask| try filter_room.Filter.from_mask(testing.allocator, mask, n) else null;
     defer if (filter) |own| own.deinit();
     const sinks: search.Answers = .{ .vertices = &answers.vertices, .distances = &answers.distances, .outcomes = &answers.outcomes, .costs = .{ .reads = &answers.reads, .rounds = &answers.rounds, .records_scored = &answers.scored } };
@@ -119,13 +118,16 @@ fn ask(fixture: *Fixture, asked: *const Asked, answers: *Answers) !void {
         .query_bytes = dim * 4,
         .dtype = .f32,
         .count = query_count,
-        .filters = if (filter) |*own| own[0..1] else &.{},
-        .parameters = search.parameters.resolve(.{ .k = k, .recall = 1, .burst_max = burst_max }, .{}),
+        .parts = &.{},
         .excluded = if (asked.excluded) |excluded| excluded else null,
         .answers = &sinks,
         .on_done = Call.on_done,
+    }, .part = .{
+        .part = running.part,
+        .filters = if (filter) |*own| own[0..1] else &.{},
+        .parameters = search.parameters.resolve(.{ .k = k, .recall = 1, .burst_max = burst_max }, .{}),
     } };
-    try testing.expect(engine.submit(&call.job));
+    try testing.expect(call.submit(&running));
     call.done.wait();
 }
 

@@ -9,17 +9,16 @@ const base = @import("base");
 const index = @import("index");
 const search = @import("search");
 const cache_room = @import("cache");
-const SimulatedDevice = @import("device.zig").SimulatedDevice;
 const faults = @import("faults.zig");
 const worlds = @import("worlds.zig");
 const whole = @import("search_test.zig");
 const World = whole.World;
-const Call = whole.Call;
+const Call = @import("running.zig").Call;
+const Running = @import("running.zig").Running;
 const n = whole.n;
 const dim = whole.dim;
 const testing = std.testing;
 
-const Engine = search.Engine(SimulatedDevice);
 const k = 5;
 const list_size = 24;
 const query_count = 8;
@@ -89,11 +88,10 @@ const Asked = struct {
             .query_bytes = dim * 4,
             .dtype = .f32,
             .count = count,
-            .filters = &.{},
-            .parameters = search.parameters.resolve(.{ .k = k, .list_size = list_size, .exact = exact }, .{}),
+            .parts = &.{},
             .answers = &self.answers,
             .on_done = Call.on_done,
-        } };
+        }, .part = .{ .part = undefined, .parameters = search.parameters.resolve(.{ .k = k, .list_size = list_size, .exact = exact }, .{}) } };
     }
 
     fn deinit(self: *Asked) void {
@@ -159,12 +157,12 @@ fn judge_query(asked: *const Asked, query: usize, reader: *const index.Reader, r
 }
 
 fn answers_without_faults(fixture: *Fixture, queries: []const f32, exact: bool) ![]i64 {
-    const engine = try Engine.init(testing.allocator, &fixture.shared[0], .{ .threads = 1, .file = fixture.file.handle, .vectors_file = fixture.vectors_file() });
-    defer engine.deinit();
+    const running: Running = try .init(&fixture.shared[0], .{ .threads = 1, .file = fixture.file.handle, .vectors_file = fixture.vectors_file() });
+    defer running.deinit();
     var asked: Asked = undefined;
     try asked.init(queries, exact);
     defer asked.deinit();
-    try testing.expect(engine.submit(&asked.call.job));
+    try testing.expect(asked.call.submit(&running));
     asked.call.done.wait();
     var tally: Tally = .{};
     try judge(&asked, &fixture.readers[0], null, false, false, &tally);
@@ -186,7 +184,7 @@ fn run_one(fixture: *Fixture, seed: u64, rights: [2][]const i64, tally: *Tally) 
     defer if (cache) |*own| own.deinit();
     shared.cache = if (cache) |*own| own else null;
     defer shared.cache = null;
-    const engine = try Engine.init(testing.allocator, shared, .{
+    const running: Running = try .init(shared, .{
         .threads = 1 + @as(u32, @intCast(prng.below(3))),
         .queries_in_flight = 1 + @as(u32, @intCast(prng.below(8))),
         .queue_depth = 1 + @as(u32, @intCast(prng.below(12))), // a burst is larger: the queue runs full
@@ -196,7 +194,7 @@ fn run_one(fixture: *Fixture, seed: u64, rights: [2][]const i64, tally: *Tally) 
         .simulated_faults = faults.all | faults.swarm,
     });
     var closed = false;
-    defer if (!closed) engine.deinit();
+    defer if (!closed) running.deinit();
     // One call, or a call a query, from here at once; now and then the index closes under them.
     const calls: usize = if (prng.below(2) == 0) 1 else query_count;
     const closing = prng.below(8) == 0;
@@ -215,10 +213,10 @@ fn run_one(fixture: *Fixture, seed: u64, rights: [2][]const i64, tally: *Tally) 
     defer for (asked[0..calls]) |*one| one.deinit();
     // Now and then a call is not wanted any more, while others may wait for what it asked for.
     const canceled: ?usize = if (calls > 1 and prng.below(4) == 0) @intCast(prng.below(calls)) else null;
-    for (asked[0..calls]) |*one| try testing.expect(engine.submit(&one.call.job));
+    for (asked[0..calls]) |*one| try testing.expect(one.call.submit(&running));
     if (canceled) |which_call| asked[which_call].call.job.canceled.store(true, .monotonic);
     if (closing) {
-        engine.deinit();
+        running.deinit();
         closed = true;
     }
     for (asked[0..calls], 0..) |*one, i| {
@@ -269,18 +267,18 @@ test "ten thousand queries in one call, some of which fail" {
     for (0..count) |i| @memcpy(queries[i * dim ..][0..dim], fixture.world.queries[i % query_count * dim ..][0..dim]);
     const right = try answers_without_faults(&fixture, queries[0 .. query_count * dim], false);
     defer testing.allocator.free(right);
-    const engine = try Engine.init(testing.allocator, &fixture.shared[0], .{
+    const running: Running = try .init(&fixture.shared[0], .{
         .threads = 2,
         .queue_depth = 16,
         .file = fixture.file.handle,
         .simulated_seed = 12,
         .simulated_faults = faults.Fault.eio_once.mask() | faults.Fault.short.mask() | faults.Fault.bit_flip.mask(),
     });
-    defer engine.deinit();
+    defer running.deinit();
     var asked: Asked = undefined;
     try asked.init(queries, false);
     defer asked.deinit();
-    try testing.expect(engine.submit(&asked.call.job));
+    try testing.expect(asked.call.submit(&running));
     asked.call.done.wait();
     var found: usize = 0;
     for (0..count) |query| {
@@ -302,7 +300,7 @@ test "one query from each of 64 threads" {
     defer fixture.deinit();
     const right = try answers_without_faults(&fixture, fixture.world.queries[0 .. query_count * dim], false);
     defer testing.allocator.free(right);
-    const engine = try Engine.init(testing.allocator, &fixture.shared[0], .{
+    const running: Running = try .init(&fixture.shared[0], .{
         .threads = 2,
         .queries_in_flight = 4,
         .queue_depth = 4,
@@ -310,20 +308,20 @@ test "one query from each of 64 threads" {
         .simulated_seed = 13,
         .simulated_faults = faults.Fault.late.mask() | faults.Fault.reordered.mask() | faults.Fault.again.mask(),
     });
-    defer engine.deinit();
+    defer running.deinit();
     const Caller = struct {
-        engine: *Engine,
+        running: *const Running,
         asked: Asked = undefined,
         taken: bool = false,
 
         fn ask(self: *@This()) void {
-            self.taken = self.engine.submit(&self.asked.call.job);
+            self.taken = self.asked.call.submit(self.running);
             if (self.taken) self.asked.call.done.wait();
         }
     };
     var callers: [64]Caller = undefined;
     for (&callers, 0..) |*caller, i| {
-        caller.* = .{ .engine = engine };
+        caller.* = .{ .running = &running };
         try caller.asked.init(fixture.world.queries[i % query_count * dim ..][0..dim], false);
     }
     defer for (&callers) |*caller| caller.asked.deinit();

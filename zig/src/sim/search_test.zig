@@ -4,11 +4,11 @@ const base = @import("base");
 const index = @import("index");
 const search = @import("search");
 const cache_room = @import("cache");
-const SimulatedDevice = @import("device.zig").SimulatedDevice;
 const faults = @import("faults.zig");
+const Call = @import("running.zig").Call;
+const Running = @import("running.zig").Running;
 const testing = std.testing;
 
-const Engine = search.Engine(SimulatedDevice);
 pub const n = 3000;
 pub const dim = 24;
 pub const query_count = 40;
@@ -142,17 +142,6 @@ const Setting = struct {
     burst_max: u32 = 0,
     /// So many times the same query, one after the other, then the next.
     repeats: u32 = 1,
-    bounds: ?*const [query_count]f32 = null,
-};
-
-pub const Call = struct {
-    job: search.Job,
-    done: std.Thread.ResetEvent = .{},
-
-    pub fn on_done(job: *search.Job) void {
-        const self: *Call = @fieldParentPtr("job", job);
-        self.done.set();
-    }
 };
 
 fn run(world: *World, setting: Setting, answers: *Answers) !void {
@@ -171,7 +160,7 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
     shared.ablations = setting.ablations;
     const file = try reader.dir.openFile(index.reader.file_pages, .{});
     defer file.close();
-    const engine = try Engine.init(testing.allocator, &shared, .{
+    const running: Running = try .init(&shared, .{
         .threads = setting.threads,
         .queries_in_flight = setting.queries_in_flight,
         .queue_depth = 8,
@@ -180,7 +169,7 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
         .simulated_seed = setting.seed,
         .simulated_faults = setting.faults,
     });
-    defer engine.deinit();
+    defer running.deinit();
     const sinks = answers.sinks();
     var queries: [query_count * dim]f32 = undefined;
     for (0..query_count) |i| @memcpy(queries[i * dim ..][0..dim], world.queries[i / setting.repeats * dim ..][0..dim]);
@@ -189,22 +178,20 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
         .query_bytes = dim * 4,
         .dtype = .f32,
         .count = query_count,
-        .filters = &.{},
-        .parameters = search.parameters.resolve(.{
-            .k = k,
-            .list_size = setting.list_size,
-            .beam_width = setting.beam_width,
-            .sigma = setting.sigma,
-            .exact = setting.exact,
-            .burst_max = setting.burst_max,
-        }, .{}),
-        .bounds = if (setting.bounds) |bounds| bounds else null,
+        .parts = &.{},
         .answers = &sinks,
         .on_done = Call.on_done,
-    } };
-    try testing.expect(engine.submit(&call.job));
+    }, .part = .{ .part = running.part, .parameters = search.parameters.resolve(.{
+        .k = k,
+        .list_size = setting.list_size,
+        .beam_width = setting.beam_width,
+        .sigma = setting.sigma,
+        .exact = setting.exact,
+        .burst_max = setting.burst_max,
+    }, .{}) } };
+    try testing.expect(call.submit(&running));
     call.done.wait();
-    for (engine.workers) |*worker| answers.device_reads += worker.device.sequence;
+    for (running.engine.workers) |*worker| answers.device_reads += worker.device.sequence;
 }
 
 fn recall(world: *const World, answers: *const Answers, repeats: usize) f64 {
@@ -510,68 +497,5 @@ test "queries that want the same pages at the same time share their reads" {
                 for (own.reads, shared.reads, shared.shared_reads) |alone, reads, others| try testing.expectEqual(alone, reads + others);
             }
         }
-    }
-}
-
-test "within a bound from elsewhere all is found that would be without, and what lies beyond is not read for" {
-    var world: World = undefined;
-    try world.init_spread(12, 0.5);
-    defer world.deinit();
-    const wide: f32 = 4;
-    for ([_]Setting{
-        .{},
-        .{ .exact = true },
-        .{ .cache_bytes = 60_000 },
-        .{ .plan = .links_on_disk },
-        .{ .plan = .links_on_disk, .exact = true },
-        // Navigated, since no code is looked at but those that links lead to.
-        .{ .plan = .links_on_disk, .ablations = .{ .entries_only = true } },
-        .{ .plan = .links_on_disk, .exact = true, .cache_bytes = 60_000, .ablations = .{ .entries_only = true } },
-    }) |setting| {
-        errdefer std.debug.print("{any}\n", .{setting});
-        var own = setting;
-        own.threads = 1;
-        own.queries_in_flight = 1;
-        own.sigma = wide;
-        var free: Answers = .{};
-        try run(&world, own, &free);
-
-        var bounds: [query_count]f32 = @splat(std.math.inf(f32));
-        own.bounds = &bounds;
-        var unbounded: Answers = .{};
-        try run(&world, own, &unbounded);
-        // With links on disk an answer may depend on which read ends first.
-        if (setting.plan == .links_in_memory) {
-            try testing.expectEqualSlices(i64, &free.vertices, &unbounded.vertices);
-            try testing.expectEqualSlices(f32, &free.distances, &unbounded.distances);
-            try testing.expectEqualSlices(u32, &free.reads, &unbounded.reads);
-            try testing.expectEqualSlices(u32, &free.rounds, &unbounded.rounds);
-        }
-
-        for (&bounds, 0..) |*bound, query| bound.* = free.distances[query * k + 3];
-        var bounded: Answers = .{};
-        try run(&world, own, &bounded);
-        var within: u32 = 0;
-        var found: u32 = 0;
-        for (0..query_count) |query| {
-            try testing.expectEqual(.ok, bounded.outcomes[query]);
-            for (free.vertices[query * k ..][0..k], free.distances[query * k ..][0..k]) |vertex, distance| {
-                if (distance > bounds[query]) continue;
-                within += 1;
-                if (std.mem.indexOfScalar(i64, bounded.vertices[query * k ..][0..k], vertex) != null) found += 1;
-            }
-            if (setting.plan == .links_in_memory and setting.cache_bytes == 0) try testing.expect(bounded.reads[query] <= free.reads[query]);
-        }
-        errdefer std.debug.print("{d} of {d} found, {d} reads for {d}\n", .{ found, within, total_of(&bounded.reads), total_of(&free.reads) });
-        try testing.expectEqual(4 * query_count, within);
-        if (setting.ablations.entries_only) try testing.expect(found * 100 >= within * 95) else try testing.expectEqual(within, found);
-        try testing.expect(total_of(&bounded.reads) < total_of(&free.reads));
-
-        own.sigma = 0.5;
-        bounds = @splat(0);
-        var nothing: Answers = .{};
-        try run(&world, own, &nothing);
-        errdefer std.debug.print("{d} reads for nothing\n", .{total_of(&nothing.reads)});
-        if (!setting.ablations.entries_only) try testing.expectEqual(0, total_of(&nothing.reads));
     }
 }

@@ -1,0 +1,200 @@
+//! The legs of one query, which search its parts together: one bound, and one burst.
+//!
+//! A part alone would read for its own k nearest, and the parts together for as many times k as there are parts. So before
+//! any leg chooses pages all of them navigate, and each chooses for the k-th nearest that all of them know (`reach`). Their
+//! pages are asked for at once, and legs with links in memory go on together once all of them are there. A leg with
+//! links on disk goes on with whatever arrives for it, as it would alone.
+//!
+//! A leg that is alone is stepped as it is: nothing here changes what it does.
+const std = @import("std");
+const index = @import("index");
+const job_file = @import("job.zig");
+const rescoring = @import("rescoring.zig");
+const state = @import("search_state.zig");
+const Leg = @import("part.zig").Leg;
+
+/// The legs of one slot.
+pub const Legs = struct {
+    parts: []const job_file.JobPart,
+    /// Of the slot among those of all workers.
+    place: usize,
+
+    pub inline fn at(self: Legs, number: usize) *Leg {
+        return &self.parts[number].part.legs[self.place];
+    }
+
+    pub inline fn count(self: Legs) usize {
+        return self.parts.len;
+    }
+};
+
+/// Tells each of several parts what it is among them. The largest, which holds most answers, comes first.
+pub fn introduce(parts: []job_file.JobPart) void {
+    var largest: usize = 0;
+    var on_disk: u32 = 0;
+    for (parts, 0..) |*one, i| {
+        one.company = .smaller;
+        on_disk += @intFromBool(one.part.shared.plan == .links_on_disk);
+        if (one.part.shared.reader.n() > parts[largest].part.shared.reader.n()) largest = i;
+    }
+    std.mem.swap(job_file.JobPart, &parts[0], &parts[largest]);
+    parts[0].company = .largest;
+    for (parts) |*one| one.held_max /= @max(1, on_disk);
+}
+
+/// Steps those that can go on; done: none of them wants anything more.
+pub fn step(legs: Legs, k: u32) state.PageError!state.Want {
+    if (legs.count() == 1) {
+        const leg = legs.at(0);
+        const want = try leg.search.step();
+        leg.ended = want == .done;
+        return want;
+    }
+    const together = is_complete(legs);
+    for (0..legs.count()) |i| {
+        const leg = legs.at(i);
+        if (is_due(leg, together)) try leg.search.navigate();
+    }
+    var known = reach(legs, k);
+    var all_coded = true;
+    for (0..legs.count()) |i| {
+        const leg = legs.at(i);
+        if (i == 1) known = reach(legs, k);
+        if (is_due(leg, together) and leg.search.state != .coded and !is_early(legs, i)) {
+            leg.search.told = if (is_bounded(&leg.search, known)) known.distance else std.math.inf(f32);
+            leg.due = false;
+            leg.ended = (try leg.search.step()) == .done;
+        }
+        all_coded = all_coded and leg.search.has_coded();
+    }
+    if (all_coded and together) try step_exact(legs, k);
+    for (0..legs.count()) |i| {
+        if (!legs.at(i).ended) return .pages;
+    }
+    return .done;
+}
+
+/// Whether nothing is on its way for those that wait for all of their pages.
+pub fn is_complete(legs: Legs) bool {
+    for (0..legs.count()) |i| {
+        const leg = legs.at(i);
+        if (leg.waits_for_all() and leg.in_flight > 0) return false;
+    }
+    return true;
+}
+
+/// A walk over links on disk knows late how near the nearest are: until then others would read for what is farther.
+fn is_early(legs: Legs, number: usize) bool {
+    if (number == 0) return false;
+    const first = &legs.at(0).search;
+    return first.shared.plan == .links_on_disk and !first.has_coded();
+}
+
+fn is_due(leg: *const Leg, together: bool) bool {
+    if (leg.ended) return false;
+    return if (leg.waits_for_all()) together else leg.due;
+}
+
+/// Codes have said what they can in all parts: what may be among the k nearest of all is scored from its vector.
+fn step_exact(legs: Legs, k: u32) state.PageError!void {
+    for (0..legs.count()) |i| {
+        const search = &legs.at(i).search;
+        if (search.state == .coded) rescoring.begin(search);
+    }
+    const told = kth_upper(legs, k);
+    for (0..legs.count()) |i| {
+        const leg = legs.at(i);
+        if (leg.search.state != .rescore or leg.in_flight > 0) continue;
+        leg.search.told_upper = told;
+        leg.ended = (try leg.search.step()) == .done;
+    }
+}
+
+/// With links on disk what is not read is not followed: there an estimate bounds nothing. What the codes of very few
+/// rows, a page or two, err by is not known well enough to leave any out.
+fn is_bounded(search: *const state.Search, known: Reach) bool {
+    return search.shared.reader.n() > rows_unbounded and (known.is_full or search.state != .disk);
+}
+
+const rows_unbounded = 100;
+
+const Reach = struct { distance: f32, is_full: bool };
+
+/// The k-th nearest that all legs together know: of full distances as soon as there are k of them, before that of estimates.
+fn reach(legs: Legs, k: u32) Reach {
+    var known: u64 = 0;
+    for (0..legs.count()) |i| known += legs.at(i).search.results.len;
+    const is_full = known >= k;
+    var room: [job_file.parts_max]u32 = undefined;
+    const next = room[0..legs.count()];
+    @memset(next, 0);
+    var last: f32 = std.math.inf(f32);
+    for (0..k) |_| {
+        var best: ?usize = null;
+        last = std.math.inf(f32);
+        for (0..legs.count()) |i| {
+            const search = &legs.at(i).search;
+            const some = if (is_full) search.results.slice() else search.candidates();
+            if (next[i] == some.len) continue;
+            const distance = some[next[i]].distance;
+            if (best != null and !(distance < last)) continue;
+            best = i;
+            last = distance;
+        }
+        next[best orelse return .{ .distance = std.math.inf(f32), .is_full = false }] += 1;
+    }
+    return .{ .distance = last, .is_full = is_full };
+}
+
+/// A distance within which k neighbors lie for certain.
+fn kth_upper(legs: Legs, k: u32) f64 {
+    var uppers: [job_file.parts_max][]const f64 = undefined;
+    for (0..legs.count()) |i| uppers[i] = rescoring.uppers(&legs.at(i).search);
+    var room: [job_file.parts_max]u32 = undefined;
+    const next = room[0..legs.count()];
+    @memset(next, 0);
+    var last: f64 = std.math.inf(f64);
+    for (0..k) |_| {
+        var best: ?usize = null;
+        for (uppers[0..legs.count()], 0..) |some, i| {
+            if (next[i] == some.len) continue;
+            if (best) |other| if (!(some[next[i]] < uppers[other][next[other]])) continue;
+            best = i;
+        }
+        const one = best orelse return std.math.inf(f64);
+        last = uppers[one][next[one]];
+        next[one] += 1;
+    }
+    return last;
+}
+
+/// The answers of all legs, the nearest first; of equal ones the earlier leg's.
+pub const Merged = struct {
+    legs: Legs,
+    next_of: [job_file.parts_max]u32 = undefined,
+
+    pub const Hit = struct { vertex: i64, distance: f32 };
+
+    pub fn of(legs: Legs) Merged {
+        var merged: Merged = .{ .legs = legs };
+        @memset(merged.next_of[0..legs.count()], 0);
+        return merged;
+    }
+
+    pub fn next(self: *Merged) ?Hit {
+        var best: ?Hit = null;
+        var best_leg: usize = 0;
+        for (self.legs.parts, 0..) |*part, i| {
+            const search = &self.legs.at(i).search;
+            const results = search.results.slice();
+            if (self.next_of[i] == results.len) continue;
+            const result = results[self.next_of[i]];
+            const distance = if (search.is_exact()) result.distance else index.space.reported(search.shared.reader.metric, result.distance);
+            if (best) |other| if (!(distance < other.distance)) continue;
+            best = .{ .vertex = part.first + result.vertex(), .distance = distance };
+            best_leg = i;
+        }
+        if (best != null) self.next_of[best_leg] += 1;
+        return best;
+    }
+};
