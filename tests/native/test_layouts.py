@@ -84,7 +84,8 @@ def text() -> str:
 
 def test_every_struct_lies_in_the_library_as_in_the_header(library: dict[str, Struct], text: str) -> None:
     header = of_header(text)
-    assert len(header) == text.count("struct_size;") + 3  # velo_completion, velo_filter_cost and velo_part have none
+    # velo_completion, velo_filter_cost and velo_part have none.
+    assert len(header) == text.count("struct_size;") + 3
     assert differences(library, header) == []
 
 
