@@ -123,7 +123,11 @@ pub const Arguments = struct {
             .answers = answers,
             .on_done = on_done,
         };
-        for (self.parts, parts) |*one, *part| part.* = try self.part_of(one, first, &o);
+        for (self.parts, parts, 0..) |*one, *part, i| {
+            for (self.parts[0..i]) |*other| if (other.index == one.index)
+                return report(.invalid_argument, .{ .argument = "parts" }, "part {d} is an index that was given before", .{i});
+            part.* = try self.part_of(one, first, &o);
+        }
         if (parts.len > 1) search.introduce(parts);
         for (parts) |*part| try search.prepare_filters(part);
         return job;

@@ -1,0 +1,127 @@
+"""Several indexes searched as one, at the library's own calls: what no caller may break."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import velo
+from velo import _native, errors
+from velo.search.request import Request
+from velo.testing import synthetic_vectors
+
+DIM = 16
+ROWS = synthetic_vectors(1_500, DIM, seed=8)
+
+
+def opened(path: Path, beside: Any = None) -> Any:
+    """A ``velo_index **`` that closes itself."""
+    ffi, lib = _native.ffi, _native.lib
+    place = ffi.gc(ffi.new("velo_index **"), lib.velo_index_close)
+    options = _native.new("velo_open_options")
+    options.threads, options.cache_share = 2, -1
+    if beside is not None:
+        options.workers_of = beside[0]
+    _native.check(lib.velo_index_open(os.fsencode(path), options, place))
+    return place
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("parts")
+    velo.build(folder / "large", ROWS[:1_000], threads=1).close()
+    velo.build(folder / "small", ROWS[1_000:], threads=1).close()
+    velo.build(folder / "cosine", ROWS[1_000:], metric="cosine", threads=1).close()
+    velo.build(folder / "narrow", np.ascontiguousarray(ROWS[1_000:, :8]), threads=1).close()
+    return {path.name: path for path in folder.iterdir()}
+
+
+@pytest.fixture
+def large(folders: dict[str, Path]) -> Iterator[Any]:
+    place = opened(folders["large"])
+    yield place
+    _native.lib.velo_index_close(place)
+
+
+def search(*parts: tuple[Any, int], count: int | None = None) -> tuple[int, Request]:
+    """Status and answer of the first ten rows as queries."""
+    ffi = _native.ffi
+    options = _native.new("velo_search_options")
+    options.k, options.list_size, options.sigma, options.exact = 5, 50, -1, -1
+    request = Request(ROWS[:10], DIM, 5, options, [], ffi.NULL)
+    given = ffi.new("velo_part[]", max(1, len(parts)))
+    for one, (index, first) in zip(given, parts, strict=False):
+        one.index, one.first = index, first
+    called = _native.lib.velo_search_parts(
+        given,
+        len(parts) if count is None else count,
+        request.query_pointer,
+        request.dtype,
+        request.query_count,
+        0,
+        options,
+        request.out,
+    )
+    return called, request
+
+
+def refusal(*parts: tuple[Any, int], count: int | None = None) -> str:
+    status, _ = search(*parts, count=count)
+    with pytest.raises(errors.InvalidArgumentError) as caught:
+        _native.check(status)
+    return str(caught.value)
+
+
+def test_vertices_are_counted_from_where_a_caller_says(large: Any, folders: dict[str, Path]) -> None:
+    small = opened(folders["small"], large)
+    try:
+        status, near = search((large[0], 0), (small[0], 1_000_000))
+        assert status == 0
+        again = search((small[0], 1_000_000), (large[0], 0))[1]
+        assert (near.vertices == again.vertices).all()
+        assert ((near.vertices < 1_000) | (near.vertices >= 1_000_000)).all()
+        assert (near.distances[:, 0] < 0.1).all()  # each is a row itself
+    finally:
+        _native.lib.velo_index_close(small)
+
+
+def test_what_cannot_be_searched_as_one_is_refused(large: Any, folders: dict[str, Path]) -> None:
+    null = _native.ffi.NULL
+    assert "0 parts" in refusal(count=0)
+    assert "100000 parts" in refusal((large[0], 0), count=100_000)
+    assert "index" in refusal((large[0], 0), (null, 0))
+    assert "given before" in refusal((large[0], 0), (large[0], 5))
+    alone = opened(folders["small"])
+    assert "workers_of" in refusal((large[0], 0), (alone[0], 1_000))
+    for other in ("cosine", "narrow"):
+        beside = opened(folders[other], large)
+        assert "one metric and as many dimensions" in refusal((large[0], 0), (beside[0], 1_000))
+        _native.lib.velo_index_close(beside)
+    _native.lib.velo_index_close(alone)
+
+
+def test_workers_stay_for_as_long_as_one_of_their_indexes(folders: dict[str, Path]) -> None:
+    def threads() -> int:
+        tasks = Path("/proc/self/task").iterdir()
+        return sum(not (one / "comm").read_text().startswith("iou-") for one in tasks)  # the kernel's own
+
+    before = threads()
+    first = opened(folders["large"])
+    two = threads()
+    second = opened(folders["small"], first)
+    assert threads() == two == before + 2
+    _native.lib.velo_index_close(first)
+    status, near = search((second[0], 7))
+    assert status == 0
+    assert (near.vertices >= 7).all()
+    third = opened(folders["large"], second)
+    assert search((second[0], 0), (third[0], 500))[0] == 0
+    assert threads() == two
+    _native.lib.velo_index_close(second)
+    _native.lib.velo_index_close(third)
+    assert threads() == before
