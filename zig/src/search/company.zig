@@ -8,7 +8,10 @@
 //! A leg that is alone is stepped as it is: nothing here changes what it does.
 const std = @import("std");
 const index = @import("index");
+const filter_plan = @import("filter_plan.zig");
 const job_file = @import("job.zig");
+const parameters = @import("parameters.zig");
+const Parameters = parameters.Parameters;
 const rescoring = @import("rescoring.zig");
 const state = @import("search_state.zig");
 const Leg = @import("part.zig").Leg;
@@ -40,6 +43,18 @@ pub fn introduce(parts: []job_file.JobPart) void {
     std.mem.swap(job_file.JobPart, &parts[0], &parts[largest]);
     parts[0].company = .largest;
     for (parts) |*one| one.held_max /= @max(1, on_disk);
+    for (parts[1..]) |*one| accompany(&one.parameters, &parts[0].parameters);
+}
+
+/// What was measured of the largest part holds for all: a list that finds so many among more rows finds as many among fewer,
+/// and of few rows nothing was measured. Beside the largest hardly any page is read for other answers, so none comes with one: the
+/// bound is as wide as with a filter that few rows pass.
+fn accompany(own: *Parameters, largest: *const Parameters) void {
+    own.list_size = @min(own.list_size, largest.list_size);
+    if (!own.sigma_by_plan) return;
+    const least = @max(filter_plan.sigma_least, filter_plan.sigma_share * parameters.sigma_of_scan(own));
+    own.sigma = @max(parameters.sigma_of(own.list_size), least);
+    own.sigma_on_disk = @max(parameters.sigma_on_disk_of(own.list_size), least);
 }
 
 /// Steps those that can go on; done: none of them wants anything more.
@@ -53,7 +68,9 @@ pub fn step(legs: Legs, k: u32) state.PageError!state.Want {
     const together = is_complete(legs);
     for (0..legs.count()) |i| {
         const leg = legs.at(i);
-        if (is_due(leg, together)) try leg.search.navigate();
+        if (!is_due(leg, together)) continue;
+        if (i > 0) leg.search.ahead = reach(legs, k).distance;
+        try leg.search.navigate();
     }
     var known = reach(legs, k);
     var all_coded = true;

@@ -129,7 +129,7 @@ test "pages on their way agree with a map, and their waiters with sets" {
     var waiters: [buffer_count]std.StaticBitSet(slot_count) = @splat(.initEmpty());
     for (0..20_000) |_| {
         const buffer = random.uintLessThan(u32, buffer_count);
-        const page = InFlight.name_of(random.int(u1), random.uintLessThan(u32, 20));
+        const page = InFlight.name_of(random.uintLessThan(u31, 2), random.int(u1), random.uintLessThan(u32, 10));
         const known: ?u32 = for (pages, 0..) |own, i| {
             if (own == page) break @intCast(i);
         } else null;

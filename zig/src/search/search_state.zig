@@ -163,6 +163,8 @@ pub const Search = struct {
     /// The k-th best that all parts know, and the same of upper bounds of distances; infinity where it is alone.
     told: f32 = std.math.inf(f32),
     told_upper: f64 = std.math.inf(f64),
+    /// Beside a larger part: the k-th best that was estimated before it navigates.
+    ahead: f32 = std.math.inf(f32),
     query: quant.Query,
     /// The query in float32, less the mean; while vectors are scored as it was given.
     row: []f32,
@@ -184,6 +186,8 @@ pub const Search = struct {
     distances: [fresh_max]f32 = undefined,
 
     pub const fresh_max = 512;
+    /// A part of so few rows beside a larger one: to estimate all of them takes no longer than a walk.
+    const rows_looked_at = 512;
     const visited_capacity = 1 << 17;
 
     comptime {
@@ -248,6 +252,7 @@ pub const Search = struct {
         parameters.exact = parameters.exact and reader.vectors != null;
         self.told = std.math.inf(f32);
         self.told_upper = std.math.inf(f64);
+        self.ahead = std.math.inf(f32);
         index.space.convert(request.dtype, request.vector, self.row);
         index.space.place(reader.metric, self.row);
         for (self.row, reader.mean) |*value, mean| value.* -= mean;
@@ -266,6 +271,7 @@ pub const Search = struct {
         if (request.filter) |filter| return filtered.begin(self, filter);
         if (parameters.scan or self.is_remote()) return filtered.scan(self);
         if (on_disk.prefers_scan(self)) return on_disk.scan(self);
+        if (request.company == .smaller and self.shared.plan == .links_in_memory and reader.n() <= rows_looked_at) return filtered.look_at_all(self);
         self.begin_graph();
     }
 
