@@ -69,7 +69,7 @@ pub fn step(legs: Legs, k: u32) state.PageError!state.Want {
     for (0..legs.count()) |i| {
         const leg = legs.at(i);
         if (!is_due(leg, together)) continue;
-        if (i > 0) leg.search.ahead = reach(legs, k).distance;
+        if (i > 0 and leg.search.beside == null) leg.search.beside = .{ .reach = reach(legs, k).distance };
         try leg.search.navigate();
     }
     var known = reach(legs, k);

@@ -21,32 +21,19 @@ const estimated_together = 8;
 /// Vertices whose links are on their way.
 const chosen_ahead = 2;
 
-/// How far, in standard deviations of an estimate, what is followed beside a larger part may lie beyond the k-th nearest...
-const far_sigmas = 4;
-/// ... once a share of the list was followed without coming nearer.
-const patience_share = 4;
-
-/// Every vertex may be a candidate.
-///
 /// Beside a larger part most queries have few answers or none. There it is enough to come as near as the way goes: what
-/// leads nearer is followed, and what lies within reach of an answer.
-const Plain = struct {
+/// leads nearer is followed, and what may lie before the k-th nearest.
+pub const Beside = struct {
+    /// The k-th nearest by estimates of all parts.
+    reach: f32,
     nearest: f32 = std.math.inf(f32),
     /// Followed since the nearest was found.
     since: u32 = 0,
 
-    /// Vertices that one step adds to `fresh` beside neighbors.
-    pub const added_max = 0;
+    /// So much of the list is followed without coming nearer.
+    const patience_share = 4;
 
-    /// The vertex to follow next.
-    pub inline fn choose(self: *Plain, search: *Search) ?u32 {
-        const place = search.list.nearest_unexpanded() orelse return null;
-        if (search.ahead < std.math.inf(f32) and self.has_come_near(search, search.list.items[place])) return null;
-        search.list.mark_expanded(place);
-        return search.list.items[place].vertex();
-    }
-
-    fn has_come_near(self: *Plain, search: *Search, next: lists.Candidate) bool {
+    fn has_come_near(self: *Beside, search: *const Search, next: lists.Candidate) bool {
         const nearest = search.list.items[0].distance;
         if (nearest < self.nearest) {
             self.nearest = nearest;
@@ -55,7 +42,21 @@ const Plain = struct {
         self.since += 1;
         if (self.since <= search.list.limit / patience_share) return false;
         const sigma = search.query.sigma_upper(&search.shared.reader.codes, next.vertex(), next.distance);
-        return next.distance - far_sigmas * sigma > search.ahead;
+        return next.distance - search.parameters.sigma * sigma > self.reach;
+    }
+};
+
+/// Every vertex may be a candidate.
+const Plain = struct {
+    /// Vertices that one step adds to `fresh` beside neighbors.
+    pub const added_max = 0;
+
+    /// The vertex to follow next.
+    pub inline fn choose(_: *Plain, search: *Search) ?u32 {
+        const place = search.list.nearest_unexpanded() orelse return null;
+        if (search.beside) |*beside| if (beside.has_come_near(search, search.list.items[place])) return null;
+        search.list.mark_expanded(place);
+        return search.list.items[place].vertex();
     }
 
     /// `vertex` was followed, `fresh[at..][0..met]` were met: how many from there on are to be estimated. Null ends

@@ -163,8 +163,8 @@ pub const Search = struct {
     /// The k-th best that all parts know, and the same of upper bounds of distances; infinity where it is alone.
     told: f32 = std.math.inf(f32),
     told_upper: f64 = std.math.inf(f64),
-    /// Beside a larger part: the k-th best that was estimated before it navigates.
-    ahead: f32 = std.math.inf(f32),
+    /// Beside a larger part: where a walk may end early.
+    beside: ?navigation.Beside = null,
     query: quant.Query,
     /// The query in float32, less the mean; while vectors are scored as it was given.
     row: []f32,
@@ -252,7 +252,7 @@ pub const Search = struct {
         parameters.exact = parameters.exact and reader.vectors != null;
         self.told = std.math.inf(f32);
         self.told_upper = std.math.inf(f64);
-        self.ahead = std.math.inf(f32);
+        self.beside = null;
         index.space.convert(request.dtype, request.vector, self.row);
         index.space.place(reader.metric, self.row);
         for (self.row, reader.mean) |*value, mean| value.* -= mean;
