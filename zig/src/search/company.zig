@@ -7,6 +7,7 @@
 //!
 //! A leg that is alone is stepped as it is: nothing here changes what it does.
 const std = @import("std");
+const builtin = @import("builtin");
 const index = @import("index");
 const filter_plan = @import("filter_plan.zig");
 const job_file = @import("job.zig");
@@ -65,6 +66,17 @@ pub fn step(legs: Legs, k: u32) state.PageError!state.Want {
         leg.ended = want == .done;
         return want;
     }
+    if (try step_together(legs, k, .by_what_is_known)) return .pages;
+    // Nothing is on its way that could bring full distances in the place of estimates.
+    if (try step_together(legs, k, .for_good)) return .pages;
+    if (builtin.mode == .Debug) for (0..legs.count()) |i| std.debug.assert(legs.at(i).ended);
+    return .done;
+}
+
+const Ending = enum { by_what_is_known, for_good };
+
+/// True where some leg goes on once pages arrive.
+fn step_together(legs: Legs, k: u32, ending: Ending) state.PageError!bool {
     const together = is_complete(legs);
     for (0..legs.count()) |i| {
         const leg = legs.at(i);
@@ -78,17 +90,20 @@ pub fn step(legs: Legs, k: u32) state.PageError!state.Want {
         const leg = legs.at(i);
         if (i == 1) known = reach(legs, k);
         if (is_due(leg, together) and leg.search.state != .coded and !is_early(legs, i)) {
-            leg.search.told = if (is_bounded(&leg.search, known)) known.distance else std.math.inf(f32);
-            leg.due = false;
+            const bounded = is_bounded(&leg.search, known);
+            leg.search.told = if (bounded) known.distance else std.math.inf(f32);
+            leg.search.told_estimates = bounded and !known.is_full and ending == .by_what_is_known;
+            leg.due = leg.search.told_estimates;
             leg.ended = (try leg.search.step()) == .done;
         }
         all_coded = all_coded and leg.search.has_coded();
     }
     if (all_coded and together) try step_exact(legs, k);
     for (0..legs.count()) |i| {
-        if (!legs.at(i).ended) return .pages;
+        const leg = legs.at(i);
+        if (!leg.ended and (leg.in_flight > 0 or leg.search.round.awaited > 0)) return true;
     }
-    return .done;
+    return false;
 }
 
 /// Whether nothing is on its way for those that wait for all of their pages.

@@ -162,6 +162,8 @@ pub const Search = struct {
     parameters: Parameters = undefined,
     /// The k-th best that all parts know, and the same of upper bounds of distances; infinity where it is alone.
     told: f32 = std.math.inf(f32),
+    /// What was told are estimates: once there are full distances in their place it may be farther, so nothing ends by it.
+    told_estimates: bool = false,
     told_upper: f64 = std.math.inf(f64),
     /// Beside a larger part: where a walk may end early.
     beside: ?navigation.Beside = null,
@@ -251,6 +253,7 @@ pub const Search = struct {
         parameters.* = request.parameters;
         parameters.exact = parameters.exact and reader.vectors != null;
         self.told = std.math.inf(f32);
+        self.told_estimates = false;
         self.told_upper = std.math.inf(f64);
         self.beside = null;
         index.space.convert(request.dtype, request.vector, self.row);
@@ -408,7 +411,7 @@ pub const Search = struct {
             .idle, .drain, .coded, .done => unreachable,
         };
         assert((want == .done) == (self.state == .done or self.state == .drain));
-        assert(want == .done or self.round.awaited > 0 or self.state == .coded);
+        assert(want == .done or self.round.awaited > 0 or self.state == .coded or self.told_estimates);
         return want;
     }
 
@@ -434,6 +437,7 @@ pub const Search = struct {
     /// Codes want nothing more.
     fn end_codes(self: *Search) Want {
         assert(self.round.count == 0);
+        if (self.told_estimates) return .pages;
         const exact = self.parameters.exact;
         // Links on disk: what is on its way may still be among the answers.
         if (exact and self.round.awaited > 0) return .pages;
