@@ -51,7 +51,7 @@ def check(result: Any, n: int) -> None:
     counts = np.asarray(result.counts)
     if (counts > min(n, distances.shape[-1])).any():
         raise AssertionError(f"counts {counts} of {distances.shape[-1]}")
-    finite = np.where(np.isinf(distances), np.float32(3.4e38), distances)
+    finite = np.clip(distances, -3.4e38, 3.4e38)  # a damaged center may make a distance infinite, either way
     if (np.diff(finite, axis=-1) < 0).any():
         raise AssertionError("distances out of order")
 

@@ -513,6 +513,15 @@ def test_known_shards_answer_while_rays_own_service_is_killed(
     assert told["answers"] > 50, told
 
 
+def whole(client: Client, vectors: np.ndarray) -> Any:
+    """An answer of both shards: on a busy machine one may be a moment late."""
+    end = time.monotonic() + RECOVERY_S
+    while (answer := client.search(vectors, k=10, list_size=LIST_SIZE)).shards_answered < 2:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return answer
+
+
 @pytest.mark.parametrize(
     "own",
     [
@@ -534,9 +543,7 @@ def test_velo_serve_with_ray_survives_a_kill(own: bool, local_ray: None, tmp_pat
     served = Served(str(path), "--ray", *(() if own else ("--ray-address", address)), "--threads", "1")
     try:
         with Client(served.url, collection="films", body_format="npy") as client:
-            answer = client.search(vectors, k=10, list_size=LIST_SIZE)
-            assert np.array_equal(answer.ids, expected)
-            assert answer.shards_answered == 2
+            assert np.array_equal(whole(client, vectors).ids, expected)
             victim = client.info()["shards"][0]
             os.kill(victim["pid"], signal.SIGKILL)
             counts = []
@@ -547,7 +554,7 @@ def test_velo_serve_with_ray_survives_a_kill(own: bool, local_ray: None, tmp_pat
             assert counts[-2:] == [1, 2]
             reborn = client.info()["shards"][0]
             assert reborn["pid"] != victim["pid"]
-            assert np.array_equal(client.search(vectors, k=10, list_size=LIST_SIZE).ids, expected)
+            assert np.array_equal(whole(client, vectors).ids, expected)
     finally:
         code, told = served.stop()
     assert code == 0, told
