@@ -88,7 +88,8 @@ typedef enum velo_limit {
     VELO_LIST_SIZE_MIN = 1, VELO_LIST_SIZE_MAX = 8192,
     VELO_BEAM_WIDTH_MIN = 1, VELO_BEAM_WIDTH_MAX = 64,
     VELO_BURST_MAX_MIN = 1, VELO_BURST_MAX_MAX = 128,
-    VELO_SIGMA_MIN = 0, VELO_SIGMA_MAX = 100
+    VELO_SIGMA_MIN = 0, VELO_SIGMA_MAX = 100,
+    VELO_PARTS_MIN = 1, VELO_PARTS_MAX = 64                 /* of one search */
 } velo_limit;
 
 /* What searches do that estimates of their cost rely on. */

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from velo import _native
+from velo._native.limits import native_limit
 from velo.errors import InvalidArgumentError, NotFiniteError, SearchTimeoutError
 from velo.filters.native import NativeFilter
 from velo.live.pieces import ManyFilter
@@ -29,8 +30,6 @@ _OfDelta: TypeAlias = tuple[AnyArray, AnyArray, AnyArray, AnyArray]
 
 #: Reads that an answer takes, where nearly each lies on a page of its own (zig/src/search/filter_plan.zig).
 _READS_OF_ANSWER: Final = 1.15
-#: Parts that the library searches at once.
-_PARTS_MAX: Final = 64
 #: An event loop looks at so many rows itself, in less than a millisecond: to hand them over takes as long.
 _LOOKED_AT_IN_PASSING: Final = 4096
 #: Queries that the delta is asked at once, between two looks at the clock.
@@ -122,9 +121,10 @@ class MergedRequest(Request):
         if self._deadline is not None:
             self.end_by(self._left_s())
         found: list[tuple[Answer, Sequence[Any]]] = []
-        for at in range(0, len(self._view.segments), _PARTS_MAX):
+        most = native_limit("parts").high
+        for at in range(0, len(self._view.segments), most):
             answer = self if at == 0 else Answer(self.query_count, self.k)
-            parts, count = self._parts(at, min(at + _PARTS_MAX, len(self._view.segments)))
+            parts, count = self._parts(at, min(at + most, len(self._view.segments)))
             found.append(
                 (answer, (*parts, self.query_pointer, self.dtype, self.query_count, count, self.options))
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ class Found(NamedTuple):
         return Found(self.vertices[:0], self.ids[:0], self.values[:0])
 
 
-class Update:
+class Update(ABC):
     """New values for some rows, checked before anything is written.
 
     Attributes
@@ -54,9 +55,9 @@ class Update:
     def __init__(self, table: Any) -> None:
         self._table = table
 
+    @abstractmethod
     def find(self, view: View) -> Found:
         """The rows of a view that change."""
-        raise NotImplementedError
 
     def rows(self, view: View, found: Found, shape: RowShape, request: str | None) -> NewRows:
         """What becomes of these rows.

@@ -276,8 +276,9 @@ export fn velo_search_parts(
 /// What a caller gave as parts.
 pub fn parts_of(parts: ?[*]const Part, count: u32) error{Reported}![]const Part {
     const given = try common.need("parts", parts);
-    if (count == 0 or count > search.job.parts_max)
-        return report(.invalid_argument, .{ .argument = "parts" }, "{d} parts were given; there must be 1 to {d}", .{ count, search.job.parts_max });
+    const limits = base.limits.ranges.parts;
+    if (!limits.holds(count))
+        return report(.invalid_argument, .{ .argument = "parts" }, "{d} parts were given; there must be {d} to {d}", .{ count, limits.min, limits.max });
     return given[0..count];
 }
 
@@ -300,15 +301,10 @@ fn run(arguments: *const Arguments, out: ?*const SearchOut) common.Failure!i32 {
     defer leave(arguments.parts);
     if (arguments.query_count == 0) return common.ok;
     const answers = answers_of(&try common.read(SearchOut, "out", theirs));
-    var room: [parts_few]search.JobPart = undefined;
-    const parts = if (arguments.parts.len <= parts_few) room[0..arguments.parts.len] else try common.allocator.alloc(search.JobPart, arguments.parts.len);
-    defer if (arguments.parts.len > parts_few) common.allocator.free(parts);
-    var blocking: Blocking = .{ .job = try arguments.job_of(parts, &answers, Blocking.on_done) };
+    var room: [search.job.parts_max]search.JobPart = undefined;
+    var blocking: Blocking = .{ .job = try arguments.job_of(room[0..arguments.parts.len], &answers, Blocking.on_done) };
     try arguments.parts[0].index.?.submit(&blocking.job);
     blocking.done.wait();
     write_statuses(&answers, arguments.query_count);
     return status_of_job(&blocking.job);
 }
-
-/// So many have room on the stack.
-const parts_few = 8;

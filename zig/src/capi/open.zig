@@ -40,6 +40,8 @@ fn create(path: ?[*:0]const u8, options: ?*const OpenOptions, index_out: ?*?*Ind
     const out = try common.need("index_out", index_out);
     const o = try common.read(OpenOptions, "options", options);
     const names = try check(&o);
+    if (o.workers_of) |other| try other.enter();
+    defer if (o.workers_of) |other| other.leave();
     const self = try common.allocator.create(Index);
     errdefer common.allocator.destroy(self);
     try open(self, std.mem.span(folder), &o, names);
@@ -111,8 +113,6 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
 /// Those of another index where they are asked for and have the room that this one needs, else its own.
 fn find_workers(self: *Index, o: *const OpenOptions, asked: numbers.Io, direct: bool, threads: u32) common.Failure!void {
     if (o.workers_of) |other| {
-        try other.enter();
-        defer other.leave();
         const files = [_]?std.posix.fd_t{ self.files.pages.fd, self.files.vectors };
         if (other.workers.engine.attach(&self.shared, files)) |part| {
             self.part = part;

@@ -34,7 +34,7 @@ pub const Answers = struct {
 };
 
 /// Parts that one call may search.
-pub const parts_max = 64;
+pub const parts_max = base.limits.ranges.parts.max;
 
 /// One of the parts that a job searches.
 pub const JobPart = struct {

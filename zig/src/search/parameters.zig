@@ -114,7 +114,7 @@ pub fn sigma_of_scan(parameters: *const Parameters) f32 {
 }
 
 /// No estimate errs by more, as far as anybody will notice.
-pub const sigma_widest = 4;
+const sigma_widest = 4;
 
 /// Candidates that a scan keeps, at least: more than estimates could mistake for the nearest.
 pub const scan_list_size = 512;

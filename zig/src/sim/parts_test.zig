@@ -7,8 +7,9 @@ const search = @import("search");
 const cache_room = @import("cache");
 const faults = @import("faults.zig");
 const worlds = @import("worlds.zig");
-const Call = @import("running.zig").Call;
-const Engine = @import("running.zig").Engine;
+const running_file = @import("running.zig");
+const Call = running_file.Call;
+const Engine = running_file.Engine;
 const testing = std.testing;
 
 const dim = 24;
@@ -63,28 +64,7 @@ const Parts = struct {
         const parent = try self.tmp.dir.realpath(".", &buffer);
         var own: [std.fs.max_path_bytes]u8 = undefined;
         const path = try std.fmt.bufPrint(&own, "{s}/{d}.velo", .{ parent, number });
-        const count = rows.len / dim;
-        const builder = try index.Builder.open(testing.allocator, path, .{
-            .dim = dim,
-            .n = count,
-            .metric = .l2,
-            .dtype = .f32,
-            .record_bits = 5,
-            .degree = 24,
-            .build_list_size = 48,
-            .links_kept = 16,
-            .store_vectors = true,
-        }, &self.diagnostic);
-        defer builder.close();
-        const bytes: [*]const u8 = @ptrCast(rows.ptr);
-        try builder.scan(bytes, count, dim * 4, &self.diagnostic);
-        try builder.add(bytes, count, dim * 4, &self.diagnostic);
-        try builder.run(&self.diagnostic);
-        // External ids are not this room's matter: put the rows into placement order instead.
-        const placed = try testing.allocator.dupe(f32, rows);
-        defer testing.allocator.free(placed);
-        for (builder.order.?, 0..) |row, vertex| @memcpy(rows[vertex * dim ..][0..dim], placed[row * dim ..][0..dim]);
-        try builder.commit(&.{}, null, &self.diagnostic);
+        try running_file.build(path, rows, dim, &self.diagnostic);
         const reader = &self.readers[number];
         reader.* = try .open(testing.allocator, path, .{ .links = if (plan == .links_in_memory) .in_memory else .on_disk }, &self.diagnostic);
         self.shared[number] = try .init(testing.allocator, reader, plan);
@@ -121,25 +101,6 @@ const Parts = struct {
         testing.allocator.free(self.queries);
         self.tmp.cleanup();
     }
-
-    /// The nearest by computing every distance.
-    fn nearest(self: *const Parts, query: usize) [k]i64 {
-        var best: [k]i64 = @splat(-1);
-        var distances: [k]f32 = @splat(std.math.inf(f32));
-        for (0..n) |vertex| {
-            var sum: f32 = 0;
-            for (self.queries[query * dim ..][0..dim], self.rows[vertex * dim ..][0..dim]) |a, b| sum += (a - b) * (a - b);
-            if (sum >= distances[k - 1]) continue;
-            var at: usize = k - 1;
-            while (at > 0 and distances[at - 1] > sum) : (at -= 1) {
-                distances[at] = distances[at - 1];
-                best[at] = best[at - 1];
-            }
-            distances[at] = sum;
-            best[at] = @intCast(vertex);
-        }
-        return best;
-    }
 };
 
 const Answers = struct {
@@ -157,7 +118,7 @@ const Answers = struct {
     fn found(self: *const Answers, parts: *const Parts) f64 {
         var right: usize = 0;
         for (0..query_count) |query| {
-            for (parts.nearest(query)) |vertex| right += @intFromBool(std.mem.indexOfScalar(i64, self.vertices[query * k ..][0..k], vertex) != null);
+            for (running_file.nearest(k, parts.queries[query * dim ..][0..dim], parts.rows)) |vertex| right += @intFromBool(std.mem.indexOfScalar(i64, self.vertices[query * k ..][0..k], vertex) != null);
         }
         return @as(f64, @floatFromInt(right)) / (query_count * k);
     }

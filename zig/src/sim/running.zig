@@ -1,5 +1,6 @@
-//! An engine over one part on the simulated device, for tests.
+//! An index of made rows, and an engine over it on the simulated device, for tests.
 const std = @import("std");
+const index = @import("index");
 const search = @import("search");
 const SimulatedDevice = @import("device.zig").SimulatedDevice;
 const testing = std.testing;
@@ -42,3 +43,47 @@ pub const Call = struct {
         return running.engine.submit(&self.job);
     }
 };
+
+/// An index of `rows`, which are put into the order of its vertices: external ids are not this room's matter.
+pub fn build(path: []const u8, rows: []f32, dim: u32, diagnostic: *index.Diagnostic) !void {
+    const count = rows.len / dim;
+    const builder = try index.Builder.open(testing.allocator, path, .{
+        .dim = dim,
+        .n = count,
+        .metric = .l2,
+        .dtype = .f32,
+        .record_bits = 5,
+        .degree = 24,
+        .build_list_size = 48,
+        .links_kept = 16,
+        .store_vectors = true,
+    }, diagnostic);
+    defer builder.close();
+    const bytes: [*]const u8 = @ptrCast(rows.ptr);
+    try builder.scan(bytes, count, dim * 4, diagnostic);
+    try builder.add(bytes, count, dim * 4, diagnostic);
+    try builder.run(diagnostic);
+    const given = try testing.allocator.dupe(f32, rows);
+    defer testing.allocator.free(given);
+    for (builder.order.?, 0..) |row, vertex| @memcpy(rows[vertex * dim ..][0..dim], given[row * dim ..][0..dim]);
+    try builder.commit(&.{}, null, diagnostic);
+}
+
+/// The k nearest rows of a query, by computing every distance.
+pub fn nearest(comptime k: usize, query: []const f32, rows: []const f32) [k]u32 {
+    var best: [k]u32 = undefined;
+    var distances: [k]f32 = @splat(std.math.inf(f32));
+    for (0..rows.len / query.len) |vertex| {
+        var sum: f32 = 0;
+        for (query, rows[vertex * query.len ..][0..query.len]) |a, b| sum += (a - b) * (a - b);
+        if (sum >= distances[k - 1]) continue;
+        var at: usize = k - 1;
+        while (at > 0 and distances[at - 1] > sum) : (at -= 1) {
+            distances[at] = distances[at - 1];
+            best[at] = best[at - 1];
+        }
+        distances[at] = sum;
+        best[at] = @intCast(vertex);
+    }
+    return best;
+}

@@ -5,8 +5,9 @@ const index = @import("index");
 const search = @import("search");
 const cache_room = @import("cache");
 const faults = @import("faults.zig");
-const Call = @import("running.zig").Call;
-const Running = @import("running.zig").Running;
+const running_file = @import("running.zig");
+const Call = running_file.Call;
+const Running = running_file.Running;
 const testing = std.testing;
 
 pub const n = 3000;
@@ -45,29 +46,7 @@ pub const World = struct {
                 for (vectors[i * dim ..][0..dim], center) |*value, middle| value.* = middle + prng.gaussian();
             }
         }
-        const builder = try index.Builder.open(testing.allocator, self.path, .{
-            .dim = dim,
-            .n = n,
-            .metric = .l2,
-            .dtype = .f32,
-            .record_bits = 5,
-            .degree = 24,
-            .build_list_size = 48,
-            .links_kept = 16,
-            .store_vectors = true,
-        }, &self.diagnostic);
-        defer builder.close();
-        const bytes: [*]const u8 = @ptrCast(self.rows.ptr);
-        try builder.scan(bytes, n, dim * 4, &self.diagnostic);
-        try builder.add(bytes, n, dim * 4, &self.diagnostic);
-        try builder.run(&self.diagnostic);
-        // External ids are not this room's matter: put the rows into placement order instead.
-        const order = builder.order.?;
-        const placed = try testing.allocator.alloc(f32, n * dim);
-        for (order, 0..) |row, vertex| @memcpy(placed[vertex * dim ..][0..dim], self.rows[row * dim ..][0..dim]);
-        testing.allocator.free(self.rows);
-        self.rows = placed;
-        try builder.commit(&.{}, null, &self.diagnostic);
+        try running_file.build(self.path, self.rows, dim, &self.diagnostic);
     }
 
     pub fn deinit(self: *World) void {
@@ -83,23 +62,8 @@ pub const World = struct {
         return @floatCast(sum);
     }
 
-    /// The k nearest vertices of a query, by computing every distance.
     fn nearest(self: *const World, query: usize) [k]u32 {
-        var best: [k]u32 = undefined;
-        var distances: [k]f32 = @splat(std.math.inf(f32));
-        for (0..n) |vertex| {
-            var sum: f32 = 0;
-            for (self.queries[query * dim ..][0..dim], self.rows[vertex * dim ..][0..dim]) |a, b| sum += (a - b) * (a - b);
-            if (sum >= distances[k - 1]) continue;
-            var at: usize = k - 1;
-            while (at > 0 and distances[at - 1] > sum) : (at -= 1) {
-                distances[at] = distances[at - 1];
-                best[at] = best[at - 1];
-            }
-            distances[at] = sum;
-            best[at] = @intCast(vertex);
-        }
-        return best;
+        return running_file.nearest(k, self.queries[query * dim ..][0..dim], self.rows);
     }
 };
 
