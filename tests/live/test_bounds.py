@@ -11,6 +11,8 @@ import pytest
 
 import velo
 from velo import SearchTuning
+from velo._native.limits import Limit
+from velo.live import merged
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 DIM = 24
@@ -62,6 +64,20 @@ def test_young_parts_add_few_reads_and_keep_the_recall(parts: Any, plan: Any, tm
         assert recall_at_k(exact.ids, truth) >= 0.95
         wide = index.search(queries, K, list_size=200, exact=True, tuning=WIDE)
         assert recall_at_k(wide.ids, truth) >= (0.998 if plan == "links_in_memory" else 0.98)
+
+
+def test_more_parts_than_a_call_takes_are_searched_in_several(
+    parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _, _, queries = parts
+    tuned: Any = {"list_size": 200, "exact": True, "tuning": WIDE}
+    with velo.open(path, threads=1, tuning=ALONE) as index:
+        whole = index.search(queries, K, **tuned)
+        monkeypatch.setattr(merged, "native_limit", lambda _: Limit(1, 3))
+        pieces = index.search(queries, K, **tuned)
+        waited = asyncio.run(index.search_async(queries, K, **tuned))
+    assert recall_at_k(pieces.ids, whole.ids) >= 0.998
+    assert (waited.ids == pieces.ids).all()
 
 
 def test_what_parts_are_expected_to_cost_together_is_what_they_cost(tmp_path: Path) -> None:

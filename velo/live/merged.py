@@ -21,6 +21,7 @@ from velo.results import Expectation, FilterPlan
 from velo.search.filter_costs import filter_plan_of
 from velo.search.request import Answer, Request
 from velo.search.script import deadline_of
+from velo.search.segment import Segment
 from velo.types import AnyArray
 
 __all__ = ["MergedRequest"]
@@ -89,21 +90,24 @@ class MergedRequest(Request):
         own = [one.parts[number] if isinstance(one, ManyFilter) else None for one in self.filters]
         return self._view.alive[number].applied(own)
 
-    def run(self, search: Callable[[Sequence[Any], Answer], None]) -> MergedRequest:
+    def run(self, search: Callable[[Segment, Sequence[Any], Answer], None]) -> MergedRequest:
         """Search all parts at once.
 
         Parameters
         ----------
         search : callable
-            Given what a native search of several parts takes, and where it puts the answer.
+            Given the part that comes first, what a native search of several takes, and where it puts the
+            answer.
         """
         delta = self._search_delta()
         answers = self._answers()
-        for answer, arguments in answers:
-            search(arguments, answer)
-        return self._merge([answer for answer, _ in answers], delta)
+        for first, arguments, answer in answers:
+            search(first, arguments, answer)
+        return self._merge([answer for *_, answer in answers], delta)
 
-    async def run_async(self, search: Callable[[Sequence[Any], Answer], Awaitable[None]]) -> MergedRequest:
+    async def run_async(
+        self, search: Callable[[Segment, Sequence[Any], Answer], Awaitable[None]]
+    ) -> MergedRequest:
         """The same without blocking the event loop."""
         if self.query_count * self._view.native.delta_rows > _LOOKED_AT_IN_PASSING:
             import asyncio
@@ -112,22 +116,21 @@ class MergedRequest(Request):
         else:
             delta = self._search_delta()
         answers = self._answers()
-        for answer, arguments in answers:
-            await search(arguments, answer)
-        return self._merge([answer for answer, _ in answers], delta)
+        for first, arguments, answer in answers:
+            await search(first, arguments, answer)
+        return self._merge([answer for *_, answer in answers], delta)
 
-    def _answers(self) -> list[tuple[Answer, Sequence[Any]]]:
+    def _answers(self) -> list[tuple[Segment, Sequence[Any], Answer]]:
         """As many parts at once as the library takes, and where their answer goes."""
         if self._deadline is not None:
             self.end_by(self._left_s())
-        found: list[tuple[Answer, Sequence[Any]]] = []
+        found: list[tuple[Segment, Sequence[Any], Answer]] = []
         most = native_limit("parts").high
         for at in range(0, len(self._view.segments), most):
             answer = self if at == 0 else Answer(self.query_count, self.k)
             parts, count = self._parts(at, min(at + most, len(self._view.segments)))
-            found.append(
-                (answer, (*parts, self.query_pointer, self.dtype, self.query_count, count, self.options))
-            )
+            arguments = *parts, self.query_pointer, self.dtype, self.query_count, count, self.options
+            found.append((self._view.segments[at], arguments, answer))
         return found
 
     def _parts(self, start: int, end: int) -> tuple[tuple[Any, int], int]:

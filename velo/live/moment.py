@@ -16,6 +16,7 @@ from velo.search.gate import Gate
 from velo.search.request import Answer, Request
 from velo.search.script import Round
 from velo.search.searches import Searches
+from velo.search.segment import Segment
 from velo.types import AnyArray
 
 __all__ = ["Moment"]
@@ -89,7 +90,7 @@ class Moment(Searches):
             with self._gate.inside():
                 return request
 
-        def search(arguments: Sequence[Any], answer: Answer) -> None:
+        def search(_: Segment, arguments: Sequence[Any], answer: Answer) -> None:
             _native.check(self._gate.call(_native.lib.velo_search_parts, *arguments, answer.out), argument)
 
         with self._gate.inside():
@@ -102,13 +103,13 @@ class Moment(Searches):
             with self._gate.inside():
                 return request
 
-        completions = self.seen.segments[0].completions if self.seen.segments else None
-
-        async def search(arguments: Sequence[Any], answer: Answer) -> None:
-            assert completions is not None
+        async def search(first: Segment, arguments: Sequence[Any], answer: Answer) -> None:
             submit = _native.lib.velo_submit_parts
             keep = request, answer
-            status = await completions.run(lambda ticket: submit(*(*arguments, answer.out, ticket)), keep)
+            # The library tells the first index that was given that its search has ended.
+            status = await first.completions.run(
+                lambda ticket: submit(*(*arguments, answer.out, ticket)), keep
+            )
             if status != 0:
                 raise request.failure(status)
 
