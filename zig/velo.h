@@ -594,6 +594,7 @@ typedef struct velo_live_view_info {
     uint32_t record_count;         /* of the delta: calls that brought rows */
     uint32_t delta_rows;
     uint64_t delta_dead_rows;
+    uint64_t schema_version;       /* of the columns that its rows have; velo_live_schema */
 } velo_live_view_info;
 
 /* Rows of one call, as they lie in memory until the view is closed. */
@@ -666,6 +667,12 @@ int32_t velo_live_view_search(const velo_live_view *view, const float *queries, 
  * fold of parts and one of the delta may be under way together; a folder in the making is held by a shared flock. */
 int32_t velo_live_fold(velo_live *live, const velo_live_view *view, const uint32_t *parts, uint32_t part_count,
                        const uint64_t *taken, int32_t with_delta, const char *path, const char *uuid, const velo_ids *ids, velo_live_done *done_out);
+/* The columns as they are now: as much of `schema` as `capacity` takes, no zero behind it, its size (0: there are none), and a
+ * version that changes with it. */
+int32_t velo_live_schema(velo_live *live, char *text_out, uint64_t capacity, uint64_t *size_out, uint64_t *version_out);
+/* Columns were added: the schema from now on, where it is still of `version`; else nothing is done, and the outcome is
+ * VELO_OUTCOME_STALE. On the device when this returns. Parts and records stay as they are: they may lack the last columns. */
+int32_t velo_live_set_schema(velo_live *live, const char *schema, uint64_t version, velo_live_done *done_out);
 /* Takes away parts that were folded, as far as nobody holds a shared flock on their folder. */
 int32_t velo_live_sweep(velo_live *live);
 int32_t velo_live_view_close(velo_live_view *view);

@@ -125,7 +125,8 @@ class FilterColumn:
     float_bits : int
         Width of the elements of a list of floats as they were given.
     owner : object or None
-        The library's view of this column alone, where it is made of a stored one.
+        The library's view of this column alone, where it is made of a stored one. One of a single row stands
+        for all rows: each has that value.
     """
 
     name: str

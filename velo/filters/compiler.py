@@ -16,7 +16,18 @@ from velo.errors import FilterError, FilterTypeError, UnknownColumnError
 from velo.filters.bind import Binder
 from velo.filters.columns import FilterColumn
 from velo.filters.native import NativeColumns, NativeFilter
-from velo.filters.nodes import Join, Node, Rows, has_rows, joined, owners_of
+from velo.filters.nodes import (
+    Held,
+    Join,
+    ListNull,
+    Node,
+    Rows,
+    Scalar,
+    decided,
+    has_rows,
+    joined,
+    owners_of,
+)
 from velo.filters.program import program_of
 from velo.filters.text import read_condition
 from velo.filters.tree import Expr, Ids, Mask, refuse
@@ -165,7 +176,7 @@ class FilterCompiler:
                 self._programs.move_to_end(key)
         node: Node | None = None
         if program is None:
-            node = self._binder.bind(expr)
+            node = self._bound(expr)
             if has_rows(node):  # what a caller listed is as large as the index: not kept
                 return self._masked(self._passing(node))
             # What is made of columns has no program of its own.
@@ -177,7 +188,7 @@ class FilterCompiler:
         if made is None and isinstance(program, bytes):
             made = self._from_program(program)
         elif made is None:
-            made = self._masked(self._passing(self._binder.bind(expr) if node is None else node))
+            made = self._masked(self._passing(self._bound(expr) if node is None else node))
         with self._lock:
             made = self._kept.setdefault(program, made)  # another thread may have been first
             self._programs[key] = program
@@ -188,6 +199,16 @@ class FilterCompiler:
                 if len(kept) > _KEPT:
                     kept.popitem(last=False)
         return made
+
+    def _bound(self, expr: Expr) -> Node:
+        return decided(self._binder.bind(expr), self._of_all)
+
+    def _of_all(self, node: Scalar | ListNull | Held) -> bool | None:
+        """What a condition is of all rows, where its column has one value for all."""
+        owner = node.column.owner
+        if owner is None or owner.row_count != 1:
+            return None
+        return bool(self._from_program(program_of(node), owner).matches()[0])
 
     def _passing(self, node: Node) -> AnyArray:
         """A bool for each vertex, by parts that the library can look at: columns of one owner at a time."""
@@ -217,7 +238,7 @@ class FilterCompiler:
             owner = NativeColumns(self._row_count) if self._store is None else self._store.native_columns
         out = _native.ffi.new("velo_filter **")
         _native.check(_native.lib.velo_filter_compile(owner.handle, program, len(program), out), "filter")
-        return NativeFilter(out[0], self._row_count, owner)
+        return NativeFilter(out[0], owner.row_count, owner)
 
     def _rows_of(self, leaf: Ids | Mask) -> AnyArray:
         """A bool for each vertex of what was listed in a tree."""

@@ -21,9 +21,11 @@ class NativeColumns:
     ----------
     handle : cdata
         ``velo_columns *``
+    row_count : int
     """
 
     def __init__(self, row_count: int, buffers: Any = None) -> None:
+        self.row_count = row_count
         out = _native.ffi.new("velo_columns **")
         _native.check(_native.lib.velo_columns_open(row_count, out), "metadata")
         self.handle = _native.ffi.gc(out[0], _native.lib.velo_columns_close)

@@ -7,6 +7,7 @@ they are written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -23,6 +24,7 @@ __all__ = [
     "Node",
     "Rows",
     "Scalar",
+    "decided",
     "has_rows",
     "joined",
     "owners_of",
@@ -231,6 +233,14 @@ def owners_of(node: Node) -> set[Any]:
     if isinstance(node, Scalar | ListNull | Held):
         return {node.column.owner}
     return set()
+
+
+def decided(node: Node, of_all: Callable[[Scalar | ListNull | Held], bool | None]) -> Node:
+    """`node` without the conditions that are true of all rows or of none; `of_all` tells, None elsewhere."""
+    if isinstance(node, Join):
+        return joined(node.every, [decided(child, of_all) for child in node.children])
+    told = of_all(node) if isinstance(node, Scalar | ListNull | Held) else None
+    return node if told is None else Fixed(told)
 
 
 def has_rows(node: Node) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from velo.errors import ClosedError, UnsupportedError
+from velo.errors import ClosedError, InvalidArgumentError, UnsupportedError
 from velo.folder.exchange import change_metadata
 from velo.folder.live import is_live
 from velo.folder.manifest import MANIFEST_FILE
@@ -18,6 +18,7 @@ from velo.folder.opened import OpenedFolder, shown
 from velo.hints import METHODS
 from velo.index.inspection import Inspection
 from velo.index.parts import Owned, begin, close_native
+from velo.live.added import NewColumns
 from velo.live.data import MOVED, LiveData
 from velo.live.folds import Folds
 from velo.live.moment import Moment
@@ -180,10 +181,15 @@ class Index(Inspection, Searches, LiveVerbs):
             fresh, segments = begin(
                 LiveData(self._folder), self._how, {(one.name, one.uuid): one for one in known}, None
             )
-            changed_any = live is not None or fresh.info().sequence > 0
+            changed_any = live is not None or fresh.info().sequence > 0 or self._lacks_columns_of(fresh)
             self._own(fresh)  # the former one is closed once nobody looks at it any more
             self._owned.segments = tuple(segments)
             return bool(changed_any)
+
+    def _lacks_columns_of(self, live: LiveData) -> bool:
+        """Whether columns were added since this was opened, as it was built."""
+        own = [] if self._metadata is None else self._metadata.column_names
+        return live.schema is not None and live.schema.names != own
 
     # ---- metadata ----
 
@@ -220,37 +226,74 @@ class Index(Inspection, Searches, LiveVerbs):
         """
         self._change_metadata(table, ids_column=ids_column)
 
-    def add_columns(self, table: Any, *, ids_column: str | None = None, overwrite: bool = False) -> None:
-        """Add columns to the metadata, atomically as :meth:`set_metadata`.
+    def add_columns(self, columns: Any, *, ids_column: str | None = None, overwrite: bool = False) -> None:
+        """Add columns to the metadata, also of an index that was written to.
+
+        The change is atomic: a process killed meanwhile leaves all of them or none. Rows that are there get
+        one value, or are missing in the column; no file of theirs is written anew. Rows that come from then
+        on bring the new columns like all others.
 
         Parameters
         ----------
-        table, ids_column :
-            As for :meth:`set_metadata`.
+        columns : pyarrow.Schema, list of pyarrow.Field, or mapping of names
+            A schema or fields: rows that are there are missing in them. In a mapping a column has a
+            ``pyarrow.DataType``, in which they are missing, or one value, which all of them get: a plain one
+            or a ``pyarrow.Scalar``, which says its type. An index that is as it was built, and not open to
+            write, takes also a table with a row a vector, as :meth:`set_metadata` does.
+        ids_column : str, optional
+            Of such a table, as for :meth:`set_metadata`.
         overwrite : bool
-            Columns of the same name take the place of those that are there; refused without it.
+            Columns of the same name take the place of those that are there; refused without it, and where
+            rows were written: :meth:`update` changes them there.
 
         Raises
         ------
         InvalidArgumentError
-            Also where the index has a column of that name.
+            A name that is empty, twice, or there already; a type that cannot be stored; a column without
+            nulls and without a value.
+        ReadOnlyError
+            Rows were written to the index, and it was opened without ``writable=True``.
+        UnsupportedError
+            A table for an index that is open to write or was written to: add its columns, then
+            :meth:`update`.
+        NoSpaceError, DeviceError
+            As for :meth:`insert`.
         UnknownColumnError, UnknownIdError, DuplicateIdError, BusyError
+            Of a table.
 
         Examples
         --------
-        >>> with velo.open("shop.velo") as index:
-        ...     index.add_columns({"color": ["red", "blue"] * 1_000})
-        ...     index.info()["columns"]
-        ['label', 'price', 'brand', 'tags', 'color']
+        >>> import pyarrow as pa
+        >>> with velo.open("shop.velo", writable=True) as index:
+        ...     done = index.delete([17])
+        ...     index.add_columns({"stock": 12, "color": pa.string()})
+        ...     done = index.update([18], {"color": "red"})
+        ...     print(index.get([18, 19], columns=["stock", "color"]).to_pylist())
+        ...     print(index.count("color is null") == len(index) - 1)
+        [{'id': 18, 'stock': 12, 'color': 'red'}, {'id': 19, 'stock': 12, 'color': None}]
+        True
         """
-        self._change_metadata(table, ids_column=ids_column, keep=True, overwrite=overwrite)
+        new = NewColumns.of(columns)
+        if new is None:
+            self._change_metadata(columns, ids_column=ids_column, keep=True, overwrite=overwrite)
+            return
+        if ids_column is not None:
+            raise InvalidArgumentError(
+                "ids_column goes with a table of a row a vector", argument="ids_column"
+            )
+        if self._live is not None:
+            self._add_columns(new, overwrite=overwrite)
+            return
+        if not overwrite:
+            new.check_new([] if self._metadata is None else self._metadata.column_names)
+        self._change_metadata(new.table(self.n), keep=True, overwrite=overwrite)
 
     def _change_metadata(self, table: Any, **how: Any) -> None:
         with self._gate.inside():
             if self._live is not None:
                 raise UnsupportedError(
-                    f"{self.path} is open to write, or has rows that were deleted: "
-                    "its metadata cannot be exchanged"
+                    f"{self.path} is open to write, or rows were written to it: its metadata cannot be "
+                    "exchanged. add_columns takes types, or one value a column; update then changes rows"
                 )
             change_metadata(self._folder.at, table, self.n, self._ids, **how)
             segment = self._owned.segments[0]

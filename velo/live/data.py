@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -10,11 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo.errors import CorruptIndexError, InvalidArgumentError
+from velo.errors import InvalidArgumentError
 from velo.folder.ids import IdColumn
-from velo.folder.live import PART_FIRST, ROOT_FILE
+from velo.folder.live import PART_FIRST
 from velo.folder.opened import OpenedFolder
-from velo.live.columns import NativeIds, schema_of, schema_text
+from velo.live.added import LiveColumns, NewColumns
+from velo.live.columns import NativeIds, schema_text
 from velo.live.delta import DeltaChunks
 from velo.live.native_view import NativeView, part_names
 from velo.live.rows import DTYPES, NUMBERS, ROW, STRINGS, RowShape
@@ -83,7 +83,8 @@ class LiveData:
         #: had. Of each the ids, which the library borrows. What was built is the first part to come.
         self._opened: dict[str, tuple[Segment, NativeIds]] = {}
         self._chunks: DeltaChunks | None = None
-        self._schema: Any = None
+        self._columns = LiveColumns()
+        self._unknown_is_missing = False
         #: Held while a part is put into its place.
         self._folding = threading.Lock()
         #: Held by who looks at the rows of the delta.
@@ -130,35 +131,50 @@ class LiveData:
             ids = NativeIds(segment.ids.column)
             self._opened[segment.name or PART_FIRST] = segment, ids
             _native.check(_native.lib.velo_live_attach(self._handle, part, ids.struct))
-        self._schema = (
-            segments[0].metadata.schema if segments and segments[0].metadata else self._root_schema(segments)
-        )
         kind, next_row = _ids_of(segments)
-        null = _native.ffi.NULL
-        schema = null if self._schema is None else schema_text(self._schema).encode()
+        # Where the root tells no columns the first part does.
+        built = segments[0].metadata if segments else None
+        schema = _native.ffi.NULL if built is None else schema_text(built.schema).encode()
         _native.check(_native.lib.velo_live_begin(self._handle, kind, next_row, schema), "path")
-        self._chunks = DeltaChunks(self._schema, unknown_is_missing)
+        self._unknown_is_missing = unknown_is_missing
+        with self._looking:
+            columns = self._look_at_columns(-1)
+        for segment in segments:
+            columns.of_part(segment)
 
-    def _root_schema(self, segments: Sequence[Segment]) -> Any:
-        root = self.folder.at / ROOT_FILE
-        if segments or not root.is_file():
-            return None
-        try:
-            return schema_of(json.loads(root.read_bytes()).get("schema"))
-        except (OSError, ValueError, AttributeError) as error:
-            raise CorruptIndexError(f"{ROOT_FILE} cannot be read: {error}", file=ROOT_FILE) from error
+    def _look_at_columns(self, version: int) -> LiveColumns:
+        """The columns of this version, or later ones; with the lock of who looks."""
+        if self._columns.version >= version >= 0:
+            return self._columns
+        size, found = _native.ffi.new("uint64_t *"), _native.ffi.new("uint64_t *")
+        room = 0
+        while True:
+            text = _native.ffi.new("char[]", room)
+            _native.check(_native.lib.velo_live_schema(self._handle, text, room, size, found))
+            if int(size[0]) <= room:
+                break
+            room = int(size[0])
+        told = bytes(_native.ffi.buffer(text, int(size[0]))).decode(errors="replace")
+        columns = LiveColumns(told, int(found[0]), self._unknown_is_missing)
+        self._chunks = DeltaChunks(columns, self._unknown_is_missing)
+        self._columns = columns
+        return columns
 
     @property
     def schema(self) -> Any:
         """The columns of the metadata as they are given; None: there are none."""
-        return self._schema
+        return self._columns.schema
 
     def shape(self) -> RowShape:
         """What new rows have to be like."""
-        if self._shape is not None:
-            return self._shape
+        return self._shape_of(self._columns)
+
+    def _shape_of(self, columns: LiveColumns) -> RowShape:
+        known = self._shape
+        if known is not None and known.columns is columns:
+            return known
         info = self.info()
-        shape = RowShape(int(info.dim), DTYPES[int(info.dtype)], int(info.id_kind), self._schema)
+        shape = RowShape(int(info.dim), DTYPES[int(info.dtype)], int(info.id_kind), columns)
         if shape.id_kind >= 0:  # then no row makes it another
             self._shape = shape
         return shape
@@ -175,13 +191,14 @@ class LiveData:
         while True:
             with self._looking:
                 taken = NativeView(self._handle)
+                columns = self._look_at_columns(taken.schema_version)
                 chunks = self._chunks.of(taken)
             try:
                 names = [taken.part(number)[0] or PART_FIRST for number in range(taken.part_count)]
                 segments = tuple(self._opened[name][0] for name in names)
             except KeyError:  # a fold took one away since; the library has other parts by now
                 continue
-            view = View(taken, segments, chunks, self.shape())
+            view = View(taken, segments, chunks, self._shape_of(columns))
             self._view = version, view
             return view
 
@@ -254,6 +271,27 @@ class LiveData:
             _native.pointer("uint32_t", parts) if count else null,
             _native.pointer("uint32_t", rows) if count else null,
         )
+
+    def add_columns(self, new: NewColumns) -> None:
+        """Add columns in one root; rows that are there have the value in them that came with each.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A name that is there already.
+        """
+        while True:
+            with self._looking:
+                columns = self._look_at_columns(NativeView(self._handle).schema_version)
+            new.check_new([] if columns.schema is None else columns.schema.names)
+            done = _native.new("velo_live_done")
+            text = columns.text_with(new).encode()
+            _native.check(
+                _native.lib.velo_live_set_schema(self._handle, text, columns.version, done), "columns"
+            )
+            if done.outcome == DONE:
+                break  # else another thread added some
+        self.view()  # rows that are written from now on have them
 
     def next_part(self) -> str:
         """The folder of a part that is still to be made."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -13,12 +12,14 @@ import pyarrow as pa
 from velo import _native
 from velo.filters.compiler import FilterCompiler
 from velo.folder.ids import Ids, checked_ids
-from velo.folder.metadata import MetadataStore, encoded_columns
+from velo.folder.metadata import MetadataStore
+from velo.live.added import LiveColumns
 from velo.live.columns import read_batch, undressed_schema
 from velo.live.native_view import NativeView
+from velo.live.table_columns import TableColumns
 from velo.types import AnyArray, Int64Array
 
-__all__ = ["Chunk", "DeltaChunks", "TableColumns"]
+__all__ = ["Chunk", "DeltaChunks"]
 
 #: So many records, or so many rows, become a chunk; only what follows is looked at anew after a write.
 _CHUNK_RECORDS: Final = 16
@@ -62,26 +63,6 @@ class DeltaIds(Ids):
         return np.array(rows, np.int64)
 
 
-class TableColumns(MetadataStore):
-    """Metadata of rows in memory, encoded as a part would hold it."""
-
-    def __init__(self, table: Any, schema: Any) -> None:
-        arrays = encoded_columns(table, np.arange(table.num_rows))
-        batch = pa.RecordBatch.from_arrays(arrays, names=schema.names)
-        self.generation = 1
-        self._hold(Path("rows of the delta"), schema, batch)
-
-    @property
-    def resident_bytes(self) -> int:
-        """Memory beside mapped files: all of it."""
-        return int(self._batch.nbytes) + super().resident_bytes
-
-    @property
-    def bytes_by_column(self) -> dict[str, int]:
-        """Nothing of them is mapped."""
-        return dict.fromkeys(self.column_names, 0)
-
-
 class Chunk:
     """Some records of the delta: rows with ids, vectors, metadata, and filters over them.
 
@@ -98,13 +79,13 @@ class Chunk:
         first: int,
         last: int,
         row_count: int,
-        schema: Any,
+        columns: LiveColumns,
         unknown_is_missing: bool = False,
     ) -> None:
         self._view = view  # the records are its memory
         self.first, self.last = first, last
         self.n = row_count
-        self._schema = schema
+        self._columns = columns
         self._unknown_is_missing = unknown_is_missing
 
     def move_to(self, view: NativeView) -> None:
@@ -130,14 +111,18 @@ class Chunk:
     @cached_property
     def metadata(self) -> MetadataStore | None:
         """The rows' columns; None where the index has none."""
-        schema, view = self._schema, self._view
+        schema = self._columns.schema
         if schema is None:
             return None
-        batches = [
-            read_batch(view.bytes(one.metadata, one.metadata_size), schema, int(one.row_count))
-            for one in self._records
-        ]
+        batches = [self._batch_of(one) for one in self._records]
         return TableColumns(pa.Table.from_batches(batches, undressed_schema(schema)), schema)
+
+    def _batch_of(self, record: Any) -> Any:
+        """The columns of a record, those with it that were added since."""
+        count = int(record.row_count)
+        schema, data = self._columns.in_record(self._view.bytes(record.metadata, record.metadata_size))
+        batch = read_batch(data, schema, count) if schema.names else None
+        return self._columns.filled(batch, count)
 
     @cached_property
     def compiler(self) -> FilterCompiler:
@@ -192,8 +177,8 @@ class DeltaChunks:
     carry: there are few chunks, and a record is read again only a few times.
     """
 
-    def __init__(self, schema: Any, unknown_is_missing: bool = False) -> None:
-        self._schema = schema
+    def __init__(self, columns: LiveColumns, unknown_is_missing: bool = False) -> None:
+        self._columns = columns
         self._unknown_is_missing = unknown_is_missing
         #: The layout of the delta, chunks of it, and their records and rows. They change together.
         self._known: tuple[int, tuple[Chunk, ...], int, int] = -1, (), 0, 0
@@ -228,7 +213,7 @@ class DeltaChunks:
         return tuple(chunks)
 
     def _chunk(self, view: NativeView, first: int, last: int, row_count: int) -> Chunk:
-        return Chunk(view, first, last, row_count, self._schema, self._unknown_is_missing)
+        return Chunk(view, first, last, row_count, self._columns, self._unknown_is_missing)
 
 
 def _belong_together(before: Chunk, last: Chunk) -> bool:

@@ -34,7 +34,7 @@ class NativeView:
 
     Attributes
     ----------
-    layout, sequence, part_count, record_count, delta_rows, delta_dead : int
+    layout, sequence, schema_version, part_count, record_count, delta_rows, delta_dead : int
     """
 
     def __init__(self, live: Any) -> None:
@@ -45,6 +45,7 @@ class NativeView:
         _native.check(_native.lib.velo_live_view_info_get(self.handle, info))
         self.layout = int(info.layout)
         self.sequence = int(info.sequence)
+        self.schema_version = int(info.schema_version)
         self.part_count = int(info.part_count)
         self.record_count = int(info.record_count)
         self.delta_rows = int(info.delta_rows)

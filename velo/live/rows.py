@@ -20,6 +20,7 @@ from velo.errors import (
 )
 from velo.folder.ids import NO_ID, checked_ids, given_ids
 from velo.formats.source import array_of, native_dtype
+from velo.live.added import LiveColumns
 from velo.live.columns import NativeIds, batch_bytes, given_columns, plain_schema
 from velo.live.small_batch import SmallBatches
 from velo.types import AnyArray
@@ -54,13 +55,18 @@ class RowShape:
     dtype : numpy.dtype
     id_kind : int
         0: numbers that the index gives, 1: whole numbers, 2: strings, -1: no row has told.
-    schema : pyarrow.Schema or None
+    columns : LiveColumns
     """
 
     dim: int
     dtype: np.dtype[Any]
     id_kind: int
-    schema: Any
+    columns: LiveColumns
+
+    @property
+    def schema(self) -> Any:
+        """The columns as they are given; None: there are none."""
+        return self.columns.schema
 
     @cached_property
     def small_batches(self) -> SmallBatches | None:
@@ -116,6 +122,7 @@ class NewRows:
             table = given_columns(metadata, shape.schema, len(rows))
             kept_rows = table if table is None or kept is None else table.take(pa.array(kept))
             batch = batch_bytes(kept_rows, shape.schema)
+        batch = shape.columns.marked(batch)
         if kept is not None:
             rows = rows[kept]
             column = column[kept] if isinstance(column, np.ndarray) else column.take(pa.array(kept))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from velo.errors import UnsupportedError
 from velo.live.columns import given_columns
-from velo.live.rows import NewRows, RowShape, last_of_each
+from velo.live.rows import NewRows, last_of_each
 from velo.live.view import View
 from velo.types import AnyArray
 
@@ -59,7 +59,7 @@ class Update(ABC):
     def find(self, view: View) -> Found:
         """The rows of a view that change."""
 
-    def rows(self, view: View, found: Found, shape: RowShape, request: str | None) -> NewRows:
+    def rows(self, view: View, found: Found, request: str | None) -> NewRows:
         """What becomes of these rows.
 
         Raises
@@ -81,8 +81,8 @@ class Update(ABC):
                 self._table.schema.field(name),
                 self._table.column(name).take(values),
             )
-        vectors = view.vectors(found.vertices).astype(shape.dtype)
-        return NewRows(shape, vectors, found.ids, table, request, upsert=True, is_distinct=True)
+        vectors = view.vectors(found.vertices).astype(view.shape.dtype)
+        return NewRows(view.shape, vectors, found.ids, table, request, upsert=True, is_distinct=True)
 
 
 class UpdateOfIds(Update):

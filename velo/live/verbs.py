@@ -24,6 +24,7 @@ from velo.folder.ids import checked_ids
 from velo.folder.opened import OpenedFolder
 from velo.folder.snapshot import snapshot
 from velo.hints import hinted
+from velo.live.added import NewColumns
 from velo.live.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, LiveData
 from velo.live.folds import Folds
 from velo.live.moment import Moment
@@ -325,13 +326,14 @@ class LiveVerbs:
     ) -> Any:
         """One try; its outcome is ``STALE`` where others changed the rows meanwhile."""
         while True:
-            view, shape = self._reader_moment().seen, live.shape()
+            view = self._reader_moment().seen
+            shape = view.shape
             found = update.find(view)
             count = len(found.vertices)
             needed = count * shape.dim * shape.dtype.itemsize
             if needed > int(live.info().delta_bytes_max):
                 found = found.none()  # what never has room is not read; was the call done before?
-            rows = update.rows(view, found, shape, request)
+            rows = update.rows(view, found, request)
             done = live.update(rows.ids, rows.options, view, found.vertices)
             if done.outcome == FULL:
                 needed = int(done.row)
@@ -408,6 +410,20 @@ class LiveVerbs:
     def _delete_once(self, live: LiveData, condition: Any) -> Any:
         view = self._reader_moment().seen
         return live.delete_vertices(view, view.passing(condition))
+
+    # ---- columns that come
+
+    def _add_columns(self, new: NewColumns, *, overwrite: bool) -> None:
+        """Add columns to live data, as :meth:`velo.Index.add_columns` says."""
+        if overwrite:
+            raise InvalidArgumentError(
+                "overwrite exchanges the columns of an index that is as it was built, and not open to write: "
+                "update changes the values of others",
+                argument="overwrite",
+            )
+        with self._gate.inside():
+            live, _ = self._writer()
+            live.add_columns(new)
 
     # ---- looking
 

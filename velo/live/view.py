@@ -111,10 +111,11 @@ class View:
         self.ids: Ids
         self.filters: FilterCompiler
         self.metadata: Any
+        parts = [shape.columns.of_part(one) for one in segments]
         if self.sole is not None:
-            self.ids, self.filters, self.metadata = self.sole.ids, self.sole.filters, self.sole.metadata
+            self.ids, self.filters, self.metadata = parts[0].ids, parts[0].filters, parts[0].metadata
             return
-        pieces: list[Piece] = [*segments, *chunks] or [Chunk(native, 0, 0, 0, shape.schema)]
+        pieces: list[Piece] = [*parts, *chunks] or [Chunk(native, 0, 0, 0, shape.columns)]
         kind = None if shape.id_kind < 0 else "string" if shape.id_kind == STRINGS else "int64"
         self.ids = ManyIds(pieces, kind, self._alive_by_piece(pieces))
         self.metadata = None if shape.schema is None else ManyColumns(pieces)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from velo.errors import FilterTypeError, InvalidArgumentError
-from velo.filters.compiler import FilterCompiler
+from velo.filters.compiler import Columns, FilterCompiler
 from velo.folder.ids import Ids
-from velo.folder.metadata import MetadataStore
 from velo.types import Int64Array
 
 __all__ = ["compiler_for"]
@@ -15,7 +14,7 @@ __all__ = ["compiler_for"]
 
 def compiler_for(
     row_count: int,
-    store: MetadataStore | None,
+    store: Columns | None,
     ids: Ids,
     unknown_is_missing: bool = False,
     *,

@@ -245,6 +245,23 @@ export fn velo_live_begin(handle: ?*LiveHandle, id_kind: i32, next_row: u64, sch
     return ok;
 }
 
+export fn velo_live_schema(handle: ?*LiveHandle, text_out: ?[*]u8, capacity: u64, size_out: ?*u64, version_out: ?*u64) i32 {
+    const self = begun(handle) catch return errors.last_status();
+    const size = size_out orelse return common.null_argument("size_out");
+    const version = version_out orelse return common.null_argument("version_out");
+    const room: []u8 = if (text_out) |out| out[0..@intCast(capacity)] else &.{};
+    size.*, version.* = self.live.copy_schema(room);
+    return ok;
+}
+
+export fn velo_live_set_schema(handle: ?*LiveHandle, schema: ?[*:0]const u8, version: u64, done_out: ?*LiveDone) i32 {
+    const self = begun(handle) catch return errors.last_status();
+    const text = schema orelse return common.null_argument("schema");
+    defer self.changed();
+    var diagnostic: Diagnostic = .{};
+    return status_of_write(self.live.set_schema(std.mem.span(text), version, &diagnostic), done_out, &diagnostic);
+}
+
 fn tell(out: ?*LiveDone, done: live_room.Done) void {
     const target = out orelse return;
     common.write_versioned(LiveDone, target, &.{

@@ -19,6 +19,7 @@ pub const ViewInfo = extern struct {
     record_count: u32 = 0,
     delta_rows: u32 = 0,
     delta_dead_rows: u64 = 0,
+    schema_version: u64 = 0,
 };
 
 pub const LiveRecord = extern struct {
@@ -58,6 +59,7 @@ export fn velo_live_view_info_get(view: ?*const live_room.View, info_out: ?*View
         .record_count = @intCast(self.records.len),
         .delta_rows = self.rows,
         .delta_dead_rows = self.dead.count(),
+        .schema_version = self.schema_version,
     });
     return ok;
 }

@@ -10,6 +10,7 @@
 const std = @import("std");
 const base = @import("base");
 const checkpoints = @import("checkpoint.zig");
+const columns = @import("columns.zig");
 const diagnostics = @import("diagnostic.zig");
 const find = @import("find.zig");
 const log_file = @import("log.zig");
@@ -173,8 +174,12 @@ pub fn Live(comptime Store: type) type {
         dtype: scan.Dtype = .f32,
         /// What ids are, as far as a row or a part has told.
         kind: ?rows_payload.Kind = null,
-        /// Columns of the metadata, as whoever made the folder wrote them down.
+        /// Columns of the metadata, as whoever made the folder or added to them wrote them down.
         schema: ?[]const u8 = null,
+        /// Changes with it.
+        schema_version: u64 = 1,
+        /// Columns were added: an older velo must not read it.
+        has_columns: bool = false,
         /// The uuid of the index that the folder was before its first write.
         built: ?[]const u8 = null,
         /// Rows came since it was built: an older velo must not read it.
@@ -281,6 +286,15 @@ pub fn Live(comptime Store: type) type {
             return .{ .path = path_copy, .uuid = uuid_copy, .n = n, .dead = dead, .gone = gone, .file = file_copy };
         }
 
+        /// What the columns are from now on; nothing changes where they are that already.
+        pub fn take_schema(self: *Self, text: []const u8) error{OutOfMemory}!void {
+            if (self.schema) |before| if (std.mem.eql(u8, before, text)) return;
+            const copy = try self.allocator.dupe(u8, text);
+            if (self.schema) |before| self.allocator.free(before);
+            self.schema = copy;
+            self.schema_version += 1;
+        }
+
         /// The ids of a part, in the order of its vertices; they are borrowed and must outlive this.
         pub fn attach(self: *Self, part: usize, ids: Ids, diagnostic: *Diagnostic) Error!void {
             const one = &self.parts.items[part];
@@ -293,9 +307,7 @@ pub fn Live(comptime Store: type) type {
             self.mutex.lock();
             defer self.mutex.unlock();
             for (self.parts.items) |part| std.debug.assert(part.ids != null);
-            if (self.schema == null) if (built.schema) |text| {
-                self.schema = try self.allocator.dupe(u8, text);
-            };
+            if (self.schema == null) if (built.schema) |text| try self.take_schema(text);
             if (self.kind == null) {
                 self.kind = built.kind;
                 self.next_row = @max(self.next_row, built.next_row);
@@ -423,6 +435,21 @@ pub fn Live(comptime Store: type) type {
         /// A part, whose files are complete, takes the place of those parts and rows of a view that it was made of (fold.zig).
         pub fn fold(self: *Self, what: folding.Fold, diagnostic: *Diagnostic) Error!Done {
             return folding.commit(self, what, diagnostic);
+        }
+
+        /// Other columns, where the schema is still of this version: one root, which is on the device when this returns.
+        pub fn set_schema(self: *Self, text: []const u8, version: u64, diagnostic: *Diagnostic) Error!Done {
+            return columns.set(self, text, version, diagnostic);
+        }
+
+        /// The columns, copied as far as they have room, and their size and version.
+        pub fn copy_schema(self: *Self, out: []u8) struct { usize, u64 } {
+            self.mutex.lock();
+            defer self.mutex.unlock();
+            const text = self.schema orelse "";
+            const room = @min(out.len, text.len);
+            @memcpy(out[0..room], text[0..room]);
+            return .{ text.len, self.schema_version };
         }
 
         /// Takes away what no root names, as far as nobody holds it.

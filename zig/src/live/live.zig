@@ -41,6 +41,7 @@ test {
     _ = log;
     _ = @import("adopt.zig");
     _ = @import("checkpoint.zig");
+    _ = @import("columns.zig");
     _ = @import("dead.zig");
     _ = @import("create.zig");
     _ = @import("delta.zig");

@@ -58,9 +58,8 @@ fn take_root(live: anytype, root: *const root_file.Root, diagnostic: *Diagnostic
             return diagnostics.damaged(diagnostic, root_file.file_name, "names ids that are none", .{});
     }
     live.has_rows = root_file.has_rows(root);
-    const schema = if (root.schema) |text| try live.allocator.dupe(u8, text) else null;
-    if (live.schema) |before| live.allocator.free(before);
-    live.schema = schema;
+    live.has_columns = root_file.has_columns(root);
+    if (root.schema) |text| try live.take_schema(text); // where it says none, the parts did
     const built = if (root.built) |text| try live.allocator.dupe(u8, text) else null;
     if (live.built) |before| live.allocator.free(before);
     live.built = built;
@@ -122,6 +121,7 @@ fn same_parts(live: anytype, named: []const root_file.Part) bool {
 pub fn look(live: anytype, begin_again: bool, diagnostic: *Diagnostic) Error!bool {
     const sequence = live.sequence;
     const generation = live.generation;
+    const schema_version = live.schema_version;
     var again = begin_again;
     var attempts: u32 = 0;
     while (true) : (attempts += 1) {
@@ -133,7 +133,7 @@ pub fn look(live: anytype, begin_again: bool, diagnostic: *Diagnostic) Error!boo
             } else return err,
             else => return err,
         };
-        return live.sequence != sequence;
+        return live.sequence != sequence or live.schema_version != schema_version;
     }
 }
 

@@ -13,10 +13,15 @@ const version = 1;
 const checksum_key = ",\n  \"checksum\": \"";
 
 /// What a reader has to understand to answer rightly, and what a writer has to in order to write. An unknown name refuses.
-pub const known = [_][]const u8{ "tombstones", rows_name };
+pub const known = [_][]const u8{ "tombstones", rows_name, columns_name };
 const rows_name = "rows";
-/// Of a folder in which rows were only deleted.
-pub const without_rows = known[0..1];
+/// Parts and records may lack the last of the columns that `schema` names.
+const columns_name = "columns";
+
+/// What there is to understand: in a folder in which rows were only deleted, one to which rows came, one to which columns did.
+pub fn understood(rows_came: bool, columns_came: bool) []const []const u8 {
+    return if (columns_came) &known else if (rows_came) known[0..2] else known[0..1];
+}
 
 /// An index of the ordinary format in a folder of its own. None of its files ever changes.
 pub const Part = struct {
@@ -33,8 +38,8 @@ pub const Part = struct {
 pub const Root = struct {
     format: []const u8 = format,
     version: u32 = version,
-    readers_understand: []const []const u8 = &known,
-    writers_understand: []const []const u8 = &known,
+    readers_understand: []const []const u8 = known[0..2],
+    writers_understand: []const []const u8 = known[0..2],
     uuid: []const u8,
     generation: u64,
     dim: u32,
@@ -43,7 +48,7 @@ pub const Root = struct {
     dtype: ?[]const u8 = null,
     /// What ids are, once a row has told. Older roots do not say it of rows that were built.
     ids: ?[]const u8 = null,
-    /// Columns of the metadata. Older roots say it only of a folder that was made without rows.
+    /// Columns of the metadata, those that were added last. Older roots say it only of a folder that was made without rows.
     schema: ?[]const u8 = null,
     /// The uuid of the index that this folder was before its first write, by which a collection knows its shards.
     built: ?[]const u8 = null,
@@ -62,7 +67,16 @@ pub const Root = struct {
 pub const Request = struct { request: []const u8, sequence: u64, rows: u64, row: u64 };
 
 pub fn has_rows(root: *const Root) bool {
-    for (root.readers_understand) |name| if (std.mem.eql(u8, name, rows_name)) return true;
+    return is_asked(root, rows_name);
+}
+
+/// Whether columns were added after rows were there.
+pub fn has_columns(root: *const Root) bool {
+    return is_asked(root, columns_name);
+}
+
+fn is_asked(root: *const Root, wanted: []const u8) bool {
+    for (root.readers_understand) |name| if (std.mem.eql(u8, name, wanted)) return true;
     return false;
 }
 

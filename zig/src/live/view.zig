@@ -24,6 +24,8 @@ pub const View = struct {
     parts_layout: u64,
     delta_layout: u64,
     sequence: u64,
+    /// Of the columns that its rows have.
+    schema_version: u64,
     parts: []PartView,
     names: []u8,
     delta: *Delta,
@@ -68,6 +70,7 @@ pub const View = struct {
             .parts_layout = live.parts_layout,
             .delta_layout = live.delta_layout,
             .sequence = live.shown_sequence,
+            .schema_version = live.schema_version,
             .parts = parts,
             .names = names,
             .delta = delta.hold(),
