@@ -34,6 +34,9 @@ class Machine(RuleBasedStateMachine):
         self.path = Path(tempfile.mkdtemp(prefix="velo-rows-")) / "rows.velo"
         self.live: dict[Any, tuple[int, int]] = {}
         self.seen: dict[Any, tuple[int, int]] = {}
+        #: Of each column that was added what rows have in it that were there, and of each id what it has.
+        self.added: dict[str, int | None] = {}
+        self.marks: dict[Any, dict[str, int | None]] = {}
         self.sequence = self.seen_sequence = 0
         self.writer: Any = None
         self.reader: Any = None
@@ -57,7 +60,8 @@ class Machine(RuleBasedStateMachine):
     def write(self, verb: str, ids: list[int], value: int) -> None:
         keys = self.named(ids)
         chosen = [(value + 7 * place) % len(VALUES) for place in range(len(ids))]
-        table = {"number": [one % 5 for one in chosen], "value": chosen}
+        table: dict[str, Any] = {"number": [one % 5 for one in chosen], "value": chosen}
+        table |= {name: [one % 3 for one in chosen] for name in self.added}
         there = set(keys) & self.live.keys()
         if verb == "insert" and there:
             try:
@@ -69,6 +73,32 @@ class Machine(RuleBasedStateMachine):
         self.sequence += 1
         assert (done.rows, done.replaced, done.sequence) == (len(ids), len(there), self.sequence)
         self.live |= {key: (one, one % 5) for key, one in zip(keys, chosen, strict=True)}
+        for key, one in zip(keys, chosen, strict=True):
+            self.marks[key] = dict.fromkeys(self.added, one % 3)
+
+    def mark(self, key: Any, name: str) -> int | None:
+        """What a row has in a column that was added."""
+        return self.marks[key].get(name, self.added[name])
+
+    @precondition(lambda self: len(self.added) < 3)
+    @rule(mark=st.one_of(st.none(), st.integers(0, 3)))
+    def add_column(self, mark: int | None) -> None:
+        name = f"mark {len(self.added)}"
+        self.writer.add_columns({name: pa.int8() if mark is None else pa.scalar(mark, pa.int8())})
+        self.added[name] = mark
+
+    @precondition(lambda self: self.added)
+    @rule(mark=st.integers(0, 3), number=st.integers(0, 6), either=st.booleans())
+    def filter_by_added(self, mark: int, number: int, either: bool) -> None:
+        name = max(self.added)
+        has, lacks = velo.col(name) == mark, velo.col(name).is_null()
+        other = velo.col("number") == number
+        marks = [(self.mark(key, name), one == number) for key, (_, one) in self.live.items()]
+        assert self.writer.count(lacks) == sum(one is None for one, _ in marks)
+        assert self.writer.count(~has) == sum(one not in (None, mark) for one, _ in marks)
+        join = any if either else all
+        asked = has | other if either else has & other
+        assert self.writer.count(asked) == sum(join((one == mark, right)) for one, right in marks)
 
     @rule(ids=some_ids, value=values)
     def insert(self, ids: list[int], value: int) -> None:
@@ -171,6 +201,7 @@ class Machine(RuleBasedStateMachine):
                 value, number = self.live[key]
                 assert self.writer.get_vectors([key]).tolist() == [VALUES[value].tolist()]
                 row = {"id": key, "number": number, "value": value}
+                row |= {name: self.mark(key, name) for name in self.added}
                 assert self.writer.get([key]).to_pylist() == [row]
             elif self.live:
                 try:
