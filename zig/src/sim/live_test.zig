@@ -74,6 +74,9 @@ const Run = struct {
     prng: base.Prng,
     model: Model,
     wrote: bool = false,
+    /// Columns that are there for good, and those that may be: the schema is as many bytes.
+    columns: usize = 0,
+    columns_tried: usize = 0,
 
     /// One writer's life: from opening to whatever ends it.
     fn life(self: *Run) !void {
@@ -87,6 +90,8 @@ const Run = struct {
         }, &diagnostic) catch |err| return self.may_fail(err);
         defer live.deinit();
         attached(&live, &diagnostic) catch |err| return self.may_fail(err);
+        try self.check_columns(&live);
+        self.columns = if (live.schema) |text| text.len else 0;
         // What was found is on the device now, whatever it was before.
         const found = try checked(&self.model, &live);
         try self.model.settle(live.sequence, found);
@@ -106,13 +111,16 @@ const Run = struct {
                     reader = Live.open(self.allocator, &self.store, .{}, &diagnostic) catch |err| return self.may_fail(err);
                     attached(&reader.?, &diagnostic) catch |err| return self.may_fail(err);
                     _ = try checked(&self.model, &reader.?);
+                    try self.check_columns(&reader.?);
                 },
                 3, 4 => if (reader) |*one| {
                     if (one.refresh(&diagnostic)) |_| {
                         const seen = try checked(&self.model, one);
                         if (!live.poisoned) try std.testing.expectEqual(self.model.now(), seen);
+                        try self.check_columns(one);
                     } else |err| return self.may_fail(err);
                 },
+                5 => try self.add_columns(&live, &diagnostic),
                 else => try self.delete(&live, &diagnostic),
             }
             if (self.store.crashed) return;
@@ -153,6 +161,33 @@ const Run = struct {
         self.wrote = self.wrote or new_rows > 0;
     }
 
+    fn add_columns(self: *Run, live: *Live, diagnostic: *live_room.Diagnostic) !void {
+        const text = "c" ** 64;
+        const before = if (live.schema) |columns| columns.len else 0;
+        if (!live.poisoned) {
+            const stale = try live.set_schema(text, live.schema_version + 1, diagnostic);
+            try std.testing.expectEqual(.stale, stale.outcome);
+        }
+        const count = before + 1;
+        if (count > text.len) return;
+        self.columns_tried = count;
+        const done = live.set_schema(text[0..count], live.schema_version, diagnostic) catch |err| {
+            try std.testing.expectEqual(before, if (live.schema) |columns| columns.len else 0);
+            return self.may_fail(err);
+        };
+        try std.testing.expect(done.durable);
+        self.columns = count;
+        self.wrote = true;
+        // The root holds all that was written.
+        self.model.durable = self.model.sequence;
+    }
+
+    /// Columns that were acknowledged are there, and none that nobody added.
+    fn check_columns(self: *const Run, live: *const Live) !void {
+        const found = if (live.schema) |text| text.len else 0;
+        if (found < self.columns or found > self.columns_tried) return error.ColumnsLost;
+    }
+
     /// A failure is all right where the world is what fails.
     fn may_fail(self: *Run, err: anyerror) !void {
         const faulty = self.store.crashed or self.store.faults.full > 0 or self.store.faults.sync > 0;
@@ -187,6 +222,7 @@ const Run = struct {
                 std.debug.print("{s}\n", .{diagnostic.message()});
                 return err;
             };
+            try self.check_columns(&live);
             try self.model.settle(live.sequence, try checked(&self.model, &live));
             self.model.durable = live.sequence;
             try check_files(&self.store, self.wrote);
