@@ -43,9 +43,11 @@ class OpenedFolder:
     PermissionDeniedError, DeviceError
     """
 
+    #: Also of one whose making was interrupted before it began.
+    _descriptor = -1
+
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = -1
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
