@@ -38,6 +38,8 @@ class Places:
         self._at = at
         self._act = act
         self._before: dict[FrameType, int] = {}
+        #: Python 3.11 goes on to use the function that it was given, also where that takes itself away.
+        self._watching = (self._begin, self._step)
 
     def _begin(self, frame: FrameType, event: str, argument: Any) -> Any:
         name = frame.f_code.co_filename
@@ -46,7 +48,7 @@ class Places:
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
         self._reach()
-        return self._step
+        return self._watching[1]
 
     def _step(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "opcode":
@@ -56,7 +58,7 @@ class Places:
                 self._reach()
         elif event == "return":
             self._before.pop(frame, None)
-        return self._step
+        return self._watching[1]
 
     def _reach(self) -> None:
         self.count += 1
@@ -70,7 +72,7 @@ class Places:
         hook = sys.unraisablehook
         sys.unraisablehook = lambda unraisable: None  # Python swallows signals there, too
         try:
-            sys.settrace(self._begin)
+            sys.settrace(self._watching[0])
             verb()
         finally:
             sys.settrace(None)
