@@ -6,7 +6,7 @@ import asyncio
 import os
 import pickle
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -262,24 +262,16 @@ def test_damage_is_named(folder: Path, random: np.random.Generator, name: str) -
 
 def test_threads_write_and_search(folder: Path, vectors: np.ndarray) -> None:
     with velo.open(folder, writable=True, threads=2) as index:
-        failures: list[BaseException] = []
 
         def work(number: int) -> None:
-            try:
-                for turn in range(15):
-                    row = number * 100 + turn
-                    assert index.delete([row]).rows == 1
-                    assert row not in index.search(vectors[row], 5).ids
-                    assert row not in index.search(vectors[row], 5, filter=velo.col("number") >= 0).ids
-            except BaseException as error:
-                failures.append(error)
+            for turn in range(15):
+                row = number * 100 + turn
+                assert index.delete([row]).rows == 1
+                assert row not in index.search(vectors[row], 5).ids
+                assert row not in index.search(vectors[row], 5, filter=velo.col("number") >= 0).ids
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failures
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(work, range(6)))
         assert len(index) == N - 90
 
 

@@ -107,6 +107,7 @@ def test_values_that_would_become_others_are_refused(tmp_path: Path, kind: Any, 
         (pa.decimal128(5, 2), decimal.Decimal("1.25")),
         (pa.struct([("x", pa.int64())]), {"x": 1}),
         (pa.string(), pa.scalar("attic")),
+        (pa.list_(pa.string()), pa.scalar(["a", "b"])),
     ],
 )
 def test_one_value_is_that_of_every_row(tmp_path: Path, kind: Any, given: Any) -> None:

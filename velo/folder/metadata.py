@@ -54,8 +54,10 @@ __all__ = [
     "file_names",
     "generation_in",
     "given_metadata",
+    "is_one_value",
     "open_metadata",
     "read_table",
+    "scalar_of",
     "unfiltered_columns",
     "write_batch",
     "write_metadata",
@@ -158,14 +160,23 @@ def _table_of(source: Any, row_count: int) -> Any:
     raise InvalidArgumentError(f"metadata is a table or a path, not a {kind}", argument="metadata")
 
 
+def is_one_value(given: Any) -> bool:
+    """Whether this is one value, a text or a mapping too, and not one for each row."""
+    if isinstance(given, pa.Scalar | str | bytes | bytearray | Mapping):
+        return True
+    return given.ndim == 0 if isinstance(given, np.ndarray) else not hasattr(given, "__iter__")
+
+
+def scalar_of(value: Any) -> Any:
+    """One value with a type of Arrow's."""
+    if isinstance(value, pa.Scalar):
+        return value
+    return pa.array([value.item() if isinstance(value, np.ndarray) else value])[0]
+
+
 def _column_of(values: Any, row_count: int) -> Any:
-    """A column; one value, a text or a mapping too, is that of every row."""
-    if isinstance(values, np.ndarray) and values.ndim == 0:
-        values = values.item()
-    if hasattr(values, "__iter__") and not isinstance(values, str | bytes | bytearray | Mapping):
-        return values
-    scalar: Any = values if isinstance(values, pa.Scalar) else pa.array([values])[0]
-    return pa.repeat(scalar, row_count)
+    """A column; one value is that of every row."""
+    return pa.repeat(scalar_of(values), row_count) if is_one_value(values) else values
 
 
 def _look(path: Path) -> tuple[Any, int]:

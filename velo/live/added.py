@@ -14,13 +14,12 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from velo.errors import CorruptIndexError, InvalidArgumentError
 from velo.filters.arrow_values import undressed
 from velo.folder.live import ROOT_FILE
-from velo.folder.metadata import as_given
+from velo.folder.metadata import as_given, is_one_value, scalar_of
 from velo.folder.stored import damage
 from velo.live.columns import (
     batch_bytes,
@@ -31,7 +30,7 @@ from velo.live.columns import (
     schema_text,
     undressed_schema,
 )
-from velo.live.wide import WidePart
+from velo.live.wide import WidePart, repeated
 from velo.search.segment import Segment
 
 __all__ = ["LiveColumns", "NewColumns"]
@@ -88,7 +87,7 @@ class NewColumns:
             fields: list[Any] = list(given)
             values = [pa.nulls(1, undressed(field.type)) for field in fields]
         elif isinstance(given, Mapping):
-            each = [_is_one(value) for value in given.values()]
+            each = [isinstance(one, pa.DataType) or is_one_value(one) for one in given.values()]
             if each and not any(each):
                 return None
             if not all(each):
@@ -120,32 +119,16 @@ class NewColumns:
         return as_given([repeated(one, row_count) for one in self.values.values()], self.schema)
 
 
-def repeated(value: Any, count: int) -> Any:
-    """An array of one value, so many times."""
-    return value.take(pa.array(np.zeros(count, np.int64)))
-
-
-def _is_one(value: Any) -> bool:
-    """Whether this is a type or one value, and not one for each row."""
-    if isinstance(value, pa.DataType | pa.Scalar | str | bytes | bytearray | Mapping):
-        return True
-    if isinstance(value, np.ndarray):
-        return value.ndim == 0
-    return not hasattr(value, "__iter__")
-
-
 def _field_of(name: Any, value: Any) -> tuple[Any, Any]:
     """A column of a mapping, and an array of its one value."""
     if isinstance(value, pa.DataType):
         return _field(name, value), pa.nulls(1, undressed(value))
-    if isinstance(value, np.ndarray):
-        value = value.item()
     if value is None:
         raise InvalidArgumentError(
             f"columns: {name!r} is None, which says no type: give a pyarrow.DataType", argument="columns"
         )
     try:
-        scalar: Any = value if isinstance(value, pa.Scalar) else pa.array([value])[0]
+        scalar = scalar_of(value)
         return _field(name, scalar.type), pa.repeat(scalar, 1)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidArgumentError(

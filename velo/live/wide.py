@@ -19,7 +19,12 @@ from velo.search.compiler import compiler_for
 from velo.search.segment import Segment
 from velo.types import AnyArray
 
-__all__ = ["WideColumns", "WidePart"]
+__all__ = ["WideColumns", "WidePart", "repeated"]
+
+
+def repeated(value: Any, count: int) -> Any:
+    """An array of one value, so many times."""
+    return value.take(pa.array(np.zeros(count, np.int64)))
 
 
 class WideColumns:
@@ -96,10 +101,11 @@ class WideColumns:
         """The same rows in types that Arrow can take from and join with others."""
         names = self.column_names if columns is None else list(columns)
         stored = [name for name in names if name not in self._values]
-        table = self._store.undressed_rows(vertices, stored) if self._store is not None and stored else None
-        first = pa.array(np.zeros(len(vertices), np.int64))
+        table: Any = None
+        if self._store is not None and stored:
+            table = self._store.undressed_rows(vertices, stored)
         arrays = [
-            self._values[name].take(first) if table is None or name in self._values else table.column(name)
+            table.column(name) if name in stored else repeated(self._values[name], len(vertices))
             for name in names
         ]
         fields = [self.schema.field(name) for name in names]
