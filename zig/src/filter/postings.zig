@@ -344,7 +344,7 @@ pub const Postings = struct {
     }
 };
 
-/// Starts and offsets rise as the shapes say, so that no look-up checks again.
+/// Starts and offsets rise as the shapes say, and bits that are taken whole name rows alone, so that no look-up checks again.
 fn sound(part: *const ColumnPostings) bool {
     if (part.starts[0] != 0 or part.starts[part.distinct] != part.entries) return false;
     if (part.offsets[0] != 0 or part.offsets[part.distinct] != part.words.len) return false;
@@ -353,6 +353,10 @@ fn sound(part: *const ColumnPostings) bool {
         if (i > 0 and part.keys[i] <= part.keys[i - 1]) return false;
         const shape = posting_room.Shape.of(part.n, part.starts[i + 1] - part.starts[i]);
         if (part.offsets[i + 1] < part.offsets[i] or part.offsets[i + 1] - part.offsets[i] != shape.words()) return false;
+        if (part.offsets[i + 1] > part.words.len) return false;
+        if (!shape.is_bits or part.n % 64 == 0) continue;
+        const last = part.words[@intCast(part.offsets[i + 1] - 1)];
+        if (last & ~column_room.low_bits(part.n % 64) != 0) return false;
     }
     return true;
 }

@@ -8,11 +8,13 @@ const Columns = column_room.Columns;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const Filter = @import("predicate.zig").Filter;
 const Writer = @import("writer_test.zig").Writer;
+const postings = @import("postings.zig");
 const write_postings = @import("postings_writer.zig").write;
 
-const n = 40_000;
+/// No multiple of 64: the last word of bits has some that are no rows.
+const n = 40_019;
 
-/// `few` has 20 values, `unique` n, `price` floats among which NaN, `tags` lists of tokens of which small ones are
+/// `few` has 13 values, 12 of them so frequent that they are bits, `unique` n, `price` floats among which NaN, `tags` lists of tokens of which small ones are
 /// frequent, `wide` lists of int64.
 const Table = struct {
     arena: std.heap.ArenaAllocator,
@@ -35,8 +37,8 @@ const Table = struct {
         const few = try arena.alloc(u8, n);
         const unique = try arena.alloc(i64, n);
         const price = try arena.alloc(f32, n);
-        const validity = try arena.alloc(u8, n / 8);
-        for (few, 0..) |*value, i| value.* = if (i < 30) 200 else @intCast(prng.below(20));
+        const validity = try arena.alloc(u8, (n + 7) / 8);
+        for (few, 0..) |*value, i| value.* = if (i < 30) 200 else @intCast(prng.below(12));
         for (unique, 0..) |*value, i| value.* = @as(i64, @intCast((i * 7919) % n)) - 5000;
         for (price) |*value| value.* = if (prng.below(50) == 0) std.math.nan(f32) else @as(f32, @floatFromInt(prng.below(1 << 20))) / 64 - 100;
         for (validity) |*byte| byte.* = @truncate(prng.next() | prng.next() | prng.next());
@@ -264,6 +266,29 @@ test "a damaged or shortened file is an error that names it, never a crash" {
     try testing.expect(noticed >= 145); // what is not noticed lies between two parts
     try table.dir.dir.writeFile(.{ .sub_path = "columns.postings", .data = whole });
     try testing.expect(!try is_refused(&table));
+}
+
+test "bits of rows that are none are damage" {
+    var table: Table = undefined;
+    try table.init();
+    defer table.deinit();
+    const bytes = try table.dir.dir.readFileAllocOptions(testing.allocator, "columns.postings", 1 << 26, null, .@"8", null);
+    defer testing.allocator.free(bytes);
+    const header: *postings.Header = @ptrCast(bytes.ptr);
+    const entries: []postings.Entry = std.mem.bytesAsSlice(postings.Entry, bytes[@sizeOf(postings.Header)..][0 .. header.column_count * @sizeOf(postings.Entry)]);
+    for (entries) |*entry| {
+        if (!std.mem.eql(u8, bytes[entry.name_offset..][0..entry.name_size], "few")) continue;
+        const part: []align(8) u8 = @alignCast(bytes[@intCast(entry.offset)..][0..@intCast(entry.size)]);
+        const d: usize = @intCast(entry.distinct);
+        const words = std.mem.bytesAsSlice(u64, part);
+        const offsets = words[d + (d + 2) / 2 ..][0 .. d + 1];
+        const last = &words[d + (d + 2) / 2 + d + 1 + @as(usize, @intCast(offsets[1])) - 1];
+        last.* |= @as(u64, 1) << 63;
+        entry.checksum = base.checksum(part);
+    }
+    header.checksum = base.checksum(bytes[16..@intCast(header.directory_size)]);
+    try table.dir.dir.writeFile(.{ .sub_path = "columns.postings", .data = bytes });
+    try testing.expect(try is_refused(&table));
 }
 
 /// At open, or by a filter over each column.

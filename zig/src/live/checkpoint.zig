@@ -188,6 +188,9 @@ pub fn take_over(live: anytype, end: log_file.End, diagnostic: *Diagnostic) Erro
     if (live.position.offset > log_file.header_bytes or end == .torn) {
         try make(live, diagnostic);
     } else {
+        // The root may stand there by a rename that no sync has seen, and what it no longer names goes below: not before
+        // the root is there for good.
+        try diagnostics.sync_folder(live.store, ".", diagnostic);
         live.log = live.store.open_file(live.log_name.?, .read_write) catch |err| return file_error(diagnostic, live.log_name.?, "open", err);
         live.synced_offset = live.position.offset;
         live.synced_sequence = live.sequence;

@@ -271,3 +271,41 @@ test "a crash at every change of some worlds" {
         for (0..250) |at| _ = try run(worlds.first_seed() + turn, at);
     }
 }
+
+/// From then on the syncs of a folder that has a root fail.
+fn fail_once_live(store: *SimulatedStore) void {
+    if (store.names.contains(live_room.root.file_name)) store.faults.sync = 1;
+}
+
+test "old names stay until the root is there for good, where the sync of its rename had failed" {
+    const allocator = std.testing.allocator;
+    for (0..40) |seed| for (0..8) |at| {
+        var store: SimulatedStore = .init(std.heap.c_allocator, seed);
+        defer store.deinit();
+        try make_index(allocator, &store);
+        var diagnostic: live_room.Diagnostic = .{};
+        {
+            store.on_sync = fail_once_live;
+            var live = try Live.open(allocator, &store, .{ .writable = true, .seed = 1 }, &diagnostic);
+            defer live.deinit();
+            try attached(&live, &diagnostic);
+            try std.testing.expectError(error.Io, live.delete(.{ .numbers = numbers[0..1] }, &diagnostic));
+            try std.testing.expect(live.poisoned);
+        }
+        store.on_sync = null;
+        store.faults = .{};
+        store.kill();
+        store.crash_at = store.changes + at;
+        if (Live.open(allocator, &store, .{ .writable = true, .seed = 1 }, &diagnostic)) |opened| {
+            var live = opened;
+            attached(&live, &diagnostic) catch {};
+            live.deinit();
+        } else |_| {}
+        store.crashed = true;
+        try store.restart();
+        check_files(&store, false) catch |err| {
+            std.debug.print("seed {d}, crash at change {d}: {t}\n", .{ seed, at, err });
+            return err;
+        };
+    };
+}
