@@ -376,9 +376,11 @@ def test_writes_and_searches_go_on_while_parts_are_made(tmp_path: Path) -> None:
         assert index.get_vectors([10, 13]) == pytest.approx(vectors[[1_750, 2_650]])
 
 
-def test_a_fold_in_the_background_gives_way(tmp_path: Path) -> None:
+def test_a_fold_in_the_background_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that link have less priority meanwhile, and none of those that search has afterwards."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
+    set_priority = os.setpriority
+    seen: list[int] = []
 
     def priorities() -> set[int]:
         found = set()
@@ -387,16 +389,22 @@ def test_a_fold_in_the_background_gives_way(tmp_path: Path) -> None:
                 found.add(os.getpriority(os.PRIO_PROCESS, int(thread)))
         return found
 
+    def watched(which: int, who: int, priority: int) -> None:
+        set_priority(which, who, priority)
+        assert who == threading.get_native_id()
+        seen.append(os.getpriority(which, who))
+
+    monkeypatch.setattr(os, "setpriority", watched)
     with velo.create(tmp_path / "a", dim=DIM, durability="process", threads=1) as index:
         index.insert(vectors_of(4_000))
         index.flush()
+        assert seen == [usual]  # somebody waits for it
         index.insert(vectors_of(4_000))
         assert index._folds is not None
         index._folds.begin()
-        seen: set[int] = set()
         while index.info()["live"]["delta"]["n"] or len(index.info()["live"]["parts"]) == 2:
-            seen |= priorities()
-        assert seen == {usual, max(usual, 5), max(usual, 10)}  # of the delta, then of the merge
+            time.sleep(0.01)
+        assert seen == [usual, max(usual, 5), max(usual, 10)]  # of the delta, then of the merge
         index.optimize()  # has nothing to do
         index.search(vectors_of(1), 3)
         assert priorities() == {usual}
