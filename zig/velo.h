@@ -195,6 +195,7 @@ int32_t velo_build_close(velo_build *build);
 
 /* ---- an open index ---- */
 
+typedef struct velo_live_view velo_live_view;
 typedef struct velo_index velo_index;
 typedef struct velo_filter velo_filter;
 
@@ -314,7 +315,22 @@ typedef struct velo_part {
     int64_t first;                 /* what its vertices are counted from in the answer */
     const velo_filter *const *filters; /* filter_count of them; NULL = all rows */
 } velo_part;
-int32_t velo_search_parts(const velo_part *parts, uint32_t part_count, const void *queries, int32_t dtype,
+/* Rows of live data that no part holds yet (velo_live_view), by their vectors. With a recall of 1 every row is looked at;
+ * below, a graph over the rows is walked where that takes less, so that of the nearest at least this share is found, and
+ * 0.99 where less is asked. The walk keeps as many candidates as was measured to take, and list_size (0: none named) at
+ * least; where that takes more than to look at every row, every row is looked at. Beside parts only what may be among the k
+ * nearest is walked to. masks: bits of the rows that pass, none, one for all queries or one each (NULL: all). */
+typedef struct velo_delta {
+    uint32_t struct_size;
+    uint32_t mask_count;
+    const velo_live_view *view;    /* it outlives the search */
+    int64_t first;                 /* what its rows are counted from in the answer */
+    const uint8_t *const *masks;
+    uint32_t list_size;
+    float recall;
+} velo_delta;
+/* delta: NULL, or rows that answer beside the parts. What was measured of them counts among the estimates. */
+int32_t velo_search_parts(const velo_part *parts, uint32_t part_count, const velo_delta *delta, const void *queries, int32_t dtype,
                           uint64_t query_count, uint64_t filter_count,
                           const velo_search_options *options, velo_search_out *out);
 
@@ -347,7 +363,7 @@ int32_t velo_submit(velo_index *index, const void *queries, int32_t dtype, uint6
                     const velo_filter *const *filters, uint64_t filter_count,
                     const velo_search_options *options, velo_search_out *out, uint64_t ticket);
 /* Of several; the first index has the ticket. */
-int32_t velo_submit_parts(const velo_part *parts, uint32_t part_count, const void *queries, int32_t dtype,
+int32_t velo_submit_parts(const velo_part *parts, uint32_t part_count, const velo_delta *delta, const void *queries, int32_t dtype,
                           uint64_t query_count, uint64_t filter_count,
                           const velo_search_options *options, velo_search_out *out, uint64_t ticket);
 typedef struct velo_completion { uint64_t ticket; int32_t status; uint32_t reserved; } velo_completion;
@@ -584,7 +600,6 @@ typedef struct velo_live_info {
 
 /* A moment: parts, their dead rows, and the delta up to a row. Others write on; it stays as it is, and may outlive its
  * velo_live. */
-typedef struct velo_live_view velo_live_view;
 
 typedef struct velo_live_view_info {
     uint32_t struct_size;
@@ -651,14 +666,9 @@ int32_t velo_live_view_rows(const velo_live_view *view, uint32_t part, velo_filt
 /* ceil(delta_rows / 8) bytes, bit r = row r of the delta is dead. */
 int32_t velo_live_view_dead(const velo_live_view *view, uint8_t *bits_out);
 int32_t velo_live_view_record(const velo_live_view *view, uint32_t record, velo_live_record *record_out);
-/* The k nearest rows of the delta for each of float32 queries, by their vectors. With a recall of 1 every row is looked at;
- * below, a graph over the rows is walked where that takes less, so that of the nearest at least this share is found, and 0.99
- * where less is asked. The walk keeps as many candidates as was measured to take, and list_size (0: none named) at least; where
- * that takes more than to look at every row, every row is looked at. masks: bits as above of the rows that pass, none, one for all queries or one each (NULL: all).
- * rows_out and distances_out have k entries a query, -1 and infinity where there are fewer; looks_out says how many rows
- * were measured. */
-int32_t velo_live_view_search(const velo_live_view *view, const float *queries, uint32_t query_count, uint32_t k, float recall,
-                              uint32_t list_size, const uint8_t *const *masks, uint32_t mask_count, int64_t *rows_out,
+/* The k nearest rows of the delta alone for each of float32 queries. rows_out and distances_out have k entries a query, -1
+ * and infinity where there are fewer; looks_out says how many rows were measured. */
+int32_t velo_live_view_search(const velo_delta *delta, const float *queries, uint32_t query_count, uint32_t k, int64_t *rows_out,
                               float *distances_out, uint32_t *counts_out, uint32_t *looks_out);
 /* A part in the folder `path` (velo_live_next_part; NULL: nothing lived) takes the place of the parts of the view and, with
  * with_delta, of its delta. The part's files are complete and synced. `ids` are its own, borrowed as by attach. `taken`: of

@@ -150,7 +150,7 @@ def test_rows_that_come_cluster_by_cluster(tmp_path: Path, sample: Any) -> None:
         few = index.search(sample.queries, k=10, recall=0.5)
         assert (few.stats["estimates"] == usual.stats["estimates"]).all()
         shares, measured = [share_found(usual, exact)], [usual.stats["estimates"].mean()]
-        for effort in ({"recall": 0.995}, {"list_size": 300}, {"list_size": 8192}):
+        for effort in ({"recall": 0.995}, {"list_size": 400}, {"list_size": 8192}):
             got = index.search(sample.queries, k=10, **effort)
             shares.append(share_found(got, exact))
             measured.append(got.stats["estimates"].mean())
@@ -158,3 +158,30 @@ def test_rows_that_come_cluster_by_cluster(tmp_path: Path, sample: Any) -> None:
         assert measured[2] < ROWS / 3
         assert measured[3] == ROWS
         assert (np.array(shares) >= (0.99, 0.995, 0.999, 1)).all(), shares
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
+def test_beside_a_part_few_rows_are_measured_and_none_that_is_nearer_is_missed(
+    tmp_path: Path, metric: str, dtype: Any
+) -> None:
+    random = np.random.default_rng(9)
+    middles = random.uniform(20, 80, size=(40, DIM))
+    rows = middles[random.integers(0, 40, 12_000)] + 4 * random.normal(size=(12_000, DIM))
+    vectors = np.clip(rows, 0, 255).astype(dtype)
+    queries = np.clip(rows[::120] + 2 * random.normal(size=(100, DIM)), 0, 255).astype(dtype)
+    velo.build(tmp_path / "a", vectors[:8_000], metric=metric, threads=1, memory="100%").close()
+    with velo.open(tmp_path / "a", writable=True, durability="process", threads=2, memory="64MiB") as index:
+        for start in range(8_000, 12_000, 500):
+            index.insert(vectors[start : start + 500])
+        assert index.info()["live"]["delta"]["n"] == 4_000
+        part = index.search(queries, 10, filter=velo.ids(range(8_000)))
+        all_rows = index.search(queries, 10, recall=0.95, tuning=velo.SearchTuning(filter_plan="scan"))
+        got = index.search(queries, 10, recall=0.95)
+        found = index.search(queries, 10, recall=0.95, filter=velo.ids(range(4_000, 12_000)))
+    assert got.stats["estimates"].mean() - part.stats["estimates"].mean() < 2_000
+    young = all_rows.ids >= 8_000
+    assert 0.2 < young.mean() < 0.5
+    kept = [len(set(a[b]) & set(c)) for a, b, c in zip(all_rows.ids, young, got.ids, strict=True)]
+    assert sum(kept) >= 0.95 * young.sum()
+    assert (found.ids >= 4_000).all()

@@ -61,6 +61,7 @@ def search(*parts: tuple[Any, int], count: int | None = None) -> tuple[int, Requ
     called = _native.lib.velo_search_parts(
         given,
         len(parts) if count is None else count,
+        ffi.NULL,
         request.query_pointer,
         request.dtype,
         request.query_count,

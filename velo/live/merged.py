@@ -1,11 +1,11 @@
-"""One search over several parts and the delta: the library searches all parts at once, within one bound."""
+"""One search over several parts and the delta, in one call of the library."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,12 +22,8 @@ from velo.search.filter_costs import filter_plan_of
 from velo.search.request import Answer, Request
 from velo.search.script import deadline_of
 from velo.search.segment import Segment
-from velo.types import AnyArray
 
 __all__ = ["MergedRequest"]
-
-#: Rows, distances, how many of them, and how many rows were looked at.
-_OfDelta: TypeAlias = tuple[AnyArray, AnyArray, AnyArray, AnyArray]
 
 #: Reads that an answer takes, where nearly each lies on a page of its own (zig/src/search/filter_plan.zig).
 _READS_OF_ANSWER: Final = 1.15
@@ -91,7 +87,7 @@ class MergedRequest(Request):
         return self._view.alive[number].applied(own)
 
     def run(self, search: Callable[[Segment, Sequence[Any], Answer], None]) -> MergedRequest:
-        """Search all parts at once.
+        """Search all parts and the delta at once.
 
         Parameters
         ----------
@@ -99,26 +95,27 @@ class MergedRequest(Request):
             Given the part that comes first, what a native search of several takes, and where it puts the
             answer.
         """
-        delta = self._search_delta()
+        if not self._view.segments:
+            return self._search_delta()
         answers = self._answers()
         for first, arguments, answer in answers:
             search(first, arguments, answer)
-        return self._merge([answer for *_, answer in answers], delta)
+        return self._merge([answer for *_, answer in answers])
 
     async def run_async(
         self, search: Callable[[Segment, Sequence[Any], Answer], Awaitable[None]]
     ) -> MergedRequest:
         """The same without blocking the event loop."""
-        if self.query_count * self._view.native.delta_rows > _LOOKED_AT_IN_PASSING:
+        if not self._view.segments:
+            if self.query_count * self._view.native.delta_rows <= _LOOKED_AT_IN_PASSING:
+                return self._search_delta()
             import asyncio
 
-            delta = await asyncio.to_thread(self._search_delta)
-        else:
-            delta = self._search_delta()
+            return await asyncio.to_thread(self._search_delta)
         answers = self._answers()
         for first, arguments, answer in answers:
             await search(first, arguments, answer)
-        return self._merge([answer for *_, answer in answers], delta)
+        return self._merge([answer for *_, answer in answers])
 
     def _answers(self) -> list[tuple[Segment, Sequence[Any], Answer]]:
         """As many parts at once as the library takes, and where their answer goes."""
@@ -126,12 +123,33 @@ class MergedRequest(Request):
             self.end_by(self._left_s())
         found: list[tuple[Segment, Sequence[Any], Answer]] = []
         most = native_limit("parts").high
+        delta = self._delta()
         for at in range(0, len(self._view.segments), most):
             answer = self if at == 0 else Answer(self.query_count, self.k)
             parts, count = self._parts(at, min(at + most, len(self._view.segments)))
-            arguments = *parts, self.query_pointer, self.dtype, self.query_count, count, self.options
-            found.append((self._view.segments[at], arguments, answer))
+            asked = self.query_pointer, self.dtype, self.query_count, count, self.options
+            found.append((self._view.segments[at], (*parts, delta, *asked), answer))
+            delta = _native.ffi.NULL  # the first call has searched it
         return found
+
+    def _delta(self) -> Any:
+        """``velo_delta`` of the view; NULL: it has no rows there."""
+        view = self._view
+        if not view.chunks:
+            return _native.ffi.NULL
+        first = len(view.segments)
+        masks = [
+            ManyFilter(one.parts[first:]).matches() if isinstance(one, ManyFilter) else None
+            for one in self.filters
+        ]
+        if all(mask is None for mask in masks):
+            masks = []
+        asked, keep = view.native.asked(
+            int(self._first[-1]), self._delta_recall, self._delta_list_size, masks
+        )
+        self._kept(keep)
+        self._kept(asked)
+        return asked
 
     def _parts(self, start: int, end: int) -> tuple[tuple[Any, int], int]:
         """``velo_part`` for some parts, and how many filters each has."""
@@ -167,28 +185,20 @@ class MergedRequest(Request):
             raise SearchTimeoutError("the search took longer than its timeout_s")
         return left
 
-    def _merge(self, answers: Sequence[Answer], delta: _OfDelta | None) -> MergedRequest:
-        if not answers:
-            self.vertices[:], self.distances[:] = -1, np.inf
+    def _merge(self, answers: Sequence[Answer]) -> MergedRequest:
+        """One answer of those of all calls."""
+        if len(answers) == 1:
+            return self
         for other in answers[1:]:
             outside = np.minimum(self.stats()["outside"], other.stats()["outside"])
             self.narrow += other.narrow
             self.wide += other.wide
             self.stats()["outside"][:] = outside
-        vertices = [self.vertices, *(one.vertices for one in answers[1:])]
-        distances = [self.distances, *(one.distances for one in answers[1:])]
-        if delta is not None:
-            rows, near, counts, looks = delta
-            vertices.append(np.where(rows >= 0, rows + self._first[-1], -1))
-            distances.append(near)
-            self.narrow[0] += counts
-            self.stats()["estimates"][:] += looks
-        if len(vertices) == 1:
-            return self
-        all_vertices, all_distances = np.concatenate(vertices, axis=1), np.concatenate(distances, axis=1)
-        order = np.argsort(all_distances, axis=1, kind="stable")[:, : self.k]
-        self.vertices[:] = np.take_along_axis(all_vertices, order, 1)
-        self.distances[:] = np.take_along_axis(all_distances, order, 1)
+        vertices = np.concatenate([one.vertices for one in answers], axis=1)
+        distances = np.concatenate([one.distances for one in answers], axis=1)
+        order = np.argsort(distances, axis=1, kind="stable")[:, : self.k]
+        self.vertices[:] = np.take_along_axis(vertices, order, 1)
+        self.distances[:] = np.take_along_axis(distances, order, 1)
         np.minimum(self.narrow[0], self.k, out=self.narrow[0])
         return self
 
@@ -207,8 +217,8 @@ class MergedRequest(Request):
         """Measure every row of the delta."""
         self._delta_recall = 1.0
 
-    def _search_delta(self) -> _OfDelta | None:
-        view = self._view
+    def _search_delta(self) -> MergedRequest:
+        """The answer where there is no part."""
         with np.errstate(over="ignore"):
             queries = self.queries.astype(np.float32, copy=False)
         bad = np.flatnonzero(~(np.abs(queries) <= MAGNITUDE_MAX).all(axis=1))
@@ -219,27 +229,20 @@ class MergedRequest(Request):
                 argument="queries",
                 row=row,
             )
-        if not view.chunks:
-            return None
-        first = len(view.segments)
-        masks = [
-            ManyFilter(one.parts[first:]).matches() if isinstance(one, ManyFilter) else None
-            for one in self.filters
-        ]
-        if all(mask is None for mask in masks):
-            masks = []
-        self._left_s()
-        recall, list_size = self._delta_recall, self._delta_list_size
-        if len(queries) <= _AT_ONCE:
-            return view.native.search(queries, self.k, recall, list_size, masks)
-        found = []
-        for at in range(0, len(queries), _AT_ONCE):
+        self.vertices[:], self.distances[:] = -1, np.inf
+        delta = self._delta()
+        if delta == _native.ffi.NULL:
+            return self
+        # A mask each is for all queries together; else the clock is looked at between some of them.
+        at_once = self.query_count if delta.mask_count > 1 else _AT_ONCE
+        for at in range(0, self.query_count, at_once):
             self._left_s()
-            some = queries[at : at + _AT_ONCE]
-            own = masks[at : at + _AT_ONCE] if len(masks) > 1 else masks
-            found.append(view.native.search(some, self.k, recall, list_size, own))
-        rows, near, counts, looks = (np.concatenate(one) for one in zip(*found, strict=True))
-        return rows, near, counts, looks
+            some = slice(at, at + at_once)
+            rows, near, counts, looks = self._view.native.search(delta, queries[some], self.k)
+            self.vertices[some], self.distances[some] = rows, near
+            self.narrow[0, some] = counts
+            self.stats()["estimates"][some] = looks
+        return self
 
     def matches(self) -> int | None:
         """Rows that live and pass the first filter; None: there is no filter."""

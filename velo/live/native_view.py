@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -80,40 +80,52 @@ class NativeView:
         """Memory of a record; the caller keeps the view."""
         return _native.ffi.buffer(pointer, int(size)) if size else b""
 
-    def search(
-        self, queries: AnyArray, k: int, recall: float, list_size: int, masks: list[AnyArray | None]
-    ) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
-        """The nearest rows of the delta: rows, distances, counts, and how many rows were measured.
+    def asked(
+        self, first: int, recall: float, list_size: int, masks: Sequence[AnyArray | None]
+    ) -> tuple[Any, Any]:
+        """A ``velo_delta``, and what is to be kept as long as it is.
 
         Parameters
         ----------
-        queries : ndarray of shape (nq, dim), float32
-        k : int
+        first : int
+            What its rows are counted from in the answer.
         recall : float
             1: every row is measured. Below, at least 0.99 of the nearest are found.
         list_size : int
             Candidates that a walk keeps at least; 0: as many as the recall takes.
-        masks : list of ndarray of bool
+        masks : sequence of ndarray of bool
             Of the rows that pass: none, one for all queries, or one (or None) each.
+        """
+        ffi = _native.ffi
+        delta = _native.new("velo_delta")
+        delta.view, delta.first = self.handle, first
+        delta.recall, delta.list_size = recall, list_size
+        bits = [None if mask is None else np.packbits(mask, bitorder="little") for mask in masks]
+        pointers = [ffi.NULL if one is None else _native.pointer("uint8_t", one) for one in bits]
+        given = ffi.new("uint8_t *[]", pointers) if pointers else ffi.NULL
+        delta.masks, delta.mask_count = given, len(pointers)
+        return delta, (self, given, pointers, bits)
+
+    def search(self, delta: Any, queries: AnyArray, k: int) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
+        """The nearest rows of the delta alone: rows, distances, counts, and how many rows were measured.
+
+        Parameters
+        ----------
+        delta : velo_delta
+        queries : ndarray of shape (nq, dim), float32
+        k : int
         """
         count = len(queries)
         rows = np.empty((count, k), np.int64)
         distances = np.empty((count, k), np.float32)
         counts = np.empty(count, np.uint32)
         looks = np.empty(count, np.uint32)
-        ffi = _native.ffi
-        bits = [None if mask is None else np.packbits(mask, bitorder="little") for mask in masks]
-        pointers = [ffi.NULL if one is None else _native.pointer("uint8_t", one) for one in bits]
         _native.check(
             _native.lib.velo_live_view_search(
-                self.handle,
+                delta,
                 _native.pointer("float", np.ascontiguousarray(queries)),
                 count,
                 k,
-                recall,
-                list_size,
-                ffi.new("uint8_t *[]", pointers) if pointers else ffi.NULL,
-                len(pointers),
                 _native.pointer("int64_t", rows, writable=True),
                 _native.pointer("float", distances, writable=True),
                 _native.pointer("uint32_t", counts, writable=True),

@@ -84,6 +84,28 @@ pub const BitSet = struct {
         return total;
     }
 
+    /// The first place from `start` on that is a member, or with `member` false that is none; `len` or beyond: there is none.
+    pub fn next(self: *const BitSet, start: usize, member: bool) usize {
+        var at = start / 64;
+        if (at >= self.words.len) return self.len;
+        const flip: u64 = if (member) 0 else ~@as(u64, 0);
+        var word = (self.words[at] ^ flip) & (~@as(u64, 0) << @intCast(start % 64));
+        while (word == 0) {
+            at += 1;
+            if (at == self.words.len) return self.len;
+            word = self.words[at] ^ flip;
+        }
+        return @min(self.len, at * 64 + @ctz(word));
+    }
+
+    /// Members that are not below `first`.
+    pub fn count_from(self: *const BitSet, first: usize) usize {
+        if (first >= self.len) return 0;
+        var total: usize = @popCount(self.words[first / 64] >> @intCast(first % 64));
+        for (self.words[first / 64 + 1 ..]) |word| total += @popCount(word);
+        return total;
+    }
+
     fn trim(self: *BitSet) void {
         if (self.len % 64 != 0) self.words[self.words.len - 1] &= (@as(u64, 1) << @intCast(self.len % 64)) - 1;
     }
@@ -170,4 +192,27 @@ fn expect_members(set: *const BitSet, model: []const bool) !void {
     try std.testing.expectEqual(null, it.next());
     try std.testing.expectEqual(null, it.next());
     try std.testing.expectEqual(count, set.count());
+}
+
+test "places of members and of others, and how many follow" {
+    var words: [3]u64 = undefined;
+    for ([_]usize{ 1, 63, 64, 65, 130, 191, 192 }) |len| {
+        var set: BitSet = .over(words[0..BitSet.words_for(len)], len);
+        var prng = @import("prng.zig").Prng.init(len);
+        set.clear();
+        for (0..len) |i| if (prng.below(3) == 0) set.insert(i);
+        for (0..len + 1) |start| {
+            var count: usize = 0;
+            var places: [2]usize = .{ len, len };
+            var i = len;
+            while (i > start) {
+                i -= 1;
+                count += @intFromBool(set.contains(i));
+                places[@intFromBool(set.contains(i))] = i;
+            }
+            try std.testing.expectEqual(count, set.count_from(start));
+            try std.testing.expectEqual(places[1], set.next(start, true));
+            try std.testing.expectEqual(places[0], set.next(start, false));
+        }
+    }
 }

@@ -5,6 +5,8 @@ const filter_room = @import("filter");
 const index = @import("index");
 const search = @import("search");
 const common = @import("common.zig");
+const delta_file = @import("delta.zig");
+const Delta = delta_file.Delta;
 const handle_file = @import("handle.zig");
 const numbers = @import("numbers.zig");
 const Index = handle_file.Index;
@@ -98,6 +100,7 @@ pub const Part = extern struct {
 /// The arguments that searches have in common. All parts are entered already.
 pub const Arguments = struct {
     parts: []const Part,
+    delta: ?*const Delta = null,
     queries: ?*const anyopaque,
     dtype: i32,
     query_count: u64,
@@ -262,6 +265,7 @@ export fn velo_search(
 export fn velo_search_parts(
     parts: ?[*]const Part,
     part_count: u32,
+    delta: ?*const Delta,
     queries: ?*const anyopaque,
     dtype: i32,
     query_count: u64,
@@ -270,7 +274,7 @@ export fn velo_search_parts(
     out: ?*const SearchOut,
 ) i32 {
     const all = parts_of(parts, part_count) catch |err| return common.status_of_call(err);
-    return run(&.{ .parts = all, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options }, out) catch |err| common.status_of_call(err);
+    return run(&.{ .parts = all, .delta = delta, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options }, out) catch |err| common.status_of_call(err);
 }
 
 /// What a caller gave as parts.
@@ -303,6 +307,12 @@ fn run(arguments: *const Arguments, out: ?*const SearchOut) common.Failure!i32 {
     const answers = answers_of(&try common.read(SearchOut, "out", theirs));
     var room: [search.job.parts_max]search.JobPart = undefined;
     var blocking: Blocking = .{ .job = try arguments.job_of(room[0..arguments.parts.len], &answers, Blocking.on_done) };
+    var asked: delta_file.Asked = undefined;
+    if (arguments.delta) |delta| {
+        try asked.init(delta, &blocking.job, arguments.parts[0].index.?.workers.threads);
+        blocking.job.delta = &asked.of_job;
+    }
+    defer if (arguments.delta != null) asked.deinit();
     try arguments.parts[0].index.?.submit(&blocking.job);
     blocking.done.wait();
     write_statuses(&answers, arguments.query_count);

@@ -12,6 +12,7 @@ comptime {
     _ = @import("handle.zig");
     _ = @import("info.zig");
     _ = @import("call.zig");
+    _ = @import("delta.zig");
     _ = @import("submit.zig");
     _ = @import("folder.zig");
     _ = @import("layout.zig");

@@ -14,6 +14,7 @@ const structs = .{
     .{ "velo_search_options", @import("call.zig").SearchOptions },
     .{ "velo_search_out", @import("call.zig").SearchOut },
     .{ "velo_part", @import("call.zig").Part },
+    .{ "velo_delta", @import("delta.zig").Delta },
     .{ "velo_filter_cost", @import("filter_plan.zig").Cost },
     .{ "velo_filter_plan_info", @import("filter_plan.zig").Plan },
     .{ "velo_completion", @import("submit.zig").Completion },

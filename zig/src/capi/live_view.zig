@@ -124,47 +124,6 @@ export fn velo_live_view_record(view: ?*const live_room.View, record: u32, recor
     return ok;
 }
 
-export fn velo_live_view_search(view: ?*const live_room.View, queries: ?[*]const f32, query_count: u32, k: u32, recall: f32, list_size: u32, masks: ?[*]const ?[*]const u8, mask_count: u32, rows_out: ?[*]i64, distances_out: ?[*]f32, counts_out: ?[*]u32, looks_out: ?[*]u32) i32 {
-    const self = view orelse return common.null_argument("view");
-    if (query_count == 0 or k == 0) return ok;
-    const given = queries orelse return common.null_argument("queries");
-    const rows = rows_out orelse return common.null_argument("rows_out");
-    const distances = distances_out orelse return common.null_argument("distances_out");
-    const counts = counts_out orelse return common.null_argument("counts_out");
-    const looks = looks_out orelse return common.null_argument("looks_out");
-    if (!(recall > 0 and recall <= 1)) return fail(.invalid_argument, .{ .argument = "recall" }, "recall is above 0 and at most 1, not {d}", .{recall});
-    if (mask_count > 1 and mask_count != query_count) return fail(.invalid_argument, .{ .argument = "mask_count" }, "{d} masks for {d} queries", .{ mask_count, query_count });
-    var arena = std.heap.ArenaAllocator.init(common.allocator);
-    defer arena.deinit();
-    const passing = scratch(arena.allocator(), self, masks, mask_count) catch return common.out_of_memory();
-    const total = @as(usize, query_count) * k;
-    const hits = arena.allocator().alloc(live_room.scan.Hit, total) catch return common.out_of_memory();
-    const how: live_room.nearest.How = .{ .k = k, .recall = recall, .list_size = list_size, .passing = passing };
-    live_room.nearest.search(common.allocator, self, given[0 .. @as(usize, query_count) * self.shape.dim], how, hits, counts[0..query_count], looks[0..query_count]) catch return common.out_of_memory();
-    for (0..query_count) |q| for (0..k) |i| {
-        const at = q * k + i;
-        const is_hit = i < counts[q];
-        rows[at] = if (is_hit) hits[at].row else -1;
-        distances[at] = if (is_hit) hits[at].distance else std.math.inf(f32);
-    };
-    if (recall < 1) live_room.nearest.link_some(common.allocator, self);
-    return ok;
-}
-
-fn scratch(arena: std.mem.Allocator, view: *const live_room.View, masks: ?[*]const ?[*]const u8, count: u32) ![]?base.BitSet {
-    const sets = try arena.alloc(?base.BitSet, if (masks == null) 0 else count);
-    for (sets, 0..) |*set, i| {
-        set.* = null;
-        const bits = masks.?[i] orelse continue;
-        var made = try base.BitSet.init(arena, view.rows);
-        for (0..view.rows) |row| {
-            if (bits[row / 8] >> @intCast(row % 8) & 1 == 1) made.insert(row);
-        }
-        set.* = made;
-    }
-    return sets;
-}
-
 export fn velo_live_fold(handle: ?*LiveHandle, view: ?*const live_room.View, parts: ?[*]const u32, part_count: u32, taken: ?[*]const u64, with_delta: i32, path: ?[*:0]const u8, uuid: ?[*:0]const u8, ids: ?*const live.IdColumn, done_out: ?*live.LiveDone) i32 {
     const self = live.begun(handle) catch return errors.last_status();
     const from = view orelse return common.null_argument("view");

@@ -3,6 +3,8 @@ const filter_room = @import("filter");
 const search = @import("search");
 const call = @import("call.zig");
 const common = @import("common.zig");
+const delta_file = @import("delta.zig");
+const Delta = delta_file.Delta;
 const handle_file = @import("handle.zig");
 const tickets = @import("tickets.zig");
 const Index = handle_file.Index;
@@ -14,6 +16,7 @@ const Ticket = struct {
     node: tickets.Node,
     index: *Index,
     answers: search.Answers,
+    delta: ?delta_file.Asked,
 
     /// A ticket with its own copy of queries and filters, for callers go on.
     fn create(number: u64, arguments: *const call.Arguments, out: *const call.SearchOut) common.Failure!*Ticket {
@@ -33,10 +36,17 @@ const Ticket = struct {
             part.filters = try common.allocator.dupe(?*const filter_room.Filter, part.filters);
             copied += 1;
         }
+        ticket.delta = null;
+        if (arguments.delta) |given| {
+            ticket.delta = @as(delta_file.Asked, undefined);
+            try ticket.delta.?.init(given, &ticket.job, ticket.index.workers.threads);
+            ticket.job.delta = &ticket.delta.?.of_job;
+        }
         return ticket;
     }
 
     fn destroy(self: *Ticket) void {
+        if (self.delta) |*delta| delta.deinit();
         for (self.job.parts) |part| common.allocator.free(part.filters);
         common.allocator.free(self.job.parts);
         common.allocator.free(self.job.queries);
@@ -73,6 +83,7 @@ export fn velo_submit(
 export fn velo_submit_parts(
     parts: ?[*]const call.Part,
     part_count: u32,
+    delta: ?*const Delta,
     queries: ?*const anyopaque,
     dtype: i32,
     query_count: u64,
@@ -83,7 +94,7 @@ export fn velo_submit_parts(
 ) i32 {
     const all = call.parts_of(parts, part_count) catch |err| return common.status_of_call(err);
     return common.status_of_call(submit(
-        &.{ .parts = all, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options },
+        &.{ .parts = all, .delta = delta, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options },
         out,
         ticket_number,
     ));

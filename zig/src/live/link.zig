@@ -14,7 +14,7 @@ const Links = links_room.Links;
 const degree = links_room.degree;
 
 /// So many of the newest rows are left to scans: fewer are cheaper looked at than linked.
-pub const tail_rows = 1024;
+pub const tail_rows = 256;
 /// What one call links at most.
 pub const step_most = 8192;
 /// Candidates of a row.
@@ -64,7 +64,7 @@ const Linker = struct {
         if (row == 0) return;
         const own = self.point(row, 0);
         walk.rows = row;
-        const candidates = (try walk.run(own, list_build, null, std.math.maxInt(u64))).?;
+        const candidates = (try walk.run(own, list_build, null, .{})).?;
         Links.set_float(&self.links.looks, 0.98 * Links.float(&self.links.looks) + 0.02 * @as(f32, @floatFromInt(walk.looks)) / list_build);
         for (candidates) |candidate| {
             if (self.are_equal(candidate.row, row)) return self.links.add_copy(candidate.row, row);
@@ -154,7 +154,7 @@ const Linker = struct {
         const list_size = Links.float(&self.links.list_size);
         var hits: [2][sample_k]Hit = undefined;
         var walked: scan.Nearest = .{ .hits = &hits[0] };
-        _ = try walk.offer_to(&walked, own, @intFromFloat(list_size), null, std.math.maxInt(u64));
+        _ = try walk.offer_to(&walked, own, @intFromFloat(list_size), null, .{});
         var scanned: scan.Nearest = .{ .hits = &hits[1] };
         for (0..row) |other| {
             const number: u32 = @intCast(other);

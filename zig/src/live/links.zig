@@ -47,6 +47,8 @@ pub const Links = struct {
     list_size: Atomic = .init(@bitCast(@as(f32, 128))),
     /// Rows that a walk measures for each place of its list; a float.
     looks: Atomic = .init(@bitCast(@as(f32, 16))),
+    /// The same of walks within what parts have found, by the places of a whole list.
+    looks_within: Atomic = .init(@bitCast(@as(f32, 4))),
 
     pub fn deinit(self: *Links, allocator: std.mem.Allocator) void {
         for (0..self.chunks) |number| allocator.destroy(self.chunk(@intCast(number)));
@@ -143,9 +145,11 @@ pub const Links = struct {
     }
 };
 
-/// Rows at which walks begin: one of each stretch of so many. There are 128 to 256 of them, from all ages of the delta.
+pub const seeds_max = 64;
+
+/// Rows at which walks begin: one of each stretch of so many. There are half of `seeds_max` to all, from all ages of the delta.
 pub fn stride_of(rows: u32) u32 {
-    return @max(1, std.math.ceilPowerOfTwoAssert(u32, @max(1, rows / 256 + 1)));
+    return std.math.ceilPowerOfTwoAssert(u32, rows / seeds_max + 1);
 }
 
 /// A number that shares no pattern with the order of rows.

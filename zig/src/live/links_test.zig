@@ -7,6 +7,7 @@ const links_room = @import("links.zig");
 const nearest = @import("nearest.zig");
 const rows_payload = @import("rows.zig");
 const scan = @import("scan.zig");
+const View = @import("view.zig").View;
 const Walk = @import("walk.zig").Walk;
 const BitSet = base.BitSet;
 const Delta = delta_room.Delta;
@@ -126,7 +127,7 @@ test "walks find what scans find, of every metric, type and share of dead rows" 
                 scan.scan(world.shape, world.records, world.rows, &asked);
                 var walked_hits: [10]scan.Hit = undefined;
                 var walked_nearest: scan.Nearest = .{ .hits = &walked_hits };
-                try std.testing.expect(try walk.offer_to(&walked_nearest, asked[0].point, 100, alive, std.math.maxInt(u64)));
+                try std.testing.expect(try walk.offer_to(&walked_nearest, asked[0].point, 100, alive, .{}));
                 const walked = walked_nearest.sorted();
                 try std.testing.expectEqual(10, walked.len);
                 for (walked, 0..) |hit, i| {
@@ -168,7 +169,7 @@ test "every row that is linked can be reached from the first, and is found by it
         defer walk.deinit();
         for (0..world.rows) |row| {
             const vector: [*]const f32 = @ptrCast(@alignCast(links.vector(@intCast(row))));
-            const found = (try walk.run(.of(metric, vector[0..3]), 48, null, std.math.maxInt(u64))).?;
+            const found = (try walk.run(.of(metric, vector[0..3]), 48, null, .{})).?;
             try std.testing.expectEqual(0, found[0].distance);
         }
     };
@@ -178,12 +179,16 @@ test "a search walks where that takes less, looks at every row where it must, an
     var world = try World.init(.{ .dim = 4, .metric = .l2, .dtype = .u8 }, 16_000, .clusters, 3);
     defer world.deinit();
     world.link();
-    const View = struct { shape: scan.Shape, rows: u32, dead: BitSet, records: []*delta_room.Record, delta: *Delta };
     const seen = 15_000;
     var dead = try BitSet.init(allocator, seen);
     defer dead.deinit(allocator);
     for (0..seen / 10) |i| dead.insert(10 * i);
-    const view: View = .{ .shape = world.shape, .rows = seen, .dead = dead, .records = world.records[0 .. seen / 125], .delta = world.delta };
+    var view: View = undefined;
+    view.shape = world.shape;
+    view.rows = seen;
+    view.dead = dead;
+    view.records = world.records[0 .. seen / 125];
+    view.delta = world.delta;
     var few = try BitSet.init(allocator, seen);
     defer few.deinit(allocator);
     for (0..200) |i| few.insert(70 * i + 1);
@@ -215,6 +220,43 @@ test "a search walks where that takes less, looks at every row where it must, an
     }
 }
 
+test "within what is known elsewhere a search finds the same and looks at fewer rows" {
+    var world = try World.init(.{ .dim = 4, .metric = .l2, .dtype = .u8 }, 16_000, .clusters, 5);
+    defer world.deinit();
+    world.link();
+    var view: View = undefined;
+    view.shape = world.shape;
+    view.rows = world.rows;
+    view.dead = world.dead;
+    view.records = world.records;
+    view.delta = world.delta;
+    var question: nearest.Question = undefined;
+    try question.init(allocator, &view, .{ .k = 10, .recall = 0.99, .passing = &.{} }, 1);
+    defer question.deinit();
+    var found: f64 = 0;
+    var looks: [2]u64 = .{ 0, 0 };
+    const queries = 100;
+    for (0..queries) |_| {
+        var values: [4]f32 = undefined;
+        world.point(&values);
+        var all: [10]scan.Hit = undefined;
+        var counts: [1]u32 = undefined;
+        var looked: [1]u32 = undefined;
+        try nearest.search(allocator, &view, &values, .{ .k = 10, .recall = 1, .passing = &.{} }, &all, &counts, &looked);
+        var hits: [10]scan.Hit = undefined;
+        looks[0] += question.answer(0, &values, std.math.inf(f32), &hits).looks;
+        // The third nearest lies elsewhere: the rest is not wanted, and nothing of it is given.
+        const within = all[3].distance;
+        const answer = question.answer(0, &values, within, &hits);
+        looks[1] += answer.looks;
+        for (hits[0..answer.count]) |hit| try std.testing.expect(hit.distance <= within);
+        found += share_found(hits[0..answer.count], all[0..3]);
+        try std.testing.expectEqual(0, question.answer(0, &values, -1, &hits).count);
+    }
+    try std.testing.expect(found >= 0.97 * queries);
+    try std.testing.expect(4 * looks[1] < 3 * looks[0]);
+}
+
 test "threads walk over rows while another links some" {
     var world = try World.init(.{ .dim = 8, .metric = .cosine, .dtype = .f32 }, 4000, .copies, 11);
     defer world.deinit();
@@ -235,7 +277,7 @@ test "threads walk over rows while another links some" {
                 const vector: [*]const f32 = @ptrCast(@alignCast(bytes.ptr));
                 var hits: [48]scan.Hit = undefined;
                 var out: scan.Nearest = .{ .hits = &hits };
-                if (!try walk.offer_to(&out, .of(shape.metric, vector[0..shape.dim]), 48, null, std.math.maxInt(u64))) return error.Missed;
+                if (!try walk.offer_to(&out, .of(shape.metric, vector[0..shape.dim]), 48, null, .{})) return error.Missed;
                 const found = out.sorted();
                 if (found.len < @min(rows, 48) or found[0].distance > 1e-6) return error.Missed;
                 for (found) |hit| if (hit.row >= rows) return error.Unlinked;

@@ -4,6 +4,7 @@ const base = @import("base");
 const links_room = @import("links.zig");
 const link = @import("link.zig");
 const scan = @import("scan.zig");
+const View = @import("view.zig").View;
 const Walk = @import("walk.zig").Walk;
 const BitSet = base.BitSet;
 const Hit = scan.Hit;
@@ -11,6 +12,9 @@ const Links = links_room.Links;
 
 /// What measuring a row that lies anywhere takes, where measuring one row after the other takes 1.
 const look_cost = 3;
+/// Where parts have found k nearest, few rows of the delta are nearer: such a share of the list leads to them. With half of
+/// it recall fell below what was asked where no row leads to another (a normal distribution in 48 dimensions).
+const bounded_share = 3;
 /// Rows that a search links itself, of so many that wait. So it takes about twice as long as its own look at them, at most.
 const linked_by_search = 8192;
 
@@ -24,63 +28,138 @@ pub const How = struct {
     passing: []const ?BitSet,
 };
 
-/// Writes k hits a query, nearest first; `counts` says how many there are, `looks` how many rows were measured.
-pub fn search(allocator: std.mem.Allocator, view: anytype, queries: []const f32, how: How, hits: []Hit, counts: []u32, looks: []u32) error{OutOfMemory}!void {
-    const shape: scan.Shape = view.shape;
-    var arena = std.heap.ArenaAllocator.init(allocator);
-    defer arena.deinit();
-    const scratch = arena.allocator();
-    const alive = try scratch.alloc(BitSet, @max(1, how.passing.len));
-    const living = try scratch.alloc(u64, alive.len);
-    for (alive, living, 0..) |*set, *count, i| {
-        set.* = try BitSet.init(scratch, view.rows);
-        const given = if (how.passing.len == 0) null else how.passing[i];
-        for (set.words, view.dead.words, 0..) |*word, dead, w| word.* = ~dead & if (given) |one| one.words[w] else ~@as(u64, 0);
-        const rest: u6 = @intCast(view.rows % 64);
-        if (rest != 0) set.words[set.words.len - 1] &= (@as(u64, 1) << rest) - 1;
-        count.* = set.count();
-    }
-    const asked = try scratch.alloc(scan.Asked, counts.len);
-    for (asked, 0..) |*one, i| one.* = .{
-        .point = .of(shape.metric, queries[i * shape.dim ..][0..shape.dim]),
-        .passing = alive[if (alive.len == 1) 0 else i],
-        .from = 0,
-        .nearest = .{ .hits = hits[i * how.k ..][0..how.k] },
-    };
-    @memset(looks, 0);
-    if (how.recall < 1) try walk_all(scratch, view, how, asked, living, looks);
-    scan.scan(shape, view.records, view.rows, asked);
-    for (asked, counts, looks, 0..) |*one, *count, *look, i| {
-        count.* = @intCast(one.nearest.sorted().len);
-        look.* += @intCast(if (one.from == 0) living[if (alive.len == 1) 0 else i] else passing_from(&one.passing, one.from));
-    }
-}
+/// What one call asks, and room for the walks of as many threads as answer it at once.
+pub const Question = struct {
+    arena: std.heap.ArenaAllocator,
+    view: *const View,
+    how: How,
+    /// Rows that live and pass: one set for all queries, or one each, and how many they are.
+    alive: []BitSet,
+    living: []u64,
+    /// Rows that walks may find; 0: nobody walks.
+    rows: u32 = 0,
+    list_size: usize = 0,
+    idle: std.ArrayList(Walk) = .empty,
+    lock: std.Thread.Mutex = .{},
 
-fn passing_from(set: *const BitSet, from: u32) u64 {
-    var count: u64 = 0;
-    for (from..set.len) |row| count += @intFromBool(set.contains(row));
-    return count;
-}
+    /// `view` outlives it, and what `how` points at. It stays where it is.
+    pub fn init(self: *Question, allocator: std.mem.Allocator, view: *const View, how: How, threads: usize) error{OutOfMemory}!void {
+        self.* = .{ .arena = .init(allocator), .view = view, .how = how, .alive = undefined, .living = undefined };
+        errdefer self.arena.deinit();
+        const room = self.arena.allocator();
+        self.alive = try room.alloc(BitSet, @max(1, how.passing.len));
+        self.living = try room.alloc(u64, self.alive.len);
+        for (self.alive, self.living, 0..) |*set, *count, i| {
+            set.* = try BitSet.init(room, view.rows);
+            const given = if (how.passing.len == 0) null else how.passing[i];
+            for (set.words, view.dead.words, 0..) |*word, dead, w| word.* = ~dead & if (given) |one| one.words[w] else ~@as(u64, 0);
+            const rest: u6 = @intCast(view.rows % 64);
+            if (rest != 0) set.words[set.words.len - 1] &= (@as(u64, 1) << rest) - 1;
+            count.* = set.count();
+        }
+        if (how.recall < 1) try self.prepare_walks(room, threads);
+    }
 
-/// Of those for which it takes less. What they found is offered, and their scans begin behind it.
-fn walk_all(scratch: std.mem.Allocator, view: anytype, how: How, asked: []scan.Asked, living: []const u64, looks: []u32) error{OutOfMemory}!void {
-    const links: *const Links = &view.delta.links;
-    const linked = links.linked.load(.acquire);
-    const rows = @min(linked, view.rows);
-    if (rows == 0) return;
-    const list_size = @max(how.list_size, list_of(Links.float(&links.list_size), how.k, how.recall));
-    if (list_size >= rows) return;
-    const share = @as(f64, @floatFromInt(rows)) / @as(f64, @floatFromInt(view.rows));
-    const expected = look_cost * @as(f64, Links.float(&links.looks)) * @as(f64, @floatFromInt(list_size));
-    var walk: ?Walk = null;
-    for (asked, looks, 0..) |*one, *look, i| {
-        const passing = share * @as(f64, @floatFromInt(living[if (living.len == 1) 0 else i]));
+    pub fn deinit(self: *Question) void {
+        self.arena.deinit();
+    }
+
+    fn prepare_walks(self: *Question, room: std.mem.Allocator, threads: usize) error{OutOfMemory}!void {
+        const links: *const Links = &self.view.delta.links;
+        const linked = links.linked.load(.acquire);
+        const rows = @min(linked, self.view.rows);
+        const list_size = @max(self.how.list_size, list_of(Links.float(&links.list_size), self.how.k, self.how.recall));
+        if (list_size >= rows) return;
+        self.rows = rows;
+        self.list_size = list_size;
+        try self.idle.ensureTotalCapacity(room, threads);
+        for (0..threads) |_| {
+            var walk: Walk = try .init(room, links, self.view.shape, rows, linked, list_size);
+            try walk.reserve();
+            self.idle.appendAssumeCapacity(walk);
+        }
+    }
+
+    fn passing_of(self: *const Question, query: usize) usize {
+        return if (self.alive.len == 1) 0 else query;
+    }
+
+    fn ask(self: *const Question, query: usize, values: []const f32, within: f32, hits: []Hit) scan.Asked {
+        return .{
+            .point = .of(self.view.shape.metric, values),
+            .passing = self.alive[self.passing_of(query)],
+            .from = 0,
+            .nearest = .within(hits, within),
+        };
+    }
+
+    /// The nearest of one query that lie within a distance, nearest first. Any thread.
+    pub fn answer(self: *Question, query: usize, values: []const f32, within: f32, hits: []Hit) Answer {
+        var asked = [1]scan.Asked{self.ask(query, values, within, hits)};
+        const looks = self.walk_for(query, &asked[0], within);
+        scan.scan(self.view.shape, self.view.records, self.view.rows, &asked);
+        return self.ended(query, &asked[0], looks);
+    }
+
+    pub const Answer = struct { count: u32, looks: u32 };
+
+    fn ended(self: *const Question, query: usize, asked: *scan.Asked, looks: u32) Answer {
+        const scanned = if (asked.from == 0) self.living[self.passing_of(query)] else asked.passing.count_from(asked.from);
+        return .{ .count = @intCast(asked.nearest.sorted().len), .looks = looks + @as(u32, @intCast(scanned)) };
+    }
+
+    /// Where it takes less. What the walk found is offered, and the scan begins behind it.
+    fn walk_for(self: *Question, query: usize, asked: *scan.Asked, within: f32) u32 {
+        if (self.rows == 0) return 0;
+        const share = @as(f64, @floatFromInt(self.rows)) / @as(f64, @floatFromInt(self.view.rows));
+        const passing = share * @as(f64, @floatFromInt(self.living[self.passing_of(query)]));
+        const is_bounded = within < std.math.inf(f32);
+        const links: *Links = &self.view.delta.links;
+        const looks = if (is_bounded) &links.looks_within else &links.looks;
+        const places: f32 = @floatFromInt(self.list_size);
+        const expected: f64 = look_cost * Links.float(looks) * places;
         // As many more are met as do not pass.
-        if (passing == 0 or expected * @as(f64, @floatFromInt(rows)) / passing > passing) continue;
-        if (walk == null) walk = try .init(scratch, links, view.shape, rows, linked, list_size);
-        const is_walked = try walk.?.offer_to(&one.nearest, one.point, list_size, one.passing, @intFromFloat(passing / look_cost));
-        look.* = walk.?.looks;
-        if (is_walked) one.from = rows;
+        if (passing == 0 or expected * @as(f64, @floatFromInt(self.rows)) / passing > passing) return 0;
+        var walk = self.take();
+        defer self.put(walk);
+        const until: Walk.Until = .{ .within = if (is_bounded) within else -std.math.inf(f32), .looks = @intFromFloat(passing / look_cost) };
+        const list_size = if (is_bounded) @min(self.list_size, self.list_size / bounded_share + self.how.k) else self.list_size;
+        const is_walked = walk.offer_to(&asked.nearest, asked.point, list_size, asked.passing, until) catch unreachable; // has its room
+        if (is_walked) asked.from = self.rows;
+        if (is_bounded and self.how.passing.len == 0) Links.set_float(looks, 0.98 * Links.float(looks) + 0.02 * @as(f32, @floatFromInt(walk.looks)) / places);
+        return walk.looks;
+    }
+
+    fn take(self: *Question) Walk {
+        self.lock.lock();
+        defer self.lock.unlock();
+        return self.idle.pop().?; // one for each thread
+    }
+
+    fn put(self: *Question, walk: Walk) void {
+        self.lock.lock();
+        defer self.lock.unlock();
+        self.idle.appendAssumeCapacity(walk);
+    }
+};
+
+/// Writes k hits a query, nearest first; `counts` says how many there are, `looks` how many rows were measured.
+pub fn search(allocator: std.mem.Allocator, view: *const View, queries: []const f32, how: How, hits: []Hit, counts: []u32, looks: []u32) error{OutOfMemory}!void {
+    const dim = view.shape.dim;
+    var question: Question = undefined;
+    try question.init(allocator, view, how, 1);
+    defer question.deinit();
+    const asked = try question.arena.allocator().alloc(scan.Asked, counts.len);
+    for (asked, looks, 0..) |*one, *look, i| {
+        one.* = question.ask(i, queries[i * dim ..][0..dim], std.math.inf(f32), hits[i * how.k ..][0..how.k]);
+        look.* = question.walk_for(i, one, std.math.inf(f32));
+    }
+    // Together: a row that was fetched for one query is measured for the others, too.
+    scan.scan(view.shape, view.records, view.rows, asked);
+    for (asked, counts, looks, 0..) |*one, *count, *look, i| {
+        const answer = question.ended(i, one, look.*);
+        count.* = answer.count;
+        look.* = answer.looks;
     }
 }
 
@@ -95,7 +174,7 @@ fn list_of(measured: f32, k: usize, recall: f32) usize {
 const missed_usual = 0.01;
 
 /// Where much waits to be linked, as after a start from a full log, each search does a little of it.
-pub fn link_some(allocator: std.mem.Allocator, view: anytype) void {
+pub fn link_some(allocator: std.mem.Allocator, view: *const View) void {
     const links: *Links = &view.delta.links;
     const waiting = view.rows -| links.linked.load(.monotonic);
     if (waiting > 2 * link.tail_rows) link.link(allocator, links, view.shape, view.rows, waiting / linked_by_search + 1);

@@ -41,7 +41,7 @@ pub const Shape = struct {
 /// Rows that stay in the nearest cache while all queries look at them.
 const block_rows = 128;
 
-pub const Hit = struct {
+pub const Hit = extern struct {
     distance: f32,
     row: u32,
 
@@ -54,6 +54,16 @@ pub const Hit = struct {
 pub const Nearest = struct {
     hits: []Hit,
     count: usize = 0,
+
+    /// No row: it takes the place of one that is not to be farther.
+    const none = std.math.maxInt(u32);
+
+    /// Those that lie within a distance.
+    pub fn within(hits: []Hit, distance: f32) Nearest {
+        if (distance == std.math.inf(f32)) return .{ .hits = hits };
+        @memset(hits, .{ .distance = distance, .row = none });
+        return .{ .hits = hits, .count = hits.len };
+    }
 
     pub inline fn is_full(self: *const Nearest) bool {
         return self.count == self.hits.len;
@@ -70,6 +80,7 @@ pub const Nearest = struct {
                 return b.farther(a);
             }
         }.less);
+        while (self.count > 0 and self.hits[self.count - 1].row == none) self.count -= 1;
         return self.hits[0..self.count];
     }
 
@@ -146,6 +157,14 @@ pub const Measure = struct {
         return distance_of(self.shape.metric, sum, norm2, query.norm);
     }
 
+    /// What the distance is at least, whatever float32 lost.
+    pub fn at_least(self: *const Measure, query: Point, vector: [*]const u8) f32 {
+        var sum: f32 = undefined;
+        var norm2: f32 = 0;
+        self.kernels.row_sums(query.values.ptr, self.shape.dim, self.element, self.kind, vector, 1, @ptrCast(&sum), @ptrCast(&norm2));
+        return self.least(sum, norm2, query.norm);
+    }
+
     /// The distance in float64, which `distance` tells about.
     pub fn exact(self: *const Measure, query: Point, vector: [*]const u8) f32 {
         return @floatCast(quant.exact.distance(self.shape.metric, self.shape.dtype, query.values, query.norm2, vector[0..self.shape.row_bytes()]));
@@ -158,7 +177,20 @@ pub const Measure = struct {
         const kind = if (norms_known and self.kind == .product_and_norm2) .product else self.kind;
         self.kernels.row_sums(query.values.ptr, self.shape.dim, self.element, kind, vectors, @intCast(count), &sums, norms2.ptr);
         const size = self.shape.row_bytes();
-        for (sums[0..count], 0..) |sum, i| {
+        var i: usize = 0;
+        while (i < count) : (i += 1) {
+            if (self.kind == .difference2 and nearest.is_full()) {
+                // Most are farther, several at a time.
+                const Several = @Vector(16, f32);
+                const farthest = nearest.farthest().distance;
+                while (i + 16 <= count) : (i += 16) {
+                    const some: Several = sums[i..][0..16].*;
+                    const least_of: Several = some * @as(Several, @splat(1 - self.slack));
+                    if (@reduce(.Or, least_of <= @as(Several, @splat(@max(farthest, lost))))) break;
+                }
+                if (i == count) break;
+            }
+            const sum = sums[i];
             if (nearest.is_full() and self.least(sum, if (self.kind == .difference2) 0 else norms2[i], query.norm) > nearest.farthest().distance) continue;
             nearest.offer(.{ .distance = self.exact(query, vectors + i * size), .row = first + @as(u32, @intCast(i)) });
         }
@@ -208,13 +240,10 @@ fn scan_rows(measure: *const Measure, vectors: []const u8, first: u32, count: u3
             if (first + end <= one.from) continue;
             var at = @max(block, one.from -| first);
             while (at < end) {
-                if (!one.passing.contains(first + at)) {
-                    at += 1;
-                    continue;
-                }
-                const start = at;
-                while (at < end and one.passing.contains(first + at)) at += 1;
-                measure.offer(one.point, vectors[start * size ..].ptr, at - start, first + start, norms2[start - block ..], norms_known, &one.nearest);
+                const start = one.passing.next(first + at, true) - first;
+                if (start >= end) break;
+                at = @min(end, one.passing.next(first + start, false) - first);
+                measure.offer(one.point, vectors[start * size ..].ptr, at - start, @intCast(first + start), norms2[start - block ..], norms_known, &one.nearest);
                 norms_known = norms_known or at - start == end - block;
             }
         }

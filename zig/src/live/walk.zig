@@ -25,6 +25,14 @@ pub const Walk = struct {
     /// Rows measured by the last walk.
     looks: u32 = 0,
 
+    /// What ends a walk before it has found what its list takes.
+    pub const Until = struct {
+        /// Whatever is nearer is followed, be the list full or not.
+        within: f32 = -std.math.inf(f32),
+        /// More are not looked at.
+        looks: u64 = std.math.maxInt(u64),
+    };
+
     fn nearer(_: void, a: Hit, b: Hit) std.math.Order {
         return if (b.farther(a)) .lt else .gt;
     }
@@ -44,15 +52,21 @@ pub const Walk = struct {
         };
     }
 
+    /// Room for whatever it meets, so that no walk fails.
+    pub fn reserve(self: *Walk) error{OutOfMemory}!void {
+        try self.frontier.ensureTotalCapacity(self.visited.len);
+    }
+
     pub fn deinit(self: *Walk) void {
         self.visited.deinit(self.allocator);
         self.frontier.deinit();
         self.allocator.free(self.found);
     }
 
-    /// Offers the nearest that pass, and says so; false where that would look at more than `looks_max` rows.
-    pub fn offer_to(self: *Walk, out: *scan.Nearest, query: scan.Point, list_size: usize, passing: ?BitSet, looks_max: u64) error{OutOfMemory}!bool {
-        for (try self.run(query, list_size, passing, looks_max) orelse return false) |hit| {
+    /// Offers the nearest that pass, and says so; false where that would look at too many rows.
+    pub fn offer_to(self: *Walk, out: *scan.Nearest, query: scan.Point, list_size: usize, passing: ?BitSet, until: Until) error{OutOfMemory}!bool {
+        for (try self.run(query, list_size, passing, until) orelse return false) |hit| {
+            if (out.is_full() and self.measure.at_least(query, self.links.vector(hit.row)) > out.farthest().distance) break;
             const distance = self.measure.exact(query, self.links.vector(hit.row));
             var next: ?u32 = hit.row;
             while (next) |row| : (next = self.links.copy_after(row)) {
@@ -65,14 +79,14 @@ pub const Walk = struct {
     }
 
     /// The nearest different vectors of which a row passes, in order, each by the row that has its neighbors; null where
-    /// that would look at more than `looks_max` rows.
-    pub fn run(self: *Walk, query: scan.Point, list_size: usize, passing: ?BitSet, looks_max: u64) error{OutOfMemory}!?[]Hit {
+    /// that would look at too many rows.
+    pub fn run(self: *Walk, query: scan.Point, list_size: usize, passing: ?BitSet, until: Until) error{OutOfMemory}!?[]Hit {
         self.visited.clear();
         self.frontier.clearRetainingCapacity();
         self.looks = 0;
         var nearest: scan.Nearest = .{ .hits = self.found[0..list_size] };
         const stride = links_room.stride_of(self.rows);
-        var seeds: [256]u32 = undefined;
+        var seeds: [links_room.seeds_max]u32 = undefined;
         var count: usize = 0;
         var first: u32 = 0;
         while (first < self.rows) : (first += stride) {
@@ -84,8 +98,8 @@ pub const Walk = struct {
         try self.look(query, seeds[0..count], passing, &nearest);
         var buffer: [degree]u32 = undefined;
         while (self.frontier.removeOrNull()) |next| {
-            if (nearest.is_full() and next.farther(nearest.farthest())) break;
-            if (self.looks > looks_max) return null;
+            if (nearest.is_full() and next.farther(nearest.farthest()) and next.distance > until.within) break;
+            if (self.looks > until.looks) return null;
             try self.look(query, self.links.neighbors(next.row, &buffer), passing, &nearest);
         }
         return nearest.sorted();

@@ -200,10 +200,12 @@ fn kth_upper(legs: Legs, k: u32) f64 {
     return last;
 }
 
-/// The answers of all legs, the nearest first; of equal ones the earlier leg's.
+/// The answers of all legs and of the delta, the nearest first; of equal ones the earlier leg's, and the delta's last.
 pub const Merged = struct {
     legs: Legs,
     next_of: [job_file.parts_max]u32 = undefined,
+    of_delta: []const job_file.Delta.Hit = &.{},
+    delta_first: i64 = 0,
 
     pub const Hit = struct { vertex: i64, distance: f32 };
 
@@ -211,6 +213,20 @@ pub const Merged = struct {
         var merged: Merged = .{ .legs = legs };
         @memset(merged.next_of[0..legs.count()], 0);
         return merged;
+    }
+
+    /// What the delta has within the nearest that the legs found, as many as `room` takes.
+    pub fn add(self: *Merged, delta: *const job_file.Delta, query: u64, room: []job_file.Delta.Hit) void {
+        var known: Merged = .of(self.legs);
+        var within: f32 = std.math.inf(f32);
+        for (0..room.len) |i| {
+            const hit = known.next() orelse break;
+            if (i + 1 == room.len) within = hit.distance;
+        }
+        const found = delta.nearest(delta.context, query, within, room);
+        self.of_delta = room[0..found.count];
+        self.delta_first = delta.first;
+        self.legs.at(0).search.cost.estimates += found.measured;
     }
 
     pub fn next(self: *Merged) ?Hit {
@@ -225,6 +241,13 @@ pub const Merged = struct {
             if (best) |other| if (!(distance < other.distance)) continue;
             best = .{ .vertex = part.first + result.vertex(), .distance = distance };
             best_leg = i;
+        }
+        if (self.of_delta.len > 0) {
+            const one = self.of_delta[0];
+            if (best == null or one.distance < best.?.distance) {
+                self.of_delta = self.of_delta[1..];
+                return .{ .vertex = self.delta_first + one.row, .distance = one.distance };
+            }
         }
         if (best != null) self.next_of[best_leg] += 1;
         return best;

@@ -57,6 +57,18 @@ pub const JobPart = struct {
     }
 };
 
+/// The delta of live data, which answers beside parts: rows in memory that none of them holds yet.
+pub const Delta = struct {
+    context: *anyopaque,
+    /// What its rows are counted from in the answer.
+    first: i64,
+    /// Writes the nearest rows of those within a distance, as users see it. Called by any worker, for a query at a time.
+    nearest: *const fn (context: *anyopaque, query: u64, within: f32, hits: []Hit) Found,
+
+    pub const Hit = extern struct { distance: f32, row: u32 };
+    pub const Found = struct { count: u32, measured: u32 };
+};
+
 pub const Job = struct {
     queries: []const u8,
     query_bytes: usize,
@@ -64,6 +76,7 @@ pub const Job = struct {
     count: u64,
     /// All of them belong to the same workers, and ask for the same k.
     parts: []const JobPart,
+    delta: ?*const Delta = null,
     /// One a query, or null; of the only part: a vertex that is taken as absent.
     excluded: ?[*]const u32 = null,
     /// base.nowMicros after which queries give up; 0 is never.

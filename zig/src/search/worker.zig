@@ -13,6 +13,7 @@ const Outcome = job_file.Outcome;
 const part_file = @import("part.zig");
 const Leg = part_file.Leg;
 const Part = part_file.Part;
+const parameters = @import("parameters.zig");
 const search_state = @import("search_state.zig");
 const Fate = search_state.Fate;
 const File = search_state.File;
@@ -76,6 +77,8 @@ pub fn Worker(comptime Device: type) type {
         users: []u32,
         in_flight: InFlight,
         slots: []Slot,
+        /// Room for what a delta finds.
+        hits: []job_file.Delta.Hit,
         /// Of a part's legs the one of the first slot.
         first_leg: usize,
         /// The slot that asked for pages last.
@@ -135,6 +138,8 @@ pub fn Worker(comptime Device: type) type {
             errdefer ready.deinit(allocator);
             const slots = try base.alloc_untouched(allocator, Slot, slot_count);
             errdefer base.free_untouched(allocator, slots);
+            const hits = try base.alloc_untouched(allocator, job_file.Delta.Hit, parameters.k_max);
+            errdefer base.free_untouched(allocator, hits);
             for (slots, 0..) |*slot, i| {
                 slot.* = .{};
                 idle.push(@intCast(slot_count - 1 - i));
@@ -148,6 +153,7 @@ pub fn Worker(comptime Device: type) type {
                 .users = users,
                 .in_flight = in_flight,
                 .slots = slots,
+                .hits = hits,
                 .first_leg = number * slot_count,
                 .idle = idle,
                 .ready = ready,
@@ -160,6 +166,7 @@ pub fn Worker(comptime Device: type) type {
         pub fn deinit(self: *Self, allocator: std.mem.Allocator) void {
             for (&self.pools) |*pool| assert(pool.free.len == pool.buffer_count);
             self.device.deinit();
+            base.free_untouched(allocator, self.hits);
             base.free_untouched(allocator, self.slots);
             self.idle.deinit(allocator);
             self.ready.deinit(allocator);
@@ -533,7 +540,7 @@ pub fn Worker(comptime Device: type) type {
             const slot = &self.slots[number];
             const job = slot.job;
             const legs = self.legs_of(number);
-            write_answer(slot, legs);
+            write_answer(slot, legs, self.hits);
             for (0..legs.count()) |i| legs.at(i).search.end();
             self.take_released(number);
             self.idle.push(number);
@@ -558,11 +565,12 @@ pub fn Worker(comptime Device: type) type {
     };
 }
 
-fn write_answer(slot: *Slot, legs: company.Legs) void {
+fn write_answer(slot: *Slot, legs: company.Legs, room: []job_file.Delta.Hit) void {
     const answers = slot.job.answers;
     const q: usize = @intCast(slot.query);
     const k = slot.job.k();
     var merged: company.Merged = .of(legs);
+    if (slot.job.delta) |delta| if (slot.outcome == .ok) merged.add(delta, slot.query, room[0..k]);
     var count: u32 = 0;
     while (count < k and slot.outcome == .ok) : (count += 1) {
         const hit = merged.next() orelse break;
