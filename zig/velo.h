@@ -636,7 +636,7 @@ int32_t velo_live_open(const char *path, const velo_live_options *options, velo_
 int32_t velo_live_create(const char *path, uint32_t dim, int32_t metric, int32_t dtype, const char *schema);
 /* The folder of a part inside the index, and its uuid, NUL-terminated; 65 bytes each hold any. */
 int32_t velo_live_part(velo_live *live, uint32_t part, char *path_out, char *uuid_out, uint64_t capacity);
-/* The folder of a part that is still to be made, for velo_live_fold; at least 32 bytes. */
+/* The folder of a part that is still to be made, for velo_live_fold and velo_live_insert_part; at least 32 bytes. */
 int32_t velo_live_next_part(velo_live *live, char *path_out, uint64_t capacity);
 int32_t velo_live_attach(velo_live *live, uint32_t part, const velo_ids *ids);
 int32_t velo_live_begin(velo_live *live, int32_t id_kind, uint64_t next_row, const char *schema);
@@ -648,6 +648,14 @@ int32_t velo_live_delete_rows(velo_live *live, uint64_t layout, const uint32_t *
                               uint64_t row_count, velo_live_done *done_out);
 /* Rows are there when it returns, all or, where it fails, none. Ids of one call are distinct; NULL where there are none. */
 int32_t velo_live_insert(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, velo_live_done *done_out);
+/* A call of more rows than the delta has room for comes as a part: reserve, make an ordinary index of the rows in a folder of
+ * velo_live_next_part, and insert_part. `ids` and `options` as for velo_live_insert, without vectors and metadata. reserve
+ * tells early what insert_part would tell at this moment; `row` is then the number of the first row, where the index gives
+ * them, to be given as `first_row`. The part's files are complete and synced; `part_ids` are its own, borrowed as by attach.
+ * All of its rows are there when insert_part returns, and on the device. The outcome is that of velo_live_insert. */
+int32_t velo_live_reserve(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, velo_live_done *done_out);
+int32_t velo_live_insert_part(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, uint64_t first_row,
+                              const char *path, const char *uuid, const velo_ids *part_ids, velo_live_done *done_out);
 /* An upsert in the place of rows of a view, given as to velo_live_delete_rows: where one of them is there no more nothing is
  * done, and the outcome is VELO_OUTCOME_STALE. */
 int32_t velo_live_update(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, uint64_t layout,

@@ -159,6 +159,19 @@ class Library(Protocol):
         self, live: CData, layout: int, parts: CData, vertices: CData, row_count: int, done_out: CData, /
     ) -> int: ...
     def velo_live_insert(self, live: CData, ids: CData, options: CData, done_out: CData, /) -> int: ...
+    def velo_live_reserve(self, live: CData, ids: CData, options: CData, done_out: CData, /) -> int: ...
+    def velo_live_insert_part(
+        self,
+        live: CData,
+        ids: CData,
+        options: CData,
+        first_row: int,
+        path: CData,
+        uuid: CData,
+        part_ids: CData,
+        done_out: CData,
+        /,
+    ) -> int: ...
     def velo_live_update(
         self,
         live: CData,

@@ -16,6 +16,7 @@ from velo.folder.opened import OpenedFolder
 from velo.live.added import LiveColumns, NewColumns
 from velo.live.columns import NativeIds, schema_text
 from velo.live.delta import DeltaChunks
+from velo.live.large_rows import LargeRows
 from velo.live.native_view import NativeView, part_names
 from velo.live.rows import DTYPES, NUMBERS, ROW, STRINGS, RowShape
 from velo.live.sources import Sources
@@ -79,6 +80,8 @@ class LiveData:
         #: Where the library puts the handle, and from where it takes it when it closes.
         self._place = _native.ffi.gc(_native.ffi.new("velo_live **"), _native.lib.velo_live_close)
         _native.check(_native.lib.velo_live_open(bytes(folder.at), options, self._place), "path")
+        #: What rows that no part holds may take.
+        self.delta_bytes_max = int(self.info().delta_bytes_max)
         #: By name what is open: all parts that the library has, and at times one that it is about to get, or
         #: had. Of each the ids, which the library borrows. What was built is the first part to come.
         self._opened: dict[str, tuple[Segment, NativeIds]] = {}
@@ -256,6 +259,31 @@ class LiveData:
     def insert(self, ids: Any, options: Any) -> Any:
         """Insert or replace rows; a ``velo_live_done``."""
         return self._write("vectors", _native.lib.velo_live_insert, ids, options)
+
+    def reserve(self, rows: LargeRows) -> Any:
+        """What rows need to know of which a part is to be made; a ``velo_live_done``."""
+        return self._write("ids", _native.lib.velo_live_reserve, rows.ids, rows.options)
+
+    def insert_part(self, rows: LargeRows, first_row: int, made: Segment) -> Any:
+        """Insert or replace rows by a part that was made of them; a ``velo_live_done``."""
+        with self._folding:
+            try:
+                ids = NativeIds(made.ids.column)
+                self._opened[made.name] = made, ids  # at hand before the library can name it
+                return self._write(
+                    "vectors",
+                    _native.lib.velo_live_insert_part,
+                    rows.ids,
+                    rows.options,
+                    first_row,
+                    _native.ffi.new("char[]", made.name.encode()),
+                    _native.ffi.new("char[]", made.uuid.encode()),
+                    ids.struct,
+                )
+            finally:
+                self._let_go()
+                if made.name not in self._opened:
+                    made.close()
 
     def update(self, ids: Any, options: Any, view: View, vertices: AnyArray) -> Any:
         """Replace rows of a view; a ``velo_live_done``, ``STALE`` where one of them is there no more."""

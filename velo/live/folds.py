@@ -20,10 +20,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from velo.errors import OutOfMemoryError, UnsupportedError
-from velo.live.data import LiveData
+from velo.live.data import DONE, LiveData
+from velo.live.large_rows import LargeRows
 from velo.live.merge_memory import MergeMemory
 from velo.live.part_maker import How, PartMaker
 from velo.live.parts_to_fold import DEAD_SHARE, parts_to_fold
@@ -85,8 +86,9 @@ class Folds:
         self.parts_lock = threading.Lock()
         #: Held while the delta becomes a part, and while a merge that took it along is put into its place.
         self.delta_lock = threading.Lock()
-        #: What a merge under way takes together with the delta, until that is a part.
+        #: What a merge under way takes together with the delta, until that is a part; then the part's name.
         self._taken: Sources | None = None
+        self._taken_part: str | None = None
         self._delta_worker = Worker(self._work_on_delta, self._failed)
         self._parts_worker = Worker(self._work_on_parts, self._failed)
         self._all_wanted = False
@@ -114,6 +116,15 @@ class Folds:
         self._is_waited_for[worker] = True
         worker.wait(worker.ask())
         self._failure = None  # the caller is told
+
+    def insert(self, rows: LargeRows, deadline: float | None) -> Any:
+        """Make a part of the rows of a call, in this thread; a ``velo_live_done``."""
+        how = How(leaves_room=True, is_beside=self._parts_worker.is_busy)
+        done = self._maker.insert(rows, how, deadline)
+        if done.outcome == DONE:
+            with contextlib.suppress(OutOfMemoryError):
+                self._parts_worker.ask(after_s=_LATER_S)
+        return done
 
     def sweep(self) -> None:
         """Take away parts that were folded and that nobody holds."""
@@ -233,7 +244,7 @@ class Folds:
     def _fold_delta(self, how: How) -> None:
         began, rows = time.monotonic(), 0
         if (taken := self._taken) is not None:
-            self._maker.make(taken.of_delta, how)
+            self._taken_part = self._maker.make(taken.of_delta, how)
             self._taken = None
             rows = len(taken.of_delta.vertices)
         sources = Sources.alive(*self._maker.look(), [], with_delta=True)
@@ -299,4 +310,4 @@ class Folds:
             return
         with self.delta_lock:
             is_moved, self._taken = self._taken is None, None
-            yield sources.moved(*self._maker.look()) if is_moved else sources
+            yield sources.moved(*self._maker.look(), self._taken_part) if is_moved else sources

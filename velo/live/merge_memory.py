@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import numbers
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from velo.errors import BudgetTooSmallError
+from velo.errors import BudgetTooSmallError, BusyError
 from velo.live.data import LiveData
 from velo.options import memory_bytes
 from velo.options.bits import dim_code_of
@@ -109,7 +110,7 @@ class MergeMemory:
         return min(total, max(full.least, min(full.whole, int(total * _DELTA_SHARE))))
 
     @contextlib.contextmanager
-    def share(self, total: int, least: int, most: int) -> Iterator[int]:
+    def share(self, total: int, least: int, most: int, deadline: float | None = None) -> Iterator[int]:
         """Take a share for as long as the context lasts; waits until `least` bytes are free.
 
         Parameters
@@ -118,6 +119,8 @@ class MergeMemory:
             The budget at this moment.
         least, most : int
             With a `most` below `least` all that is free is taken.
+        deadline : float, optional
+            Until when it waits, by the monotonic clock.
 
         Yields
         ------
@@ -128,13 +131,19 @@ class MergeMemory:
         ------
         BudgetTooSmallError
             Without a wait: the whole budget is less than `least`.
+        BusyError
+            Others had too much of it until then.
         """
         _check(least, total)
         turn = object()
         with self._changed:
             self._waiting.append(turn)
             try:
-                self._changed.wait_for(lambda: self._waiting[0] is turn and total - self._taken >= least)
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not self._changed.wait_for(
+                    lambda: self._waiting[0] is turn and total - self._taken >= least, left
+                ):
+                    raise BusyError("other merges take the memory that a part of these rows needs: try again")
                 free = total - self._taken
                 bytes_taken = free if most < least else min(most, free)
                 self._taken += bytes_taken

@@ -17,7 +17,7 @@ from velo.errors import VeloError
 from velo.folder.replace import os_failure
 from velo.live.begun import Begun
 from velo.live.data import DONE, LiveData
-from velo.live.fold_rows import FoldRows
+from velo.live.large_rows import LargeRows, PartOfCall
 from velo.live.merge_memory import BuildBytes, MergeMemory
 from velo.live.sources import Sources
 from velo.live.view import View
@@ -170,7 +170,7 @@ class PartMaker:
         how: How,
         begun: Begun | None = None,
         latest: Callable[[Sources], AbstractContextManager[Sources]] = contextlib.nullcontext,
-    ) -> None:
+    ) -> str | None:
         """Make a part, unless no row is left, and put it into the place of its sources.
 
         Parameters
@@ -181,6 +181,11 @@ class PartMaker:
             The merge of these sources goes on.
         latest : callable
             Where its sources are once the part is made; there they stay for as long as its context lasts.
+
+        Returns
+        -------
+        str or None
+            The name of the part.
 
         Raises
         ------
@@ -194,15 +199,58 @@ class PartMaker:
             with latest(sources) as now:
                 # Where a sync fails the root may name it: the next writer takes away what it does not name.
                 self._commit(now, made)
+        return None if made is None else made.name
 
-    def _made(self, sources: Sources, how: How, begun: Begun | None, held: contextlib.ExitStack) -> Segment:
+    def insert(self, rows: LargeRows, how: How, deadline: float | None) -> Any:
+        """Make a part of the rows of a call; they are there at once when it takes its place.
+
+        Parameters
+        ----------
+        rows : LargeRows
+        how : How
+        deadline : float or None
+            Until when it may wait for its share of the budget, by the monotonic clock.
+
+        Returns
+        -------
+        velo_live_done
+            Where it is not ``DONE`` nothing was written.
+
+        Raises
+        ------
+        BudgetTooSmallError, BusyError, NoSpaceError, DeviceError
+        """
+        done = reserved = self._live.reserve(rows)
+        if reserved.outcome != DONE or not rows.count:
+            return reserved
+        is_there = False
+        try:
+            with contextlib.ExitStack() as held:
+                part = PartOfCall(self._live.view(), rows, int(reserved.row))
+                made = self._made(part, how, None, held, deadline)
+                done = self._live.insert_part(rows, part.first_row, made)
+                is_there = done.outcome == DONE
+        finally:
+            if not is_there:
+                with contextlib.suppress(VeloError):  # then the next sweep does it
+                    self.sweep()
+        return done
+
+    def _made(
+        self,
+        sources: Sources | PartOfCall,
+        how: How,
+        begun: Begun | None,
+        held: contextlib.ExitStack,
+        deadline: float | None = None,
+    ) -> Segment:
         """A part of these, whose folder is held for as long as the stack lasts."""
         name = self._live.next_part()
         index = self._live.folder.at
         folder = index / name
-        with self._share(sources, how) as build_memory:
+        with self._share(sources, how, deadline) as build_memory:
             try:
-                if begun is None and self.goes_on(sources):
+                if begun is None and isinstance(sources, Sources) and self.goes_on(sources):
                     begun = Begun.begin(index, name, sources)
                 building = folder
                 if begun is not None:
@@ -219,54 +267,59 @@ class PartMaker:
                     self._build(building, sources, how, build_memory, resume=begun is not None)
                 building.rename(folder)
                 unmade.append(folder)
-                made = self._open_part(name, sources.view.n)
+                made = self._open_part(name, sources.of_rows)
                 unmade.clear()
             except OSError as error:
                 raise error if isinstance(error, VeloError) else os_failure(error, str(folder)) from error
         return made
 
     def _build(
-        self, folder: Path, sources: Sources, how: How, build_memory: int | None, *, resume: bool
+        self,
+        folder: Path,
+        sources: Sources | PartOfCall,
+        how: How,
+        build_memory: int | None,
+        *,
+        resume: bool,
     ) -> None:
-        view, vertices, largest = sources.view, sources.vertices, sources.largest
-        like = None if largest is None else view.segments[largest]
+        like = sources.like
         threads = self._threads
         if how.is_beside:
             threads = max(1, (threads or len(os.sched_getaffinity(0))) // 4)
+        vectors = sources.vectors()
         assert _builder is not None, "velo.building was not imported"
         _builder(
             folder,
-            FoldRows(view, vertices),
-            ids=view.ids.of(vertices),
-            metadata=None if view.metadata is None else view.metadata.rows(vertices),
+            vectors,
+            ids=sources.ids(),
+            metadata=sources.metadata(),
             metric=int(self._live.info().metric),
             like=like,
             calibration=None if like is None else like.calibration,
             former=sources.former(self._live.folder.at),
             threads=threads,
             build_memory=build_memory,
-            search_bytes=part_bytes(self._search_memory, len(vertices), view.n, view.shape.dim),
+            search_bytes=part_bytes(self._search_memory, sources.count, sources.of_rows, vectors.shape[1]),
             nice=how.nice,
             gives_way=how.gives_way,
             resume=resume,
         )
 
     @contextlib.contextmanager
-    def _share(self, sources: Sources, how: How) -> Iterator[int | None]:
-        """The budget of the build, less what the fold keeps of its rows itself."""
-        view, count = sources.view, len(sources.vertices)
-        total = self._memory.total(view.n)
+    def _share(self, sources: Sources | PartOfCall, how: How, deadline: float | None) -> Iterator[int | None]:
+        """The budget of the build, less what is kept of its rows beside it."""
+        count, like = sources.count, sources.like
+        total = self._memory.total(sources.of_rows)
         if total is None:
             yield None
             return
-        largest = sources.largest
-        degree = BuildOptions().degree if largest is None else int(view.segments[largest].info().degree)
-        least = BuildBytes.of(count, view.shape.dim, degree).least
+        degree = BuildOptions().degree if like is None else int(like.info().degree)
+        least = BuildBytes.of(count, sources.view.shape.dim, degree).least
         most = total
         if how.leaves_room:
             of_delta = self._memory.for_delta(total, degree)
-            most = total - of_delta if sources.parts else of_delta
-        with self._memory.share(total, least, most) as bytes_taken:
+            most = total - of_delta if sources.takes_parts else of_delta
+        with self._memory.share(total, least, most, deadline) as bytes_taken:
             yield max(least, bytes_taken - count * _KEPT_BYTES)
 
     def _commit(self, sources: Sources, made: Segment | None) -> None:

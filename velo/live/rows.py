@@ -19,13 +19,27 @@ from velo.errors import (
     NotFiniteError,
 )
 from velo.folder.ids import NO_ID, checked_ids, given_ids
-from velo.formats.source import array_of, native_dtype
+from velo.formats.source import Source, array_of, native_dtype
 from velo.live.added import LiveColumns
 from velo.live.columns import NativeIds, batch_bytes, given_columns, plain_schema
 from velo.live.small_batch import SmallBatches
 from velo.types import AnyArray
 
-__all__ = ["DTYPES", "MAGNITUDE_MAX", "NUMBERS", "ROW", "STRINGS", "NewRows", "RowShape", "last_of_each"]
+__all__ = [
+    "DTYPES",
+    "MAGNITUDE_MAX",
+    "NUMBERS",
+    "ROW",
+    "STRINGS",
+    "GivenRows",
+    "NewRows",
+    "RowShape",
+    "check_finite",
+    "checked_row_ids",
+    "given_vectors",
+    "in_type",
+    "last_of_each",
+]
 
 #: Element types by the numbers of velo.h.
 DTYPES: Final = (np.dtype("float32"), np.dtype("float16"), np.dtype("uint8"), np.dtype("int8"))
@@ -74,7 +88,51 @@ class RowShape:
         return None if self.schema is None else SmallBatches(plain_schema(self.schema))
 
 
-class NewRows:
+class GivenRows:
+    """Rows of one call, as far as they are the same however they come into the index.
+
+    Parameters
+    ----------
+    count, kind, column :
+        Rows, the kind of their ids, and these, None where the index gives them.
+    request :
+        As it was given.
+    upsert : bool
+
+    Attributes
+    ----------
+    count : int
+    is_numbered : bool
+    options : velo_live_insert_options
+    ids : velo_ids or NULL
+    """
+
+    def __init__(self, count: int, kind: int, column: Any, request: Any, *, upsert: bool) -> None:
+        self.count = count
+        self.is_numbered = kind == ROW and column is None
+        self._column = column
+        self._keep: list[Any] = []
+        options = self.options = _native.new("velo_live_insert_options")
+        options.is_upsert = int(upsert)
+        options.id_kind = kind
+        options.row_count = count
+        self._set("request", np.frombuffer(_request(request), np.uint8))
+        self._ids = None if column is None else NativeIds(column)
+        self.ids = _native.ffi.NULL if self._ids is None else self._ids.struct
+
+    def _set(self, field: str, value: AnyArray) -> None:
+        if len(value):
+            pointer = _native.pointer("uint8_t", value)
+            self._keep += [value, pointer]
+            setattr(self.options, field, pointer)
+        setattr(self.options, f"{field}_size", len(value))
+
+    def id_at(self, row: int) -> Any:
+        """The id of a row."""
+        return self._column[row].item() if isinstance(self._column, np.ndarray) else self._column[row].as_py()
+
+
+class NewRows(GivenRows):
     """Rows of one call in the library's layout.
 
     Parameters
@@ -85,12 +143,6 @@ class NewRows:
     upsert : bool
     is_distinct : bool
         No two ids are equal, as is known already.
-
-    Attributes
-    ----------
-    count : int
-    options : velo_live_insert_options
-    ids : velo_ids or NULL
 
     Raises
     ------
@@ -110,11 +162,7 @@ class NewRows:
         is_distinct: bool = False,
     ) -> None:
         rows = _vectors(vectors, shape)
-        kind, column = _ids(ids, len(rows), shape.id_kind, upsert)
-        may_repeat = upsert and not is_distinct and column is not None and len(rows) > 1
-        kept = last_of_each(column) if may_repeat else None
-        if kept is not None and len(kept) == len(rows):
-            kept = None
+        kind, column, kept = checked_row_ids(ids, len(rows), shape.id_kind, upsert, is_distinct)
         batch = (
             shape.small_batches.encode(metadata, len(rows)) if shape.small_batches and kept is None else None
         )
@@ -125,65 +173,94 @@ class NewRows:
         batch = shape.columns.marked(batch)
         if kept is not None:
             rows = rows[kept]
-            column = column[kept] if isinstance(column, np.ndarray) else column.take(pa.array(kept))
-        self.count = len(rows)
-        self.is_numbered = kind == ROW and column is None
-        self._column = column
-        options = self.options = _native.new("velo_live_insert_options")
-        options.is_upsert = int(upsert)
-        options.id_kind = kind
-        options.row_count = len(rows)
-        name = _request(request)
-        data = np.ascontiguousarray(rows).view(np.uint8).reshape(-1)
-        self._keep: list[Any] = [data]
-        for field, value in (
-            ("vectors", data),
-            ("metadata", np.frombuffer(batch, np.uint8)),
-            ("request", np.frombuffer(name, np.uint8)),
-        ):
-            if len(value):
-                pointer = _native.pointer("uint8_t", value)
-                self._keep.append(pointer)
-                setattr(options, field, pointer)
-            setattr(options, f"{field}_size", len(value))
-        self._ids = None if column is None else NativeIds(column)
-        self.ids = _native.ffi.NULL if self._ids is None else self._ids.struct
+        super().__init__(len(rows), kind, column, request, upsert=upsert)
+        self._set("vectors", np.ascontiguousarray(rows).view(np.uint8).reshape(-1))
+        self._set("metadata", np.frombuffer(batch, np.uint8))
 
-    def id_at(self, row: int) -> Any:
-        """The id of a row."""
-        return self._column[row].item() if isinstance(self._column, np.ndarray) else self._column[row].as_py()
+
+def given_vectors(given: Any, shape: RowShape) -> AnyArray | Source:
+    """Vectors as rows of the index's dimension; none is copied that is in an array or a source.
+
+    Raises
+    ------
+    DimensionMismatchError, DtypeError
+    """
+    if isinstance(given, Source):
+        if given.shape[0] == 0:
+            return np.zeros((0, shape.dim), shape.dtype)
+        rows: AnyArray | Source = given
+    else:
+        array = given if isinstance(given, np.ndarray) else array_of(given, "vectors")
+        if array.dtype.kind == "O":
+            raise DtypeError("vectors must be numbers; their rows may differ in length", argument="vectors")
+        if array.size == 0 and (
+            array.ndim == 1 or array.shape == (0, 0)
+        ):  # a table of no rows tells no width
+            array = array.reshape(0, shape.dim)
+        rows = array.reshape(1, -1) if array.ndim == 1 else array
+    if len(rows.shape) != 2 or rows.shape[1] != shape.dim:
+        raise DimensionMismatchError(
+            f"vectors have the shape {rows.shape}, this index takes (n, {shape.dim})", argument="vectors"
+        )
+    return rows
+
+
+def in_type(array: AnyArray, shape: RowShape) -> AnyArray:
+    """Vectors in the element type of the index.
+
+    Raises
+    ------
+    DtypeError
+    """
+    if array.dtype == shape.dtype:
+        return np.ascontiguousarray(array)
+    native = native_dtype(array.dtype)
+    if native.name not in _HOLDS[shape.dtype.name]:
+        raise DtypeError(f"this index holds {shape.dtype} vectors, not {array.dtype}", argument="vectors")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is reported as such
+        return np.ascontiguousarray(array, native).astype(shape.dtype, copy=False)
+
+
+def check_finite(rows: AnyArray, first: int = 0) -> None:
+    """Refuse what is no number, or too large a one, in rows of which the first has this number.
+
+    Raises
+    ------
+    NotFiniteError
+    """
+    if rows.dtype.kind != "f":
+        return
+    bad = np.flatnonzero(~(np.abs(rows) <= MAGNITUDE_MAX).all(axis=1))
+    if len(bad):
+        row = first + int(bad[0])
+        raise NotFiniteError(
+            f"row {row} of vectors holds NaN, infinity or a magnitude above {MAGNITUDE_MAX}",
+            argument="vectors",
+            row=row,
+        )
 
 
 def _vectors(given: Any, shape: RowShape) -> AnyArray:
-    array = given if isinstance(given, np.ndarray) else array_of(given, "vectors")
-    if array.dtype.kind == "O":
-        raise DtypeError("vectors must be numbers; their rows may differ in length", argument="vectors")
-    if array.size == 0 and (array.ndim == 1 or array.shape == (0, 0)):  # a table of no rows tells no width
-        array = array.reshape(0, shape.dim)
-    if array.ndim == 1:
-        array = array.reshape(1, -1)
-    if array.ndim != 2 or array.shape[1] != shape.dim:
-        raise DimensionMismatchError(
-            f"vectors have the shape {array.shape}, this index takes (n, {shape.dim})", argument="vectors"
-        )
-    if array.dtype == shape.dtype:
-        rows = np.ascontiguousarray(array)
-    else:
-        native = native_dtype(array.dtype)
-        if native.name not in _HOLDS[shape.dtype.name]:
-            raise DtypeError(f"this index holds {shape.dtype} vectors, not {array.dtype}", argument="vectors")
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is reported as such
-            rows = np.ascontiguousarray(array, native).astype(shape.dtype, copy=False)
-    if rows.dtype.kind == "f":
-        bad = np.flatnonzero(~(np.abs(rows) <= MAGNITUDE_MAX).all(axis=1))
-        if len(bad):
-            row = int(bad[0])
-            raise NotFiniteError(
-                f"row {row} of vectors holds NaN, infinity or a magnitude above {MAGNITUDE_MAX}",
-                argument="vectors",
-                row=row,
-            )
+    array = given_vectors(given, shape)
+    rows = in_type(array if isinstance(array, np.ndarray) else array.read(), shape)
+    check_finite(rows)
     return rows
+
+
+def checked_row_ids(
+    given: Any, count: int, known: int, upsert: bool, is_distinct: bool = False
+) -> tuple[int, Any, AnyArray | None]:
+    """The kind of ids, the ids of the rows that stay, None where the index gives them, and which those are.
+
+    All rows stay where the last is None. Of several that are upserted with one id the last does.
+    """
+    kind, column = _ids(given, count, known, upsert)
+    if not upsert or is_distinct or column is None or count < 2:
+        return kind, column, None
+    kept = last_of_each(column)
+    if len(kept) == count:
+        return kind, column, None
+    return kind, column[kept] if isinstance(column, np.ndarray) else column.take(pa.array(kept)), kept
 
 
 def _ids(given: Any, count: int, known: int, upsert: bool) -> tuple[int, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from velo.live.fold_rows import FoldRows
 from velo.live.view import View
+from velo.search.segment import Segment
 from velo.types import AnyArray
 
 __all__ = ["Sources"]
@@ -53,10 +55,36 @@ class Sources:
         return cls(view, names, parts, np.flatnonzero(taken), with_delta and view.native.delta_rows > 0)
 
     @property
-    def largest(self) -> int | None:
+    def count(self) -> int:
+        """How many rows it gets."""
+        return len(self.vertices)
+
+    @property
+    def of_rows(self) -> int:
+        """Rows of the whole index."""
+        return self.view.n
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether it takes the place of parts."""
+        return bool(self.parts)
+
+    @property
+    def like(self) -> Segment | None:
         """The largest part of the view, whose bits and degree the new one gets."""
-        segments = self.view.segments
-        return max(range(len(segments)), key=lambda part: segments[part].n, default=None)
+        return self.view.largest
+
+    def vectors(self) -> FoldRows:
+        """The rows' vectors."""
+        return FoldRows(self.view, self.vertices)
+
+    def ids(self) -> Any:
+        """The rows' ids."""
+        return self.view.ids.of(self.vertices)
+
+    def metadata(self) -> Any:
+        """The rows' columns, or None."""
+        return None if self.view.metadata is None else self.view.metadata.rows(self.vertices)
 
     def former(self, folder: Path) -> tuple[Path, AnyArray] | None:
         """The largest of these parts, and the row in the new one of each of its vertices."""
@@ -74,16 +102,18 @@ class Sources:
         first = sum(segment.n for segment in self.view.segments)
         return replace(self, parts=[], vertices=self.vertices[np.searchsorted(self.vertices, first) :])
 
-    def moved(self, view: View, names: list[str]) -> Sources:
-        """The same rows in a later view: those of the delta became a part, the first behind the others."""
-        segments = self.view.segments
+    def moved(self, view: View, names: list[str], part: str | None) -> Sources:
+        """The same rows in a later view: those of the delta became this part, if there were any."""
         added = len(self.of_delta.vertices)
         stored = self.vertices[: len(self.vertices) - added]
-        first = sum(segment.n for segment in segments)
+        if part is None:
+            return Sources(view, names, self.parts, stored, with_delta=False)
+        number = names.index(part)
+        first = sum(segment.n for segment in view.segments[:number])
         return Sources(
             view,
             names,
-            [*self.parts, len(segments)] if added else self.parts,
+            [*self.parts, number],
             np.concatenate([stored, np.arange(first, first + added)]),
             with_delta=False,
         )

@@ -49,14 +49,15 @@ def given_rows(vectors: Any, column: Any, ids: Any, ids_column: Any, metadata: A
     held = None if isinstance(vectors, np.ndarray | Source) else vector_table(vectors, column)
     if held is not None:
         ids, metadata = taken_apart(held, held.source.shape[0], ids, ids_column, metadata)
-        return held.source.read(), ids, metadata
+        return held.source, ids, metadata
     if column is not None:
         raise InvalidArgumentError(NO_TABLE, argument="column")
     if isinstance(vectors, pa.Array | pa.ChunkedArray):
-        vectors = ArrowSource(vectors).read()
+        vectors = ArrowSource(vectors)
     if names_columns:
-        vectors = array_of(vectors, "vectors")
-        count = len(vectors) if vectors.ndim > 1 else min(1, vectors.size)
+        if not isinstance(vectors, Source):
+            vectors = array_of(vectors, "vectors")
+        count = vectors.shape[0] if len(vectors.shape) > 1 else min(1, vectors.size)
         ids, metadata = taken_apart(None, count, ids, ids_column, metadata)
     return vectors, ids, metadata
 

@@ -27,8 +27,9 @@ from velo.hints import hinted
 from velo.live.added import NewColumns
 from velo.live.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, LiveData
 from velo.live.folds import Folds
+from velo.live.large_rows import LargeRows, has_no_room
 from velo.live.moment import Moment
-from velo.live.rows import STRINGS, NewRows
+from velo.live.rows import STRINGS, GivenRows, NewRows, given_vectors
 from velo.live.tables import given_rows
 from velo.live.updates import Update, UpdateOfIds, UpdateWhere
 from velo.options import folder_path
@@ -79,7 +80,8 @@ class LiveVerbs:
     ) -> Written:
         """Add rows; when this returns, every search that begins finds them.
 
-        The call is atomic: all of its rows are there or none, for searches and after a crash.
+        The call is atomic: all of its rows are there or none, for searches and after a crash. What is larger
+        than the memory for new rows becomes a part at once, which takes as long as to build an index of it.
 
         Parameters
         ----------
@@ -96,7 +98,8 @@ class LiveVerbs:
             A name for this call. A call with the name of one of the last 1,024 is not done again, so an
             insert whose answer got lost may be repeated.
         timeout_s : float, optional
-            How long to wait where memory for new rows is full and a part is being made of them.
+            How long to wait where memory for new rows is full and a part is being made of them, or where
+            merges take the memory that a part of these rows needs.
         column : str, optional
             Which column of a table holds the vectors, where several could.
         ids_column : str, optional
@@ -116,7 +119,7 @@ class LiveVerbs:
         BusyError
             There was no room in `timeout_s`; nothing was written.
         BudgetTooSmallError
-            The call's rows alone take more memory than new rows may.
+            The rows take more memory than new rows may, and `merge_memory` is too little for a part of them.
         NoSpaceError
             The device is full; nothing was written, and writing goes on once there is room.
         DeviceError
@@ -176,15 +179,16 @@ class LiveVerbs:
         deadline = None if timeout_s is None else time.monotonic() + _seconds(timeout_s)
         with self._gate.inside():
             live, folds = self._writer()
-            rows = NewRows(live.shape(), vectors, ids, metadata, request, upsert=upsert)
-            pause = folds.pause(rows.count, live.pressure)
-            if pause > 0:
-                time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - time.monotonic())))
-            while True:
-                done = live.insert(rows.ids, rows.options)
-                if done.outcome != FULL:
-                    break
-                self._wait_for_room(live, folds, rows.count, int(done.row), deadline)
+            shape = live.shape()
+            vectors = given_vectors(vectors, shape)
+            most = live.delta_bytes_max
+            rows: GivenRows | None = None
+            if not has_no_room(vectors, shape, most):
+                rows = NewRows(shape, vectors, ids, metadata, request, upsert=upsert)
+                done = self._insert_into_delta(live, folds, rows, deadline, most)
+            if rows is None or (done.outcome == FULL and int(done.row) > most):
+                rows = large = LargeRows(shape, vectors, ids, metadata, request, upsert=upsert)
+                done = folds.insert(large, deadline)
             if done.outcome == DUPLICATE:
                 row = int(done.row)
                 raise DuplicateIdError(
@@ -209,29 +213,26 @@ class LiveVerbs:
             pressure=live.pressure,
         )
 
+    def _insert_into_delta(
+        self, live: LiveData, folds: Folds, rows: NewRows, deadline: float | None, most: int
+    ) -> Any:
+        """A ``velo_live_done``; ``FULL`` where the rows alone take more than the delta may."""
+        pause = folds.pause(rows.count, live.pressure)
+        if pause > 0:
+            time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - time.monotonic())))
+        while True:
+            done = live.insert(rows.ids, rows.options)
+            if done.outcome != FULL or int(done.row) > most:
+                return done
+            self._wait_for_room(folds, deadline)
+
     def _told_of(self, live: LiveData, folds: Folds, *, died: int) -> None:
         """A full delta is folded, and what died is counted."""
         folds.died(died)
         if live.pressure >= _FLUSH_AT:
             folds.suggest()
 
-    def _wait_for_room(
-        self,
-        live: LiveData,
-        folds: Folds,
-        count: int,
-        needed: int,
-        deadline: float | None,
-        argument: str = "vectors",
-    ) -> None:
-        most = int(live.info().delta_bytes_max)
-        if needed > most:
-            raise BudgetTooSmallError(
-                f"{count:,} rows take {needed:,} bytes, and rows that no part holds may take {most:,}: give "
-                "fewer a call, or more memory",
-                argument=argument,
-                needed_bytes=needed,
-            )
+    def _wait_for_room(self, folds: Folds, deadline: float | None) -> None:
         left = None if deadline is None else deadline - time.monotonic()
         if (left is not None and left <= 0) or not folds.wait(left):
             raise BusyError("memory for new rows is full, and a part is being made of them: try again")
@@ -331,7 +332,7 @@ class LiveVerbs:
             found = update.find(view)
             count = len(found.vertices)
             needed = count * shape.dim * shape.dtype.itemsize
-            if needed > int(live.info().delta_bytes_max):
+            if needed > live.delta_bytes_max:
                 found = found.none()  # what never has room is not read; was the call done before?
             rows = update.rows(view, found, request)
             done = live.update(rows.ids, rows.options, view, found.vertices)
@@ -339,7 +340,15 @@ class LiveVerbs:
                 needed = int(done.row)
             elif done.outcome == REPEATED or len(found.vertices) == count:
                 return done
-            self._wait_for_room(live, folds, count, needed, deadline, update.argument)
+            most = live.delta_bytes_max
+            if needed > most:
+                raise BudgetTooSmallError(
+                    f"{count:,} rows take {needed:,} bytes, and rows that no part holds may take {most:,}: "
+                    "give fewer a call, or more memory",
+                    argument=update.argument,
+                    needed_bytes=needed,
+                )
+            self._wait_for_room(folds, deadline)
 
     # ---- rows that go
 

@@ -132,6 +132,11 @@ class View:
         return found
 
     @property
+    def largest(self) -> Segment | None:
+        """The part of the most rows."""
+        return max(self.segments, key=lambda segment: segment.n, default=None)
+
+    @property
     def live_count(self) -> int:
         """Rows that live."""
         parts = sum(

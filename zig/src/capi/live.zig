@@ -364,6 +364,31 @@ export fn velo_live_insert(handle: ?*LiveHandle, ids: ?*const IdColumn, options:
     return status_of_write(self.live.insert(rows, &diagnostic), done_out, &diagnostic);
 }
 
+export fn velo_live_reserve(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, done_out: ?*LiveDone) i32 {
+    const self = begun(handle) catch return errors.last_status();
+    var status: i32 = ok;
+    const rows = given_rows(ids, options, &status) orelse return status;
+    defer self.changed();
+    var diagnostic: Diagnostic = .{};
+    return status_of_write(self.live.reserve(rows, &diagnostic), done_out, &diagnostic);
+}
+
+export fn velo_live_insert_part(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, first_row: u64, path: ?[*:0]const u8, uuid: ?[*:0]const u8, part_ids: ?*const IdColumn, done_out: ?*LiveDone) i32 {
+    const self = begun(handle) catch return errors.last_status();
+    var status: i32 = ok;
+    const rows = given_rows(ids, options, &status) orelse return status;
+    const call: live_room.Call = .{
+        .rows = rows,
+        .first = if (rows.is_numbered()) first_row else 0,
+        .path = std.mem.span(path orelse return common.null_argument("path")),
+        .uuid = std.mem.span(uuid orelse return common.null_argument("uuid")),
+        .ids = ids_of(part_ids) orelse return bad_ids(),
+    };
+    defer self.changed();
+    var diagnostic: Diagnostic = .{};
+    return status_of_write(self.live.insert_part(call, &diagnostic), done_out, &diagnostic);
+}
+
 export fn velo_live_update(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, layout: u64, parts: ?[*]const u32, vertices: ?[*]const u32, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
     var status: i32 = ok;
@@ -458,6 +483,8 @@ test "a handle is asked for what it has, and refused what it has not" {
     try std.testing.expectEqual(null, handle);
     var done: LiveDone = .{};
     try std.testing.expectEqual(1, velo_live_delete(null, &.{}, &done));
+    try std.testing.expectEqual(1, velo_live_reserve(null, null, null, &done));
+    try std.testing.expectEqual(1, velo_live_insert_part(null, null, null, 0, null, null, null, &done));
     try std.testing.expectEqual(0, velo_live_close(null));
     var found = errors.Error{};
     try std.testing.expectEqual(0, errors.velo_last_error(&found));

@@ -4,6 +4,7 @@
 //! that a vertex does not need, some more of the hash. So nearly always only the id that is sought is looked at.
 const std = @import("std");
 const base = @import("base");
+const diagnostics = @import("diagnostic.zig");
 
 pub const file_name = "ids.find";
 const header_bytes = 64;
@@ -123,6 +124,20 @@ pub fn encode(allocator: std.mem.Allocator, ids: Ids) error{OutOfMemory}![]align
     std.mem.writeInt(u32, bytes[16..20], version, .little);
     std.mem.writeInt(u64, bytes[24..32], shape.n, .little);
     std.mem.writeInt(u64, bytes[0..8], base.checksum(bytes[8..]), .little);
+    return bytes;
+}
+
+/// The file of a part whose other files are complete; all of it is on the device when this returns.
+pub fn write(live: anytype, path: []const u8, ids: Ids, diagnostic: *diagnostics.Diagnostic) diagnostics.Error![]align(4) u8 {
+    var buffer: [128]u8 = undefined;
+    const name = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ path, file_name }) catch {
+        diagnostic.say("the name of a part is too long", .{});
+        return error.InvalidArgument;
+    };
+    const bytes = try encode(live.allocator, ids);
+    errdefer live.allocator.free(bytes);
+    try diagnostics.write_file(live.store, name, bytes, diagnostic);
+    try diagnostics.sync_folder(live.store, path, diagnostic);
     return bytes;
 }
 

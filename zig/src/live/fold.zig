@@ -35,16 +35,7 @@ pub const Fold = struct {
 pub fn commit(live: anytype, what: Fold, diagnostic: *Diagnostic) Error!folder.Done {
     var finder_bytes: ?[]align(4) u8 = null;
     errdefer if (finder_bytes) |bytes| live.allocator.free(bytes);
-    if (what.part) |part| {
-        finder_bytes = try find.encode(live.allocator, part.ids);
-        var buffer: [128]u8 = undefined;
-        const name = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ part.path, find.file_name }) catch {
-            diagnostic.say("the name of a part is too long", .{});
-            return error.InvalidArgument;
-        };
-        try diagnostics.write_file(live.store, name, finder_bytes.?, diagnostic);
-        try diagnostics.sync_folder(live.store, part.path, diagnostic);
-    }
+    if (what.part) |part| finder_bytes = try find.write(live, part.path, part.ids, diagnostic);
     live.mutex.lock();
     defer live.mutex.unlock();
     while (live.syncing) live.changed.wait(&live.mutex); // from here on the lock is kept

@@ -10,6 +10,7 @@
 const std = @import("std");
 const base = @import("base");
 const checkpoints = @import("checkpoint.zig");
+const calls = @import("call.zig");
 const columns = @import("columns.zig");
 const diagnostics = @import("diagnostic.zig");
 const find = @import("find.zig");
@@ -187,6 +188,8 @@ pub fn Live(comptime Store: type) type {
         requests: requests_room.Requests = .{},
         generation: u64 = 0,
         next_row: u64 = 0,
+        /// Below it, and of rows that are still to come: nobody was told them.
+        reserved: std.ArrayList(calls.Numbers) = .empty,
         next_file: u64 = 1,
         parts: std.ArrayList(Part) = .empty,
         delta: *delta_room.Delta,
@@ -246,6 +249,7 @@ pub fn Live(comptime Store: type) type {
             self.parts.deinit(self.allocator);
             self.delta.release();
             self.requests.deinit(self.allocator);
+            self.reserved.deinit(self.allocator);
             if (self.schema) |text| self.allocator.free(text);
             self.schema = null;
             if (self.built) |text| self.allocator.free(text);
@@ -430,6 +434,24 @@ pub fn Live(comptime Store: type) type {
             self.seen.unlock();
             defer delta.release();
             linking.link(self.allocator, &delta.links, its_shape, shown, @intCast(@min(linking.step_most, 2 * done.rows)));
+        }
+
+        /// What a call needs to know that makes a part of its rows before it comes with them; their vectors stay with it. Nothing is
+        /// done where it could not come now: Done.outcome.
+        pub fn reserve(self: *Self, rows: rows_payload.Rows, diagnostic: *Diagnostic) Error!Done {
+            return calls.reserve(self, rows, diagnostic);
+        }
+
+        /// The rows of that part are there when this returns, on the device: all or none (call.zig).
+        pub fn insert_part(self: *Self, what: calls.Call, diagnostic: *Diagnostic) Error!Done {
+            return calls.commit(self, what, diagnostic);
+        }
+
+        /// Whether the index gave a row this number.
+        pub fn gave(self: *const Self, number: i64) bool {
+            if (number < 0 or number >= self.next_row) return false;
+            for (self.reserved.items) |one| if (one.holds(number)) return false;
+            return true;
         }
 
         /// A part, whose files are complete, takes the place of those parts and rows of a view that it was made of (fold.zig).

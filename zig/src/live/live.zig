@@ -16,6 +16,7 @@ pub const Row = folder.Row;
 /// In the place of a part's number: rows of the delta.
 pub const delta_part = @import("delta.zig").part_number;
 pub const Expected = @import("write.zig").Expected;
+pub const Call = @import("call.zig").Call;
 pub const Fold = @import("fold.zig").Fold;
 pub const View = @import("view.zig").View;
 pub const Rows = @import("rows.zig").Rows;
@@ -40,6 +41,7 @@ test {
     _ = root;
     _ = log;
     _ = @import("adopt.zig");
+    _ = @import("call.zig");
     _ = @import("checkpoint.zig");
     _ = @import("columns.zig");
     _ = @import("dead.zig");

@@ -32,6 +32,15 @@ pub const Requests = struct {
         self.add_owned(allocator, copy, sequence, rows, row);
     }
 
+    /// These, and one more behind them where it has a name.
+    pub fn with(self: *const Requests, allocator: std.mem.Allocator, one: Request) error{OutOfMemory}!Requests {
+        var both: Requests = .{};
+        errdefer both.deinit(allocator);
+        for (self.items.items) |before| try both.add(allocator, before.name, before.sequence, before.rows, before.row);
+        if (one.name.len > 0) try both.add(allocator, one.name, one.sequence, one.rows, one.row);
+        return both;
+    }
+
     /// With room made before, and a name that is its own from now on.
     pub fn add_owned(self: *Requests, allocator: std.mem.Allocator, name: []const u8, sequence: u64, rows: u64, row: u64) void {
         if (self.items.items.len == kept_max) allocator.free(self.items.orderedRemove(0).name);

@@ -31,6 +31,11 @@ pub const Rows = struct {
     vectors: []const u8,
     metadata: []const u8 = "",
     request: []const u8 = "",
+
+    /// Whether they come without ids: the index numbers them.
+    pub fn is_numbered(self: *const Rows) bool {
+        return self.kind == .row and !self.is_upsert;
+    }
 };
 
 fn padded(bytes: usize) usize {

@@ -74,7 +74,7 @@ fn mark(live: anytype, row: Row) bool {
     return live.parts.items[row.part].gone.insert_new(row.vertex);
 }
 
-fn put_back(live: anytype, rows: []const Row) void {
+pub fn put_back(live: anytype, rows: []const Row) void {
     for (rows) |row| {
         if (row.part == delta_room.part_number) live.delta.unmark_gone(row.vertex) else live.parts.items[row.part].gone.remove(row.vertex);
     }
@@ -129,7 +129,7 @@ fn log_and_show(live: anytype, bytes: []u8, kind: log_file.Kind, count: u32, gon
     }
 }
 
-fn acknowledge(live: anytype, done: Done, wrote: bool, diagnostic: *Diagnostic) Error!Done {
+pub fn acknowledge(live: anytype, done: Done, wrote: bool, diagnostic: *Diagnostic) Error!Done {
     if (live.options.durability == .sync) try live.wait_until_synced(done.sequence, diagnostic);
     // Outside a checkpoint nothing is lost where one fails: the log only goes on growing for a while.
     if (wrote and live.position.offset >= live.checkpoint_at and !live.poisoned) {
@@ -138,18 +138,65 @@ fn acknowledge(live: anytype, done: Done, wrote: bool, diagnostic: *Diagnostic) 
             live.checkpoint_at = 2 * live.position.offset;
         };
     }
-    var told = done;
-    told.durable = live.synced_sequence >= done.sequence;
-    told.layout = live.layout;
-    told.row_count = live.delta.shown_rows;
-    for (live.parts.items) |part| told.row_count += part.n;
-    told.delta_bytes = live.delta.bytes;
-    told.delta_bytes_max = live.options.delta_bytes;
-    return told;
+    return told(live, done);
+}
+
+/// What became of a call, and how the folder is after it.
+pub fn told(live: anytype, done: Done) Done {
+    var all = done;
+    all.durable = live.synced_sequence >= done.sequence;
+    all.layout = live.layout;
+    all.row_count = live.delta.shown_rows;
+    for (live.parts.items) |part| all.row_count += part.n;
+    all.delta_bytes = live.delta.bytes;
+    all.delta_bytes_max = live.options.delta_bytes;
+    return all;
 }
 
 /// Where rows were when a caller read them.
 pub const Expected = struct { layout: u64, rows: []const Row };
+
+/// What becomes of a call that changes nothing: it has no rows, or one of its name was done before.
+pub fn answered(live: anytype, given: *const rows_payload.Rows, diagnostic: *Diagnostic) Error!?Done {
+    if (given.request.len > 0) if (live.requests.find(given.request)) |before| {
+        return try acknowledge(live, .{ .outcome = .repeated, .rows = before.rows, .sequence = before.sequence, .row = before.row }, false, diagnostic);
+    };
+    return if (given.count > 0) null else try acknowledge(live, .{ .sequence = live.sequence }, false, diagnostic);
+}
+
+pub fn check_kind_of_rows(live: anytype, given: *const rows_payload.Rows, diagnostic: *Diagnostic) Error!void {
+    const kind = live.kind orelse return;
+    if (kind == given.kind) return;
+    diagnostic.argument = "ids";
+    diagnostic.say("the ids of this index are {s}", .{switch (kind) {
+        .row => "row numbers, which it gives itself",
+        .numbers => "whole numbers",
+        .strings => "strings",
+    }});
+    return error.InvalidArgument;
+}
+
+/// Takes the rows whose place these take. Where one of them cannot come nothing is taken, and it is told which.
+pub fn take_former(live: anytype, rows: *const rows_payload.Rows, expected: ?Expected, gone: *std.ArrayList(Row), diagnostic: *Diagnostic) Error!?Done {
+    const is_numbered = rows.is_numbered();
+    for (0..rows.count) |i| {
+        const found = try live.find_row(rows.ids, i, diagnostic);
+        var refused: ?folder.Outcome = null;
+        if (expected) |places| if (found == null or !std.meta.eql(found.?, places.rows[i])) {
+            refused = .stale;
+        };
+        if (refused == null) if (found) |row| {
+            if (rows.is_upsert) try take(live, gone, row) else refused = .duplicate;
+        } else if (rows.kind == .row and !is_numbered and !live.gave(rows.ids.numbers[i])) {
+            refused = .no_row_number;
+        };
+        const outcome = refused orelse continue;
+        put_back(live, gone.items);
+        gone.clearRetainingCapacity();
+        return .{ .outcome = outcome, .row = i, .sequence = live.sequence };
+    }
+    return null;
+}
 
 /// With `expected` the rows take the place of those, and nothing is done where one of them is there no more: Done.outcome.
 pub fn insert(live: anytype, given: rows_payload.Rows, expected: ?Expected, diagnostic: *Diagnostic) Error!Done {
@@ -163,27 +210,14 @@ pub fn insert(live: anytype, given: rows_payload.Rows, expected: ?Expected, diag
         diagnostic.say("{d} rows of {d} bytes were given {d} bytes of vectors", .{ count, live.shape().row_bytes(), given.vectors.len });
         return error.InvalidArgument;
     }
-    if (given.request.len > 0) if (live.requests.find(given.request)) |before| {
-        return acknowledge(live, .{ .outcome = .repeated, .rows = before.rows, .sequence = before.sequence, .row = before.row }, false, diagnostic);
-    };
-    if (count == 0) return acknowledge(live, .{ .sequence = live.sequence }, false, diagnostic);
+    if (try answered(live, &given, diagnostic)) |done| return done;
     if (expected) |places| {
         std.debug.assert(given.is_upsert and places.rows.len == count);
         if (places.layout != live.layout) return .{ .outcome = .stale, .sequence = live.sequence };
     }
     var rows = given;
-    if (live.kind) |kind| {
-        if (kind != given.kind) {
-            diagnostic.argument = "ids";
-            diagnostic.say("the ids of this index are {s}", .{switch (kind) {
-                .row => "row numbers, which it gives itself",
-                .numbers => "whole numbers",
-                .strings => "strings",
-            }});
-            return error.InvalidArgument;
-        }
-    }
-    const assigned = if (given.kind == .row and !given.is_upsert) try allocator.alloc(i64, count) else null;
+    try check_kind_of_rows(live, &given, diagnostic);
+    const assigned = if (given.is_numbered()) try allocator.alloc(i64, count) else null;
     defer if (assigned) |numbers| allocator.free(numbers);
     if (assigned) |numbers| {
         for (numbers, 0..) |*number, i| number.* = @intCast(live.next_row + i);
@@ -193,24 +227,7 @@ pub fn insert(live: anytype, given: rows_payload.Rows, expected: ?Expected, diag
     var gone: std.ArrayList(Row) = .empty;
     defer gone.deinit(allocator);
     errdefer put_back(live, gone.items);
-    for (0..count) |i| {
-        const found = try live.find_row(rows.ids, i, diagnostic);
-        if (expected) |places| if (found == null or !std.meta.eql(found.?, places.rows[i])) {
-            put_back(live, gone.items);
-            gone.clearRetainingCapacity();
-            return .{ .outcome = .stale, .row = i, .sequence = live.sequence };
-        };
-        const row = found orelse {
-            if (rows.kind != .row or assigned != null) continue;
-            const number = rows.ids.numbers[i];
-            if (number >= 0 and number < live.next_row) continue;
-            put_back(live, gone.items);
-            gone.clearRetainingCapacity();
-            return .{ .outcome = .no_row_number, .row = i, .sequence = live.sequence };
-        };
-        if (!rows.is_upsert) return .{ .outcome = .duplicate, .row = i, .sequence = live.sequence };
-        try take(live, &gone, row);
-    }
+    if (try take_former(live, &rows, expected, &gone, diagnostic)) |refused| return refused;
     const bytes = try rows_payload.encode(allocator, rows, count);
     const record = delta_room.Record.create(allocator, bytes, count) catch |err| return switch (err) {
         error.Damaged => {

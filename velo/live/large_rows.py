@@ -1,0 +1,189 @@
+"""Rows of a call that the delta has no room for: they become a part of their own.
+
+Their vectors are read from where the caller has them, slice by slice, and never are in the log. The library
+says how that part takes its place (zig/src/live/call.zig).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from velo.folder.metadata import as_given
+from velo.formats.source import Source, chunk_rows
+from velo.live.columns import given_columns
+from velo.live.rows import GivenRows, RowShape, check_finite, checked_row_ids, in_type
+from velo.live.view import View
+from velo.search.segment import Segment
+from velo.types import AnyArray
+
+__all__ = ["LargeRows", "PartOfCall", "has_no_room"]
+
+#: What a row takes of the delta beside its vector, at least: its id, marks, its place, its links
+#: (zig/src/live/delta.zig).
+_ROW_BYTES: Final = 132
+
+
+def has_no_room(vectors: AnyArray | Source, shape: RowShape, delta_bytes_max: int) -> bool:
+    """Whether these rows alone take more than the whole delta, as far as their vectors tell."""
+    return int(vectors.shape[0]) * (shape.dim * shape.dtype.itemsize + _ROW_BYTES) > delta_bytes_max
+
+
+class CallVectors(Source):
+    """The vectors of a call, in the element type of the index.
+
+    Parameters
+    ----------
+    given : ndarray or Source
+    shape : RowShape
+    kept : ndarray, optional
+        The rows that stay; all, where it is None.
+    """
+
+    def __init__(self, given: AnyArray | Source, shape: RowShape, kept: AnyArray | None = None) -> None:
+        # A source is read from front to back alone.
+        self._given = given.read() if kept is not None and isinstance(given, Source) else given
+        self._row_shape = shape
+        self._kept = kept
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(row_count, dim)."""
+        count = self._given.shape[0] if self._kept is None else len(self._kept)
+        return int(count), self._row_shape.dim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the index."""
+        return self._row_shape.dtype
+
+    def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
+        """Yield the rows ``start`` to ``stop``."""
+        for chunk in self._slices(rows, start, stop):
+            yield in_type(chunk, self._row_shape)
+
+    def _slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
+        if isinstance(self._given, Source):
+            yield from self._given.chunks(rows, start, stop)
+            return
+        for row in range(start, stop, rows):
+            taken = slice(row, min(row + rows, stop))
+            yield self._given[taken if self._kept is None else self._kept[taken]]
+
+    def check(self) -> None:
+        """Read all of it once.
+
+        Raises
+        ------
+        DtypeError, NotFiniteError
+        """
+        row = 0
+        for chunk in self.chunks(chunk_rows(self.shape[1] * self.dtype.itemsize)):
+            check_finite(chunk, row)
+            row += len(chunk)
+
+
+class LargeRows(GivenRows):
+    """Rows of one call that become a part.
+
+    Parameters
+    ----------
+    shape : RowShape
+    vectors : ndarray or Source
+        As :func:`velo.live.rows.given_vectors` has them; none is copied.
+    ids, metadata, request :
+        As they were given.
+    upsert : bool
+
+    Attributes
+    ----------
+    vectors : Source
+    metadata : pyarrow.Table or None
+
+    Raises
+    ------
+    InvalidArgumentError, DtypeError, NotFiniteError, DuplicateIdError, UnknownColumnError
+    """
+
+    def __init__(
+        self,
+        shape: RowShape,
+        vectors: AnyArray | Source,
+        ids: Any,
+        metadata: Any,
+        request: Any,
+        *,
+        upsert: bool,
+    ) -> None:
+        given = CallVectors(vectors, shape)
+        given.check()
+        count = len(given)
+        kind, column, kept = checked_row_ids(ids, count, shape.id_kind, upsert)
+        table = given_columns(metadata, shape.schema, count)
+        if table is not None and kept is not None:
+            table = table.take(pa.array(kept))
+        super().__init__(len(given if kept is None else kept), kind, column, request, upsert=upsert)
+        self.shape = shape
+        self.vectors = given if kept is None else CallVectors(vectors, shape, kept)
+        # An index may have columns of which there are none.
+        has_columns = table is not None and len(shape.schema) > 0
+        self.metadata = as_given(table.columns, shape.schema) if has_columns else None
+
+    def ids_from(self, first_row: int) -> Any:
+        """Their ids; those that the index numbers begin so."""
+        return np.arange(first_row, first_row + self.count) if self.is_numbered else self._column
+
+
+@dataclass(frozen=True)
+class PartOfCall:
+    """What the part of a call is made of.
+
+    Attributes
+    ----------
+    view : View
+        Of the index when its making begins.
+    rows : LargeRows
+    first_row : int
+        The number of the first row, where the index gives them.
+    """
+
+    view: View
+    rows: LargeRows
+    first_row: int
+    #: Of the budget it leaves a share to the delta, as what is made of parts does.
+    takes_parts = True
+
+    @property
+    def count(self) -> int:
+        """How many rows it gets."""
+        return self.rows.count
+
+    @property
+    def of_rows(self) -> int:
+        """Rows of the whole index, these among them."""
+        return self.view.n + self.rows.count
+
+    @property
+    def like(self) -> Segment | None:
+        """The largest part of the view, whose bits and degree it gets."""
+        return self.view.largest
+
+    def vectors(self) -> Source:
+        """The rows' vectors."""
+        return self.rows.vectors
+
+    def ids(self) -> Any:
+        """The rows' ids."""
+        return self.rows.ids_from(self.first_row)
+
+    def metadata(self) -> Any:
+        """The rows' columns, or None."""
+        return self.rows.metadata
+
+    def former(self, _: Path) -> None:
+        """There is no graph yet that has them."""
