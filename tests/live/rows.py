@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+import velo
 
 DIM = 12
 SCHEMA = pa.schema([("name", pa.dictionary(pa.int32(), pa.string())), ("n", pa.int64())])
@@ -17,3 +21,15 @@ def vectors_of(count: int, seed: int = 5) -> np.ndarray:
 
 def table(rows: Any) -> pa.Table:
     return pa.table({"name": [f"x{row % 5}" for row in rows], "n": list(rows)})
+
+
+@contextmanager
+def no_room(index: velo.Index) -> Iterator[None]:
+    """Every call is larger than the memory for new rows, however few rows it has."""
+    assert index._live is not None
+    most = index._live.delta_bytes_max
+    index._live.delta_bytes_max = 0
+    try:
+        yield
+    finally:
+        index._live.delta_bytes_max = most

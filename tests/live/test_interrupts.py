@@ -17,6 +17,7 @@ import pytest
 import velo
 from tests import long
 from tests.live.interrupts import Places, interrupted, places_of
+from tests.live.rows import no_room
 
 #: An exception between `open` and its `with` leaves a file to the collector, as everywhere in Python.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -51,6 +52,11 @@ def _optimize_here(index: velo.Index) -> None:
     index._folds._fold_all(index._folds._how(index._folds._parts_worker, 0, gives_way=False))
 
 
+def _large(index: velo.Index, verb: str, ids: list[int], plus: int = 0) -> None:
+    with no_room(index):
+        getattr(index, verb)(VECTORS[ids], ids, metadata(ids, plus))
+
+
 NEW = [50, 51, 52]
 VERBS = {
     "insert": Verb(
@@ -60,6 +66,13 @@ VERBS = {
     "upsert": Verb(
         lambda index: index.upsert(VECTORS[[3, 30, 50]], [3, 30, 50], metadata([3, 30, 50], 100)),
         lambda rows: rows | {3: 103, 30: 130, 50: 150},
+    ),
+    "large insert": Verb(
+        lambda index: _large(index, "insert", NEW), lambda rows: rows | {one: one for one in NEW}
+    ),
+    "large upsert": Verb(
+        lambda index: _large(index, "upsert", [3, 30, 39, 50], 100),
+        lambda rows: rows | {3: 103, 30: 130, 39: 139, 50: 150},
     ),
     "update": Verb(
         lambda index: index.update([4, 31], metadata([4, 31], 200)), lambda rows: rows | {4: 204, 31: 231}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import velo
+from tests.live.rows import no_room
 from tests.long import count
 from velo import errors
 
@@ -56,6 +57,14 @@ class Machine(RuleBasedStateMachine):
 
     def named(self, ids: list[int]) -> list[Any]:
         return [f"row {one}" for one in ids] if self.strings else ids
+
+    @rule(verb=st.sampled_from(["insert", "upsert"]), ids=some_ids, value=values)
+    def more_than_there_is_room_for(self, verb: str, ids: list[int], value: int) -> None:
+        parts = len(self.writer.info()["live"]["parts"])
+        before = self.sequence
+        with no_room(self.writer):
+            self.write(verb, ids, value)
+        assert len(self.writer.info()["live"]["parts"]) == parts + (self.sequence > before)
 
     def write(self, verb: str, ids: list[int], value: int) -> None:
         keys = self.named(ids)

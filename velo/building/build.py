@@ -331,6 +331,8 @@ def build_shard(
                     lock_held=folder != target,
                 )
         except KeyboardInterrupt:
+            if transient:
+                raise
             work.keep()
             raise KeyboardInterrupt(
                 f"the work of this build stays in {folder}; the same call goes on from there"

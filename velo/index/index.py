@@ -117,8 +117,8 @@ class Index(Inspection, Searches, LiveVerbs):
         if live.durability is not None:
             how = self._how
 
-            def open_part(name: str, of_rows: int) -> Segment:
-                beside = next(iter(live.opened), None)
+            def open_part(name: str, of_rows: int, beside: Segment | None) -> Segment:
+                beside = next(iter(live.opened), beside)
                 return Segment(live.folder.at / name, how, of_rows, name, beside)
 
             folds = Folds(live, open_part, how.threads, how.merge_memory, how.memory)

@@ -123,6 +123,10 @@ class LiveData:
         """All that is open."""
         return [segment for segment, _ in self._opened.values()]
 
+    def has(self, segment: Segment) -> bool:
+        """Whether the library has this part, or may get it."""
+        return segment.name in self._opened
+
     def parts(self) -> list[tuple[str, str]]:
         """Folder and uuid of each part before :meth:`begin`; "" is the folder itself."""
         count = int(self.info().part_count)
@@ -282,8 +286,6 @@ class LiveData:
                 )
             finally:
                 self._let_go()
-                if made.name not in self._opened:
-                    made.close()
 
     def update(self, ids: Any, options: Any, view: View, vertices: AnyArray) -> Any:
         """Replace rows of a view; a ``velo_live_done``, ``STALE`` where one of them is there no more."""

@@ -59,7 +59,7 @@ class Folds:
     ----------
     live : LiveData
     open_part : callable
-        Opens a part by its name, of a folder of so many rows.
+        Opens a part by its name, of a folder of so many rows, beside another one where none is open yet.
     threads : int or None
         Of a build.
     merge_memory, memory : int, float, str or None
@@ -74,7 +74,7 @@ class Folds:
     def __init__(
         self,
         live: LiveData,
-        open_part: Callable[[str, int], Segment],
+        open_part: Callable[[str, int, Segment | None], Segment],
         threads: int | None,
         merge_memory: Memory | None,
         memory: Memory | None,

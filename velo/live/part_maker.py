@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ class PartMaker:
     ----------
     live : LiveData
     open_part : callable
-        Opens a part by its name, of a folder of so many rows.
+        Opens a part by its name, of a folder of so many rows, beside another one where none is open yet.
     threads : int or None
         Of a build.
     memory : MergeMemory
@@ -115,7 +116,7 @@ class PartMaker:
     def __init__(
         self,
         live: LiveData,
-        open_part: Callable[[str, int], Segment],
+        open_part: Callable[[str, int, Segment | None], Segment],
         threads: int | None,
         memory: MergeMemory,
         search_memory: Memory | None,
@@ -127,6 +128,10 @@ class PartMaker:
         self._search_memory = search_memory
         #: Held while a folder is there that no root names and nobody holds yet: a sweep would take it away.
         self._making = threading.Lock()
+        #: Held while a part is opened, or closed that came to nothing. The same workers search all of them: of
+        #: two that become the first at once the second is opened beside the other.
+        self._opening = threading.Lock()
+        self._open: weakref.WeakSet[Segment] = weakref.WeakSet()
         #: What a writer that was killed had begun.
         self._begun = Begun.find(live.folder.at)
         if self._begun is not None and not _pass(live, self._begun.part_name):
@@ -223,18 +228,26 @@ class PartMaker:
         done = reserved = self._live.reserve(rows)
         if reserved.outcome != DONE or not rows.count:
             return reserved
-        is_there = False
+        made: list[Segment] = []
         try:
             with contextlib.ExitStack() as held:
                 part = PartOfCall(self._live.view(), rows, int(reserved.row))
-                made = self._made(part, how, None, held, deadline)
-                done = self._live.insert_part(rows, part.first_row, made)
-                is_there = done.outcome == DONE
+                made.append(self._made(part, how, None, held, deadline))
+                done = self._live.insert_part(rows, part.first_row, *made)
         finally:
-            if not is_there:
-                with contextlib.suppress(VeloError):  # then the next sweep does it
-                    self.sweep()
+            if done is reserved or done.outcome != DONE:
+                self._give_up(made)
         return done
+
+    def _give_up(self, made: list[Segment]) -> None:
+        """Take away the part of a call that came to nothing, unless the library has it."""
+        with self._opening:
+            for segment in made:
+                if not self._live.has(segment):
+                    self._open.discard(segment)
+                    segment.close()
+        with contextlib.suppress(VeloError):  # then the next sweep does it
+            self.sweep()
 
     def _made(
         self,
@@ -267,7 +280,9 @@ class PartMaker:
                     self._build(building, sources, how, build_memory, resume=begun is not None)
                 building.rename(folder)
                 unmade.append(folder)
-                made = self._open_part(name, sources.of_rows)
+                with self._opening:
+                    made = self._open_part(name, sources.of_rows, next(iter(self._open), None))
+                    self._open.add(made)
                 unmade.clear()
             except OSError as error:
                 raise error if isinstance(error, VeloError) else os_failure(error, str(folder)) from error

@@ -160,7 +160,7 @@ const Run = struct {
         var reader: ?Opened = null;
         defer if (reader) |*one| one.close();
         for (0..self.prng.below(30)) |_| {
-            switch (self.prng.below(22)) {
+            switch (self.prng.below(24)) {
                 0 => live.checkpoint(&writer.diagnostic) catch |err| try self.may_fail(err),
                 1 => if (live.sync(&writer.diagnostic)) {
                     self.model.durable = self.model.sequence;
@@ -188,6 +188,7 @@ const Run = struct {
                 8...11 => try self.delete(&writer),
                 12...14 => try self.insert(&writer, false),
                 15, 16 => try self.update(&writer),
+                22, 23 => try self.insert_part(&writer, self.prng.boolean(), true),
                 else => try self.insert(&writer, true),
             }
             if (self.store.crashed) return;
@@ -253,6 +254,68 @@ const Run = struct {
         try self.acknowledged(live, done);
     }
 
+    /// A call whose rows are a part of their own: others write and fold between its two steps. It has a name, and comes again.
+    fn insert_part(self: *Run, writer: *Opened, is_upsert: bool, may_nest: bool) anyerror!void {
+        const live = &writer.live;
+        const allocator = writer.arena.allocator();
+        var rows: std.ArrayList(PartRow) = .empty;
+        for (0..id_count) |id| if (self.prng.below(3) == 0) {
+            try rows.append(allocator, .{ .id = @intCast(id), .value = self.next_value });
+            self.next_value += 1;
+        };
+        if (rows.items.len == 0) return;
+        const ids = try writer.ids_of(rows.items); // as the caller has them; in the part they stand in another order
+        var given: live_room.Rows = .{
+            .count = @intCast(ids.len),
+            .kind = .numbers,
+            .is_upsert = is_upsert,
+            .ids = .{ .numbers = ids },
+            .vectors = "",
+            .request = try std.fmt.allocPrint(allocator, "large {d}", .{self.next_value}),
+        };
+        const was_poisoned = live.poisoned;
+        const reserved = live.reserve(given, &writer.diagnostic) catch |err| return self.may_fail(err);
+        try std.testing.expect(!was_poisoned);
+        if (reserved.outcome != .done) return std.testing.expect(!is_upsert and reserved.outcome == .duplicate);
+        self.prng.shuffle(PartRow, rows.items);
+        var buffer: [32]u8 = undefined;
+        const path = try allocator.dupe(u8, live.next_part(&buffer));
+        try self.others_write(writer);
+        if (self.store.crashed) return;
+        if (may_nest and self.prng.boolean()) if (self.prng.boolean()) try self.fold(writer) else try self.insert_part(writer, true, false);
+        if (self.store.crashed) return;
+        self.write_part(path, rows.items) catch |err| return self.may_fail(err); // held, else a sweep would take it away
+        var after = self.model.now();
+        var there: u64 = 0;
+        for (rows.items) |row| {
+            const slot = &after[@intCast(row.id)];
+            there += @intFromBool(slot.* != 0);
+            slot.* = @intCast(row.value);
+        }
+        const may_do = is_upsert or there == 0;
+        if (may_do) try self.model.add(self.model.sequence + 1, after);
+        const before = live.sequence;
+        const what: live_room.Call = .{ .rows = given, .path = path, .uuid = path, .ids = .{ .numbers = try writer.ids_of(rows.items) } };
+        const done = live.insert_part(what, &writer.diagnostic) catch |err| {
+            try std.testing.expectEqual(before, live.sequence);
+            return self.may_fail(err);
+        };
+        if (!may_do) {
+            try std.testing.expectEqual(.duplicate, done.outcome);
+            return std.testing.expectEqual(before, live.sequence);
+        }
+        try writer.parts.put(allocator, path, rows.items);
+        try std.testing.expectEqual(.done, done.outcome);
+        try std.testing.expectEqual(there, done.replaced);
+        try std.testing.expect(done.durable);
+        try self.acknowledged(live, done);
+        const again = try live.reserve(given, &writer.diagnostic);
+        try std.testing.expectEqual(.repeated, again.outcome);
+        try std.testing.expectEqual(done.sequence, again.sequence);
+        given.vectors = std.mem.sliceAsBytes(try allocator.alloc(f32, ids.len));
+        try std.testing.expectEqual(.repeated, (try live.insert(given, &writer.diagnostic)).outcome);
+    }
+
     /// Rows are read and written anew, by who may come late: then nothing is done.
     fn update(self: *Run, writer: *Opened) !void {
         const live = &writer.live;
@@ -273,7 +336,11 @@ const Run = struct {
         };
         if (count == 0) return;
         if (self.prng.below(3) == 0) {
-            if (self.prng.boolean()) try self.delete(writer) else try self.insert(writer, true);
+            switch (self.prng.below(3)) {
+                0 => try self.delete(writer),
+                1 => try self.insert(writer, true),
+                else => try self.insert_part(writer, true, false),
+            }
             if (self.store.crashed) return;
         }
         var after = self.model.now();
@@ -402,12 +469,12 @@ const Run = struct {
         if (is_alone and self.prng.boolean()) { // what it took of the delta becomes a part before it ends
             const added = try allocator.dupe(PartRow, rows.items[stored..]);
             if (try self.put(writer, .{ .view = view, .parts = &.{}, .taken = &.{}, .with_delta = true, .part = null }, added)) {
-                const number: u32 = @intCast(view.parts.len);
                 const later = try live.take_view();
                 view.release();
                 view = later;
                 what.view = view;
                 what.with_delta = false;
+                const number: u32 = @intCast(live.parts.items.len -| 1); // behind those of calls that came meanwhile
                 if (added.len > 0) {
                     what.parts = try std.mem.concat(allocator, u32, &.{ chosen, &.{number} });
                     var bits = base.BitSet.over(try taken.addManyAsSlice(allocator, base.BitSet.words_for(added.len)), added.len);
@@ -422,9 +489,13 @@ const Run = struct {
         _ = try self.put(writer, what, rows.items);
     }
 
-    fn others_write(self: *Run, writer: *Opened) !void {
+    fn others_write(self: *Run, writer: *Opened) anyerror!void {
         for (0..self.prng.below(3)) |_| {
-            if (self.prng.boolean()) try self.delete(writer) else try self.insert(writer, true);
+            switch (self.prng.below(5)) {
+                0, 1 => try self.delete(writer),
+                2, 3 => try self.insert(writer, true),
+                else => try self.insert_part(writer, true, false),
+            }
             if (self.store.crashed) return;
         }
     }
