@@ -622,7 +622,7 @@ def peak():
 with velo.create(sys.argv[1], dim=1_024, memory="16MiB", merge_memory="8MiB", threads=2) as index:
     before = peak()
     index.insert(rows)
-    print(peak() - before, len(index), index.search(rows[77], 1).ids[0])
+    print(peak() - before, len(index), index.search(rows[77], 1, recall=1.0).ids[0])
 """
 
 

@@ -128,7 +128,7 @@ class PartMaker:
         self._search_memory = search_memory
         #: Held while a folder is there that no root names and nobody holds yet: a sweep would take it away.
         self._making = threading.Lock()
-        #: Held while a part is opened, or closed that came to nothing. The same workers search all of them: of
+        #: Held while a part is opened, or closed that came to nothing. The same workers search all: of
         #: two that become the first at once the second is opened beside the other.
         self._opening = threading.Lock()
         self._open: weakref.WeakSet[Segment] = weakref.WeakSet()
