@@ -49,7 +49,8 @@ with velo.open(path, writable=True, durability=durability, threads=1) as index:
         values = random.integers(1, 1_000_000, len(chosen)).tolist()
         say(kind=str(kind), ids=chosen, values=values)
         # Now and then a call is larger than the memory for new rows.
-        index._live.delta_bytes_max = 0 if random.random() < 0.1 else 64 << 20
+        is_large = kind in ("insert", "upsert") and random.random() < 0.2
+        index._live.delta_bytes_max = 0 if is_large else 64 << 20
         vectors = np.repeat(np.array(values, np.float32)[:, None], dim, axis=1)
         try:
             if kind == "insert":
