@@ -61,10 +61,10 @@ def test_a_timeout_holds_for_the_delta_and_all_parts_together(
     asked: list[int] = []
     search = NativeView.search
 
-    def slow(self: NativeView, queries: Any, *arguments: Any) -> Any:
+    def slow(self: NativeView, delta: Any, queries: Any, k: int) -> Any:
         asked.append(len(queries))
         threading.Event().wait(0.2)
-        return search(self, queries, *arguments)
+        return search(self, delta, queries, k)
 
     monkeypatch.setattr(NativeView, "search", slow)
     with pytest.raises(errors.SearchTimeoutError):
