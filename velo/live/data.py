@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -270,22 +271,15 @@ class LiveData:
 
     def insert_part(self, rows: LargeRows, first_row: int, made: Segment) -> Any:
         """Insert or replace rows by a part that was made of them; a ``velo_live_done``."""
-        with self._folding:
-            try:
-                ids = NativeIds(made.ids.column)
-                self._opened[made.name] = made, ids  # at hand before the library can name it
-                return self._write(
-                    "vectors",
-                    _native.lib.velo_live_insert_part,
-                    rows.ids,
-                    rows.options,
-                    first_row,
-                    _native.ffi.new("char[]", made.name.encode()),
-                    _native.ffi.new("char[]", made.uuid.encode()),
-                    ids.struct,
-                )
-            finally:
-                self._let_go()
+        with self._offered(made) as part:
+            return self._write(
+                "vectors",
+                _native.lib.velo_live_insert_part,
+                rows.ids,
+                rows.options,
+                first_row,
+                *part,
+            )
 
     def update(self, ids: Any, options: Any, view: View, vertices: AnyArray) -> Any:
         """Replace rows of a view; a ``velo_live_done``, ``STALE`` where one of them is there no more."""
@@ -334,31 +328,33 @@ class LiveData:
         numbers = np.array(sources.parts, np.uint32)
         taken = sources.taken()
         ffi = _native.ffi
-        done = _native.new("velo_live_done")
+        with self._offered(made) as part:
+            return self._write(
+                "path",
+                _native.lib.velo_live_fold,
+                sources.view.native.handle,
+                _native.pointer("uint32_t", numbers) if len(numbers) else ffi.NULL,
+                len(numbers),
+                _native.pointer("uint64_t", taken) if len(taken) else ffi.NULL,
+                int(sources.with_delta),
+                *part,
+            )
+
+    @contextlib.contextmanager
+    def _offered(self, made: Segment | None) -> Iterator[tuple[Any, Any, Any]]:
+        """Folder, uuid and ids of a part that the library may get meanwhile; what it has then is kept."""
+        ffi = _native.ffi
         with self._folding:
             try:
-                ids = None
-                if made is not None:  # at hand before the library can name it
-                    ids = NativeIds(made.ids.column)
-                    self._opened[made.name] = made, ids
-                status = _native.lib.velo_live_fold(
-                    self._handle,
-                    sources.view.native.handle,
-                    _native.pointer("uint32_t", numbers) if len(numbers) else ffi.NULL,
-                    len(numbers),
-                    _native.pointer("uint64_t", taken) if len(taken) else ffi.NULL,
-                    int(sources.with_delta),
-                    ffi.NULL if made is None else ffi.new("char[]", made.name.encode()),
-                    ffi.NULL if made is None else ffi.new("char[]", made.uuid.encode()),
-                    ffi.NULL if ids is None else ids.struct,
-                    done,
-                )
-                _native.check(status, "path")
+                if made is None:
+                    yield ffi.NULL, ffi.NULL, ffi.NULL
+                    return
+                ids = NativeIds(made.ids.column)
+                self._opened[made.name] = made, ids  # at hand before the library can name it
+                name, uuid = (ffi.new("char[]", text.encode()) for text in (made.name, made.uuid))
+                yield name, uuid, ids.struct
             finally:
                 self._let_go()
-        info = self.info()
-        self.pressure = min(1.0, int(info.delta_bytes) / max(1, int(info.delta_bytes_max)))
-        return done
 
     def _let_go(self) -> None:
         """Keep what the library has; views keep what they show."""

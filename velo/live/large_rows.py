@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,16 +22,7 @@ from velo.live.view import View
 from velo.search.segment import Segment
 from velo.types import AnyArray
 
-__all__ = ["LargeRows", "PartOfCall", "has_no_room"]
-
-#: What a row takes of the delta beside its vector, at least: its id, marks, its place, its links
-#: (zig/src/live/delta.zig).
-_ROW_BYTES: Final = 132
-
-
-def has_no_room(vectors: AnyArray | Source, shape: RowShape, delta_bytes_max: int) -> bool:
-    """Whether these rows alone take more than the whole delta, as far as their vectors tell."""
-    return int(vectors.shape[0]) * (shape.dim * shape.dtype.itemsize + _ROW_BYTES) > delta_bytes_max
+__all__ = ["LargeRows", "PartOfCall"]
 
 
 class CallVectors(Source):

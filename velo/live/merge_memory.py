@@ -29,8 +29,6 @@ _ROOM_SHARE: Final = 1.15
 #: Of the budget at most this share is left to the delta by merges: a row of the delta takes about as much as
 #: in a build, and the delta a tenth of `memory`.
 _DELTA_SHARE: Final = 1 / 8
-#: What a row of the delta takes beside its vector (zig/src/live/delta.zig).
-_DELTA_ROW_BYTES: Final = 132
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,7 @@ class MergeMemory:
         self._given = memory if named is None else named
         info = live.info()
         self._dim = live.shape().dim
-        row = self._dim * live.shape().dtype.itemsize + _DELTA_ROW_BYTES
-        self._delta_rows = int(info.delta_bytes_max) // row
+        self._delta_rows = int(info.delta_bytes_max) // live.shape().delta_row_bytes
         self._taken = 0
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()

@@ -14,7 +14,7 @@ from velo._native.limits import native_limit
 from velo.errors import InvalidArgumentError, NotFiniteError, SearchTimeoutError
 from velo.filters.native import NativeFilter
 from velo.live.pieces import ManyFilter
-from velo.live.rows import MAGNITUDE_MAX
+from velo.live.rows import MAGNITUDE_MAX, not_finite
 from velo.live.view import View
 from velo.options import Effort, fill_search
 from velo.results import Expectation, FilterPlan
@@ -221,9 +221,8 @@ class MergedRequest(Request):
         """The answer where there is no part."""
         with np.errstate(over="ignore"):
             queries = self.queries.astype(np.float32, copy=False)
-        bad = np.flatnonzero(~(np.abs(queries) <= MAGNITUDE_MAX).all(axis=1))
-        if len(bad):
-            row = int(bad[0])
+        row = not_finite(queries)
+        if row is not None:
             raise NotFiniteError(
                 f"query {row} holds NaN, infinity or a magnitude above {MAGNITUDE_MAX}",
                 argument="queries",

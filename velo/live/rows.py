@@ -39,8 +39,12 @@ __all__ = [
     "given_vectors",
     "in_type",
     "last_of_each",
+    "not_finite",
 ]
 
+#: What a row takes of the delta beside its vector, at least: its id, its place and its links
+#: (zig/src/live/delta.zig).
+_DELTA_ROW_BYTES: Final = 132
 #: Element types by the numbers of velo.h.
 DTYPES: Final = (np.dtype("float32"), np.dtype("float16"), np.dtype("uint8"), np.dtype("int8"))
 #: What each of them holds without a change.
@@ -76,6 +80,11 @@ class RowShape:
     dtype: np.dtype[Any]
     id_kind: int
     columns: LiveColumns
+
+    @property
+    def delta_row_bytes(self) -> int:
+        """What a row takes of the delta at least."""
+        return self.dim * self.dtype.itemsize + _DELTA_ROW_BYTES
 
     @property
     def schema(self) -> Any:
@@ -221,6 +230,14 @@ def in_type(array: AnyArray, shape: RowShape) -> AnyArray:
         return np.ascontiguousarray(array, native).astype(shape.dtype, copy=False)
 
 
+def not_finite(rows: AnyArray) -> int | None:
+    """The first row that holds what is no number, or too large a one."""
+    if rows.dtype.kind != "f":
+        return None
+    bad = np.flatnonzero(~(np.abs(rows) <= MAGNITUDE_MAX).all(axis=1))
+    return int(bad[0]) if len(bad) else None
+
+
 def check_finite(rows: AnyArray, first: int = 0) -> None:
     """Refuse what is no number, or too large a one, in rows of which the first has this number.
 
@@ -228,15 +245,12 @@ def check_finite(rows: AnyArray, first: int = 0) -> None:
     ------
     NotFiniteError
     """
-    if rows.dtype.kind != "f":
-        return
-    bad = np.flatnonzero(~(np.abs(rows) <= MAGNITUDE_MAX).all(axis=1))
-    if len(bad):
-        row = first + int(bad[0])
+    bad = not_finite(rows)
+    if bad is not None:
         raise NotFiniteError(
-            f"row {row} of vectors holds NaN, infinity or a magnitude above {MAGNITUDE_MAX}",
+            f"row {first + bad} of vectors holds NaN, infinity or a magnitude above {MAGNITUDE_MAX}",
             argument="vectors",
-            row=row,
+            row=first + bad,
         )
 
 

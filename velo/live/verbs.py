@@ -27,7 +27,7 @@ from velo.hints import hinted
 from velo.live.added import NewColumns
 from velo.live.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, LiveData
 from velo.live.folds import Folds
-from velo.live.large_rows import LargeRows, has_no_room
+from velo.live.large_rows import LargeRows
 from velo.live.moment import Moment
 from velo.live.rows import STRINGS, GivenRows, NewRows, given_vectors
 from velo.live.tables import given_rows
@@ -183,12 +183,12 @@ class LiveVerbs:
             vectors = given_vectors(vectors, shape)
             most = live.delta_bytes_max
             rows: GivenRows | None = None
-            if not has_no_room(vectors, shape, most):
+            if int(vectors.shape[0]) * shape.delta_row_bytes <= most:
                 rows = NewRows(shape, vectors, ids, metadata, request, upsert=upsert)
                 done = self._insert_into_delta(live, folds, rows, deadline, most)
             if rows is None or (done.outcome == FULL and int(done.row) > most):
-                rows = large = LargeRows(shape, vectors, ids, metadata, request, upsert=upsert)
-                done = folds.insert(large, deadline)
+                rows = LargeRows(shape, vectors, ids, metadata, request, upsert=upsert)
+                done = folds.insert(rows, deadline)
             if done.outcome == DUPLICATE:
                 row = int(done.row)
                 raise DuplicateIdError(
@@ -331,7 +331,7 @@ class LiveVerbs:
             shape = view.shape
             found = update.find(view)
             count = len(found.vertices)
-            needed = count * shape.dim * shape.dtype.itemsize
+            needed = count * shape.delta_row_bytes
             if needed > live.delta_bytes_max:
                 found = found.none()  # what never has room is not read; was the call done before?
             rows = update.rows(view, found, request)

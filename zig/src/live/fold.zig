@@ -8,6 +8,7 @@ const delta_room = @import("delta.zig");
 const diagnostics = @import("diagnostic.zig");
 const find = @import("find.zig");
 const folder = @import("folder.zig");
+const writing = @import("write.zig");
 const View = @import("view.zig").View;
 const BitSet = base.BitSet;
 const Diagnostic = diagnostics.Diagnostic;
@@ -97,7 +98,7 @@ pub fn commit(live: anytype, what: Fold, diagnostic: *Diagnostic) Error!folder.D
     }
     old_parts.deinit(live.allocator);
     checkpoints.remove_litter(live, diagnostic) catch {}; // the next sweep does it
-    return .{ .sequence = live.sequence, .durable = true };
+    return writing.told(live, .{ .sequence = live.sequence });
 }
 
 /// Whether another fold changed its sources. Parts keep their numbers while others come behind them, and the delta its rows

@@ -151,18 +151,21 @@ pub const Measure = struct {
     }
 
     pub inline fn distance(self: *const Measure, query: Point, vector: [*]const u8) f32 {
+        const found = self.sums_of(query, vector);
+        return distance_of(self.shape.metric, found.sum, found.norm2, query.norm);
+    }
+
+    inline fn sums_of(self: *const Measure, query: Point, vector: [*]const u8) struct { sum: f32, norm2: f32 } {
         var sum: f32 = undefined;
         var norm2: f32 = 0;
         self.kernels.row_sums(query.values.ptr, self.shape.dim, self.element, self.kind, vector, 1, @ptrCast(&sum), @ptrCast(&norm2));
-        return distance_of(self.shape.metric, sum, norm2, query.norm);
+        return .{ .sum = sum, .norm2 = norm2 };
     }
 
     /// What the distance is at least, whatever float32 lost.
     pub fn at_least(self: *const Measure, query: Point, vector: [*]const u8) f32 {
-        var sum: f32 = undefined;
-        var norm2: f32 = 0;
-        self.kernels.row_sums(query.values.ptr, self.shape.dim, self.element, self.kind, vector, 1, @ptrCast(&sum), @ptrCast(&norm2));
-        return self.least(sum, norm2, query.norm);
+        const found = self.sums_of(query, vector);
+        return self.least(found.sum, found.norm2, query.norm);
     }
 
     /// The distance in float64, which `distance` tells about.

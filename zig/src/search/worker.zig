@@ -180,7 +180,7 @@ pub fn Worker(comptime Device: type) type {
 
         pub fn memory_bytes(self: *const Self, reads_vectors: bool) u64 {
             const vectors = if (reads_vectors) self.pools[1].memory.bytes.len else 0;
-            return self.pools[0].memory.bytes.len + vectors + self.slots.len * @sizeOf(Slot) + self.in_flight.memory_bytes();
+            return self.pools[0].memory.bytes.len + vectors + self.slots.len * @sizeOf(Slot) + std.mem.sliceAsBytes(self.hits).len + self.in_flight.memory_bytes();
         }
 
         pub fn run(self: *Self) void {
