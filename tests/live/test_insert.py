@@ -16,7 +16,7 @@ import pytest
 
 import velo
 from tests.live.rows import DIM, SCHEMA, table, vectors_of
-from velo import errors
+from velo import _native, errors
 
 
 def ids_in(index: velo.Index, **how: Any) -> set[Any]:
@@ -405,6 +405,19 @@ def test_a_fold_in_the_background_gives_way(tmp_path: Path, monkeypatch: pytest.
         index.optimize()  # has nothing to do
         index.search(vectors_of(1), 3)
         assert priorities() == {usual}
+
+
+def test_info_tells_parts_and_delta_of_one_moment(tmp_path: Path) -> None:
+    """The library has the part of a fold before a search of this process sees it."""
+    with velo.create(tmp_path / "a", dim=DIM, durability="process") as index:
+        index.insert(vectors_of(1_000))
+        live = index._live
+        assert live is not None
+        before = live.view()
+        index.flush()
+        live._view = _native.lib.velo_live_version(live._handle), before
+        told = index.info()["live"]
+        assert [part["n"] for part in told["parts"]] + [told["delta"]["n"]] == [1_000]
 
 
 def test_merges_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

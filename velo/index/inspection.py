@@ -176,26 +176,31 @@ class Inspection:
             return None
         with self._gate.inside():
             info = live.info()
+            # A fold changes both before this process looks at them anew: they are told of one view.
             view = self._reader_moment().seen
+            dead = [
+                0 if alive.rows is None else segment.n - alive.rows.count()
+                for segment, alive in zip(view.segments, view.alive, strict=True)
+            ]
             parts = [
                 {
                     "path": segment.name or PART_FIRST,
                     "n": segment.n,
-                    "dead": 0 if alive.rows is None else segment.n - alive.rows.count(),
+                    "dead": of_part,
                     "bytes": sum(_disk_bytes(segment.folder).values()) if segment.name else None,
                 }
-                for segment, alive in zip(view.segments, view.alive, strict=True)
+                for segment, of_part in zip(view.segments, dead, strict=True)
             ]
         return {
             "writable": bool(info.is_writable),
             "durability": live.durability,
             "numbered": live.shape().id_kind == ROW,
             "sequence": int(info.sequence),
-            "dead": int(info.dead_rows) + int(info.delta_dead_rows),
+            "dead": sum(dead) + view.native.delta_dead,
             "parts": parts,
             "delta": {
-                "n": int(info.delta_rows),
-                "dead": int(info.delta_dead_rows),
+                "n": view.native.delta_rows,
+                "dead": view.native.delta_dead,
                 "bytes": int(info.delta_bytes),
                 "bytes_max": int(info.delta_bytes_max),
             },
