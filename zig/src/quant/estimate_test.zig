@@ -9,6 +9,7 @@ const Centers = @import("centers.zig").Centers;
 const Rotation = @import("rotation.zig").Rotation;
 const Query = @import("query.zig").Query;
 const BuildCodes = @import("build_codes.zig").BuildCodes;
+const quant_decode = @import("decode.zig").decode;
 const alloc = testing.allocator;
 
 /// A few vectors, their codes as an index holds them, and the codes unpacked.
@@ -468,4 +469,60 @@ test "a vector's own estimate is exact up to rounding, and no vector changes ano
             try testing.expectApproxEqAbs(0, own[0] / squares(row), 2e-2);
         }
     }
+}
+
+test "a decoded vector is as far from its own as the error of its code, and encoded again it gets the same code" {
+    const seed = testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = base.Prng.init(seed);
+    for ([_]u32{ 16, 48, 128, 400 }) |dim| for ([_][2]u8{ .{ 1, 0 }, .{ 2, 0 }, .{ 4, 0 }, .{ 2, 6 }, .{ 4, 4 }, .{ 4, 6 }, .{ 8, 8 } }) |bits| for ([_]store.Form{ .distance, .product }) |form| for ([_]u32{ 0, 3 }) |center_count| {
+        errdefer std.debug.print("dim {d}, bits {any}, {t}, {d} centers\n", .{ dim, bits, form, center_count });
+        const n = 24;
+        const params: encode.CodeParams = .{ .dim = dim, .memory_bits = bits[0], .record_bits = bits[1] };
+        const rows = try alloc.alloc(f32, n * dim);
+        defer alloc.free(rows);
+        for (rows, 0..) |*x, i| x.* = 9 * prng.gaussian() + @as(f32, @floatFromInt(i / dim % 3));
+        @memset(rows[0..dim], 0);
+        var sample = try Sample.init_form(params, rows, center_count, form);
+        defer sample.deinit();
+        var encoder = try encode.Encoder.init(alloc, params);
+        defer encoder.deinit(alloc);
+        const scratch = try alloc.alloc(u16, dim);
+        defer alloc.free(scratch);
+        const decoded = try alloc.alloc(f32, dim);
+        defer alloc.free(decoded);
+        for (0..n) |i| {
+            const center = sample.centers.at(sample.center_ids[i]);
+            const f = store.RecordFactors.f_full(sample.ratios[i], sample.codes.f_upper_of(@intCast(i)), params.record_bits);
+            const upper = sample.memory.bytes[i * params.upper_bytes() ..][0..params.upper_bytes()];
+            const lower = sample.lower[i * params.lower_bytes() ..][0..params.lower_bytes()];
+            quant_decode(params, upper, lower, f, center, scratch, decoded);
+            const own = sample.code[i * dim ..][0..dim];
+            for (decoded, own, center) |value, u, c| {
+                const wanted = @as(f64, f) * (@as(f64, @floatFromInt(u)) - params.center_full()) + c;
+                try testing.expectApproxEqAbs(wanted, value, 1e-5 * (@abs(wanted) + @abs(c)) + 1e-6);
+            }
+            // F·x̄ = o + e with |e| = |o|·tan; F comes back from its ratio within 4e-5.
+            const row = rows[i * dim ..][0..dim];
+            const error2 = @as(f64, sample.factors[i].norm2) * sample.factors[i].tan2_full;
+            const slack = 1e-4 * @sqrt(@as(f64, sample.factors[i].norm2) * (1 + sample.factors[i].tan2_full)) + 1e-4;
+            try testing.expect(@abs(@sqrt(distance2(row, decoded)) - @sqrt(error2)) <= slack);
+            if (sample.factors[i].f_full == 0) continue;
+            for (decoded, center) |*value, c| value.* -= c;
+            const again = encoder.encode(decoded, scratch);
+            try testing.expectApproxEqRel(f, again.f_full * scale_of(own, scratch, params), 1e-3);
+        }
+    };
+}
+
+/// Another scale gives the same direction: by how much the points of one code are those of the other.
+fn scale_of(own: []const u16, again: []const u16, params: encode.CodeParams) f32 {
+    var dot: f64 = 0;
+    var own2: f64 = 0;
+    for (own, again) |u, v| {
+        const x = @as(f64, @floatFromInt(u)) - params.center_full();
+        dot += x * (@as(f64, @floatFromInt(v)) - params.center_full());
+        own2 += x * x;
+    }
+    return @floatCast(dot / own2);
 }

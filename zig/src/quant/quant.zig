@@ -13,6 +13,8 @@ pub const pack = encode.pack;
 pub const unpack = encode.unpack;
 pub const packed_bytes = encode.packed_bytes;
 
+pub const decode = @import("decode.zig").decode;
+
 const centers = @import("centers.zig");
 pub const Centers = centers.Centers;
 

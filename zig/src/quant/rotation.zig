@@ -64,6 +64,22 @@ pub const Rotation = struct {
         }
     }
 
+    /// out = Rᵀ·in: what `apply` made `in` of, where `in` is such; else the nearest there is. `in` is overwritten. Each step is
+    /// its own transpose but for scale, and together the scales are those of an orthonormal map: so the steps run backwards.
+    pub fn undo(self: *const Rotation, in: []f32, out: []f32) void {
+        assert(in.len == self.dim_code);
+        assert(out.len == self.dim_in);
+        const k = dispatch.kernels();
+        const dim = self.dim_code;
+        for (0..rounds) |done| {
+            const round = rounds - 1 - done;
+            if (round == butterfly_after and self.block < dim) butterfly(in[0 .. dim / 2], in[dim / 2 ..]);
+            k.hadamard(in.ptr + block_start(dim, self.block, round), self.block);
+            k.multiply(in.ptr, self.factors[round * dim ..].ptr, dim);
+        }
+        @memcpy(out, in[0..out.len]);
+    }
+
     fn block_start(dim: u32, block: u32, round: usize) u32 {
         return if (round % 2 == 0) 0 else dim - block;
     }
@@ -134,6 +150,38 @@ test "norms and inner products survive, with padding and at the largest dimensio
         const norm_b = @sqrt(inner(b, b));
         try std.testing.expectApproxEqRel(norm_a, @sqrt(inner(ra, ra)), 1e-5);
         try std.testing.expectApproxEqAbs(inner(a, b), inner(ra, rb), 1e-5 * norm_a * norm_b);
+    }
+}
+
+test "undone, a rotation gives back what it was given, and of anything else its projection" {
+    const alloc = std.testing.allocator;
+    const seed = std.testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = base.Prng.init(seed);
+    for ([_]u32{ 1, 2, 15, 16, 17, 48, 100, 112, 128, 200, 384, 769, 1536, 8192, 8193 }) |dim| {
+        errdefer std.debug.print("dim {}\n", .{dim});
+        var rotation = try Rotation.init(alloc, dim, prng.next());
+        defer rotation.deinit(alloc);
+        const buffer = try alloc.alloc(f32, 3 * @as(usize, rotation.dim_code));
+        defer alloc.free(buffer);
+        const given = buffer[0..dim];
+        const again = buffer[rotation.dim_code..][0..dim];
+        const rotated = buffer[2 * rotation.dim_code ..];
+        for (given) |*x| x.* = prng.gaussian() * 3 + 1;
+        rotation.apply(given, rotated);
+        rotation.undo(rotated, again);
+        const norm = @sqrt(inner(given, given));
+        for (given, again) |x, y| try std.testing.expectApproxEqAbs(x, y, @as(f32, @floatCast(1e-5 * norm)));
+        // ⟨R·x, y⟩ = ⟨x, Rᵀ·y⟩
+        const any = try alloc.alloc(f32, rotation.dim_code);
+        defer alloc.free(any);
+        for (any) |*y| y.* = prng.gaussian();
+        rotation.apply(given, rotated);
+        const before = inner(rotated, any);
+        const length = @sqrt(inner(any, any));
+        rotation.undo(any, again);
+        try std.testing.expectApproxEqAbs(before, inner(given, again), 1e-5 * norm * length);
+        try std.testing.expect(@sqrt(inner(again, again)) <= length * (1 + 1e-5));
     }
 }
 
