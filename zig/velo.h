@@ -173,7 +173,11 @@ int32_t velo_build_add(velo_build *build, const void *rows, uint64_t row_count, 
 /* Between velo_build_open and velo_build_run: the graph goes on from that of the index in the folder `path`, in which most
  * rows were, for a quarter of the work. rows[v] is the row that vertex v of that index has in this build, UINT32_MAX where
  * it has none; vertex_count is its number of vertices. Metric and dimension must be the same, and its degree no greater.
- * The folder is read in velo_build_run. Without room in memory_bytes, or where the build is in partitions, it is not used. */
+ * The folder is read in velo_build_run. Without room in memory_bytes, or where the build is in partitions, it is not used.
+ *
+ * Where neither that index nor this one stores vectors, and both have the same bits, its codes are copied: the rows given are
+ * then what velo_decode_vectors tells of these vertices, and rows[v] ascend with v. They are encoded again where its centers are
+ * far from the rows of today. */
 int32_t velo_build_former(velo_build *build, const char *path, const uint32_t *rows, uint64_t vertex_count);
 /* Graph, placement, pages. Blocks; velo_build_progress_get and velo_build_cancel may be called meanwhile. */
 int32_t velo_build_run(velo_build *build);
@@ -375,6 +379,9 @@ int32_t velo_event_fd(velo_index *index, int32_t *fd_out);
 
 /* The stored vectors (VELO_UNSUPPORTED without them), as float32, in the space of the input. */
 int32_t velo_get_vectors(velo_index *index, const uint32_t *vertices, uint64_t count, float *vectors_out);
+/* What the whole codes tell of the vectors, stored or not, as float32, in the space of the input: as far from them as the
+ * codes err. Whole numbers where the input was of whole numbers; of VELO_METRIC_COSINE a direction of length 1, or zero. */
+int32_t velo_decode_vectors(velo_index *index, const uint32_t *vertices, uint64_t count, float *vectors_out);
 
 /* Storing the vectors of an index that was built without them: open, then every row of the build once and in its order,
  * then commit. `dim` and `dtype` are those of the rows, and of the index. `order` holds the row of each vertex, `count` of them (velo_build_order). The index is whole all the while:

@@ -242,6 +242,7 @@ def build_shard(
     stop: int | None = None,
     former: Former | None = None,
     calibration: Mapping[str, Any] | None = None,
+    decoded: bool = False,
     transient: bool = False,
     nice: int = 0,
     gives_way: bool = False,
@@ -271,6 +272,8 @@ def build_shard(
         An index that has most of these rows.
     calibration : dict, optional
         Of an index of the same options and no fewer rows; it is taken where it holds here.
+    decoded : bool
+        Some of these rows are what codes tell of them.
     transient : bool
         Nobody goes on from this build if it is killed, so nothing is written for that.
     nice : int
@@ -328,6 +331,7 @@ def build_shard(
                     watch=lambda done: _tell(watch, "calibrate", done, stop - start),
                     queries=queries,
                     known=calibration,
+                    decoded=decoded,
                     lock_held=folder != target,
                 )
         except KeyboardInterrupt:

@@ -11,6 +11,9 @@ its own: what they miss more or less scales the others (:meth:`_Table.adopted`).
 index where they miss more than twice as much, or too much for codes; where it has twice the rows; and
 where the table was taken over a few times before (:func:`_is_near`).
 
+Where codes are all that is left of some rows, searches seem to miss nothing by them: a code's estimate is the
+distance of what it tells. So all recalls are scaled by what codes found at most when vectors were known.
+
 Rows are about as hard to find as queries to come: on the project's data sets recall differs by 0.002 from
 lists of 48 on, by 0.01 at the shortest ones. The library takes a margin for that
 (zig/src/search/calibration.zig).
@@ -198,6 +201,7 @@ def calibrate(
     watch: Callable[[int], None] | None = None,
     queries: AnyArray | None = None,
     known: Mapping[str, Any] | None = None,
+    decoded: bool = False,
     lock_held: bool = False,
 ) -> None:
     """Measure the table behind ``recall`` for a finished index and put it into its manifest.
@@ -227,6 +231,8 @@ def calibrate(
         Measured with in the place of rows, as :func:`velo.building.queries.query_sample` gives them.
     known : dict, optional
         The table of an index of the same options: it is taken where it holds here.
+    decoded : bool
+        Some rows of the source are what codes tell of them. Without a table of these codes nothing is measured.
     lock_held : bool
         The caller holds the lock of the folder.
 
@@ -238,12 +244,16 @@ def calibrate(
     n = len(order)
     tell = watch or (lambda _done: None)
     tell(0)
+    if decoded and known is None:
+        tell(n)
+        return
+    codes = _found_by_codes(known) if decoded and known is not None else 1.0
     k_most = min(max(_K_OTHERS), n // 10)
     if known is not None and _is_near(known, n) and sample_size(n) and k_most >= K_MEASURED:
         rows = draw_distinct(source, min(_ROWS_CHECKED, sample_size(n)), seed, start, stop)
         if len(rows) >= SAMPLE_MIN:
             held = exact_neighbors(source, rows, K_MEASURED, metric, start, stop, lambda _done: None, None)
-            table = _Table(held, order, seed, threads, memory_bytes, page_links)
+            table = _Table(held, order, seed, threads, memory_bytes, page_links, codes)
             adopted = table.adopted(folder, known)
             if adopted is not None:
                 _store(folder, adopted)
@@ -258,11 +268,11 @@ def calibrate(
             source, rows, k_most, metric, start, stop, lambda done: tell(done // 2), queries
         )
         if len(held.rows) >= max(1, len(rows) // 2):
-            table = _Table(held, order, seed, threads, memory_bytes, page_links)
+            table = _Table(held, order, seed, threads, memory_bytes, page_links, codes)
             other_k = [k for k in _K_OTHERS if k <= k_most]
             try:
                 curves = table.curves(folder, other_k, lambda share: tell(n // 2 + int(n // 4 * share)))
-                if curves and table.reached < _RECALL_WANTED:
+                if curves and table.reached < _RECALL_WANTED and not decoded:
                     if vectors is False:
                         warnings.warn(_too_little(table.reached), RecallWarning, stacklevel=2)
                     else:
@@ -282,6 +292,7 @@ def calibrate(
                     "curves": curves,
                     "scan": table.scan,
                     "rows": n,
+                    "codes": codes,
                 }
                 _store(folder, found)
     tell(n)
@@ -290,6 +301,16 @@ def calibrate(
 def _store(folder: Path, table: Mapping[str, Any]) -> None:
     text = _native.ffi.new("char[]", json.dumps(table).encode())
     _native.check(_native.lib.velo_calibration_store(os.fsencode(folder), text), "path")
+
+
+def _found_by_codes(known: Mapping[str, Any]) -> float:
+    """What codes find at most, by a table of theirs."""
+    if (told := float(known.get("codes", 1.0))) < 1.0:
+        return told
+    points = [point for curve in known["curves"] if curve["k"] == K_MEASURED for point in curve["points"]]
+    if known.get("scan"):
+        points.append(known["scan"])
+    return max((float(point["recall"]) for point in points), default=1.0)
 
 
 def _is_near(known: Mapping[str, Any], n: int) -> bool:
@@ -317,8 +338,10 @@ class _Table:
         threads: int | None,
         memory_bytes: int,
         page_links: bool,
+        codes: float,
     ) -> None:
         self._held = held
+        self._codes = codes
         self._order = order
         self._seed = seed
         self._threads = threads
@@ -436,7 +459,7 @@ class _Table:
             if curve["k"] == K_MEASURED and curve["links"] == most
             for point in curve["points"]
         ] + ([scan["recall"]] if scan else [])
-        if not self.exact and max(reached) < _RECALL_WANTED:
+        if not self.exact and self._codes == 1.0 and max(reached) < _RECALL_WANTED:
             return None
         return {
             "queries": len(self._all),
@@ -445,6 +468,7 @@ class _Table:
             "scan": scan,
             "rows": known["rows"],
             "turns": int(known.get("turns", 0)) + 1,
+            "codes": self._codes,
         }
 
     def _open(self, folder: Path, links: int | None) -> Index:
@@ -505,6 +529,7 @@ class _Table:
         vertices = answered.vertices
         found_rows = np.where(vertices < 0, -1, self._order[np.maximum(vertices, 0)].astype(np.int64))
         found = held.hits(found_rows, k) / np.maximum(1, np.minimum(k, (held.neighbors >= 0).sum(axis=1)))
+        found = self._codes * found
         stats = {name: float(values.mean()) for name, values in answered.stats().items()}
         point = Point(
             list_size=list_size,

@@ -1,4 +1,4 @@
-"""Parts of live data: ordinary indexes whose vectors are stored, so that they can be built again."""
+"""Parts of live data: ordinary indexes, which store their vectors where all of them are known."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def build_part(
     like: Segment | None,
     calibration: Mapping[str, Any] | None,
     former: tuple[Path, AnyArray] | None,
+    store_vectors: bool,
     threads: int | None,
     build_memory: Memory | None,
     search_bytes: int,
@@ -51,6 +52,9 @@ def build_part(
         Of that part: taken where it holds here.
     former : tuple of Path and ndarray of shape (n,), uint32, optional
         A part whose rows come here, and the row of each of its vertices: the graph goes on from its graph.
+    store_vectors : bool
+        Whether these are the vectors that were given. Of some rows codes may be all that is left: then the part
+        stores no vectors, and those rows are what their codes tell.
     threads : int, optional
     build_memory : int, float or str, optional
     search_bytes : int
@@ -74,7 +78,9 @@ def build_part(
         }
     # The seed is in the uuid of an index, and no two parts have the same.
     seed = int(path.name.rpartition("-")[2], 16)
-    options = BuildOptions(metric=_METRICS[metric], threads=threads, seed=seed, store_vectors=True, **how)
+    options = BuildOptions(
+        metric=_METRICS[metric], threads=threads, seed=seed, store_vectors=store_vectors, **how
+    )
     build_shard(
         path,
         as_source(vectors),
@@ -87,6 +93,7 @@ def build_part(
         transient=not resume,
         calibration=calibration,
         former=None if former is None else Former(*former),
+        decoded=not store_vectors,
         nice=nice,
         gives_way=gives_way,
     )

@@ -1,4 +1,4 @@
-"""The rows of a fold, read from where they are: the parts' stored vectors, and the delta."""
+"""The rows of a fold, read from where they are: the parts' vectors or codes, and the delta."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READ_BYTES: Final = 4 << 20
 
 
 class FoldRows(Source):
-    """Vectors of some vertices of a view, in the type of the index.
+    """The vectors of some vertices; of a part that stores none, what its codes tell of them.
 
     Nothing is copied to a file: a build passes over them a few times, and parts are read page after page.
 
@@ -27,15 +27,13 @@ class FoldRows(Source):
     view : View
     vertices : ndarray
         Ascending.
-
-    Raises
-    ------
-    UnsupportedError
-        When it is read: a part was built without vectors.
+    dtype : dtype
+        Of the vectors.
     """
 
-    def __init__(self, view: View, vertices: AnyArray) -> None:
+    def __init__(self, view: View, vertices: AnyArray, dtype: np.dtype[Any]) -> None:
         self._view = view
+        self._dtype = dtype
         parts = sum(segment.n for segment in view.segments)
         self._stored = vertices[: np.searchsorted(vertices, parts)]
         self._added = vertices[len(self._stored) :] - parts
@@ -47,8 +45,8 @@ class FoldRows(Source):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the index."""
-        return self._view.shape.dtype
+        """Their element type."""
+        return self._dtype
 
     def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
         """Yield the rows ``start`` to ``stop``: those of parts, then those of the delta."""
@@ -56,6 +54,7 @@ class FoldRows(Source):
         stored = len(self._stored)
         for row in range(start, min(stop, stored), step):
             vertices = self._stored[row : min(row + step, stop, stored)]
-            yield self._view.vectors(vertices).astype(self.dtype, copy=False)
+            yield self._view.vectors(vertices, decoded=True).astype(self.dtype, copy=False)
         for row in range(max(start, stored), stop, step):
-            yield self._view.delta_vectors(self._added[row - stored : min(row + step, stop) - stored])
+            added = self._view.delta_vectors(self._added[row - stored : min(row + step, stop) - stored])
+            yield added.astype(self.dtype, copy=False)

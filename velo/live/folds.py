@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from velo.errors import OutOfMemoryError, UnsupportedError
+from velo.errors import OutOfMemoryError
 from velo.live.data import DONE, LiveData
 from velo.live.large_rows import LargeRows
 from velo.live.merge_memory import MergeMemory
@@ -263,11 +263,7 @@ class Folds:
                 segment.n if one.rows is None else one.rows.count()
                 for segment, one in zip(view.segments, view.alive, strict=True)
             ]
-            parts = parts_to_fold(
-                [segment.n for segment in view.segments],
-                alive,
-                [segment.stores_vectors for segment in view.segments],
-            )
+            parts = parts_to_fold([segment.n for segment in view.segments], alive)
             if not parts:
                 return
             self._maker.make(Sources.alive(view, names, parts, with_delta=False), how)
@@ -294,12 +290,6 @@ class Folds:
         pieces = len(view.segments) + (with_delta and bool(view.delta_alive.any()))
         if pieces <= 1 and all(one.rows is None for one in view.alive):
             return Sources.alive(view, names, [], with_delta=with_delta)
-        for segment in view.segments:
-            if not segment.stores_vectors:
-                raise UnsupportedError(
-                    f"{self._live.folder.path / segment.name} stores no vectors, so its rows cannot be built "
-                    "again: build it with store_vectors=True"
-                )
         return Sources.alive(view, names, list(range(len(view.segments))), with_delta=with_delta)
 
     @contextlib.contextmanager

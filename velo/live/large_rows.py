@@ -6,7 +6,7 @@ says how that part takes its place (zig/src/live/call.zig).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,8 @@ class PartOfCall:
     first_row: int
     #: Of the budget it leaves a share to the delta, as what is made of parts does.
     takes_parts = True
+    #: All of its vectors are there.
+    coded = ()
 
     @property
     def count(self) -> int:
@@ -163,6 +165,11 @@ class PartOfCall:
     def like(self) -> Segment | None:
         """The largest part of the view, whose bits and degree it gets."""
         return self.view.largest
+
+    @property
+    def calibration(self) -> Mapping[str, Any] | None:
+        """What was measured of that part."""
+        return None if self.like is None else self.like.calibration
 
     def vectors(self) -> Source:
         """The rows' vectors."""

@@ -16,7 +16,7 @@ _YOUNG_SHARE: Final = 0.2
 DEAD_SHARE: Final = 0.2
 
 
-def parts_to_fold(rows: Sequence[int], alive: Sequence[int], stored: Sequence[bool]) -> list[int]:
+def parts_to_fold(rows: Sequence[int], alive: Sequence[int]) -> list[int]:
     """Which parts are to become one now; none of them where nothing is to be done.
 
     As in a log-structured merge tree, parts of about one size become one of the next. So a row is written
@@ -26,8 +26,6 @@ def parts_to_fold(rows: Sequence[int], alive: Sequence[int], stored: Sequence[bo
     ----------
     rows, alive : sequence of int
         Of each part: its rows, and those of them that live.
-    stored : sequence of bool
-        Whether it stores its vectors. What stores none cannot be built again.
 
     Returns
     -------
@@ -38,15 +36,14 @@ def parts_to_fold(rows: Sequence[int], alive: Sequence[int], stored: Sequence[bo
         return []
     base = max(range(len(rows)), key=rows.__getitem__)
     young = [part for part in range(len(rows)) if part != base]
-    if all(stored) and sum(alive[part] for part in young) >= _YOUNG_SHARE * max(1, rows[base]):
+    if sum(alive[part] for part in young) >= _YOUNG_SHARE * max(1, rows[base]):
         return sorted([base, *young])
     for part in range(len(rows)):
-        if stored[part] and rows[part] - alive[part] >= DEAD_SHARE * rows[part]:
+        if rows[part] - alive[part] >= DEAD_SHARE * rows[part]:
             return [part]
     sizes: dict[int, list[int]] = {}
     for part in young:
-        if stored[part]:
-            sizes.setdefault(int(math.log(rows[part], _SIZE_PARTS)), []).append(part)
+        sizes.setdefault(int(math.log(rows[part], _SIZE_PARTS)), []).append(part)
     for _, group in sorted(sizes.items()):
         if len(group) >= _SIZE_PARTS:
             return group

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +12,7 @@ import numpy as np
 
 from velo.live.fold_rows import FoldRows
 from velo.live.view import View
+from velo.options import METRIC_CODES
 from velo.search.segment import Segment
 from velo.types import AnyArray
 
@@ -76,7 +79,7 @@ class Sources:
 
     def vectors(self) -> FoldRows:
         """The rows' vectors."""
-        return FoldRows(self.view, self.vertices)
+        return FoldRows(self.view, self.vertices, self.dtype)
 
     def ids(self) -> Any:
         """The rows' ids."""
@@ -85,6 +88,27 @@ class Sources:
     def metadata(self) -> Any:
         """The rows' columns, or None."""
         return None if self.view.metadata is None else self.view.metadata.rows(self.vertices)
+
+    @cached_property
+    def coded(self) -> list[int]:
+        """Those of the parts that store no vectors, as far as rows of theirs are taken: codes are all there is."""
+        numbers = [number for number in self.parts if not self.view.segments[number].stores_vectors]
+        return [number for number in numbers if (own := self._rows_of(number)[1]).stop > own.start]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type of the rows: codes of cosine tell directions, which whole numbers do not hold."""
+        segments = self.view.segments
+        is_direction = any(segments[number].metric == METRIC_CODES["cosine"] for number in self.coded)
+        own = self.view.shape.dtype
+        return np.dtype(np.float32) if is_direction and own.kind != "f" else own
+
+    @property
+    def calibration(self) -> Mapping[str, Any] | None:
+        """What was measured of the largest part; where codes are all there is, of a part that has only codes."""
+        coded = [self.view.segments[number] for number in self.coded]
+        of = max(coded, key=lambda segment: segment.n) if coded else self.view.largest
+        return None if of is None else of.calibration
 
     def former(self, folder: Path) -> tuple[Path, AnyArray] | None:
         """The largest of these parts, and the row in the new one of each of its vertices."""

@@ -508,6 +508,9 @@ class LiveVerbs:
         write and search meanwhile; what they write stays beside that part. A process that is killed leaves
         the index as it was.
 
+        Of an index that was built without ``store_vectors=True`` codes are copied. The part then stores no
+        vectors, those of rows that were inserted since among them.
+
         Parameters
         ----------
         wait : bool
@@ -515,8 +518,6 @@ class LiveVerbs:
 
         Raises
         ------
-        UnsupportedError
-            A part was built without ``store_vectors=True``, so its rows cannot be built again.
         ReadOnlyError, NoSpaceError, DeviceError
         """
         with self._gate.inside():

@@ -179,13 +179,19 @@ class View:
         parts = np.where(at == len(self.segments), _DELTA, at).astype(np.uint32)
         return parts, rows
 
-    def vectors(self, vertices: AnyArray) -> AnyArray:
-        """The vectors of some vertices as they were given, in the index's type where that is float32.
+    def vectors(self, vertices: AnyArray, *, decoded: bool = False) -> AnyArray:
+        """The vectors of some vertices as they were given, in float32.
+
+        Parameters
+        ----------
+        vertices : ndarray
+        decoded : bool
+            Of a part that was built without vectors, what its codes tell of them.
 
         Raises
         ------
         UnsupportedError
-            A part was built without them.
+            A part was built without them, and they are to be as they were given.
         """
         out = np.empty((len(vertices), self.shape.dim), np.float32)
         parts, rows = self.places(vertices)
@@ -194,7 +200,9 @@ class View:
             if part == _DELTA:
                 out[inside] = self.delta_vectors(rows[inside])
             else:
-                out[inside] = self.segments[part].vectors(rows[inside])
+                segment = self.segments[part]
+                read = segment.decoded if decoded and not segment.stores_vectors else segment.vectors
+                out[inside] = read(rows[inside])
         return out
 
     def delta_vectors(self, rows: AnyArray) -> AnyArray:

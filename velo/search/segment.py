@@ -196,10 +196,17 @@ class Segment:
         UnsupportedError
             The index was built without them.
         """
+        return self._vectors(_native.lib.velo_get_vectors, vertices)
+
+    def decoded(self, vertices: AnyArray) -> Float32Array:
+        """What codes tell of the vectors of some vertices, which need not be stored; of cosine directions."""
+        return self._vectors(_native.lib.velo_decode_vectors, vertices)
+
+    def _vectors(self, read: Any, vertices: AnyArray) -> Float32Array:
         wanted = np.ascontiguousarray(vertices, np.uint32)
         vectors = np.empty((len(wanted), self.dim), np.float32)
         status = self.gate.call(
-            _native.lib.velo_get_vectors,
+            read,
             self.handle,
             _native.pointer("uint32_t", wanted),
             len(wanted),

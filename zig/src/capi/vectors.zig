@@ -1,4 +1,4 @@
-//! Stored vectors: read from an open index, or added to one that was built without them (velo_vectors of velo.h).
+//! Vectors: stored ones, or what codes tell of them, read from an open index; or added to one that was built without them (velo_vectors of velo.h).
 const index = @import("index");
 const common = @import("common.zig");
 const std = @import("std");
@@ -6,10 +6,14 @@ const Index = @import("handle.zig").Index;
 const ok = common.ok;
 
 export fn velo_get_vectors(handle: ?*Index, vertices: ?[*]const u32, count: u64, vectors_out: ?[*]f32) i32 {
-    return common.status_of_call(get(handle, vertices, count, vectors_out));
+    return common.status_of_call(get(handle, vertices, count, vectors_out, index.Reader.get_vectors));
 }
 
-fn get(handle: ?*Index, vertices: ?[*]const u32, count: u64, vectors_out: ?[*]f32) common.Failure!void {
+export fn velo_decode_vectors(handle: ?*Index, vertices: ?[*]const u32, count: u64, vectors_out: ?[*]f32) i32 {
+    return common.status_of_call(get(handle, vertices, count, vectors_out, index.Reader.decode_vectors));
+}
+
+fn get(handle: ?*Index, vertices: ?[*]const u32, count: u64, vectors_out: ?[*]f32, comptime read: anytype) common.Failure!void {
     const self = try common.need("index", handle);
     try self.enter();
     defer self.leave();
@@ -17,7 +21,7 @@ fn get(handle: ?*Index, vertices: ?[*]const u32, count: u64, vectors_out: ?[*]f3
     const ids = try common.need("vertices", vertices);
     const out = try common.need("vectors_out", vectors_out);
     var diagnostic: index.Diagnostic = .{};
-    self.reader.get_vectors(ids[0..@intCast(count)], out[0..@intCast(count * self.reader.header.dim_in)], &diagnostic) catch |err|
+    read(&self.reader, ids[0..@intCast(count)], out[0..@intCast(count * self.reader.header.dim_in)], &diagnostic) catch |err|
         return common.report_index(err, &diagnostic);
 }
 

@@ -27,6 +27,7 @@ const ListFile = @import("list_file.zig").ListFile;
 const Partitions = @import("partitions.zig").Partitions;
 const EncodeThread = @import("encode_thread.zig").EncodeThread;
 const Former = @import("former.zig").Former;
+const FormerCodes = @import("former_codes.zig").FormerCodes;
 const run_rows = @import("encode_thread.zig").run_rows;
 const option_room = @import("options.zig");
 pub const Options = option_room.Options;
@@ -55,6 +56,7 @@ pub const Builder = struct {
     /// |q|² from which on a query lies outside the rows. Angles have no outside.
     remote_norm2: f32 = std.math.floatMax(f32),
     rotation: quant.Rotation,
+    rotation_seed: u64,
     /// Rows that lie evenly over the input, `params.dim` elements each, from which the centers are made.
     sample: []f32,
     sampled: u32 = 0,
@@ -71,6 +73,10 @@ pub const Builder = struct {
     order: ?[]u32 = null,
     /// An index whose graph this one goes on from.
     former: ?Former = null,
+    /// Its codes, where they tell of rows what nothing else does.
+    former_codes: ?FormerCodes = null,
+    /// Which index that is.
+    coded_like: u64 = 0,
     written: ?writer.Written = null,
     committed: bool = false,
 
@@ -123,6 +129,7 @@ pub const Builder = struct {
             .salt = undefined,
             .mean = mean,
             .rotation = rotation,
+            .rotation_seed = options.seed,
             .sample = sample,
             .encoders = encoders,
             .checkpoint_us = base.nowMicros(),
@@ -149,6 +156,7 @@ pub const Builder = struct {
         for (self.encoders) |*encoder| encoder.deinit(allocator);
         allocator.free(self.encoders);
         if (self.order) |order| allocator.free(order);
+        self.close_former_codes();
         if (self.former) |*former| former.deinit(allocator);
         if (self.written) |*written| written.deinit(allocator);
         base.free_untouched(allocator, self.sample);
@@ -179,12 +187,26 @@ pub const Builder = struct {
     /// lists are read by `run`.
     pub fn go_on_from(self: *Builder, path: []const u8, rows: []const u32, diagnostic: *Diagnostic) Error!void {
         const former = try Former.init(self.allocator, path, rows, &self.options, diagnostic);
+        self.close_former_codes();
         if (self.former) |*before| before.deinit(self.allocator);
         self.former = former;
+        self.former_codes = try FormerCodes.open(self.allocator, &self.former.?, &self.options, self.params, diagnostic);
+        if (self.former_codes) |*codes| {
+            const rotation = try quant.Rotation.init(self.allocator, self.options.dim, codes.opened.header.rotation_seed);
+            self.rotation.deinit(self.allocator);
+            self.rotation = rotation;
+            self.rotation_seed = codes.opened.header.rotation_seed;
+            self.coded_like = base.checksum(codes.opened.manifest().uuid);
+        }
         if (self.plan.partitions == 0) return;
         self.plan.goes_on = false;
         const beside = former.beside(self.options.degree) orelse return;
         if (option_room.plan_beside(self.options, self.params.dim, beside)) |plan| self.plan = plan;
+    }
+
+    fn close_former_codes(self: *Builder) void {
+        if (self.former_codes) |*codes| codes.deinit();
+        self.former_codes = null;
     }
 
     // ---- first pass ----
@@ -231,6 +253,12 @@ pub const Builder = struct {
         if (self.options.metric == .l2) self.remote_norm2 = try robust.remote_norm2(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         try robust.pull_in(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         self.centers = try quant.Centers.train(self.allocator, dim, self.sample[0 .. self.sampled * dim], quant.Centers.count_for(self.options.n));
+        if (self.former_codes) |*codes| if (try codes.is_near(&self.rotation, self.mean, &self.centers.?, self.sample[0 .. self.sampled * dim])) {
+            std.mem.swap(quant.Centers, &self.centers.?, &codes.centers);
+            @memcpy(self.mean, codes.opened.mean);
+            self.remote_norm2 = @max(self.remote_norm2, codes.opened.header.remote_norm2);
+            codes.is_copied = true;
+        };
         base.free_untouched(self.allocator, self.sample);
         self.sample = &.{};
     }
@@ -293,7 +321,7 @@ pub const Builder = struct {
 
     /// Of the input and the options.
     fn input_identity(self: *const Builder) u64 {
-        return base.checksum(std.mem.asBytes(&[_]u64{ resume_room.version, layout.format_version, self.options.identity(), self.content }));
+        return base.checksum(std.mem.asBytes(&[_]u64{ resume_room.version, layout.format_version, self.options.identity(), self.content, self.coded_like }));
     }
 
     /// Of all that follows from encoding: builds on several threads share nothing but their input.
@@ -420,6 +448,7 @@ pub const Builder = struct {
                 const count = @min(run_rows, row_count - at);
                 if (count == 0) break;
                 encoder.start(self, rows + at * row_stride, row_stride, self.added + at, @intCast(count));
+                if (self.former_codes) |*codes| try codes.fill(encoder, diagnostic);
                 used += 1;
                 at += count;
             }
@@ -456,6 +485,7 @@ pub const Builder = struct {
             return error.InvalidArgument;
         }
         const n = self.options.n;
+        self.close_former_codes();
         if (self.written != null) return self.control.enter(.commit, n);
         if (self.plan.partitions > 0) try self.run_partitioned(diagnostic) else try self.run_whole(diagnostic);
         if (!self.options.transient) try resume_room.save_written(self.allocator, self.dir, self.identity(), &self.written.?, diagnostic);
@@ -531,7 +561,7 @@ pub const Builder = struct {
                 .metric = @intFromEnum(self.options.metric),
                 .memory_bits = self.params.memory_bits,
                 .record_bits = self.params.record_bits,
-                .rotation_seed = self.options.seed,
+                .rotation_seed = self.rotation_seed,
                 .tan_upper = 0,
                 .tan_full = 0,
                 .center_count = self.centers.?.count(),

@@ -19,6 +19,8 @@ pub const EncodeThread = struct {
     stored: []u8,
     points: quant.BuildCodes,
     errors: work.CodeErrors = .{},
+    /// Of these rows of the run `stored` has the codes already (former_codes.zig).
+    has_code: std.StaticBitSet(run_rows) = .initEmpty(),
     changed_row: ?u64 = null,
     thread: ?std.Thread = null,
     builder: *Builder = undefined,
@@ -60,6 +62,7 @@ pub const EncodeThread = struct {
         self.stride = stride;
         self.first = first;
         self.count = count;
+        self.has_code = .initEmpty();
         self.changed_row = null;
         self.thread = null;
     }
@@ -77,6 +80,7 @@ pub const EncodeThread = struct {
             }
             b.to_code_space(self.row, self.rotated);
             self.points.set(@intCast(i), &self.build_encoder, self.rotated, self.code);
+            if (self.has_code.isSet(i)) continue;
             const centers = &b.centers.?;
             const center = centers.nearest(self.rotated);
             for (self.rotated, centers.at(center)) |*value, own| value.* -= own;

@@ -93,7 +93,7 @@ pub const Former = struct {
             }
             return begun;
         }
-        var walk = try PageWalk.init(allocator, &opened, diagnostic);
+        var walk = try PageWalk.init(allocator, &opened);
         defer walk.deinit();
         while (try walk.next(diagnostic)) |view| {
             for (0..view.record_count) |record|
@@ -212,7 +212,7 @@ pub const Partly = struct {
         const gone_count = self.number_gone(gone_max);
         var begun = try graph.Begun.init(allocator, @intCast(members.len), gone_count, degree);
         errdefer begun.deinit(allocator);
-        var walk = try PageWalk.init(allocator, &self.opened, diagnostic);
+        var walk = try PageWalk.init(allocator, &self.opened);
         defer walk.deinit();
         var ids: [layout.adjacency.neighbors_max]u32 = undefined;
         for (0..self.opened.directory.page_count()) |page| {

@@ -29,6 +29,7 @@ test {
     _ = @import("resume.zig");
     _ = @import("encode_thread.zig");
     _ = @import("former.zig");
+    _ = @import("former_codes.zig");
     _ = @import("page_walk.zig");
     _ = space;
     _ = trim;

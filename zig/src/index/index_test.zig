@@ -7,6 +7,7 @@ const Options = @import("builder.zig").Options;
 const Reader = @import("reader.zig").Reader;
 const reader = @import("reader.zig");
 const verify = @import("verify.zig").verify;
+const index_space = @import("space.zig");
 const vectors = @import("vectors.zig");
 const recommit = @import("recommit.zig").recommit;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
@@ -313,4 +314,118 @@ test "an order that is none, and rows of another shape, are refused" {
     try testing.expectError(error.InvalidArgument, vectors.Store.open(testing.allocator, place.path, 15, .f32, &order, &diagnostic));
     try testing.expectError(error.InvalidArgument, vectors.Store.open(testing.allocator, place.path, 16, .f16, &order, &diagnostic));
     try testing.expectEqualStrings("vectors", diagnostic.argument);
+}
+
+/// Rows of an index, as its codes tell them, by vertex; the caller's.
+fn decoded_rows(opened: *const Reader, diagnostic: *Diagnostic) ![]f32 {
+    const vertices = try testing.allocator.alloc(u32, opened.n());
+    defer testing.allocator.free(vertices);
+    for (vertices, 0..) |*vertex, i| vertex.* = @intCast(i);
+    const out = try testing.allocator.alloc(f32, vertices.len * opened.header.dim_in);
+    errdefer testing.allocator.free(out);
+    try opened.decode_vectors(vertices, out, diagnostic);
+    return out;
+}
+
+test "codes tell vectors as well as they promise, and an index made of them and of new rows has the same codes" {
+    const n = 520;
+    for ([_]@TypeOf(stored.metric){ .l2, .ip, .cosine }) |metric| for ([_]u32{ 20, 100 }) |dim| for ([_][2]u32{ .{ 4, 6 }, .{ 2, 0 }, .{ 6, 2 } }) |bits| for ([_]bool{ false, true }) |is_far| {
+        var diagnostic: Diagnostic = .{};
+        errdefer std.debug.print("{t}, dim {d}, bits {any}, far {}: {s} {s}\n", .{ metric, dim, bits, is_far, diagnostic.message(), diagnostic.file() });
+        var options: Options = .{ .dim = dim, .n = n, .metric = metric, .dtype = .f32, .memory_bits = bits[0], .record_bits = bits[1], .degree = 8, .build_list_size = 16, .page_links = dim != 20 };
+        const rows = try random_rows(testing.allocator, n, dim, 5);
+        defer testing.allocator.free(rows);
+        @memset(rows[3 * dim ..][0..dim], 0);
+        var place: Place = undefined;
+        try place.init();
+        defer place.tmp.cleanup();
+        const order = try built_order(place.path, options, rows, null, &diagnostic);
+        defer testing.allocator.free(order);
+        var opened = try Reader.open(testing.allocator, place.path, .{}, &diagnostic);
+        defer opened.deinit();
+        try testing.expectError(error.Unsupported, opened.get_vectors(&.{0}, rows[0..dim], &diagnostic));
+        const decoded = try decoded_rows(&opened, &diagnostic);
+        defer testing.allocator.free(decoded);
+        var error2: f64 = 0;
+        var norm2: f64 = 0;
+        for (order, 0..) |row, vertex| {
+            const given = rows[row * dim ..][0..dim];
+            index_space.place(metric, given);
+            for (given, decoded[vertex * dim ..][0..dim]) |x, y| error2 += (@as(f64, x) - y) * (@as(f64, x) - y);
+            norm2 += opened.codes.norm2_of(@intCast(vertex));
+            if (row == 3 and metric == .cosine) for (decoded[vertex * dim ..][0..dim]) |y| try testing.expectEqual(0, y);
+        }
+        const promised = norm2 * opened.header.tan_full * opened.header.tan_full;
+        try testing.expect(error2 <= 1.1 * promised and error2 >= 0.2 * promised);
+        // One vertex alone, and out of order.
+        var some: [2 * 100]f32 = undefined;
+        try opened.decode_vectors(&.{ n - 1, 5 }, some[0 .. 2 * dim], &diagnostic);
+        try testing.expectEqualSlices(f32, decoded[(n - 1) * dim ..], some[0..dim]);
+        try testing.expectEqualSlices(f32, decoded[5 * dim ..][0..dim], some[dim .. 2 * dim]);
+        try testing.expectError(error.InvalidArgument, opened.decode_vectors(&.{n}, some[0..dim], &diagnostic));
+
+        // A seventh of them goes, others come: like them, or as many as them and far from them.
+        const gone = std.math.maxInt(u32);
+        var new_rows: [n]u32 = undefined;
+        var stayed: u32 = 0;
+        for (&new_rows, 0..) |*row, vertex| {
+            row.* = if (vertex % 7 == 2) gone else stayed;
+            stayed += @intFromBool(vertex % 7 != 2);
+        }
+        const came: u32 = if (is_far) n else 60;
+        const all = try random_rows(testing.allocator, stayed + came, dim, 6);
+        defer testing.allocator.free(all);
+        for (new_rows, 0..) |row, vertex| if (row != gone) @memcpy(all[row * dim ..][0..dim], decoded[vertex * dim ..][0..dim]);
+        if (is_far) for (all[stayed * dim ..], 0..) |*x, i| {
+            x.* = if (i % dim == 1) 40 + x.* else x.* / 8;
+        };
+        options.n = stayed + came;
+        options.seed = 77;
+        options.threads = 2;
+        var other: Place = undefined;
+        try other.init();
+        defer other.tmp.cleanup();
+        const then = try built_order(other.path, options, all, .{ .path = place.path, .rows = &new_rows }, &diagnostic);
+        defer testing.allocator.free(then);
+        var pages: u64 = 0;
+        try verify(testing.allocator, other.path, &pages, &diagnostic);
+        var merged = try Reader.open(testing.allocator, other.path, .{}, &diagnostic);
+        defer merged.deinit();
+        try testing.expectEqual(opened.header.rotation_seed, merged.header.rotation_seed);
+        const again = try decoded_rows(&merged, &diagnostic);
+        defer testing.allocator.free(again);
+        const is_copied = std.mem.eql(f32, opened.codes.centers, merged.codes.centers);
+        try testing.expectEqual(!is_far, is_copied);
+        error2 = 0;
+        norm2 = 0;
+        for (then, 0..) |row, vertex| {
+            const given = all[row * dim ..][0..dim];
+            const told = again[vertex * dim ..][0..dim];
+            if (row < stayed and is_copied) {
+                try testing.expectEqualSlices(f32, given, told);
+                continue;
+            }
+            index_space.place(metric, given);
+            for (given, told) |x, y| error2 += (@as(f64, x) - y) * (@as(f64, x) - y);
+            norm2 += merged.codes.norm2_of(@intCast(vertex));
+        }
+        try testing.expect(error2 <= 1.2 * norm2 * merged.header.tan_full * merged.header.tan_full);
+    };
+}
+
+const FormerOf = struct { path: []const u8, rows: []const u32 };
+
+/// Builds; returns the row of every vertex, the caller's.
+fn built_order(path: []const u8, options: Options, rows: []const f32, former: ?FormerOf, diagnostic: *Diagnostic) ![]u32 {
+    const builder = try Builder.open(testing.allocator, path, options, diagnostic);
+    defer builder.close();
+    if (former) |one| try builder.go_on_from(one.path, one.rows, diagnostic);
+    const bytes: [*]const u8 = @ptrCast(rows.ptr);
+    try builder.scan(bytes, options.n, options.dim * 4, diagnostic);
+    try builder.add(bytes, options.n, options.dim * 4, diagnostic);
+    try builder.run(diagnostic);
+    const order = try testing.allocator.dupe(u32, builder.order.?);
+    errdefer testing.allocator.free(order);
+    try builder.commit(&.{}, null, diagnostic);
+    return order;
 }

@@ -3,7 +3,6 @@ const std = @import("std");
 const layout = @import("layout");
 const reader = @import("reader.zig");
 const diagnostics = @import("diagnostic.zig");
-const files = @import("files.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 const adjacency = layout.adjacency;
@@ -11,20 +10,16 @@ const adjacency = layout.adjacency;
 pub const PageWalk = struct {
     allocator: std.mem.Allocator,
     opened: *const reader.Reader,
-    file: std.fs.File,
     buffer: []u8,
     /// How many pages lie behind.
     count: u32 = 0,
 
-    pub fn init(allocator: std.mem.Allocator, opened: *const reader.Reader, diagnostic: *Diagnostic) Error!PageWalk {
-        const file = opened.dir.openFile(reader.file_pages, .{}) catch |err| return files.open_error(diagnostic, reader.file_pages, err);
-        errdefer file.close();
-        return .{ .allocator = allocator, .opened = opened, .file = file, .buffer = try allocator.alloc(u8, opened.page_geometry().page_size + adjacency.over_read_bytes) };
+    pub fn init(allocator: std.mem.Allocator, opened: *const reader.Reader) error{OutOfMemory}!PageWalk {
+        return .{ .allocator = allocator, .opened = opened, .buffer = try allocator.alloc(u8, opened.page_geometry().page_size + adjacency.over_read_bytes) };
     }
 
     pub fn deinit(self: *PageWalk) void {
         self.allocator.free(self.buffer);
-        self.file.close();
     }
 
     /// The next page, valid until the next call; null after the last.
@@ -34,7 +29,7 @@ pub const PageWalk = struct {
         const index = self.count;
         const geometry = self.opened.page_geometry();
         const page = self.buffer[0..geometry.page_size];
-        const len = self.file.preadAll(page, self.opened.pages_header.offset_of(index)) catch |err| return diagnostics.file_error(diagnostic, reader.file_pages, "read", err);
+        const len = self.opened.pages_file.preadAll(page, self.opened.pages_header.offset_of(index)) catch |err| return diagnostics.file_error(diagnostic, reader.file_pages, "read", err);
         if (len != page.len) return bad_page(diagnostic, index, "it is cut short");
         const view = layout.page.View.parse(page, geometry, .{
             .page_index = index,
@@ -43,6 +38,11 @@ pub const PageWalk = struct {
         }) catch |err| return bad_page(diagnostic, index, layout.page.describe(err));
         self.count += 1;
         return view;
+    }
+
+    /// Goes on with a page that may lie anywhere.
+    pub fn seek(self: *PageWalk, page: u32) void {
+        self.count = page;
     }
 
     /// The next page is not read.

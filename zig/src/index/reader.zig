@@ -60,6 +60,8 @@ pub const Reader = struct {
     dtype: Dtype,
     header: layout.headers.Codes,
     pages_header: layout.headers.Pages,
+    /// Open as long as the index, whose files may get another folder meanwhile.
+    pages_file: std.fs.File,
     /// Of the lists in pages.
     adjacency: layout.page_lists.Codec,
     rotation: quant.Rotation,
@@ -142,7 +144,9 @@ pub const Reader = struct {
         if (!all_finite(mean) or !all_finite(codes.centers)) return bad_file(diagnostic, file_codes);
 
         // ---- pages ----
-        const pages_header = try read_pages_header(dir, m, &header, diagnostic);
+        const pages_file = dir.openFile(file_pages, .{}) catch |err| return files.open_error(diagnostic, file_pages, err);
+        errdefer pages_file.close();
+        const pages_header = try read_pages_header(pages_file, m, &header, diagnostic);
         const adjacency = layout.page_lists.Codec.load(&pages_header.codec) catch return bad_file(diagnostic, file_pages);
         const starts_file = m.file(file_page_starts) orelse return bad_manifest(diagnostic, file_page_starts);
         try check_size(dir, starts_file, diagnostic);
@@ -164,6 +168,7 @@ pub const Reader = struct {
             .dtype = dtype,
             .header = header,
             .pages_header = pages_header,
+            .pages_file = pages_file,
             .adjacency = adjacency,
             .rotation = rotation,
             .mean = mean,
@@ -178,7 +183,7 @@ pub const Reader = struct {
             diagnostic.say("memory is {d} bytes, but the codes and the page directory alone take {d}", .{ options.memory_bytes, resident });
             return error.BudgetTooSmall;
         }
-        if (options.links == .on_disk and !m.page_links) {
+        if (options.links == .on_disk and options.codes and !m.page_links) {
             diagnostic.argument = "plan";
             diagnostic.say("this index was built without links in its pages: links cannot stay on disk", .{});
             return error.Unsupported;
@@ -199,6 +204,7 @@ pub const Reader = struct {
     pub fn deinit(self: *Reader) void {
         if (self.vectors) |*vectors| vectors.close();
         self.free_links();
+        self.pages_file.close();
         self.directory.deinit(self.allocator);
         self.rotation.deinit(self.allocator);
         self.allocator.free(self.mean);
@@ -362,14 +368,20 @@ pub const Reader = struct {
             diagnostic.say("this index stores no vectors; build it with store_vectors=True", .{});
             return error.Unsupported;
         };
+        try self.check_vertices(vertices, diagnostic);
+        try vectors.read(self.allocator, self.dtype, vertices, out, diagnostic);
+    }
+
+    pub fn check_vertices(self: *const Reader, vertices: []const u32, diagnostic: *Diagnostic) Error!void {
         for (vertices) |vertex| {
             if (vertex < self.n()) continue;
             diagnostic.argument = "vertices";
             diagnostic.say("vertex {d} is not below {d}", .{ vertex, self.n() });
             return error.InvalidArgument;
         }
-        try vectors.read(self.allocator, self.dtype, vertices, out, diagnostic);
     }
+
+    pub const decode_vectors = @import("decoded.zig").decode_vectors;
 };
 
 /// Only a folder that is not there is no index; where the system refuses to open it nothing is known of what is there.
@@ -410,11 +422,9 @@ pub fn read_manifest(allocator: std.mem.Allocator, dir: std.fs.Dir, path: []cons
     };
 }
 
-fn read_pages_header(dir: std.fs.Dir, m: *const layout.manifest.Manifest, codes: *const layout.headers.Codes, diagnostic: *Diagnostic) Error!layout.headers.Pages {
-    const file = dir.openFile(file_pages, .{}) catch |err| return files.open_error(diagnostic, file_pages, err);
-    defer file.close();
+fn read_pages_header(file: std.fs.File, m: *const layout.manifest.Manifest, codes: *const layout.headers.Codes, diagnostic: *Diagnostic) Error!layout.headers.Pages {
     var bytes: [@sizeOf(layout.headers.Pages)]u8 = undefined;
-    const len = file.readAll(&bytes) catch |err| return diagnostics.file_error(diagnostic, file_pages, "read", err);
+    const len = file.preadAll(&bytes, 0) catch |err| return diagnostics.file_error(diagnostic, file_pages, "read", err);
     if (len != bytes.len) return bad_file(diagnostic, file_pages);
     const header = std.mem.bytesToValue(layout.headers.Pages, &bytes);
     if (!std.mem.eql(u8, &header.magic, layout.headers.Pages.magic_expected)) return bad_file(diagnostic, file_pages);
@@ -426,7 +436,7 @@ fn read_pages_header(dir: std.fs.Dir, m: *const layout.manifest.Manifest, codes:
     return header;
 }
 
-fn all_finite(values: []const f32) bool {
+pub fn all_finite(values: []const f32) bool {
     for (values) |value| if (!std.math.isFinite(value)) return false;
     return true;
 }

@@ -51,6 +51,21 @@ pub fn normalise(row: []f32) void {
     for (row) |*value| value.* *= scale;
 }
 
+/// The row that was given, from what is nearly that: elements of a type that is not as fine as float32 were numbers of it.
+/// Of cosine a direction is all that is known, and a row near zero was zero, for all others have length 1.
+pub fn nearest_given(metric: Metric, dtype: Dtype, row: []f32) void {
+    if (metric == .cosine) {
+        if (norm2(row) < 0.25) @memset(row, 0);
+        return;
+    }
+    for (row) |*value| value.* = switch (dtype) {
+        .f32 => std.math.clamp(value.*, -magnitude_max, magnitude_max),
+        .f16 => @as(f16, @floatCast(std.math.clamp(value.*, -std.math.floatMax(f16), std.math.floatMax(f16)))),
+        .u8 => std.math.clamp(@round(value.*), 0, 255),
+        .i8 => std.math.clamp(@round(value.*), -128, 127),
+    };
+}
+
 /// Brings a row or a query into the working space.
 pub fn place(metric: Metric, row: []f32) void {
     if (metric == .cosine) normalise(row);
@@ -70,6 +85,28 @@ pub fn reported(metric: Metric, compared: f32) f32 {
         .cosine => @max(0, finite) / 2,
         .ip => finite / 2,
     };
+}
+
+test "a row that is nearly another becomes it, as its type and its metric tell" {
+    var row = [_]f32{ 3.4, -0.3, 255.2, 1e17 };
+    nearest_given(.l2, .u8, &row);
+    try std.testing.expectEqualSlices(f32, &.{ 3, 0, 255, 255 }, &row);
+    row = .{ -129.6, 2.5001, -0.4, 300 };
+    nearest_given(.ip, .i8, &row);
+    try std.testing.expectEqualSlices(f32, &.{ -128, 3, 0, 127 }, &row);
+    row = .{ 1.0001, 7e4, -1e17, 0 };
+    nearest_given(.ip, .f16, &row);
+    try std.testing.expectEqualSlices(f32, &.{ 1, 65504, -65504, 0 }, &row);
+    row = .{ 1.0001, 7e4, -1e17, 0 };
+    nearest_given(.l2, .f32, &row);
+    try std.testing.expectEqualSlices(f32, &.{ 1.0001, 7e4, -1e16, 0 }, &row);
+    try std.testing.expect(is_finite(&row));
+    var direction = [_]f32{ 0.6, -0.8 };
+    nearest_given(.cosine, .u8, &direction);
+    try std.testing.expectEqualSlices(f32, &.{ 0.6, -0.8 }, &direction);
+    direction = .{ 0.01, -0.02 };
+    nearest_given(.cosine, .f32, &direction);
+    try std.testing.expectEqualSlices(f32, &.{ 0, 0 }, &direction);
 }
 
 test "what is not finite, or would overflow, is told" {

@@ -35,7 +35,7 @@ pub fn verify(allocator: std.mem.Allocator, path: []const u8, pages_checked: *u6
 }
 
 fn check_pages(allocator: std.mem.Allocator, opened: *const reader.Reader, pages_checked: *u64, diagnostic: *Diagnostic) Error!void {
-    var walk = try PageWalk.init(allocator, opened, diagnostic);
+    var walk = try PageWalk.init(allocator, opened);
     defer walk.deinit();
     var ids: [adjacency.neighbors_max]u32 = undefined;
     while (try walk.next(diagnostic)) |view| {

@@ -41,16 +41,26 @@ pub fn store_row(params: quant.CodeParams, code: []const u16, center: u8, factor
     const lower = params.lower_bytes();
     quant.pack(code, @intCast(params.record_bits), params.memory_bits, out[0..upper]);
     if (params.record_bits > 0) quant.pack(code, 0, params.record_bits, out[upper..][0..lower]);
-    const rest = out[upper + lower ..];
-    rest[0] = center;
-    std.mem.writeInt(u32, rest[1..5], kept.memory, .little);
-    std.mem.writeInt(u32, rest[5..9], @bitCast(kept.record.offset), .little);
-    std.mem.writeInt(u16, rest[9..11], kept.record.ratio, .little);
+    put_factors(center, kept, out[upper + lower ..]);
     if (!(factors.f_upper > 0)) return;
     errors.tan2_upper += factors.tan2_upper;
     errors.tan2_full += factors.tan2_full;
     errors.norm2_per_f2 += factors.norm2 / factors.f_upper / factors.f_upper;
     errors.count += 1;
+}
+
+/// What `store_row` made of the same row before: nothing is encoded.
+pub fn copy_row(params: quant.CodeParams, upper: []const u8, lower: []const u8, center: u8, kept: *const quant.StoredFactors, out: []u8) void {
+    @memcpy(out[0..params.upper_bytes()], upper);
+    @memcpy(out[upper.len..][0..params.lower_bytes()], lower);
+    put_factors(center, kept, out[upper.len + lower.len ..]);
+}
+
+fn put_factors(center: u8, kept: *const quant.StoredFactors, rest: []u8) void {
+    rest[0] = center;
+    std.mem.writeInt(u32, rest[1..5], kept.memory, .little);
+    std.mem.writeInt(u32, rest[5..9], @bitCast(kept.record.offset), .little);
+    std.mem.writeInt(u16, rest[9..11], kept.record.ratio, .little);
 }
 
 /// A file that grows at its end and knows the checksum (xxh3-64) of what it holds so far; or as much memory.

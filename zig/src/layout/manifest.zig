@@ -39,6 +39,8 @@ pub const Calibration = struct {
     rows: u64 = 0,
     /// How often the table was taken over since, from one index to the next.
     turns: u32 = 0,
+    /// What codes find at most, where some rows are measured with what codes tell of them; 1 where all are known.
+    codes: f32 = 1,
 };
 
 /// Field names are the keys of the JSON object.

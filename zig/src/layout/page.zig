@@ -111,6 +111,10 @@ pub const View = struct {
         };
     }
 
+    pub fn has(self: *const View, vertex: u32) bool {
+        return vertex >= self.first_vertex and vertex - self.first_vertex < self.record_count;
+    }
+
     /// The encoded list of record `index`. Page buffers carry `adjacency.over_read_bytes` of padding behind them.
     pub fn list(self: *const View, index: u32) error{BadAdjacency}!struct { bytes: [*]const u8, length: u32 } {
         assert(index < self.record_count);

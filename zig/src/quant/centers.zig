@@ -69,6 +69,25 @@ pub const Centers = struct {
         return self;
     }
 
+    /// Copies of these.
+    pub fn of(alloc: std.mem.Allocator, dim: u32, given: []const f32) std.mem.Allocator.Error!Centers {
+        const rows = try alloc.dupe(f32, given);
+        errdefer alloc.free(rows);
+        const norms2 = try alloc.alloc(f32, given.len / dim);
+        measure(rows, norms2, dim);
+        return .{ .dim = dim, .rows = rows, .norms2 = norms2 };
+    }
+
+    /// The squared distances of rows to the centers that are nearest to each, summed.
+    pub fn spread(self: *const Centers, rows: []const f32) f64 {
+        var sum: f64 = 0;
+        for (0..rows.len / self.dim) |i| {
+            const row = rows[i * self.dim ..][0..self.dim];
+            for (row, self.at(self.nearest(row))) |x, c| sum += (@as(f64, x) - c) * (@as(f64, x) - c);
+        }
+        return sum;
+    }
+
     fn measure(rows: []const f32, norms2: []f32, dim: u32) void {
         for (norms2, 0..) |*norm2, i| norm2.* = dispatch.kernels().sum_squares(rows.ptr + i * dim, dim);
     }
