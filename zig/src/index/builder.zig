@@ -253,8 +253,9 @@ pub const Builder = struct {
         if (self.options.metric == .l2) self.remote_norm2 = try robust.remote_norm2(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         try robust.pull_in(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         self.centers = try quant.Centers.train(self.allocator, dim, self.sample[0 .. self.sampled * dim], quant.Centers.count_for(self.options.n));
-        if (self.former_codes) |*codes| if (try codes.is_near(&self.rotation, self.mean, &self.centers.?, self.sample[0 .. self.sampled * dim])) {
-            std.mem.swap(quant.Centers, &self.centers.?, &codes.centers);
+        if (self.former_codes) |*codes| if (try codes.centers_for(&self.rotation, self.mean, &self.centers.?, self.sample[0 .. self.sampled * dim])) |centers| {
+            self.centers.?.deinit(self.allocator);
+            self.centers = centers;
             @memcpy(self.mean, codes.opened.mean);
             self.remote_norm2 = @max(self.remote_norm2, codes.opened.header.remote_norm2);
             codes.is_copied = true;

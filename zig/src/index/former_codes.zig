@@ -28,15 +28,16 @@ pub const FormerCodes = struct {
     rows: []const u32,
     next: u32 = 0,
     forgotten: u32 = 0,
-    centers: quant.Centers,
+    /// Those of the file.
+    centers: []const f32,
     /// The new index is made with its centers, so its codes are copied; else they are made anew.
     is_copied: bool = false,
 
     /// Rows between two times that what was passed leaves memory.
     const forgotten_rows = 1 << 16;
-    /// Copied codes lose nothing; new ones around better centers err less. Their squared errors go with the squared
-    /// distances of rows to centers, and those of a vector that is encoded twice add up.
-    const spread_max = 1.25;
+    /// Squared errors go with the squared distances of rows to centers. Codes that are made anew double them, for those of both
+    /// codes add up; copied ones lose nothing, but new rows have centers that are not all made for them.
+    const spread_max = 1.5;
     const spread_rounding = 1e-9;
 
     /// Null where its codes say nothing here: bits are others, or vectors that are stored say more.
@@ -54,10 +55,8 @@ pub const FormerCodes = struct {
         const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return reader.bad_manifest(diagnostic, file.name);
         var mapped = try files.map_checked(allocator, opened.dir, file.name, @intCast(file.bytes), sum, diagnostic);
         defer if (!kept) mapped.free();
-        const given: []const f32 = @alignCast(std.mem.bytesAsSlice(f32, mapped.bytes[@intCast(header.centers_offset())..][0..@intCast(header.centers_bytes())]));
-        if (!reader.all_finite(given)) return reader.bad_file(diagnostic, file.name);
-        var centers = try quant.Centers.of(allocator, params.dim, given);
-        defer if (!kept) centers.deinit(allocator);
+        const centers: []const f32 = @alignCast(std.mem.bytesAsSlice(f32, mapped.bytes[@intCast(header.centers_offset())..][0..@intCast(header.centers_bytes())]));
+        if (!reader.all_finite(centers)) return reader.bad_file(diagnostic, file.name);
         const walk = try PageWalk.init(allocator, opened);
         kept = true;
         return .{ .allocator = allocator, .opened = opened, .mapped = mapped, .walk = walk, .rows = former.rows, .centers = centers };
@@ -65,7 +64,6 @@ pub const FormerCodes = struct {
 
     pub fn deinit(self: *FormerCodes) void {
         self.walk.deinit();
-        self.centers.deinit(self.allocator);
         self.mapped.free();
         self.opened.deinit();
         self.allocator.destroy(self.opened);
@@ -81,23 +79,27 @@ pub const FormerCodes = struct {
         return true;
     }
 
-    /// Whether its centers are nearly as near to the rows of `sample` as `fresh` ones, which were made of them around the
-    /// mean `mean`. The rotation is the same.
-    pub fn is_near(self: *const FormerCodes, rotation: *const quant.Rotation, mean: []const f32, fresh: *const quant.Centers, sample: []const f32) error{OutOfMemory}!bool {
+    /// Its centers and others beside them, for the rows of `sample`; null where they are too far from these rows, so that its
+    /// codes are made anew around `fresh` ones. Those were made of the sample around the mean `mean`; the rotation is the same.
+    pub fn centers_for(self: *const FormerCodes, rotation: *const quant.Rotation, mean: []const f32, fresh: *const quant.Centers, sample: []const f32) error{OutOfMemory}!?quant.Centers {
         const dim = fresh.dim;
-        const moved = try self.allocator.alloc(f32, self.centers.rows.len);
-        defer self.allocator.free(moved);
-        const shift = try self.allocator.alloc(f32, dim);
-        defer self.allocator.free(shift);
-        const between = try self.allocator.alloc(f32, mean.len);
-        defer self.allocator.free(between);
+        const scratch = try self.allocator.alloc(f32, dim + mean.len + self.centers.len);
+        defer self.allocator.free(scratch);
+        const shift = scratch[0..dim];
+        const between = scratch[dim..][0..mean.len];
+        const moved = scratch[dim + mean.len ..];
         for (between, self.opened.mean, mean) |*gap, own, other| gap.* = own - other;
         rotation.apply(between, shift);
-        for (moved, self.centers.rows, 0..) |*value, own, i| value.* = own + shift[i % dim];
-        var centers = try quant.Centers.of(self.allocator, dim, moved);
-        defer centers.deinit(self.allocator);
+        for (moved, self.centers, 0..) |*value, own, i| value.* = own + shift[i % dim];
+        const own_count: u32 = @intCast(moved.len / dim);
+        var centers = try quant.Centers.train_beside(self.allocator, dim, sample, moved, @max(own_count, fresh.count()));
         const rounding = spread_rounding * @as(f64, quant.kernels().sum_squares(sample.ptr, @intCast(sample.len)));
-        return centers.spread(sample) <= spread_max * fresh.spread(sample) + rounding;
+        if (centers.spread(sample) > spread_max * fresh.spread(sample) + rounding) {
+            centers.deinit(self.allocator);
+            return null;
+        }
+        centers.put_back(self.centers, shift);
+        return centers;
     }
 
     /// Copies the codes of those rows of a run that it has, which the thread then leaves as they are. Runs come in order.

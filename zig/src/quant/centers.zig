@@ -38,8 +38,14 @@ pub const Centers = struct {
 
     /// k-means from rows that lie evenly over `sample`, so the result depends on nothing but the arguments.
     pub fn train(alloc: std.mem.Allocator, dim: u32, sample: []const f32, wanted: u32) std.mem.Allocator.Error!Centers {
+        return train_beside(alloc, dim, sample, &.{}, wanted);
+    }
+
+    /// So many in all, of which the first are given and stay where they are; the others begin at rows that are far from these.
+    pub fn train_beside(alloc: std.mem.Allocator, dim: u32, sample: []const f32, given: []const f32, wanted: u32) std.mem.Allocator.Error!Centers {
         const sampled = sample.len / dim;
-        assert(wanted > 0 and wanted <= base.limits.centers_max and wanted <= sampled);
+        const first = given.len / dim;
+        assert(wanted > 0 and first <= wanted and wanted <= base.limits.centers_max and wanted - first <= sampled);
         const rows = try alloc.alloc(f32, wanted * @as(usize, dim));
         errdefer alloc.free(rows);
         const norms2 = try alloc.alloc(f32, wanted);
@@ -48,9 +54,25 @@ pub const Centers = struct {
         defer alloc.free(sums);
         const loads = try alloc.alloc(u32, wanted);
         defer alloc.free(loads);
-        for (0..wanted) |i| @memcpy(rows[i * dim ..][0..dim], sample[i * sampled / wanted * dim ..][0..dim]);
+        @memcpy(rows[0..given.len], given);
+        if (first == 0) {
+            for (0..wanted) |i| @memcpy(rows[i * dim ..][0..dim], sample[i * sampled / wanted * dim ..][0..dim]);
+        } else {
+            measure(rows[0..given.len], norms2[0..first], dim);
+            const known: Centers = .{ .dim = dim, .rows = rows[0..given.len], .norms2 = norms2[0..first] };
+            const each = known.spread(sample) / @as(f64, @floatFromInt(@max(1, wanted - first)));
+            var behind: f64 = 0;
+            var i: usize = 0;
+            for (first..wanted, 0..) |center, number| {
+                // Rows count by their squared distances.
+                const until = (@as(f64, @floatFromInt(number)) + 0.5) * each;
+                while (i + 1 < sampled and behind < until) : (i += 1) behind += known.gap2(sample[i * dim ..][0..dim]);
+                @memcpy(rows[center * dim ..][0..dim], sample[(i -| 1) * dim ..][0..dim]);
+            }
+        }
         const self: Centers = .{ .dim = dim, .rows = rows, .norms2 = norms2 };
         measure(rows, norms2, dim);
+        if (first == wanted) return self;
         for (0..rounds) |_| {
             @memset(sums, 0);
             @memset(loads, 0);
@@ -61,7 +83,7 @@ pub const Centers = struct {
                 for (sums[@as(usize, home) * dim ..][0..dim], row) |*sum, value| sum.* += value;
             }
             for (loads, 0..) |load, i| {
-                if (load == 0) continue;
+                if (load == 0 or i < first) continue;
                 for (rows[i * dim ..][0..dim], sums[i * dim ..][0..dim]) |*value, sum| value.* = @floatCast(sum / @as(f64, @floatFromInt(load)));
             }
             measure(rows, norms2, dim);
@@ -69,22 +91,25 @@ pub const Centers = struct {
         return self;
     }
 
-    /// Copies of these.
-    pub fn of(alloc: std.mem.Allocator, dim: u32, given: []const f32) std.mem.Allocator.Error!Centers {
-        const rows = try alloc.dupe(f32, given);
-        errdefer alloc.free(rows);
-        const norms2 = try alloc.alloc(f32, given.len / dim);
-        measure(rows, norms2, dim);
-        return .{ .dim = dim, .rows = rows, .norms2 = norms2 };
+    /// Moves those from `first` on, and puts `given` in the place of the others.
+    pub fn put_back(self: *Centers, given: []const f32, by: []const f32) void {
+        // Nobody else has them yet.
+        const rows: []f32 = @constCast(self.rows);
+        for (rows[given.len..], 0..) |*value, i| value.* -= by[i % self.dim];
+        @memcpy(rows[0..given.len], given);
+        measure(rows, @constCast(self.norms2), self.dim);
     }
 
     /// The squared distances of rows to the centers that are nearest to each, summed.
     pub fn spread(self: *const Centers, rows: []const f32) f64 {
         var sum: f64 = 0;
-        for (0..rows.len / self.dim) |i| {
-            const row = rows[i * self.dim ..][0..self.dim];
-            for (row, self.at(self.nearest(row))) |x, c| sum += (@as(f64, x) - c) * (@as(f64, x) - c);
-        }
+        for (0..rows.len / self.dim) |i| sum += self.gap2(rows[i * self.dim ..][0..self.dim]);
+        return sum;
+    }
+
+    fn gap2(self: *const Centers, row: []const f32) f64 {
+        var sum: f64 = 0;
+        for (row, self.at(self.nearest(row))) |x, c| sum += (@as(f64, x) - c) * (@as(f64, x) - c);
         return sum;
     }
 
@@ -164,6 +189,36 @@ test "copies of one row leave centers that nothing is near, and one center is th
     var one = try Centers.train(alloc, 16, &rows, 1);
     defer one.deinit(alloc);
     for (one.at(0)) |x| try std.testing.expectApproxEqAbs(-0.5, x, 1e-6);
+}
+
+test "centers beside others that stay are where rows have none" {
+    const alloc = std.testing.allocator;
+    const seed = std.testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = base.Prng.init(seed);
+    const dim = 16;
+    const n = 600;
+    var points: [6 * dim]f32 = undefined;
+    for (&points) |*x| x.* = 100 * prng.gaussian();
+    var rows: [n * dim]f32 = undefined;
+    for (&rows, 0..) |*x, i| x.* = points[i / dim % 6 * dim + i % dim] + prng.gaussian();
+    const given = points[0 .. 3 * dim];
+    var own = try Centers.train_beside(alloc, dim, &rows, given, 12);
+    defer own.deinit(alloc);
+    try std.testing.expectEqual(12, own.count());
+    try std.testing.expectEqualSlices(f32, given, own.rows[0..given.len]);
+    var few = try Centers.train_beside(alloc, dim, &rows, given, 3);
+    defer few.deinit(alloc);
+    try std.testing.expectEqualSlices(f32, given, few.rows);
+    // Each coordinate of each row has the variance 1 around its point; without centers of its own it is thousands.
+    try std.testing.expect(own.spread(&rows) < 2 * n * dim);
+    try std.testing.expect(few.spread(&rows) > 100 * n * dim);
+    const by: [dim]f32 = @splat(2);
+    const third = own.at(3)[5];
+    own.put_back(points[3 * dim ..], &by);
+    try std.testing.expectEqualSlices(f32, points[3 * dim ..], own.rows[0..given.len]);
+    try std.testing.expectEqual(third - 2, own.at(3)[5]);
+    try std.testing.expectApproxEqRel(dispatch.kernels().sum_squares(own.at(3).ptr, dim), own.norms2[3], 1e-6);
 }
 
 test "there are as many centers as vectors can pay for" {
