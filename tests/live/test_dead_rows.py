@@ -80,8 +80,11 @@ def test_a_young_part_of_which_nothing_lives_is_gone(grown: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("plan", ["links_in_memory", "links_on_disk"])
-def test_a_part_of_which_nothing_lives_is_not_read(tmp_path: Path, plan: Any) -> None:
-    """A part that the index was built with stays where no vectors are stored to merge it from."""
+def test_a_part_of_which_nothing_lives_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Any
+) -> None:
+    """Until it is merged away."""
+    monkeypatch.setattr(folds, "_LATER_S", 600.0)
     path = tmp_path / "i.velo"
     numbers = np.arange(N)
     velo.build(path, VECTORS[:N], metadata={"number": numbers}, threads=1, calibrate=False).close()

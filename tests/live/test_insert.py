@@ -135,17 +135,6 @@ def test_an_index_that_was_built_takes_rows(tmp_path: Path) -> None:
         assert index.info()["ids"] == "string"
 
 
-def test_without_stored_vectors_parts_cannot_be_made_one(tmp_path: Path) -> None:
-    vectors = vectors_of(200)
-    velo.build(tmp_path / "a", vectors, threads=1, calibrate=False).close()
-    with velo.open(tmp_path / "a", writable=True, threads=1) as index:
-        assert index.insert(vectors[:1]).first_id == 200
-        index.flush()
-        with pytest.raises(errors.UnsupportedError, match="store_vectors"):
-            index.optimize()
-        assert set(index.search(vectors[0], 2).ids.tolist()) == {0, 200}
-
-
 @pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8"])
 def test_types_and_metrics(tmp_path: Path, metric: Any, dtype: str) -> None:

@@ -38,14 +38,7 @@ DIM = 32
 )
 def test_parts_that_become_one(rows: list[int], dead: dict[int, int], wanted: list[int]) -> None:
     alive = [count - dead.get(part, 0) for part, count in enumerate(rows)]
-    assert parts_to_fold(rows, alive, [True] * len(rows)) == wanted
-
-
-def test_what_stores_no_vectors_stays() -> None:
-    rows = [100_000, 30_000, 900, 800, 700, 600]
-    assert parts_to_fold(rows, rows, [True, True, True, True, True, True]) == [0, 1, 2, 3, 4, 5]
-    assert parts_to_fold(rows, rows, [False, True, True, True, True, True]) == [2, 3, 4, 5]
-    assert parts_to_fold(rows, [50_000, *rows[1:]], [False, True, False, True, True, True]) == []
+    assert parts_to_fold(rows, alive) == wanted
 
 
 def test_growing_writes_a_row_few_times(tmp_path: Path) -> None:
