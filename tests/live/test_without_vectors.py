@@ -22,7 +22,7 @@ FEW = {"threads": 1, "degree": 24, "build_list_size": 40}
 
 
 def rows_of(kind: str, dtype: str, count: int, seed: int = 5) -> np.ndarray:
-    """Rows like descriptors of pictures, many in clusters, or of a normal cloud; whole numbers where wanted."""
+    """Rows like descriptors of pictures, many in clusters, or of a normal cloud; whole numbers if wanted."""
     if kind == "clusters":
         rows = synthetic_vectors(count, DIM, seed=seed)
     else:
@@ -77,7 +77,15 @@ class World:
 
 
 def built(
-    path: Path, metric: Any, kind: str, dtype: str, count: int, of: int, *, calibrate: bool = False, **how: Any
+    path: Path,
+    metric: Any,
+    kind: str,
+    dtype: str,
+    count: int,
+    of: int,
+    *,
+    calibrate: bool = False,
+    **how: Any,
 ) -> World:
     """An index of the first rows of `of`, which stores none of them."""
     rows = rows_of(kind, dtype, of + 150)
@@ -165,7 +173,7 @@ def test_codes_are_copied_as_they_are(tmp_path: Path, nothing_later: None, metri
 
 
 def test_codes_of_a_part_that_others_outgrew_are_decoded(tmp_path: Path, nothing_later: None) -> None:
-    """The larger part stores its vectors, so nothing of it is a copy; whole numbers come back as they were."""
+    """The larger part stores its vectors: nothing is a copy, and whole numbers come back as they were."""
     for metric, dtype in (("l2", "uint8"), ("ip", "int8"), ("cosine", "uint8"), ("cosine", "float32")):
         world = built(tmp_path / f"{metric}-{dtype}", metric, "cloud", dtype, 300, 1_500)
         if metric == "cosine":
@@ -252,7 +260,9 @@ def of_few_bits(tmp_path: Path, nothing_later: None) -> Iterator[tuple[World, ve
     )
     calibration = read_manifest(world.path).calibration
     assert calibration is not None
-    most = max(point["recall"] for curve in calibration["curves"] if curve["k"] == 10 for point in curve["points"])
+    most = max(
+        point["recall"] for curve in calibration["curves"] if curve["k"] == 10 for point in curve["points"]
+    )
     most = max(most, calibration["scan"]["recall"])
     with velo.open(world.path, writable=True, threads=1) as index:
         yield world, index, most
@@ -272,7 +282,9 @@ def test_what_a_recall_means_stays(of_few_bits: tuple[World, velo.Index, float])
         assert told is not None
         assert told["codes"] == pytest.approx(most, abs=1e-4)
         assert not told["exact"]
-        points = [point["recall"] for curve in told["curves"] if curve["k"] == 10 for point in curve["points"]]
+        points = [
+            point["recall"] for curve in told["curves"] if curve["k"] == 10 for point in curve["points"]
+        ]
         assert max(points) <= most + 1e-4
     wanted = most - 0.06
     assert world.recall(index, recall=wanted) >= wanted - 0.03
@@ -318,3 +330,21 @@ def test_a_snapshot_of_it_is_merged_too(tmp_path: Path, nothing_later: None) -> 
         copy.optimize()
         assert len(copy) == 799
         assert copy.get([5])["color"].to_pylist() == [None]
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8"])
+def test_an_update_writes_what_codes_tell(
+    tmp_path: Path, nothing_later: None, metric: Any, dtype: str
+) -> None:
+    """Also several times: a row stays nearly where it was."""
+    world = built(tmp_path / "i", metric, "clusters", dtype, 600, 600)
+    ids = np.arange(0, 600, 3)
+    with velo.open(world.path, writable=True, threads=1) as index:
+        before = world.recall(index, list_size=600)
+        for turn in range(1, 4):
+            assert index.update(ids, {"turn": np.full(len(ids), turn)}).rows == len(ids)
+            index.optimize()
+        world.turns.update(dict.fromkeys(ids.tolist(), 3))
+        world.check(index)
+        assert world.recall(index, list_size=600) >= before - 0.02

@@ -232,7 +232,8 @@ def calibrate(
     known : dict, optional
         The table of an index of the same options: it is taken where it holds here.
     decoded : bool
-        Some rows of the source are what codes tell of them. Without a table of these codes nothing is measured.
+        Some rows of the source are what codes tell of them. Without a table of these codes nothing is
+        measured.
     lock_held : bool
         The caller holds the lock of the folder.
 

@@ -53,8 +53,8 @@ def build_part(
     former : tuple of Path and ndarray of shape (n,), uint32, optional
         A part whose rows come here, and the row of each of its vertices: the graph goes on from its graph.
     store_vectors : bool
-        Whether these are the vectors that were given. Of some rows codes may be all that is left: then the part
-        stores no vectors, and those rows are what their codes tell.
+        Whether these are the vectors that were given. Of some rows codes may be all that is left: then the
+        part stores no vectors, and those rows are what their codes tell.
     threads : int, optional
     build_memory : int, float or str, optional
     search_bytes : int

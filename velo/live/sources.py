@@ -91,7 +91,7 @@ class Sources:
 
     @cached_property
     def coded(self) -> list[int]:
-        """Those of the parts that store no vectors, as far as rows of theirs are taken: codes are all there is."""
+        """Those of the parts that store no vectors, if rows of theirs are taken: codes are all there is."""
         numbers = [number for number in self.parts if not self.view.segments[number].stores_vectors]
         return [number for number in numbers if (own := self._rows_of(number)[1]).stop > own.start]
 
@@ -105,7 +105,7 @@ class Sources:
 
     @property
     def calibration(self) -> Mapping[str, Any] | None:
-        """What was measured of the largest part; where codes are all there is, of a part that has only codes."""
+        """What was measured of the largest part; where codes are all there is, of one that has only codes."""
         coded = [self.view.segments[number] for number in self.coded]
         of = max(coded, key=lambda segment: segment.n) if coded else self.view.largest
         return None if of is None else of.calibration

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from velo.errors import UnsupportedError
 from velo.live.columns import given_columns
 from velo.live.rows import NewRows, last_of_each
 from velo.live.view import View
+from velo.options import METRIC_CODES
 from velo.types import AnyArray
 
 __all__ = ["Found", "Update", "UpdateOfIds", "UpdateWhere"]
@@ -60,19 +60,7 @@ class Update(ABC):
         """The rows of a view that change."""
 
     def rows(self, view: View, found: Found, request: str | None) -> NewRows:
-        """What becomes of these rows.
-
-        Raises
-        ------
-        UnsupportedError
-            A part stores no vectors, so its rows cannot be written anew.
-        """
-        for number in np.unique(view.places(found.vertices)[0]).tolist():
-            if number < len(view.segments) and not view.segments[number].stores_vectors:
-                raise UnsupportedError(
-                    "an update writes its rows anew, and this index stores no vectors: build it with "
-                    "store_vectors=True, or exchange its columns by set_metadata before the first write"
-                )
+        """What becomes of these rows; of a vector that no part stores what its code tells."""
         table = view.metadata.rows(found.vertices)
         values: Any = pa.array(found.values)
         for name in self._table.column_names:
@@ -81,8 +69,32 @@ class Update(ABC):
                 self._table.schema.field(name),
                 self._table.column(name).take(values),
             )
-        vectors = view.vectors(found.vertices).astype(view.shape.dtype)
-        return NewRows(view.shape, vectors, found.ids, table, request, upsert=True, is_distinct=True)
+        vectors = view.vectors(found.vertices, decoded=True)
+        if view.shape.dtype.kind in "iu":
+            _lengthen(vectors, view, found.vertices)
+        return NewRows(
+            view.shape,
+            vectors.astype(view.shape.dtype),
+            found.ids,
+            table,
+            request,
+            upsert=True,
+            is_distinct=True,
+        )
+
+
+def _lengthen(vectors: AnyArray, view: View, vertices: AnyArray) -> None:
+    """Give directions, which are what codes of cosine tell, a length that whole numbers can hold."""
+    parts = view.places(vertices)[0]
+    limits = np.iinfo(view.shape.dtype)
+    for number, segment in enumerate(view.segments):
+        if segment.stores_vectors or segment.metric != METRIC_CODES["cosine"]:
+            continue
+        inside = np.flatnonzero(parts == number)
+        rows = vectors[inside]
+        largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
+        scaled = rows * (limits.max / np.where(largest > 0, largest, 1))
+        vectors[inside] = np.clip(np.rint(scaled), limits.min, limits.max)
 
 
 class UpdateOfIds(Update):

@@ -277,8 +277,6 @@ class LiveVerbs:
             Also where the index has no columns, and where ids and a filter are given, or neither.
         BudgetTooSmallError
             The rows that change take more memory than new rows may: give fewer ids, or a narrower filter.
-        UnsupportedError
-            The rows are in a part that was built without ``store_vectors=True``.
         VeloError
             As for :meth:`insert`, but for :class:`DuplicateIdError`.
 
