@@ -182,6 +182,37 @@ def test_it_goes_on_and_what_changed_meanwhile_is_kept(
     velo.verify(path)
 
 
+@pytest.mark.parametrize(("stage", "share"), [("encode", 0.3), ("encode", 1.0), ("write", 0.5)])
+def test_codes_are_copied_in_a_merge_that_goes_on(
+    tmp_path: Path, resumed: list[tuple[str, int, int]], stage: str, share: float
+) -> None:
+    """An index that stores no vectors: it answers as after the same merge without a break."""
+    vectors = synthetic_vectors(N + NEW, DIM, seed=7)
+    path, whole, broken = (tmp_path / name for name in ("i.velo", "whole.velo", "broken.velo"))
+    velo.build(path, vectors[:N], ids=np.arange(N), store_vectors=False, threads=1).close()
+    with velo.open(path, writable=True, threads=1) as index:
+        index.insert(vectors[N:], np.arange(N, N + NEW))
+        index.flush()
+        index.delete(np.arange(0, N + NEW, 11))
+        index.snapshot(whole)
+    killed(path, broken, stage, share)
+    assert len(begun(broken)) == 2
+    assert go_on(broken) == 1
+    assert begun(broken) == []
+    [(where, *_), *_] = resumed
+    assert STAGES.index(where) >= STAGES.index(stage) - 1, where
+    with velo.open(whole, writable=True, threads=1) as index:
+        index.optimize()
+        expected = index.search(vectors[::20], 10)
+        with velo.open(broken, threads=1) as other:
+            found = other.search(vectors[::20], 10)
+            assert len(other) == len(index) == sum(one % 11 != 0 for one in range(N + NEW))
+            assert not other.info()["stores_vectors"]
+    assert (found.ids == expected.ids).all()
+    assert (found.distances == expected.distances).all()
+    velo.verify(broken)
+
+
 def test_a_merge_of_parts_that_are_gone_is_removed(
     grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: list[tuple[str, int, int]]
 ) -> None:
