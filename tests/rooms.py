@@ -39,32 +39,36 @@ ROOMS = (
     _room("velo", "folder", "velo.errors velo.types velo._native velo.filters"),
     _room(
         "velo",
-        "search",
-        "velo.errors velo.types velo.hints velo.options velo.results velo._native velo.formats velo.filters "
-        "velo.folder",
+        "parts",
+        "velo.errors velo.types velo.options velo._native velo.formats velo.filters velo.folder",
     ),
     _room(
         "velo",
-        "live",
+        "search",
         "velo.errors velo.types velo.hints velo.options velo.results velo._native velo.formats velo.filters "
-        "velo.folder velo.search",
+        "velo.folder velo.parts",
+    ),
+    _room(
+        "velo",
+        "building",
+        "velo.errors velo.types velo.hints velo.options velo._native velo.formats velo.folder velo.parts "
+        "velo.search",
+    ),
+    _room(
+        "velo",
+        "upkeep",
+        "velo.errors velo.types velo.options velo.formats velo.folder velo.parts velo.building",
     ),
     _room(
         "velo",
         "index",
         "velo.errors velo.types velo.hints velo.options velo.results velo._native velo.filters velo.folder "
-        "velo.search velo.live",
+        "velo.parts velo.search velo.building velo.upkeep",
     ),
     _room(
         "velo",
         "collection",
         "velo.errors velo.types velo.hints velo.options velo.results velo.folder velo.index",
-    ),
-    _room(
-        "velo",
-        "building",
-        "velo.errors velo.types velo.hints velo.options velo._native velo.formats velo.folder velo.search "
-        "velo.live velo.index",
     ),
     _room(
         "velo",

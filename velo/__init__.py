@@ -14,15 +14,13 @@ every error is a :class:`VeloError` (:mod:`velo.errors`).
 
 from typing import TYPE_CHECKING
 
-from velo.building.build import build
 from velo.building.collection import build_collection
-from velo.building.parts import build_part as _build_part  # noqa: F401 - it says how parts are built
 from velo.collection import ShardedIndex
 from velo.collection import open_path as open  # noqa: A004
 from velo.errors import RecallWarning, VeloError
 from velo.filters import col, ids, mask
 from velo.hints import FUNCTIONS
-from velo.index import Index
+from velo.index import Index, build
 from velo.index import create_index as create
 from velo.index import verify_folder as verify
 from velo.options import OpenTuning, SearchTuning

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from velo.building.held_out import draw_distinct, draw_rows, exact_neighbors
 from velo.folder.manifest import read_manifest
 from velo.formats.files import as_source
 from velo.options import BuildOptions
+from velo.parts.part import OpenOptions, Part
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 QUICK: dict[str, Any] = {"degree": 32, "build_list_size": 60, "links_kept": 24, "record_bits": 6}
@@ -93,12 +95,12 @@ def test_rows_whose_neighbors_nobody_can_tell_are_left_out(monkeypatch: pytest.M
 def test_an_excluded_vertex_is_never_found(plan: Any, tmp_path: Path) -> None:
     rows = synthetic_vectors(3000, 24, seed=2)
     velo.build(tmp_path / "i", rows, calibrate=False, **QUICK).close()
-    with velo.open(tmp_path / "i", plan=plan) as index:
+    with closing(Part(tmp_path / "i", OpenOptions(plan=plan))) as part:
         vertex_of = np.empty(3000, np.uint32)
-        vertex_of[index._ids.of(np.arange(3000))] = np.arange(3000)
+        vertex_of[part.ids.of(np.arange(3000))] = np.arange(3000)
         queries, vertices = rows[:200], vertex_of[:200]
-        found = excluding(index, queries, 10, 60, vertices)
-        itself = excluding(index, queries, 10, 60, np.full(200, 2**32 - 1, np.uint32))
+        found = excluding(part, queries, 10, 60, vertices)
+        itself = excluding(part, queries, 10, 60, np.full(200, 2**32 - 1, np.uint32))
         assert not (found.vertices == vertices[:, None]).any()
         assert (itself.vertices[:, 0] == vertices).mean() > 0.95
         # What is found otherwise is what would be found without that row.

@@ -9,7 +9,7 @@ import pytest
 
 import velo
 from tests.live.rows import DIM, SCHEMA
-from velo.live import folds
+from velo.upkeep import folds
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -29,7 +29,7 @@ CHILD = """
 import json, sys
 import numpy as np
 import velo
-from velo.live import part_maker
+from velo.upkeep import part_maker
 
 path, durability = sys.argv[1], sys.argv[3]
 seed, dim, ids = int(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5])

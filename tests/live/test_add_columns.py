@@ -174,9 +174,9 @@ def test_a_merge_that_was_under_way_keeps_what_came_meanwhile(
     path: Path, index: velo.Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its part lacks the column; rows that were written since are not in it."""
-    from velo.live import part_maker
+    from velo.upkeep import part_maker
 
-    build = part_maker._builder
+    build = part_maker.build_part
     assert build is not None
     index.update([39], {"n": 39}) if "n" in index.info()["columns"] else index.upsert(VECTORS[39:40], [39])
 
@@ -186,7 +186,7 @@ def test_a_merge_that_was_under_way_keeps_what_came_meanwhile(
             index.update([1, 39], {"stock": 8})
         build(*arguments, **how)
 
-    monkeypatch.setattr(part_maker, "_builder", slow)
+    monkeypatch.setattr(part_maker, "build_part", slow)
     index.optimize()
     assert index.count("stock = 7") == 38
     assert index.get([0, 1, 39], columns=["stock"])["stock"].to_pylist() == [7, 8, 8]

@@ -12,7 +12,7 @@ import pytest
 import velo
 from velo import SearchTuning
 from velo._native.limits import Limit
-from velo.live import merged
+from velo.search import merged
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 DIM = 24

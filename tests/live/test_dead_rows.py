@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import velo
-from velo.live import folds
-from velo.live.worker import Worker
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
+from velo.upkeep import folds
+from velo.upkeep.worker import Worker
 
 N, YOUNG, DIM = 2_000, 200, 16
 VECTORS = synthetic_vectors(N + YOUNG, DIM, seed=3)

@@ -266,7 +266,7 @@ def test_the_delta_becomes_a_part_while_parts_become_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who needs room waits for no merge; what is replaced and deleted meanwhile is so in the merged part."""
-    from velo.live.part_maker import PartMaker, Sources
+    from velo.upkeep.part_maker import PartMaker, Sources
 
     vectors = vectors_of(2_000)
     commit, gate = PartMaker._commit, threading.Event()
@@ -304,7 +304,7 @@ def test_the_delta_becomes_a_part_while_parts_become_one(
 
 
 def test_no_room_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from velo.live.folds import Folds
+    from velo.upkeep.folds import Folds
 
     vectors = vectors_of(9_000)
     gate = threading.Event()
@@ -410,17 +410,17 @@ def test_info_tells_parts_and_delta_of_one_moment(tmp_path: Path) -> None:
 
 
 def test_merges_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from velo.live import part_maker
+    from velo.upkeep import part_maker
 
     budgets: list[int] = []
-    builder = part_maker._builder
+    builder = part_maker.build_part
     assert builder is not None
 
     def build(*arguments: Any, **options: Any) -> None:
         budgets.append(options["build_memory"])
         builder(*arguments, **options)
 
-    monkeypatch.setattr(part_maker, "_builder", build)
+    monkeypatch.setattr(part_maker, "build_part", build)
     with pytest.raises(errors.InvalidArgumentError, match="merge_memory"):
         velo.create(tmp_path / "a", dim=DIM, merge_memory="much")
     for number, (named, budget) in enumerate(((None, 8 << 20), ("16MiB", 16 << 20))):
@@ -458,7 +458,7 @@ def test_a_fold_that_fails_fails_no_write_that_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that was written must not look as if it was not; who needs the room, or asks, is told."""
-    from velo.live import part_maker
+    from velo.upkeep import part_maker
 
     def fail(path: Path, *_: Any, **__: Any) -> None:
         raise errors.NoSpaceError("the device is full", file=str(path))
@@ -474,7 +474,7 @@ def test_a_fold_that_fails_fails_no_write_that_has_room(
                 written += 100
 
         with monkeypatch.context() as patch:
-            patch.setattr(part_maker, "_builder", fail)
+            patch.setattr(part_maker, "build_part", fail)
             with pytest.raises(errors.NoSpaceError):
                 write()
             live = index.info()["live"]
@@ -489,7 +489,7 @@ def test_a_fold_that_fails_fails_no_write_that_has_room(
 
 
 def test_a_fold_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from velo.live import part_maker
+    from velo.upkeep import part_maker
 
     vectors = vectors_of(100)
 
@@ -501,7 +501,7 @@ def test_a_fold_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
     with velo.create(tmp_path / "a", dim=DIM, threads=1) as index:
         index.insert(vectors)
         with monkeypatch.context() as patch:
-            patch.setattr(part_maker, "_builder", fail)
+            patch.setattr(part_maker, "build_part", fail)
             with pytest.raises(errors.NoSpaceError):
                 index.flush()
         assert len(index) == 100

@@ -22,8 +22,8 @@ import pytest
 import velo
 from tests.live.rows import DIM, SCHEMA, no_room, table, vectors_of
 from velo import errors
-from velo.live import part_maker
-from velo.live.data import LiveData
+from velo.parts.data import LiveData
+from velo.upkeep import part_maker
 
 #: More than a delta of 1 MiB takes.
 MANY = 6_500
@@ -263,7 +263,7 @@ def test_what_small_calls_refuse_it_does_too(index: velo.Index, tmp_path: Path) 
 def test_no_number_is_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the call that it was for came to nothing; and nobody upserts one that was never told."""
     vectors = vectors_of(30)
-    build = part_maker._builder
+    build = part_maker.build_part
     assert build is not None
     with velo.create(tmp_path / "a", dim=DIM, threads=1) as index:
         assert index.insert(vectors[:10]).first_id == 0
@@ -276,10 +276,10 @@ def test_no_number_is_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert index.insert(vectors[10:12]).first_id == 15  # while the large call is under way
             raise errors.NoSpaceError("full")
 
-        monkeypatch.setattr(part_maker, "_builder", fails)
+        monkeypatch.setattr(part_maker, "build_part", fails)
         with no_room(index), pytest.raises(errors.NoSpaceError):
             index.insert(vectors[:5])
-        monkeypatch.setattr(part_maker, "_builder", build)
+        monkeypatch.setattr(part_maker, "build_part", build)
         with pytest.raises(errors.UnknownIdError):
             index.upsert(vectors[:1], [12])
         assert refused(index, tmp_path, errors.UnknownIdError, vectors[:2], [3, 12], verb="upsert").row == 1
@@ -295,17 +295,17 @@ def meanwhile(index: velo.Index, monkeypatch: pytest.MonkeyPatch, act: Callable[
     """Do something when the next part was made, before it takes its place; there is room for it."""
     live = index._live
     assert live is not None
-    build = part_maker._builder
+    build = part_maker.build_part
     assert build is not None
 
     def watched(*what: Any, **how: Any) -> None:
-        monkeypatch.setattr(part_maker, "_builder", build)
+        monkeypatch.setattr(part_maker, "build_part", build)
         build(*what, **how)
         live.delta_bytes_max, most = 64 << 20, live.delta_bytes_max
         act()
         live.delta_bytes_max = most
 
-    monkeypatch.setattr(part_maker, "_builder", watched)
+    monkeypatch.setattr(part_maker, "build_part", watched)
 
 
 def test_ids_are_held_against_what_lives_when_the_part_is_there(
@@ -354,7 +354,7 @@ def test_a_merge_that_took_the_delta_finds_it_behind_other_parts(
 ) -> None:
     """The delta becomes a part before the merge ends, and that of a large call comes before it."""
     vectors = vectors_of(100)
-    build = part_maker._builder
+    build = part_maker.build_part
     assert build is not None
     merges, goes_on = threading.Event(), threading.Event()
 
@@ -364,7 +364,7 @@ def test_a_merge_that_took_the_delta_finds_it_behind_other_parts(
             assert goes_on.wait(60)
         build(*what, **how)
 
-    monkeypatch.setattr(part_maker, "_builder", watched)
+    monkeypatch.setattr(part_maker, "build_part", watched)
     for start in (0, 10):
         index.insert(vectors[start : start + 10], range(start, start + 10), table(range(start, start + 10)))
         index.flush()
@@ -482,7 +482,7 @@ def test_what_fails_leaves_nothing(
     with monkeypatch.context() as patch:
         assert index._folds is not None
         if step == "build":
-            patch.setattr(part_maker, "_builder", fails)
+            patch.setattr(part_maker, "build_part", fails)
         elif step == "open":
             patch.setattr(index._folds._maker, "_open_part", fails)
         elif step.startswith("full"):
@@ -502,11 +502,11 @@ PROGRAM = """
 import os, sys
 import numpy as np
 import velo
-from velo.live import part_maker
-from velo.live.data import LiveData
+from velo.upkeep import part_maker
+from velo.parts.data import LiveData
 
 path, step = sys.argv[1:]
-build, insert_part = part_maker._builder, LiveData.insert_part
+build, insert_part = part_maker.build_part, LiveData.insert_part
 
 def half(folder, *what, **how):
     if step == "before":
@@ -521,7 +521,7 @@ def late(*what):
 if step == "after":
     LiveData.insert_part = late
 else:
-    part_maker.set_builder(half)
+    part_maker.build_part = half
 with velo.open(path, writable=True, threads=1) as index:
     index._live.delta_bytes_max = 0
     index.upsert(np.eye(3), ids=[1, 2, 3], request="killed")

@@ -21,10 +21,10 @@ from velo.building.build import build_shard
 from velo.folder.manifest import read_manifest
 from velo.folder.opened import OpenedFolder
 from velo.formats.files import as_source
-from velo.live import part_maker
-from velo.live.data import LiveData
-from velo.live.merge_memory import BuildBytes, MergeMemory
 from velo.options import BuildOptions
+from velo.parts.data import LiveData
+from velo.upkeep import part_maker
+from velo.upkeep.merge_memory import BuildBytes, MergeMemory
 
 
 @pytest.mark.parametrize(
@@ -151,11 +151,11 @@ PROGRAM = """
 import json, os, sys, threading, time
 import numpy as np
 import velo
-from velo.live import part_maker
+from velo.upkeep import part_maker
 
 path, memory, merge_memory = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rows = np.random.default_rng(4).normal(size=(12_000, 32)).astype(np.float32)
-build, lock, running, seen = part_maker._builder, threading.Lock(), {}, []
+build, lock, running, seen = part_maker.build_part, threading.Lock(), {}, []
 merges, beside = threading.Event(), threading.Event()
 
 def rss():
@@ -195,7 +195,7 @@ with velo.create(path, dim=32, **options) as index:
         for start in range(first, first + 4_000, 500):
             index.insert(rows[start : start + 500])
         index.flush()
-    part_maker.set_builder(watched)
+    part_maker.build_part = watched
     index.optimize(wait=False)
     assert merges.wait(60)
     for start in range(8_000, len(rows), 250):
@@ -244,7 +244,7 @@ def test_a_fold_beside_a_merge_keeps_within_the_promise(tmp_path: Path) -> None:
 
 
 def test_too_little_for_both_they_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = part_maker._builder
+    build = part_maker.build_part
     assert build is not None
     running: list[str] = []
     seen: list[list[str]] = []
@@ -272,7 +272,7 @@ def test_too_little_for_both_they_take_turns(tmp_path: Path, monkeypatch: pytest
             index.flush()
         assert index._folds is not None
         index._folds.join()
-        monkeypatch.setattr(part_maker, "_builder", watched)
+        monkeypatch.setattr(part_maker, "build_part", watched)
         index.insert(rows[6_000:6_200])
         index.optimize(wait=False)  # with these, and it may have to wait for who waits for its share
         assert merges.wait(60)

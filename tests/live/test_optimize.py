@@ -12,9 +12,9 @@ import pytest
 
 import velo
 from velo.errors import NoSpaceError
-from velo.live import folds, part_maker
-from velo.live.worker import Worker
 from velo.testing import synthetic_vectors
+from velo.upkeep import folds, part_maker
+from velo.upkeep.worker import Worker
 
 N, DIM = 2_000, 16
 VECTORS = synthetic_vectors(2 * N, DIM, seed=11)
@@ -27,7 +27,7 @@ class Passes:
         self.rows: list[int] = []
         self.under_way, self.gate = threading.Event(), threading.Event()
         self.gate.set()
-        builder = part_maker._builder
+        builder = part_maker.build_part
         assert builder is not None
         self._builder = builder
 
@@ -42,7 +42,7 @@ class Passes:
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
     found = Passes()
-    monkeypatch.setattr(part_maker, "_builder", found)
+    monkeypatch.setattr(part_maker, "build_part", found)
     return found
 
 
@@ -192,7 +192,7 @@ def test_where_there_is_no_room_for_it_nothing_changes(
 
     insert(index, N, N + 100)
     with monkeypatch.context() as patch:
-        patch.setattr(part_maker, "_builder", fail)
+        patch.setattr(part_maker, "build_part", fail)
         with pytest.raises(NoSpaceError):
             index.optimize()
     assert parts_of(index) == [(N, 0)]

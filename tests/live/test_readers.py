@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import velo
-from velo.index import parts
-from velo.search.segment import Segment
+from velo.index import owned as parts
+from velo.parts.part import Part
 
 DIM = 8
 READERS = 4
@@ -121,15 +121,15 @@ def test_an_index_is_opened_whose_parts_become_one_meanwhile(
             index.insert(vectors_of(ids), ids)
             index.flush()
 
-        opened: list[Segment] = []
+        opened: list[Part] = []
 
-        def segment(*arguments: Any, **options: Any) -> Segment:
-            opened.append(Segment(*arguments, **options))
+        def segment(*arguments: Any, **options: Any) -> Part:
+            opened.append(Part(*arguments, **options))
             if len(opened) == when:
                 index.optimize()  # the root that was read names these parts no longer
             return opened[-1]
 
-        monkeypatch.setattr(parts, "Segment", segment)
+        monkeypatch.setattr(parts, "Part", segment)
         with velo.open(path) as reader:
             monkeypatch.undo()
             assert len(reader) == 300

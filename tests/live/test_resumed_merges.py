@@ -18,8 +18,8 @@ import pytest
 
 import velo
 from velo.building import parts
-from velo.live import folds, part_maker
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
+from velo.upkeep import folds, part_maker
 
 N, NEW, DIM = 3000, 500, 24
 
@@ -28,7 +28,7 @@ PROGRAM = """
     import functools, os, signal, sys
     import velo
     from velo.building import build, parts
-    from velo.live import part_maker
+    from velo.upkeep import part_maker
 
     path, stage, share = sys.argv[1], sys.argv[2], float(sys.argv[3])
     part_maker._RESUMED_ROWS = 1

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import velo
-from velo.live import folds
-from velo.live.parts_to_fold import parts_to_fold
+from velo.upkeep import folds
+from velo.upkeep.parts_to_fold import parts_to_fold
 
 DIM = 32
 

@@ -14,8 +14,8 @@ import pytest
 import velo
 from tests.live.rows import DIM, vectors_of
 from velo import errors
-from velo.live.columns import batch_bytes, given_columns, plain_schema, read_batch
-from velo.live.small_batch import SmallBatches
+from velo.parts.columns import batch_bytes, given_columns, plain_schema, read_batch
+from velo.parts.small_batch import SmallBatches
 
 INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 KINDS = (*INTEGERS, pa.float32(), pa.float64(), pa.string(), pa.large_string())

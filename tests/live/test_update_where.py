@@ -14,7 +14,7 @@ import pytest
 import velo
 from tests.live.rows import DIM, table, vectors_of
 from velo import errors
-from velo.live.data import LiveData
+from velo.parts.data import LiveData
 
 _N = velo.col("n")
 

@@ -14,8 +14,8 @@ import pytest
 import velo
 from velo import errors
 from velo.folder.manifest import read_manifest
-from velo.live import folds
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
+from velo.upkeep import folds
 
 DIM = 24
 FEW = {"threads": 1, "degree": 24, "build_list_size": 40}

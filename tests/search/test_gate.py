@@ -9,7 +9,7 @@ import time
 import pytest
 
 from velo.errors import ClosedError, ForkedError
-from velo.search.gate import Gate
+from velo.parts.gate import Gate
 
 
 @pytest.mark.parametrize("by_call", [False, True])

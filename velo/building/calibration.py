@@ -26,6 +26,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -39,8 +40,8 @@ from velo.building.vectors import store_vectors
 from velo.errors import BudgetTooSmallError, RecallWarning, UnsupportedError
 from velo.folder.manifest import read_manifest
 from velo.formats.source import Source
-from velo.index import Index, open_index
 from velo.options import FILTER_PLANS, OpenTuning
+from velo.parts.part import OpenOptions, Part
 from velo.search.request import Request
 from velo.types import AnyArray
 
@@ -135,7 +136,7 @@ class _Seen:
 
 
 def excluding(
-    index: Index,
+    part: Part,
     queries: AnyArray,
     k: int,
     list_size: int,
@@ -143,11 +144,11 @@ def excluding(
     scan: bool = False,
     exact: bool = False,
 ) -> Request:
-    """Search for rows of the index, each taken as absent for its own search.
+    """Search for rows of a part, each taken as absent for its own search.
 
     Parameters
     ----------
-    index : Index
+    part : Part
     queries : ndarray of shape (m, dim)
     k, list_size : int
     vertices : ndarray of shape (m,), uint32
@@ -169,10 +170,10 @@ def excluding(
         options.filter_plan, options.sigma = FILTER_PLANS["scan"], _SCAN_SIGMA
     left_out = _native.pointer("uint32_t", np.ascontiguousarray(vertices, np.uint32))
     options.excluded_vertices = left_out  # alive as long as left_out is
-    request = Request(queries, index.dim, k, options, [], _native.ffi.NULL)
-    with index._gate.inside():
+    request = Request(queries, part.dim, k, options, [], _native.ffi.NULL)
+    with part.gate.inside():
         status = _native.lib.velo_search(
-            index._handle,
+            part.handle,
             request.query_pointer,
             request.dtype,
             request.query_count,
@@ -370,40 +371,40 @@ class _Table:
         """The whole table: all links first, which the others are compared with."""
         found: list[tuple[int, int, list[_Seen]]] = []
         steps = len(_LINKS) + len(other_k) + 2
-        with self._open(folder, None) as index:
-            most = index.info()["links_kept"]
+        with closing(self._open(folder, None)) as part:
+            most = int(part.info().links_kept)
             widest: list[_Seen] = []
             if most:
-                widest = self._curve(index, K_MEASURED, [])
+                widest = self._curve(part, K_MEASURED, [])
                 found.append((K_MEASURED, most, widest))
-                self._reach(index, widest)
+                self._reach(part, widest)
                 tell(1 / steps)
                 for number, k in enumerate(other_k):
-                    found.append((k, most, self._curve(index, k, [])))
+                    found.append((k, most, self._curve(part, k, [])))
                     tell((2 + number) / steps)
         for number, links in enumerate(_LINKS):
             if links < most:
-                with self._open(folder, links) as index:
-                    if index.info()["links_kept"] == links:
-                        found.append((K_MEASURED, links, self._curve(index, K_MEASURED, widest)))
+                with closing(self._open(folder, links)) as part:
+                    if part.info().links_kept == links:
+                        found.append((K_MEASURED, links, self._curve(part, K_MEASURED, widest)))
             tell((2 + len(other_k) + number) / steps)
         if self._page_links:
-            with self._open(folder, 0) as index:
-                on_disk = self._curve(index, K_MEASURED, widest, _LISTS_ON_DISK_MAX)
+            with closing(self._open(folder, 0)) as part:
+                on_disk = self._curve(part, K_MEASURED, widest, _LISTS_ON_DISK_MAX)
                 found.append((K_MEASURED, 0, on_disk))
                 if not most:
-                    self._reach(index, on_disk)
+                    self._reach(part, on_disk)
         tell(1.0)
         return [
             {"k": k, "links": links, "points": [one.point.to_dict() for one in seen]}
             for k, links, seen in found
         ]
 
-    def _reach(self, index: Index, seen: Sequence[_Seen]) -> None:
+    def _reach(self, part: Part, seen: Sequence[_Seen]) -> None:
         """What is reached at most: by the longest list, or by a look at all codes if that is little."""
         self.reached = max(one.point.recall for one in seen)
         if self.reached < _RECALL_ENOUGH:
-            scanned = self._search(index, K_MEASURED, _SCAN_LIST, self._part, scan=True).point
+            scanned = self._search(part, K_MEASURED, _SCAN_LIST, self._part, scan=True).point
             self.scan = scanned.to_dict()
             self.reached = max(self.reached, scanned.recall)
 
@@ -431,18 +432,18 @@ class _Table:
         scales: dict[int, _Scale] = {}
         try:
             for links, points in sorted(main.items(), reverse=True):
-                with self._open(folder, links if links < most else None) as index:
-                    if links and index.info()["links_kept"] != links:
+                with closing(self._open(folder, links if links < most else None)) as part:
+                    if links and part.info().links_kept != links:
                         return None
                     scale = _Scale(
                         [
-                            (point, self._search(index, K_MEASURED, int(point["list_size"]), self._all).point)
+                            (point, self._search(part, K_MEASURED, int(point["list_size"]), self._all).point)
                             for point in _checked_points(points)
                         ]
                     )
                     if links == most and scan is not None:
                         scan = self._search(
-                            index, K_MEASURED, _SCAN_LIST, self._all, scan=True
+                            part, K_MEASURED, _SCAN_LIST, self._all, scan=True
                         ).point.to_dict()
                 if scale.greatest > _SCALE_MAX:
                     return None
@@ -472,8 +473,8 @@ class _Table:
             "codes": self._codes,
         }
 
-    def _open(self, folder: Path, links: int | None) -> Index:
-        """The index with so many links in memory; 0 are links on disk."""
+    def _open(self, folder: Path, links: int | None) -> Part:
+        """The part with so many links in memory; 0 are links on disk."""
         workers = self._threads or len(os.sched_getaffinity(0))
         tuning = OpenTuning(links_kept=links or None, queries_in_flight=max(1, _IN_FLIGHT // workers))
         if links == 0 and self._threads == 1:
@@ -481,13 +482,13 @@ class _Table:
             tuning = OpenTuning(queries_in_flight=1, queue_depth=1)
         if links != 0:
             try:
-                return open_index(
-                    folder,
+                how = OpenOptions(
                     threads=self._threads,
                     memory=self._memory_bytes or None,
                     plan="links_in_memory",
                     tuning=tuning,
                 )
+                return Part(folder, how)
             except (BudgetTooSmallError, UnsupportedError):  # or links were kept for no memory
                 if not self._page_links:
                     raise
@@ -495,15 +496,15 @@ class _Table:
         if 0 < self._memory_bytes < (folder / _CODES_FILE).stat().st_size:
             raise BudgetTooSmallError("the budget does not hold the codes", argument="memory")
         # Without a budget: what of it codes leave would become a cache.
-        return open_index(folder, threads=self._threads, plan="links_on_disk", tuning=tuning)
+        return Part(folder, OpenOptions(threads=self._threads, plan="links_on_disk", tuning=tuning))
 
-    def _curve(self, index: Index, k: int, like: list[_Seen], longest: int = _LISTS[-1]) -> list[_Seen]:
+    def _curve(self, part: Part, k: int, like: list[_Seen], longest: int = _LISTS[-1]) -> list[_Seen]:
         """Points of growing lists until more would tell nothing.
 
         With `like`, a curve of the same k that this one resembles, a part of the sample is enough.
         """
         seen: list[_Seen] = []
-        limit = min(index.n, longest)
+        limit = min(part.n, longest)
         few = bool(like) or k > K_MEASURED  # many neighbors a query tell as much as many queries
         lists = _LISTS if k == K_MEASURED else sorted({max(k, _LISTS[0]), *_LISTS[::2]})
         lists = [size for size in lists if size >= k]
@@ -511,7 +512,7 @@ class _Table:
             if list_size > limit and seen:
                 break
             whole = not few and list_size <= _LIST_FULL_SAMPLE
-            one = self._search(index, k, list_size, self._all if whole else self._part)
+            one = self._search(part, k, list_size, self._all if whole else self._part)
             if not whole:
                 known = [other for other in like or seen if len(other.rows) == len(self._all)]
                 if known:
@@ -524,9 +525,9 @@ class _Table:
                 break
         return seen
 
-    def _search(self, index: Index, k: int, list_size: int, rows: AnyArray, scan: bool = False) -> _Seen:
+    def _search(self, part: Part, k: int, list_size: int, rows: AnyArray, scan: bool = False) -> _Seen:
         held = self._held.part(rows)
-        answered = excluding(index, held.queries, k, list_size, self._vertices[rows], scan, self.exact)
+        answered = excluding(part, held.queries, k, list_size, self._vertices[rows], scan, self.exact)
         vertices = answered.vertices
         found_rows = np.where(vertices < 0, -1, self._order[np.maximum(vertices, 0)].astype(np.int64))
         found = held.hits(found_rows, k) / np.maximum(1, np.minimum(k, (held.neighbors >= 0).sum(axis=1)))

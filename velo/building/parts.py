@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from velo.building.build import Former, build_shard
 from velo.formats.files import as_source
-from velo.live.part_maker import set_builder
 from velo.options import METRIC_CODES, BuildOptions
-from velo.search.segment import Segment
+from velo.parts.part import Part
 from velo.types import AnyArray, Memory
 
 __all__ = ["build_part"]
@@ -25,7 +24,7 @@ def build_part(
     ids: Any,
     metadata: Any,
     metric: int,
-    like: Segment | None,
+    like: Part | None,
     calibration: Mapping[str, Any] | None,
     former: tuple[Path, AnyArray] | None,
     store_vectors: bool,
@@ -46,7 +45,7 @@ def build_part(
         As for :func:`velo.build`.
     metric : int
         By its number in velo.h.
-    like : Segment, optional
+    like : Part, optional
         A part whose bits and degree this one gets.
     calibration : dict, optional
         Of that part: taken where it holds here.
@@ -97,6 +96,3 @@ def build_part(
         nice=nice,
         gives_way=gives_way,
     )
-
-
-set_builder(build_part)

@@ -11,7 +11,7 @@ from velo.folder.metadata import given_metadata, unfiltered_columns
 from velo.formats.files import as_source, open_vectors
 from velo.formats.frames import vector_table
 from velo.formats.source import Source
-from velo.live.tables import NO_TABLE, taken_apart
+from velo.parts.tables import NO_TABLE, taken_apart
 
 __all__ = ["check_order", "parts_of"]
 
@@ -37,7 +37,7 @@ def parts_of(
     column : str, optional
         Where the vectors stand in a table or a file.
     ids, ids_column, metadata : optional
-        As for :func:`velo.live.tables.taken_apart`.
+        As for :func:`velo.parts.tables.taken_apart`.
 
     Warns
     -----

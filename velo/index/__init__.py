@@ -1,5 +1,6 @@
 """An open index: search it, look into it, close it."""
 
+from velo.index.from_vectors import build
 from velo.index.index import Index
 from velo.index.inspection import BUDGETED, device_dict
 from velo.index.open import UNKNOWN_COLUMNS, create_index, open_index
@@ -9,6 +10,7 @@ __all__ = [
     "BUDGETED",
     "UNKNOWN_COLUMNS",
     "Index",
+    "build",
     "create_index",
     "device_dict",
     "open_index",

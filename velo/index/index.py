@@ -17,17 +17,18 @@ from velo.folder.manifest import MANIFEST_FILE
 from velo.folder.opened import OpenedFolder, shown
 from velo.hints import METHODS
 from velo.index.inspection import Inspection
-from velo.index.parts import Owned, begin, close_native
-from velo.live.added import NewColumns
-from velo.live.data import MOVED, LiveData
-from velo.live.folds import Folds
-from velo.live.moment import Moment
-from velo.live.verbs import LiveVerbs
+from velo.index.owned import Owned, begin, close_native
+from velo.index.verbs import LiveVerbs
 from velo.options import METRIC_CODES
-from velo.search.gate import Gate
+from velo.parts.added import NewColumns
+from velo.parts.data import MOVED, LiveData
+from velo.parts.gate import Gate
+from velo.parts.part import OpenOptions, Part
+from velo.search.prepared import PreparedOptions
 from velo.search.searches import Searches
-from velo.search.segment import OpenOptions, Segment
+from velo.search.view_searches import ViewSearches
 from velo.types import AnyArray, MetricName
+from velo.upkeep.folds import Folds
 
 __all__ = ["Index"]
 
@@ -79,7 +80,7 @@ class Index(Inspection, Searches, LiveVerbs):
         folder: OpenedFolder,
         how: OpenOptions,
         reopen: partial[Index],
-        segments: list[Segment],
+        segments: list[Part],
         live: LiveData | None,
     ) -> None:
         self.path: Path = folder.path
@@ -91,7 +92,7 @@ class Index(Inspection, Searches, LiveVerbs):
         self._updating = threading.Lock()
         self._live: LiveData | None = None
         self._folds: Folds | None = None
-        self._newest: Moment | None = None
+        self._newest: ViewSearches | None = None
         self._owned = Owned(folder, segments)
         if live is None:
             self._take(segments[0])
@@ -103,12 +104,12 @@ class Index(Inspection, Searches, LiveVerbs):
         self.metric: MetricName = _METRICS[metric]
         self._finalizer = weakref.finalize(self, close_native, self._gate, self._owned)
 
-    def _take(self, segment: Segment) -> None:
+    def _take(self, segment: Part) -> None:
         """Searches are those of an index that is as it was built."""
         self.dim = segment.dim
         self._single_shapes = ((self.dim,), (1, self.dim))
         self._handle, self._completions = segment.handle, segment.completions
-        self._prepared = segment.prepared
+        self._prepared = PreparedOptions(segment)
         self._ids, self._metadata, self._filters = segment.ids, segment.metadata, segment.filters
 
     def _own(self, live: LiveData) -> None:
@@ -117,9 +118,9 @@ class Index(Inspection, Searches, LiveVerbs):
         if live.durability is not None:
             how = self._how
 
-            def open_part(name: str, of_rows: int, beside: Segment | None) -> Segment:
+            def open_part(name: str, of_rows: int, beside: Part | None) -> Part:
                 beside = next(iter(live.opened), beside)
-                return Segment(live.folder.at / name, how, of_rows, name, beside)
+                return Part(live.folder.at / name, how, of_rows, name, beside)
 
             folds = Folds(live, open_part, how.threads, how.merge_memory, how.memory)
             self._folds = self._owned.folds = folds
@@ -139,7 +140,7 @@ class Index(Inspection, Searches, LiveVerbs):
         except ClosedError:
             return 0 if self._newest is None else self._newest.n
 
-    def _reader_moment(self) -> Moment:
+    def _reader_moment(self) -> ViewSearches:
         """What a call that begins now sees, also of an index that is as it was built."""
         live = self._live
         if live is None:
@@ -147,10 +148,10 @@ class Index(Inspection, Searches, LiveVerbs):
         view = live.view()
         newest = self._newest
         if newest is None or newest.seen is not view:
-            newest = self._newest = Moment(view, self._gate, weakref.WeakMethod(self.info))
+            newest = self._newest = ViewSearches(view, self._gate, weakref.WeakMethod(self.info))
         return newest
 
-    def _moment(self) -> Moment | Index:
+    def _moment(self) -> ViewSearches | Index:
         """What a call that begins now searches: itself, unless rows came or went."""
         if self._live is None:
             return self
@@ -170,7 +171,7 @@ class Index(Inspection, Searches, LiveVerbs):
                 changed = live.refresh()
                 if changed != MOVED:
                     return bool(changed)
-                known: Sequence[Segment] = live.opened
+                known: Sequence[Part] = live.opened
             else:
                 folder = self._folder.at
                 if not is_live(folder):

@@ -14,16 +14,16 @@ from velo.folder.ids import Ids
 from velo.folder.live import PART_FIRST
 from velo.folder.metadata import MetadataStore
 from velo.folder.opened import OpenedFolder
-from velo.index.parts import Owned
+from velo.index.owned import Owned
 from velo.index.verify import verify_folder
-from velo.live.data import LiveData
-from velo.live.folds import Folds
-from velo.live.moment import Moment
-from velo.live.rows import ROW
 from velo.options import IO_CODES, PLAN_CODES
-from velo.search.gate import Gate
-from velo.search.segment import Segment
+from velo.parts.data import LiveData
+from velo.parts.gate import Gate
+from velo.parts.part import Part
+from velo.parts.rows import ROW
+from velo.search.view_searches import ViewSearches
 from velo.types import Float32Array, MetricName
+from velo.upkeep.folds import Folds
 
 __all__ = ["BUDGETED", "Inspection", "device_dict"]
 
@@ -55,7 +55,7 @@ class Inspection:
     _metadata: MetadataStore | None
     _filters: FilterCompiler
     _moment: Callable[[], Any]
-    _reader_moment: Callable[[], Moment]
+    _reader_moment: Callable[[], ViewSearches]
 
     def get_vectors(self, ids: Any) -> Float32Array:
         """The stored vectors of some ids.
@@ -96,7 +96,7 @@ class Inspection:
         with self._gate.inside():
             return verify_folder(self._folder.at)
 
-    def _segments(self) -> tuple[Segment, ...]:
+    def _segments(self) -> tuple[Part, ...]:
         live = self._live
         return self._owned.segments if live is None else live.segments
 

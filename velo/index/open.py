@@ -28,9 +28,7 @@ from velo.folder.opened import OpenedFolder
 from velo.folder.replace import os_failure
 from velo.hints import hinted
 from velo.index.index import Index
-from velo.index.parts import begin, close_all
-from velo.live.columns import check_schema, schema_text
-from velo.live.data import DURABILITY_CODES, LiveData
+from velo.index.owned import begin, close_all
 from velo.options import (
     DTYPE_CODES,
     METRIC_CODES,
@@ -40,7 +38,9 @@ from velo.options import (
     memory_bytes,
     whole_number,
 )
-from velo.search.segment import OpenOptions, Segment, shape_in_manifest
+from velo.parts.columns import check_schema, schema_text
+from velo.parts.data import DURABILITY_CODES, LiveData
+from velo.parts.part import OpenOptions, Part, shape_in_manifest
 from velo.types import DurabilityName, IoName, Memory, MetricName, PathLike, PlanName, UnknownColumns
 
 __all__ = ["UNKNOWN_COLUMNS", "create_index", "open_index"]
@@ -119,7 +119,7 @@ def _open_once(
     opened = OpenedFolder(folder)
     live = _live_of(opened, durability, how.memory)
     if live is None:
-        return Index(opened, how, reopen, [Segment(opened.at, how)], None)
+        return Index(opened, how, reopen, [Part(opened.at, how)], None)
     live, segments = begin(live, how, {}, durability)
     try:
         return Index(opened, how, reopen, segments, live)

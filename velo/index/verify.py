@@ -12,8 +12,8 @@ from velo.folder.live import data_folders, is_live
 from velo.folder.manifest import read_manifest
 from velo.folder.metadata import MetadataStore, open_metadata
 from velo.folder.opened import OpenedFolder
-from velo.live.data import LiveData
 from velo.options import folder_path
+from velo.parts.data import LiveData
 from velo.types import PathLike
 
 __all__ = ["verify_folder"]

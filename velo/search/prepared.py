@@ -8,8 +8,9 @@ from velo import _native
 from velo.filters.native import NativeFilter
 from velo.folder.ids import Ids
 from velo.options import SearchTuning, fill_search
+from velo.parts.gate import Gate
+from velo.parts.part import Part
 from velo.results import Expectation, SearchResult
-from velo.search.gate import Gate
 from velo.search.request import QUERY_DTYPES, Answer, Counters, expectation_of, native_queries
 from velo.types import AnyArray
 
@@ -100,12 +101,12 @@ class Prepared:
 
 
 class PreparedOptions:
-    """The options with which an index was searched lately."""
+    """The options with which a part was searched lately; it holds them."""
 
-    def __init__(self, handle: Any, gate: Gate) -> None:
-        self._handle = handle
-        self._gate = gate
-        self._known: dict[tuple[Any, ...], Prepared] = {}
+    __slots__ = ("_part",)
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
 
     def of(
         self,
@@ -125,19 +126,22 @@ class PreparedOptions:
         # The types too: True and 1.0 would be found under 1, and neither is a k.
         key = (k, type(k), recall, list_size, type(list_size), timeout_s, tuning, exact, type(exact))
         try:
-            return self._known[key]
+            found: Prepared = self._part.known_options[key]
         except (KeyError, TypeError):
             pass
+        else:
+            return found
         struct = _native.new("velo_search_options")
         fill_search(struct, k, recall, list_size, timeout_s, tuning, exact)
-        if len(self._known) >= _KEPT:
-            self._known.clear()
-        prepared = self._known[key] = Prepared(struct, self._expectation(struct))
+        known = self._part.known_options
+        if len(known) >= _KEPT:
+            known.clear()
+        prepared = known[key] = Prepared(struct, self._expectation(struct))
         return prepared
 
     def _expectation(self, options: Any) -> Expectation:
         out = _native.new("velo_expectation")
-        _native.check(self._gate.call(_native.lib.velo_expect, self._handle, options, out))
+        _native.check(self._part.gate.call(_native.lib.velo_expect, self._part.handle, options, out))
         if not out.calibrated:
             return Expectation(int(out.list_size))
         return Expectation(

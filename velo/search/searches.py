@@ -15,11 +15,11 @@ from velo.errors import InvalidArgumentError, UnknownColumnError
 from velo.filters.arguments import filters_of
 from velo.hints import hinted
 from velo.options import Effort, SearchTuning, k_of_one_search
+from velo.parts.completions import Completions
+from velo.parts.gate import Gate
 from velo.results import Explanation, FilterPlan, SearchResult
-from velo.search.completions import Completions
 from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
 from velo.search.filter_costs import filter_plan_of
-from velo.search.gate import Gate
 from velo.search.lookups import Lookups
 from velo.search.prepared import PreparedOptions
 from velo.search.request import Request, expectation_of

@@ -21,7 +21,7 @@ from velo.filters.arrow_values import undressed
 from velo.folder.live import ROOT_FILE
 from velo.folder.metadata import as_given, is_one_value, scalar_of
 from velo.folder.stored import damage
-from velo.live.columns import (
+from velo.parts.columns import (
     batch_bytes,
     check_schema,
     given_columns,
@@ -30,8 +30,8 @@ from velo.live.columns import (
     schema_text,
     undressed_schema,
 )
-from velo.live.wide import WidePart, repeated
-from velo.search.segment import Segment
+from velo.parts.part import Part
+from velo.parts.wide import WidePart, repeated
 
 __all__ = ["LiveColumns", "NewColumns"]
 
@@ -183,7 +183,7 @@ class LiveColumns:
                 self.schema = pa.schema([_plain(field) for field in self._stored], self._stored.metadata)
         #: Those that were there before any was added.
         self._first = len(self._stored) - len(self.values)
-        self._parts: weakref.WeakKeyDictionary[Segment, WidePart] = weakref.WeakKeyDictionary()
+        self._parts: weakref.WeakKeyDictionary[Part, WidePart] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def text_with(self, new: NewColumns) -> str:
@@ -227,7 +227,7 @@ class LiveColumns:
 
     # ---- parts
 
-    def of_part(self, segment: Segment) -> Segment | WidePart:
+    def of_part(self, segment: Part) -> Part | WidePart:
         """A part as if it had all of these columns.
 
         Raises

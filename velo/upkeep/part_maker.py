@@ -8,25 +8,26 @@ import os
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from velo.building.parts import build_part
 from velo.errors import VeloError
 from velo.folder.replace import os_failure
-from velo.live.begun import Begun
-from velo.live.data import DONE, LiveData
-from velo.live.large_rows import LargeRows, PartOfCall
-from velo.live.merge_memory import BuildBytes, MergeMemory
-from velo.live.sources import Sources
-from velo.live.view import View
 from velo.options import BuildOptions
-from velo.search.segment import Segment, part_bytes
-from velo.types import AnyArray, Memory
+from velo.parts.data import DONE, LiveData
+from velo.parts.part import Part, part_bytes
+from velo.parts.view import View
+from velo.types import Memory
+from velo.upkeep.begun import Begun
+from velo.upkeep.large_rows import LargeRows, PartOfCall
+from velo.upkeep.merge_memory import BuildBytes, MergeMemory
+from velo.upkeep.sources import Sources
 
-__all__ = ["Builder", "How", "PartMaker", "set_builder"]
+__all__ = ["How", "PartMaker"]
 
 #: What a fold keeps of each of its rows: its vertex, its id, its row in the new part.
 _KEPT_BYTES: Final = 20
@@ -37,39 +38,6 @@ _RESUMED_ROWS: Final = 1_000_000
 
 #: A root knows the next number; since then a writer gave out a few.
 _NUMBERS_AHEAD: Final = 1000
-
-
-class Builder(Protocol):
-    """Builds a part in an empty folder; :mod:`velo.building` brings it, which stands above this room."""
-
-    def __call__(
-        self,
-        path: Path,
-        vectors: Any,
-        *,
-        ids: Any,
-        metadata: Any,
-        metric: int,
-        like: Segment | None,
-        calibration: Mapping[str, Any] | None,
-        former: tuple[Path, AnyArray] | None,
-        store_vectors: bool,
-        threads: int | None,
-        build_memory: Memory | None,
-        search_bytes: int,
-        nice: int,
-        gives_way: bool,
-        resume: bool,
-    ) -> None: ...
-
-
-_builder: Builder | None = None
-
-
-def set_builder(builder: Builder) -> None:
-    """Say what builds parts."""
-    global _builder
-    _builder = builder
 
 
 @dataclass(frozen=True)
@@ -117,7 +85,7 @@ class PartMaker:
     def __init__(
         self,
         live: LiveData,
-        open_part: Callable[[str, int, Segment | None], Segment],
+        open_part: Callable[[str, int, Part | None], Part],
         threads: int | None,
         memory: MergeMemory,
         search_memory: Memory | None,
@@ -132,7 +100,7 @@ class PartMaker:
         #: Held while a part is opened, or closed that came to nothing. The same workers search all: of
         #: two that become the first at once the second is opened beside the other.
         self._opening = threading.Lock()
-        self._open: weakref.WeakSet[Segment] = weakref.WeakSet()
+        self._open: weakref.WeakSet[Part] = weakref.WeakSet()
         #: What a writer that was killed had begun.
         self._begun = Begun.find(live.folder.at)
         if self._begun is not None and not _pass(live, self._begun.part_name):
@@ -229,7 +197,7 @@ class PartMaker:
         done = reserved = self._live.reserve(rows)
         if reserved.outcome != DONE or not rows.count:
             return reserved
-        made: list[Segment] = []
+        made: list[Part] = []
         try:
             with contextlib.ExitStack() as held:
                 part = PartOfCall(self._live.view(), rows, int(reserved.row))
@@ -240,7 +208,7 @@ class PartMaker:
                 self._give_up(made)
         return done
 
-    def _give_up(self, made: list[Segment]) -> None:
+    def _give_up(self, made: list[Part]) -> None:
         """Take away the part of a call that came to nothing, unless the library has it."""
         with self._opening:
             for segment in made:
@@ -257,7 +225,7 @@ class PartMaker:
         begun: Begun | None,
         held: contextlib.ExitStack,
         deadline: float | None = None,
-    ) -> Segment:
+    ) -> Part:
         """A part of these, whose folder is held for as long as the stack lasts."""
         name = self._live.next_part()
         index = self._live.folder.at
@@ -303,8 +271,7 @@ class PartMaker:
         if how.is_beside:
             threads = max(1, (threads or len(os.sched_getaffinity(0))) // 4)
         vectors = sources.vectors()
-        assert _builder is not None, "velo.building was not imported"
-        _builder(
+        build_part(
             folder,
             vectors,
             ids=sources.ids(),
@@ -339,8 +306,10 @@ class PartMaker:
         with self._memory.share(total, least, most, deadline) as bytes_taken:
             yield max(least, bytes_taken - count * _KEPT_BYTES)
 
-    def _commit(self, sources: Sources, made: Segment | None) -> None:
-        done = self._live.fold(sources, made)
+    def _commit(self, sources: Sources, made: Part | None) -> None:
+        done = self._live.replace(
+            sources.view, sources.parts, sources.taken(), made, with_delta=sources.with_delta
+        )
         assert done.outcome == DONE, "folds of the same rows come one at a time"
 
 

@@ -24,17 +24,17 @@ from velo.folder.ids import checked_ids
 from velo.folder.opened import OpenedFolder
 from velo.folder.snapshot import snapshot
 from velo.hints import hinted
-from velo.live.added import NewColumns
-from velo.live.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, LiveData
-from velo.live.folds import Folds
-from velo.live.large_rows import LargeRows
-from velo.live.moment import Moment
-from velo.live.rows import STRINGS, GivenRows, NewRows, given_vectors
-from velo.live.tables import given_rows
-from velo.live.updates import Update, UpdateOfIds, UpdateWhere
+from velo.index.updates import Update, UpdateOfIds, UpdateWhere
 from velo.options import folder_path
+from velo.parts.added import NewColumns
+from velo.parts.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, LiveData
+from velo.parts.rows import STRINGS, GivenRows, NewRows, given_vectors
+from velo.parts.tables import given_rows
 from velo.results import Written
+from velo.search.view_searches import ViewSearches
 from velo.types import PathLike
+from velo.upkeep.folds import Folds
+from velo.upkeep.large_rows import LargeRows
 
 __all__ = ["LiveVerbs"]
 
@@ -55,7 +55,7 @@ class LiveVerbs:
     #: Of updates those that came late once come one after the other.
     _updating: threading.Lock
     _refreshed: Callable[[], bool]
-    _reader_moment: Callable[[], Moment]
+    _reader_moment: Callable[[], ViewSearches]
     _folder: OpenedFolder
 
     def _writer(self) -> tuple[LiveData, Folds]:

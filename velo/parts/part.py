@@ -1,4 +1,4 @@
-"""One ordinary index in the library's hands: a folder that was built, or a part of live data."""
+"""A part in the library's hands: a folder that was built, or one of those that rows were flushed to."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ from velo.options import (
     in_range,
     memory_bytes,
 )
-from velo.search.compiler import compiler_for
-from velo.search.completions import Completions
-from velo.search.gate import Gate
-from velo.search.prepared import PreparedOptions
+from velo.parts.compiler import compiler_for
+from velo.parts.completions import Completions
+from velo.parts.gate import Gate
 from velo.types import AnyArray, Float32Array, IoName, Memory, PlanName
 
-__all__ = ["OpenOptions", "Segment", "part_bytes", "shape_in_manifest"]
+__all__ = ["OpenOptions", "Part", "part_bytes", "shape_in_manifest"]
 
 #: How often an index is opened again whose metadata another process exchanges meanwhile.
 _OPEN_ATTEMPTS: Final = 4
@@ -87,8 +86,8 @@ def shape_in_manifest(folder: Path) -> tuple[int, int]:
     return min(max(1, manifest.row_count), 2**31), min(max(1, manifest.dim), 2**16)
 
 
-class Segment:
-    """An index that is open, with its ids, its metadata and what searches of it share.
+class Part:
+    """A part that is open, with its ids, its metadata and what searches of it share.
 
     It closes when nothing refers to it any more, or by :meth:`close`.
 
@@ -100,7 +99,7 @@ class Segment:
         Rows of all parts that share a budget.
     name : str
         Of a part in its folder of live data; a part is locked, so that no writer takes it away.
-    beside : Segment, optional
+    beside : Part, optional
         Another part that is open: both are searched by the same workers.
 
     Attributes
@@ -121,7 +120,7 @@ class Segment:
         how: OpenOptions,
         of_rows: int | None = None,
         name: str = "",
-        beside: Segment | None = None,
+        beside: Part | None = None,
     ) -> None:
         self.folder = folder
         self.name = name
@@ -153,7 +152,8 @@ class Segment:
             self.calibration = manifest.calibration
             self.ids = Ids(folder, self.n, manifest.first_row)
             self.completions = Completions(self.handle, self.gate)
-            self.prepared = PreparedOptions(self.handle, self.gate)
+            #: What searches keep of options that they checked against it (:mod:`velo.search.prepared`).
+            self.known_options: dict[tuple[Any, ...], Any] = {}
             self._compilers: list[FilterCompiler] = []
             self.load_metadata()
             undo.pop_all()

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from velo.live.columns import given_columns
-from velo.live.rows import NewRows, last_of_each
-from velo.live.view import View
 from velo.options import METRIC_CODES
+from velo.parts.columns import given_columns
+from velo.parts.rows import NewRows, last_of_each
+from velo.parts.view import View
 from velo.types import AnyArray
 
 __all__ = ["Found", "Update", "UpdateOfIds", "UpdateWhere"]

@@ -14,15 +14,13 @@ from velo.errors import InvalidArgumentError
 from velo.folder.ids import IdColumn
 from velo.folder.live import PART_FIRST
 from velo.folder.opened import OpenedFolder
-from velo.live.added import LiveColumns, NewColumns
-from velo.live.columns import NativeIds, schema_text
-from velo.live.delta import DeltaChunks
-from velo.live.large_rows import LargeRows
-from velo.live.native_view import NativeView, part_names
-from velo.live.rows import DTYPES, NUMBERS, ROW, STRINGS, RowShape
-from velo.live.sources import Sources
-from velo.live.view import View
-from velo.search.segment import Segment
+from velo.parts.added import LiveColumns, NewColumns
+from velo.parts.columns import NativeIds, schema_text
+from velo.parts.delta import DeltaChunks
+from velo.parts.native_view import NativeView, part_names
+from velo.parts.part import Part
+from velo.parts.rows import DTYPES, NUMBERS, ROW, STRINGS, GivenRows, RowShape
+from velo.parts.view import View
 from velo.types import AnyArray, DurabilityName
 
 __all__ = [
@@ -85,7 +83,7 @@ class LiveData:
         self.delta_bytes_max = int(self.info().delta_bytes_max)
         #: By name what is open: all parts that the library has, and at times one that it is about to get, or
         #: had. Of each the ids, which the library borrows. What was built is the first part to come.
-        self._opened: dict[str, tuple[Segment, NativeIds]] = {}
+        self._opened: dict[str, tuple[Part, NativeIds]] = {}
         self._chunks: DeltaChunks | None = None
         self._columns = LiveColumns()
         self._unknown_is_missing = False
@@ -104,7 +102,7 @@ class LiveData:
         return self._place[0]
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
+    def segments(self) -> tuple[Part, ...]:
         """The parts, once :meth:`begin` was called."""
         return self.view().segments
 
@@ -114,17 +112,17 @@ class LiveData:
         return bool(self._handle != _native.ffi.NULL)
 
     @property
-    def seen(self) -> tuple[Segment, ...]:
+    def seen(self) -> tuple[Part, ...]:
         """The parts of the last view: a view takes longer than a write, and some may be a fold behind."""
         known = self._view
         return () if known is None else known[1].segments
 
     @property
-    def opened(self) -> list[Segment]:
+    def opened(self) -> list[Part]:
         """All that is open."""
         return [segment for segment, _ in self._opened.values()]
 
-    def has(self, segment: Segment) -> bool:
+    def has(self, segment: Part) -> bool:
         """Whether the library has this part, or may get it."""
         return segment.name in self._opened
 
@@ -133,7 +131,7 @@ class LiveData:
         count = int(self.info().part_count)
         return [part_names(_native.lib.velo_live_part, self._handle, part) for part in range(count)]
 
-    def begin(self, segments: Sequence[Segment], unknown_is_missing: bool = False) -> None:
+    def begin(self, segments: Sequence[Part], unknown_is_missing: bool = False) -> None:
         """Read tombstones and log, with the parts that `parts` named, in that order."""
         for part, segment in enumerate(segments):
             ids = NativeIds(segment.ids.column)
@@ -265,11 +263,11 @@ class LiveData:
         """Insert or replace rows; a ``velo_live_done``."""
         return self._write("vectors", _native.lib.velo_live_insert, ids, options)
 
-    def reserve(self, rows: LargeRows) -> Any:
+    def reserve(self, rows: GivenRows) -> Any:
         """What rows need to know of which a part is to be made; a ``velo_live_done``."""
         return self._write("ids", _native.lib.velo_live_reserve, rows.ids, rows.options)
 
-    def insert_part(self, rows: LargeRows, first_row: int, made: Segment) -> Any:
+    def insert_part(self, rows: GivenRows, first_row: int, made: Part) -> Any:
         """Insert or replace rows by a part that was made of them; a ``velo_live_done``."""
         with self._offered(made) as part:
             return self._write(
@@ -323,25 +321,43 @@ class LiveData:
         _native.check(_native.lib.velo_live_next_part(self._handle, name, 65))
         return _native.text(name)
 
-    def fold(self, sources: Sources, made: Segment | None) -> Any:
-        """A part takes the place of those that it was made of, or of the delta; a ``velo_live_done``."""
-        numbers = np.array(sources.parts, np.uint32)
-        taken = sources.taken()
+    def replace(
+        self, view: View, parts: Sequence[int], taken: AnyArray, made: Part | None, *, with_delta: bool
+    ) -> Any:
+        """Put a part into the place of those that it was made of, or of the delta.
+
+        Parameters
+        ----------
+        view : View
+        parts : sequence of int
+            Those of its parts whose place is taken, ascending.
+        taken : ndarray of uint64
+            Of each of them which of its rows were taken: a bit a row, in words of its own.
+        made : Part or None
+            None: no row was left.
+        with_delta : bool
+            The delta of the view is taken, too.
+
+        Returns
+        -------
+        velo_live_done
+        """
+        numbers = np.array(parts, np.uint32)
         ffi = _native.ffi
         with self._offered(made) as part:
             return self._write(
                 "path",
                 _native.lib.velo_live_fold,
-                sources.view.native.handle,
+                view.native.handle,
                 _native.pointer("uint32_t", numbers) if len(numbers) else ffi.NULL,
                 len(numbers),
                 _native.pointer("uint64_t", taken) if len(taken) else ffi.NULL,
-                int(sources.with_delta),
+                int(with_delta),
                 *part,
             )
 
     @contextlib.contextmanager
-    def _offered(self, made: Segment | None) -> Iterator[tuple[Any, Any, Any]]:
+    def _offered(self, made: Part | None) -> Iterator[tuple[Any, Any, Any]]:
         """Folder, uuid and ids of a part that the library may get meanwhile; what it has then is kept."""
         ffi = _native.ffi
         with self._folding:
@@ -386,7 +402,7 @@ class LiveData:
         _native.check(_native.lib.velo_live_close(self._place))
 
 
-def _ids_of(segments: Sequence[Segment]) -> tuple[int, int]:
+def _ids_of(segments: Sequence[Part]) -> tuple[int, int]:
     """The kind of ids of parts, -1 without any; of rows' numbers also the one behind the last."""
     first = next((segment for segment in segments if segment.n), None)
     if first is None:

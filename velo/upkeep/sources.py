@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from velo.live.fold_rows import FoldRows
-from velo.live.view import View
 from velo.options import METRIC_CODES
-from velo.search.segment import Segment
+from velo.parts.part import Part
+from velo.parts.view import View
 from velo.types import AnyArray
+from velo.upkeep.fold_rows import FoldRows
 
 __all__ = ["Sources"]
 
@@ -73,7 +73,7 @@ class Sources:
         return bool(self.parts)
 
     @property
-    def like(self) -> Segment | None:
+    def like(self) -> Part | None:
         """The largest part of the view, whose bits and degree the new one gets."""
         return self.view.largest
 

@@ -13,11 +13,11 @@ from velo.filters.compiler import FilterCompiler
 from velo.filters.native import NativeFilter
 from velo.folder.ids import Ids
 from velo.folder.live import PART_FIRST
-from velo.live.delta import Chunk
-from velo.live.native_view import NativeView
-from velo.live.pieces import ManyColumns, ManyCompiler, ManyIds, Piece
-from velo.live.rows import STRINGS, RowShape
-from velo.search.segment import Segment
+from velo.parts.delta import Chunk
+from velo.parts.many import ManyColumns, ManyCompiler, ManyIds, Piece
+from velo.parts.native_view import NativeView
+from velo.parts.part import Part
+from velo.parts.rows import STRINGS, RowShape
 from velo.types import AnyArray
 
 __all__ = ["AliveRows", "View"]
@@ -79,14 +79,14 @@ class View:
     Attributes
     ----------
     native : NativeView
-    segments : tuple of Segment
+    segments : tuple of Part
     chunks : list of Chunk
         The rows of the delta.
     shape : RowShape
     alive : list of AliveRows
         Of each part.
     delta_alive : ndarray of bool
-    sole : Segment or None
+    sole : Part or None
         The one part, where nothing else is there and it is what was built: to a search it is an index as it
         was built, with a filter.
     n : int
@@ -96,7 +96,7 @@ class View:
     """
 
     def __init__(
-        self, native: NativeView, segments: tuple[Segment, ...], chunks: list[Chunk], shape: RowShape
+        self, native: NativeView, segments: tuple[Part, ...], chunks: list[Chunk], shape: RowShape
     ) -> None:
         self.native = native
         self.segments = segments
@@ -132,7 +132,7 @@ class View:
         return found
 
     @property
-    def largest(self) -> Segment | None:
+    def largest(self) -> Part | None:
         """The part of the most rows."""
         return max(self.segments, key=lambda segment: segment.n, default=None)
 

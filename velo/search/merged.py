@@ -13,15 +13,16 @@ from velo import _native
 from velo._native.limits import native_limit
 from velo.errors import InvalidArgumentError, NotFiniteError, SearchTimeoutError
 from velo.filters.native import NativeFilter
-from velo.live.pieces import ManyFilter
-from velo.live.rows import MAGNITUDE_MAX, not_finite
-from velo.live.view import View
 from velo.options import Effort, fill_search
+from velo.parts.many import ManyFilter
+from velo.parts.part import Part
+from velo.parts.rows import MAGNITUDE_MAX, not_finite
+from velo.parts.view import View
 from velo.results import Expectation, FilterPlan
 from velo.search.filter_costs import filter_plan_of
+from velo.search.prepared import PreparedOptions
 from velo.search.request import Answer, Request
 from velo.search.script import deadline_of
-from velo.search.segment import Segment
 
 __all__ = ["MergedRequest"]
 
@@ -76,7 +77,7 @@ class MergedRequest(Request):
         self._compiled = [self._filters_of(number) for number in range(len(view.segments))]
         self._part_filter_count = max((len(one) for one in self._compiled), default=0)
         prepared = sorted(
-            ((one.n, one.prepared.of(self.k, *effort).expected) for one in view.segments),
+            ((one.n, PreparedOptions(one).of(self.k, *effort).expected) for one in view.segments),
             key=_rows,
             reverse=True,
         )
@@ -86,7 +87,7 @@ class MergedRequest(Request):
         own = [one.parts[number] if isinstance(one, ManyFilter) else None for one in self.filters]
         return self._view.alive[number].applied(own)
 
-    def run(self, search: Callable[[Segment, Sequence[Any], Answer], None]) -> MergedRequest:
+    def run(self, search: Callable[[Part, Sequence[Any], Answer], None]) -> MergedRequest:
         """Search all parts and the delta at once.
 
         Parameters
@@ -103,7 +104,7 @@ class MergedRequest(Request):
         return self._merge([answer for *_, answer in answers])
 
     async def run_async(
-        self, search: Callable[[Segment, Sequence[Any], Answer], Awaitable[None]]
+        self, search: Callable[[Part, Sequence[Any], Answer], Awaitable[None]]
     ) -> MergedRequest:
         """The same without blocking the event loop."""
         if not self._view.segments:
@@ -117,11 +118,11 @@ class MergedRequest(Request):
             await search(first, arguments, answer)
         return self._merge([answer for *_, answer in answers])
 
-    def _answers(self) -> list[tuple[Segment, Sequence[Any], Answer]]:
+    def _answers(self) -> list[tuple[Part, Sequence[Any], Answer]]:
         """As many parts at once as the library takes, and where their answer goes."""
         if self._deadline is not None:
             self.end_by(self._left_s())
-        found: list[tuple[Segment, Sequence[Any], Answer]] = []
+        found: list[tuple[Part, Sequence[Any], Answer]] = []
         most = native_limit("parts").high
         delta = self._delta()
         for at in range(0, len(self._view.segments), most):

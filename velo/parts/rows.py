@@ -20,9 +20,9 @@ from velo.errors import (
 )
 from velo.folder.ids import NO_ID, checked_ids, given_ids
 from velo.formats.source import Source, array_of, native_dtype
-from velo.live.added import LiveColumns
-from velo.live.columns import NativeIds, batch_bytes, given_columns, plain_schema
-from velo.live.small_batch import SmallBatches
+from velo.parts.added import LiveColumns
+from velo.parts.columns import NativeIds, batch_bytes, given_columns, plain_schema
+from velo.parts.small_batch import SmallBatches
 from velo.types import AnyArray
 
 __all__ = [

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from velo.folder.metadata import as_given
 from velo.formats.source import Source, chunk_rows
-from velo.live.columns import given_columns
-from velo.live.rows import GivenRows, RowShape, check_finite, checked_row_ids, in_type
-from velo.live.view import View
-from velo.search.segment import Segment
+from velo.parts.columns import given_columns
+from velo.parts.part import Part
+from velo.parts.rows import GivenRows, RowShape, check_finite, checked_row_ids, in_type
+from velo.parts.view import View
 from velo.types import AnyArray
 
 __all__ = ["LargeRows", "PartOfCall"]
@@ -86,7 +86,7 @@ class LargeRows(GivenRows):
     ----------
     shape : RowShape
     vectors : ndarray or Source
-        As :func:`velo.live.rows.given_vectors` has them; none is copied.
+        As :func:`velo.parts.rows.given_vectors` has them; none is copied.
     ids, metadata, request :
         As they were given.
     upsert : bool
@@ -162,7 +162,7 @@ class PartOfCall:
         return self.view.n + self.rows.count
 
     @property
-    def like(self) -> Segment | None:
+    def like(self) -> Part | None:
         """The largest part of the view, whose bits and degree it gets."""
         return self.view.largest
 

@@ -10,11 +10,11 @@ from typing import Final
 from velo.errors import CorruptIndexError, NotAnIndexError, UnsupportedError
 from velo.folder.live import PART_FIRST
 from velo.folder.opened import OpenedFolder
-from velo.live.data import LiveData
-from velo.live.folds import Folds
-from velo.search.gate import Gate
-from velo.search.segment import OpenOptions, Segment
+from velo.parts.data import LiveData
+from velo.parts.gate import Gate
+from velo.parts.part import OpenOptions, Part
 from velo.types import DurabilityName
+from velo.upkeep.folds import Folds
 
 __all__ = ["Owned", "begin", "close_all", "close_native"]
 
@@ -25,16 +25,16 @@ _OPEN_ATTEMPTS: Final = 8
 def begin(
     live: LiveData,
     how: OpenOptions,
-    known: Mapping[tuple[str, str], Segment],
+    known: Mapping[tuple[str, str], Part],
     durability: DurabilityName | None,
-) -> tuple[LiveData, list[Segment]]:
+) -> tuple[LiveData, list[Part]]:
     """Live data whose parts are open; those of `known`, by name and uuid, are not opened again.
 
     A writer may take parts away between the look at the root and at them: then it is looked at again.
     """
     for attempt in range(_OPEN_ATTEMPTS):
-        segments: list[Segment] = []
-        opened: list[Segment] = []
+        segments: list[Part] = []
+        opened: list[Part] = []
         try:
             parts = live.parts()
             rows = int(live.info().rows)
@@ -44,7 +44,7 @@ def begin(
                 segment = known.get((name, uuid)) or (known.get(("", uuid)) if name == PART_FIRST else None)
                 if segment is None or not segment.is_at(folder):
                     beside = next(iter(segments or known.values()), None)
-                    segment = Segment(folder, how, rows if len(parts) > 1 else None, name, beside)
+                    segment = Part(folder, how, rows if len(parts) > 1 else None, name, beside)
                     opened.append(segment)
                 segments.append(segment)
             live.begin(segments, how.unknown_is_missing)
@@ -65,7 +65,7 @@ def begin(
     raise AssertionError("the last attempt returns or raises")
 
 
-def close_all(segments: list[Segment], live: LiveData) -> None:
+def close_all(segments: list[Part], live: LiveData) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(live.close)
         for segment in segments:
@@ -75,7 +75,7 @@ def close_all(segments: list[Segment], live: LiveData) -> None:
 class Owned:
     """What an index closes, in a box that does not refer to the index."""
 
-    def __init__(self, folder: OpenedFolder, segments: list[Segment]) -> None:
+    def __init__(self, folder: OpenedFolder, segments: list[Part]) -> None:
         self.folder = folder
         self.segments = tuple(segments)
         self.live: LiveData | None = None

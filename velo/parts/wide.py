@@ -14,9 +14,9 @@ from velo.filters.arrow_values import undressed
 from velo.filters.columns import FilterColumn
 from velo.filters.native import NativeColumns
 from velo.folder.metadata import MetadataStore, as_given
-from velo.live.table_columns import TableColumns
-from velo.search.compiler import compiler_for
-from velo.search.segment import Segment
+from velo.parts.compiler import compiler_for
+from velo.parts.part import Part
+from velo.parts.table_columns import TableColumns
 from velo.types import AnyArray
 
 __all__ = ["WideColumns", "WidePart", "repeated"]
@@ -120,14 +120,14 @@ class WidePart:
 
     Parameters
     ----------
-    segment : Segment
+    segment : Part
     schema : pyarrow.Schema
     values : mapping of str to pyarrow.Array
     unknown_is_missing : bool
     """
 
     def __init__(
-        self, segment: Segment, schema: Any, values: Mapping[str, Any], unknown_is_missing: bool
+        self, segment: Part, schema: Any, values: Mapping[str, Any], unknown_is_missing: bool
     ) -> None:
         self.n, self.ids = segment.n, segment.ids
         self.metadata = WideColumns(segment.metadata, segment.n, schema, values)

@@ -23,15 +23,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 from velo.errors import OutOfMemoryError
-from velo.live.data import DONE, LiveData
-from velo.live.large_rows import LargeRows
-from velo.live.merge_memory import MergeMemory
-from velo.live.part_maker import How, PartMaker
-from velo.live.parts_to_fold import DEAD_SHARE, parts_to_fold
-from velo.live.sources import Sources
-from velo.live.worker import Worker
-from velo.search.segment import Segment
+from velo.parts.data import DONE, LiveData
+from velo.parts.part import Part
 from velo.types import Memory
+from velo.upkeep.large_rows import LargeRows
+from velo.upkeep.merge_memory import MergeMemory
+from velo.upkeep.part_maker import How, PartMaker
+from velo.upkeep.parts_to_fold import DEAD_SHARE, parts_to_fold
+from velo.upkeep.sources import Sources
+from velo.upkeep.worker import Worker
 
 __all__ = ["Folds"]
 
@@ -74,7 +74,7 @@ class Folds:
     def __init__(
         self,
         live: LiveData,
-        open_part: Callable[[str, int, Segment | None], Segment],
+        open_part: Callable[[str, int, Part | None], Part],
         threads: int | None,
         merge_memory: Memory | None,
         memory: Memory | None,

@@ -22,8 +22,8 @@ import numpy as np
 from velo.folder.leftovers import MARKER
 from velo.folder.manifest import MANIFEST_FILE
 from velo.folder.replace import durable_file, sync_folder
-from velo.live.sources import Sources
-from velo.live.view import View
+from velo.parts.view import View
+from velo.upkeep.sources import Sources
 
 __all__ = ["Begun"]
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from velo.formats.source import Source
-from velo.live.view import View
+from velo.parts.view import View
 from velo.types import AnyArray
 
 __all__ = ["FoldRows"]

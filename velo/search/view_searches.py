@@ -1,4 +1,4 @@
-"""The searches of live data at one moment: everything that one call asks for comes from one view."""
+"""The searches of a view: everything that one call asks for comes from one."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 from velo import _native
 from velo.filters.arguments import filters_of
 from velo.filters.native import NativeFilter
-from velo.live.merged import MergedRequest
-from velo.live.view import AliveRows, View
 from velo.options import Effort
+from velo.parts.gate import Gate
+from velo.parts.part import Part
+from velo.parts.view import AliveRows, View
 from velo.results import FilterPlan
-from velo.search.gate import Gate
+from velo.search.merged import MergedRequest
+from velo.search.prepared import PreparedOptions
 from velo.search.request import Answer, Request
 from velo.search.script import Round
 from velo.search.searches import Searches
-from velo.search.segment import Segment
 from velo.types import AnyArray
 
-__all__ = ["Moment"]
+__all__ = ["ViewSearches"]
 
 
-class Moment(Searches):
+class ViewSearches(Searches):
     """A view that is searched.
 
     Parameters
@@ -47,7 +48,7 @@ class Moment(Searches):
         self._single_shapes = ()
         if view.sole is not None:
             self._handle = view.sole.handle
-            self._completions, self._prepared = view.sole.completions, view.sole.prepared
+            self._completions, self._prepared = view.sole.completions, PreparedOptions(view.sole)
             self._single_shapes = ((self.dim,), (1, self.dim))
 
     def info(self) -> dict[str, Any]:
@@ -55,7 +56,7 @@ class Moment(Searches):
         told = self._info()
         return {} if told is None else told()
 
-    def _moment(self) -> Moment:
+    def _moment(self) -> ViewSearches:
         return self
 
     def _view(self) -> AliveRows | None:
@@ -90,7 +91,7 @@ class Moment(Searches):
             with self._gate.inside():
                 return request
 
-        def search(_: Segment, arguments: Sequence[Any], answer: Answer) -> None:
+        def search(_: Part, arguments: Sequence[Any], answer: Answer) -> None:
             _native.check(self._gate.call(_native.lib.velo_search_parts, *arguments, answer.out), argument)
 
         with self._gate.inside():
@@ -103,7 +104,7 @@ class Moment(Searches):
             with self._gate.inside():
                 return request
 
-        async def search(first: Segment, arguments: Sequence[Any], answer: Answer) -> None:
+        async def search(first: Part, arguments: Sequence[Any], answer: Answer) -> None:
             submit = _native.lib.velo_submit_parts
             keep = request, answer
             # The library tells the first index that was given that its search has ended.

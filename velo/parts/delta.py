@@ -13,10 +13,10 @@ from velo import _native
 from velo.filters.compiler import FilterCompiler
 from velo.folder.ids import Ids, checked_ids
 from velo.folder.metadata import MetadataStore
-from velo.live.added import LiveColumns
-from velo.live.columns import read_batch, undressed_schema
-from velo.live.native_view import NativeView
-from velo.live.table_columns import TableColumns
+from velo.parts.added import LiveColumns
+from velo.parts.columns import read_batch, undressed_schema
+from velo.parts.native_view import NativeView
+from velo.parts.table_columns import TableColumns
 from velo.types import AnyArray, Int64Array
 
 __all__ = ["Chunk", "DeltaChunks"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from velo import _native
 from velo.errors import BusyError, ClosedError, VeloError
-from velo.search.gate import Gate
+from velo.parts.gate import Gate
 
 if TYPE_CHECKING:
     import asyncio  # 7 MB that only those need who search with it: they have imported it

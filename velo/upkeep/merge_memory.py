@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from velo.errors import BudgetTooSmallError, BusyError
-from velo.live.data import LiveData
 from velo.options import memory_bytes
 from velo.options.bits import dim_code_of
+from velo.parts.data import LiveData
 from velo.types import Memory
 
 __all__ = ["BuildBytes", "MergeMemory"]

@@ -1,1 +1,0 @@
-"""Rows that go while an index answers: the handle, what a search sees of it, the verbs of an index."""
