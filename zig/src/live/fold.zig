@@ -45,7 +45,9 @@ pub fn commit(live: anytype, what: Fold, diagnostic: *Diagnostic) Error!folder.D
         diagnostic.say("nothing was written to this index: there is nothing to fold", .{});
         return error.InvalidArgument;
     }
-    if (is_stale(live, &what)) {
+    const numbers = try live.allocator.alloc(u32, what.parts.len);
+    defer live.allocator.free(numbers);
+    if (is_stale(live, &what, numbers)) {
         if (finder_bytes) |bytes| live.allocator.free(bytes);
         finder_bytes = null;
         return .{ .outcome = .stale, .sequence = live.sequence };
@@ -57,9 +59,9 @@ pub fn commit(live: anytype, what: Fold, diagnostic: *Diagnostic) Error!folder.D
     try parts.ensureTotalCapacity(live.allocator, live.parts.items.len + 1);
 
     // Where the first of its sources stood, so that parts stay in the order of their age.
-    const at = if (what.parts.len > 0) what.parts[0] else live.parts.items.len;
+    const at = if (numbers.len > 0) numbers[0] else live.parts.items.len;
     for (live.parts.items, 0..) |part, i| {
-        if (std.mem.indexOfScalar(u32, what.parts, @intCast(i)) == null) parts.appendAssumeCapacity(part);
+        if (std.mem.indexOfScalar(u32, numbers, @intCast(i)) == null) parts.appendAssumeCapacity(part);
     }
     var made: ?*Part = null;
     if (what.part) |part| {
@@ -70,7 +72,7 @@ pub fn commit(live: anytype, what: Fold, diagnostic: *Diagnostic) Error!folder.D
         one.finder_owned = finder_bytes;
         finder_bytes = null;
         one.finder = find.Finder.parse(one.finder_owned.?, n) catch unreachable; // as we just made it
-        try bury(live, &one, &what, diagnostic);
+        try bury(live, &one, &what, numbers, diagnostic);
         const place = @min(at, parts.items.len);
         parts.insertAssumeCapacity(place, one);
         made = &parts.items[place];
@@ -88,30 +90,34 @@ pub fn commit(live: anytype, what: Fold, diagnostic: *Diagnostic) Error!folder.D
         live.parts = parts;
         live.delta = delta;
         live.layout += 1;
-        live.parts_layout += @intFromBool(what.parts.len > 0);
         live.delta_layout += @intFromBool(what.with_delta);
         live.show_all(); // rows that waited for their sync, too: the new root holds them
     }
     old_delta.release();
     for (old_parts.items, 0..) |*part, i| {
-        if (std.mem.indexOfScalar(u32, what.parts, @intCast(i)) != null) part.deinit(live);
+        if (std.mem.indexOfScalar(u32, numbers, @intCast(i)) != null) part.deinit(live);
     }
     old_parts.deinit(live.allocator);
     checkpoints.remove_litter(live, diagnostic) catch {}; // the next sweep does it
     return writing.told(live, .{ .sequence = live.sequence });
 }
 
-/// Whether another fold changed its sources. Parts keep their numbers while others come behind them, and the delta its rows
-/// while parts become one: so a fold of parts and one of the delta may be under way together.
-fn is_stale(live: anytype, what: *const Fold) bool {
-    if (what.parts.len > 0 and what.view.parts_layout != live.parts_layout) return true;
+/// Whether another fold took one of its sources; else the number that each of its parts has by now. Folds of other parts, and
+/// of the delta, may be under way together: no folder of a part gets the name of another.
+fn is_stale(live: anytype, what: *const Fold, numbers: []u32) bool {
+    for (what.parts, numbers) |of_view, *number| {
+        const path = what.view.parts[of_view].path;
+        number.* = for (live.parts.items, 0..) |*part, i| {
+            if (std.mem.eql(u8, part.path, path)) break @intCast(i);
+        } else return true;
+    }
     return what.with_delta and what.view.delta_layout != live.delta_layout;
 }
 
 /// Rows of the sources that were taken and are gone by now are dead in the new part.
-fn bury(live: anytype, part: anytype, what: *const Fold, diagnostic: *Diagnostic) Error!void {
+fn bury(live: anytype, part: anytype, what: *const Fold, numbers: []const u32, diagnostic: *Diagnostic) Error!void {
     var taken = what.taken;
-    for (what.parts) |number| {
+    for (numbers) |number| {
         const source = &live.parts.items[number];
         const words = source.gone.words;
         defer taken = taken[words.len..];

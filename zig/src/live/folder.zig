@@ -195,8 +195,6 @@ pub fn Live(comptime Store: type) type {
         delta: *delta_room.Delta,
         /// Changes with every fold: rows have other numbers then.
         layout: u64 = 1,
-        /// Of the parts' numbers: another once a fold took some of them away.
-        parts_layout: u64 = 1,
         /// Of the delta's rows.
         delta_layout: u64 = 1,
         /// A reader found other parts than it has open.

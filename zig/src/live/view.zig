@@ -21,7 +21,6 @@ pub const View = struct {
     allocator: std.mem.Allocator,
     /// Of parts and delta: rows have other numbers once a fold has changed it.
     layout: u64,
-    parts_layout: u64,
     delta_layout: u64,
     sequence: u64,
     /// Of the columns that its rows have.
@@ -67,7 +66,6 @@ pub const View = struct {
         self.* = .{
             .allocator = allocator,
             .layout = live.layout,
-            .parts_layout = live.parts_layout,
             .delta_layout = live.delta_layout,
             .sequence = live.shown_sequence,
             .schema_version = live.schema_version,

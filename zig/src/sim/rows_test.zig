@@ -421,11 +421,15 @@ const Run = struct {
     }
 
     /// A fold of other sources, from its first view to its root.
-    fn fold_beside(self: *Run, writer: *Opened, with_delta: bool) !void {
-        if (!with_delta) return self.fold_of(writer, &.{}, true, false);
+    fn fold_beside(self: *Run, writer: *Opened, taken: []const u32, with_delta: bool) !void {
         var chosen: [64]u32 = undefined;
-        const count = self.choose(writer, &chosen);
-        if (count > 0) try self.fold_of(writer, chosen[0..count], false, false);
+        var count: usize = 0;
+        for (chosen[0..self.choose(writer, &chosen)]) |number| if (std.mem.indexOfScalar(u32, taken, number) == null) {
+            chosen[count] = number;
+            count += 1;
+        };
+        const takes_delta = !with_delta and (count == 0 or self.prng.boolean());
+        if (count > 0 or takes_delta) try self.fold_of(writer, chosen[0..count], takes_delta, false);
     }
 
     fn fold_of(self: *Run, writer: *Opened, chosen: []const u32, with_delta: bool, may_nest: bool) anyerror!void {
@@ -462,21 +466,21 @@ const Run = struct {
             view.release();
             view = later;
         }
-        const is_alone = with_delta and chosen.len > 0;
-        if (may_nest and !is_alone and self.prng.boolean()) try self.fold_beside(writer, with_delta);
+        if (may_nest and self.prng.boolean()) try self.fold_beside(writer, chosen, with_delta);
         if (self.store.crashed) return;
         var what: live_room.Fold = .{ .view = view, .parts = chosen, .taken = taken.items, .with_delta = with_delta, .part = null };
-        if (is_alone and self.prng.boolean()) { // what it took of the delta becomes a part before it ends
+        if (with_delta and chosen.len > 0 and self.prng.boolean()) { // what it took of the delta becomes a part before it ends
             const added = try allocator.dupe(PartRow, rows.items[stored..]);
             if (try self.put(writer, .{ .view = view, .parts = &.{}, .taken = &.{}, .with_delta = true, .part = null }, added)) {
                 const later = try live.take_view();
+                what.parts = try numbers_in(allocator, later, view, chosen);
                 view.release();
                 view = later;
                 what.view = view;
                 what.with_delta = false;
                 const number: u32 = @intCast(live.parts.items.len -| 1); // behind those of calls that came meanwhile
                 if (added.len > 0) {
-                    what.parts = try std.mem.concat(allocator, u32, &.{ chosen, &.{number} });
+                    what.parts = try std.mem.concat(allocator, u32, &.{ what.parts, &.{number} });
                     var bits = base.BitSet.over(try taken.addManyAsSlice(allocator, base.BitSet.words_for(added.len)), added.len);
                     @memset(bits.words, 0);
                     for (0..added.len) |row| bits.insert(@intCast(row));
@@ -487,6 +491,15 @@ const Run = struct {
             if (self.store.crashed) return;
         }
         _ = try self.put(writer, what, rows.items);
+    }
+
+    /// The numbers that parts of a view have in a later one.
+    fn numbers_in(allocator: std.mem.Allocator, later: *const live_room.View, view: *const live_room.View, parts: []const u32) ![]u32 {
+        const numbers = try allocator.dupe(u32, parts);
+        for (numbers) |*number| number.* = for (later.parts, 0..) |part, i| {
+            if (std.mem.eql(u8, part.path, view.parts[number.*].path)) break @intCast(i);
+        } else unreachable;
+        return numbers;
     }
 
     fn others_write(self: *Run, writer: *Opened) anyerror!void {
