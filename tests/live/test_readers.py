@@ -123,13 +123,13 @@ def test_an_index_is_opened_whose_parts_become_one_meanwhile(
 
         opened: list[Part] = []
 
-        def segment(*arguments: Any, **options: Any) -> Part:
+        def part(*arguments: Any, **options: Any) -> Part:
             opened.append(Part(*arguments, **options))
             if len(opened) == when:
                 index.optimize()  # the root that was read names these parts no longer
             return opened[-1]
 
-        monkeypatch.setattr(parts, "Part", segment)
+        monkeypatch.setattr(parts, "Part", part)
         with velo.open(path) as reader:
             monkeypatch.undo()
             assert len(reader) == 300

@@ -193,9 +193,9 @@ def test_codes_of_a_part_that_others_outgrew_are_decoded(tmp_path: Path, nothing
             assert world.recall(index) >= before - 0.02
             found = index.search(world.queries[:4], 1_500, list_size=1_500)
             assert index._live is not None
-            [segment] = index._live.seen
-            decoded = segment.decoded(np.arange(segment.n))
-            ids = segment.ids.of(np.arange(segment.n))
+            [part] = index._live.seen
+            decoded = part.decoded(np.arange(part.n))
+            ids = part.ids.of(np.arange(part.n))
             if metric == "cosine":
                 of_zero = found.distances[np.equal(found.ids, 7)]
                 assert of_zero == pytest.approx([0.5] * 4, abs=0.01)

@@ -80,7 +80,7 @@ class Index(Inspection, Searches, LiveVerbs):
         folder: OpenedFolder,
         how: OpenOptions,
         reopen: partial[Index],
-        segments: list[Part],
+        parts: list[Part],
         live: LiveData | None,
     ) -> None:
         self.path: Path = folder.path
@@ -93,10 +93,10 @@ class Index(Inspection, Searches, LiveVerbs):
         self._live: LiveData | None = None
         self._folds: Folds | None = None
         self._newest: ViewSearches | None = None
-        self._owned = Owned(folder, segments)
+        self._owned = Owned(folder, parts)
         if live is None:
-            self._take(segments[0])
-            metric = segments[0].metric
+            self._take(parts[0])
+            metric = parts[0].metric
         else:
             self._own(live)
             metric = int(live.info().metric)
@@ -104,13 +104,13 @@ class Index(Inspection, Searches, LiveVerbs):
         self.metric: MetricName = _METRICS[metric]
         self._finalizer = weakref.finalize(self, close_native, self._gate, self._owned)
 
-    def _take(self, segment: Part) -> None:
+    def _take(self, part: Part) -> None:
         """Searches are those of an index that is as it was built."""
-        self.dim = segment.dim
+        self.dim = part.dim
         self._single_shapes = ((self.dim,), (1, self.dim))
-        self._handle, self._completions = segment.handle, segment.completions
-        self._prepared = PreparedOptions(segment)
-        self._ids, self._metadata, self._filters = segment.ids, segment.metadata, segment.filters
+        self._handle, self._completions = part.handle, part.completions
+        self._prepared = PreparedOptions(part)
+        self._ids, self._metadata, self._filters = part.ids, part.metadata, part.filters
 
     def _own(self, live: LiveData) -> None:
         """Searches go by what the moment is."""
@@ -125,7 +125,7 @@ class Index(Inspection, Searches, LiveVerbs):
             folds = Folds(live, open_part, how.threads, how.merge_memory, how.memory)
             self._folds = self._owned.folds = folds
         self._live = live
-        self._reader_moment()
+        self._newest_searches()
         if self._folds is not None:
             self._folds.resume()
 
@@ -133,14 +133,14 @@ class Index(Inspection, Searches, LiveVerbs):
     def n(self) -> int:
         """Rows that were built, and that came since; dead ones among them."""
         if self._live is None:
-            return self._owned.segments[0].n
+            return self._owned.parts[0].n
         try:
             with self._gate.inside():
-                return self._reader_moment().n
+                return self._newest_searches().n
         except ClosedError:
             return 0 if self._newest is None else self._newest.n
 
-    def _reader_moment(self) -> ViewSearches:
+    def _newest_searches(self) -> ViewSearches:
         """What a call that begins now sees, also of an index that is as it was built."""
         live = self._live
         if live is None:
@@ -151,18 +151,18 @@ class Index(Inspection, Searches, LiveVerbs):
             newest = self._newest = ViewSearches(view, self._gate, weakref.WeakMethod(self.info))
         return newest
 
-    def _moment(self) -> ViewSearches | Index:
+    def _seen(self) -> ViewSearches | Index:
         """What a call that begins now searches: itself, unless rows came or went."""
         if self._live is None:
             return self
         with self._gate.inside():
-            return self._reader_moment()
+            return self._newest_searches()
 
     def _view(self) -> None:
         """All rows live."""
 
     def _vectors(self, vertices: AnyArray) -> AnyArray:
-        return self._owned.segments[0].vectors(vertices)
+        return self._owned.parts[0].vectors(vertices)
 
     def _refreshed(self) -> bool:
         with self._refreshing:
@@ -178,13 +178,13 @@ class Index(Inspection, Searches, LiveVerbs):
                     if (folder / MANIFEST_FILE).is_file() or is_live(folder):
                         return False
                     raise UnsupportedError(f"{self.path} was replaced by another index: open it again")
-                known = self._owned.segments
-            fresh, segments = begin(
+                known = self._owned.parts
+            fresh, parts = begin(
                 LiveData(self._folder), self._how, {(one.name, one.uuid): one for one in known}, None
             )
             changed_any = live is not None or fresh.info().sequence > 0 or self._lacks_columns_of(fresh)
             self._own(fresh)  # the former one is closed once nobody looks at it any more
-            self._owned.segments = tuple(segments)
+            self._owned.parts = tuple(parts)
             return bool(changed_any)
 
     def _lacks_columns_of(self, live: LiveData) -> bool:
@@ -297,9 +297,9 @@ class Index(Inspection, Searches, LiveVerbs):
                     "exchanged. add_columns takes types, or one value a column; update then changes rows"
                 )
             change_metadata(self._folder.at, table, self.n, self._ids, **how)
-            segment = self._owned.segments[0]
-            segment.load_metadata()
-            self._take(segment)
+            part = self._owned.parts[0]
+            part.load_metadata()
+            self._take(part)
 
     # ---- its end ----
 
@@ -330,7 +330,7 @@ class Index(Inspection, Searches, LiveVerbs):
         if live is None:
             return self.n
         with self._gate.inside():
-            return self._reader_moment().seen.live_count
+            return self._newest_searches().seen.live_count
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self._reopen,)

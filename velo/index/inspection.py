@@ -54,8 +54,8 @@ class Inspection:
     _ids: Ids
     _metadata: MetadataStore | None
     _filters: FilterCompiler
-    _moment: Callable[[], Any]
-    _reader_moment: Callable[[], ViewSearches]
+    _seen: Callable[[], Any]
+    _newest_searches: Callable[[], ViewSearches]
 
     def get_vectors(self, ids: Any) -> Float32Array:
         """The stored vectors of some ids.
@@ -80,7 +80,7 @@ class Inspection:
         >>> index.get_vectors([3, 5]).shape
         (2, 32)
         """
-        at = self._moment()
+        at = self._seen()
         with self._gate.inside():
             vectors: Float32Array = at._vectors(at._vertices(ids))
         return vectors
@@ -96,9 +96,9 @@ class Inspection:
         with self._gate.inside():
             return verify_folder(self._folder.at)
 
-    def _segments(self) -> tuple[Part, ...]:
+    def _parts(self) -> tuple[Part, ...]:
         live = self._live
-        return self._owned.segments if live is None else live.segments
+        return self._owned.parts if live is None else live.view().parts
 
     def info(self) -> dict[str, Any]:
         """What this index is and what it costs.
@@ -119,9 +119,9 @@ class Inspection:
         (2000, 32, 'l2', ['label', 'price', 'brand', 'tags'])
         """
         with self._gate.inside():
-            at = self if self._live is None else self._reader_moment()
-            segments = self._segments()
-            infos = [segment.info() for segment in segments]
+            at = self if self._live is None else self._newest_searches()
+            parts = self._parts()
+            infos = [part.info() for part in parts]
         # What parts may differ in is told of the largest.
         info = max(infos, key=lambda one: int(one.n)) if infos else _native.new("velo_index_info")
         memory = {
@@ -159,7 +159,7 @@ class Inspection:
             "plan": _PLANS.get(info.plan, "unknown") if infos else "scan",
             "threads": int(info.threads),
             "queries_in_flight": int(info.queries_in_flight),
-            "stores_vectors": all(segment.stores_vectors for segment in segments),
+            "stores_vectors": all(part.stores_vectors for part in parts),
             "memory_bytes": memory,
             "memory_bytes_total": sum(memory.values()),
             "memory_within_budget_bytes": sum(memory[part] for part in BUDGETED),
@@ -177,19 +177,19 @@ class Inspection:
         with self._gate.inside():
             info = live.info()
             # A fold changes both before this process looks at them anew: they are told of one view.
-            view = self._reader_moment().seen
+            view = self._newest_searches().seen
             dead = [
-                0 if alive.rows is None else segment.n - alive.rows.count()
-                for segment, alive in zip(view.segments, view.alive, strict=True)
+                0 if alive.rows is None else part.n - alive.rows.count()
+                for part, alive in zip(view.parts, view.alive, strict=True)
             ]
             parts = [
                 {
-                    "path": segment.name or PART_FIRST,
-                    "n": segment.n,
+                    "path": part.name or PART_FIRST,
+                    "n": part.n,
                     "dead": of_part,
-                    "bytes": sum(_disk_bytes(segment.folder).values()) if segment.name else None,
+                    "bytes": sum(_disk_bytes(part.folder).values()) if part.name else None,
                 }
-                for segment, of_part in zip(view.segments, dead, strict=True)
+                for part, of_part in zip(view.parts, dead, strict=True)
             ]
         return {
             "writable": bool(info.is_writable),

@@ -120,11 +120,11 @@ def _open_once(
     live = _live_of(opened, durability, how.memory)
     if live is None:
         return Index(opened, how, reopen, [Part(opened.at, how)], None)
-    live, segments = begin(live, how, {}, durability)
+    live, parts = begin(live, how, {}, durability)
     try:
-        return Index(opened, how, reopen, segments, live)
+        return Index(opened, how, reopen, parts, live)
     except BaseException:
-        close_all(segments, live)
+        close_all(parts, live)
         raise
 
 

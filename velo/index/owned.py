@@ -33,51 +33,51 @@ def begin(
     A writer may take parts away between the look at the root and at them: then it is looked at again.
     """
     for attempt in range(_OPEN_ATTEMPTS):
-        segments: list[Part] = []
+        parts: list[Part] = []
         opened: list[Part] = []
         try:
-            parts = live.parts()
+            names = live.names()
             rows = int(live.info().rows)
-            for name, uuid in parts:
+            for name, uuid in names:
                 # What was open as it was built is the first part now, unless another build took its place.
                 folder = live.folder.at / name
-                segment = known.get((name, uuid)) or (known.get(("", uuid)) if name == PART_FIRST else None)
-                if segment is None or not segment.is_at(folder):
-                    beside = next(iter(segments or known.values()), None)
-                    segment = Part(folder, how, rows if len(parts) > 1 else None, name, beside)
-                    opened.append(segment)
-                segments.append(segment)
-            live.begin(segments, how.unknown_is_missing)
+                part = known.get((name, uuid)) or (known.get(("", uuid)) if name == PART_FIRST else None)
+                if part is None or not part.is_at(folder):
+                    beside = next(iter(parts or known.values()), None)
+                    part = Part(folder, how, rows if len(names) > 1 else None, name, beside)
+                    opened.append(part)
+                parts.append(part)
+            live.begin(parts, how.unknown_is_missing)
         except (NotAnIndexError, CorruptIndexError, UnsupportedError):  # the last: the root names other parts
-            was = live.parts()
+            was = live.names()
             close_all(opened, live)
             if attempt + 1 == _OPEN_ATTEMPTS or durability is not None:
                 raise
             live = LiveData(live.folder)
-            if live.parts() == was and attempt:
+            if live.names() == was and attempt:
                 close_all([], live)
                 raise
         except BaseException:
             close_all(opened, live)
             raise
         else:
-            return live, segments
+            return live, parts
     raise AssertionError("the last attempt returns or raises")
 
 
-def close_all(segments: list[Part], live: LiveData) -> None:
+def close_all(parts: list[Part], live: LiveData) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(live.close)
-        for segment in segments:
-            stack.callback(segment.close)
+        for part in parts:
+            stack.callback(part.close)
 
 
 class Owned:
     """What an index closes, in a box that does not refer to the index."""
 
-    def __init__(self, folder: OpenedFolder, segments: list[Part]) -> None:
+    def __init__(self, folder: OpenedFolder, parts: list[Part]) -> None:
         self.folder = folder
-        self.segments = tuple(segments)
+        self.parts = tuple(parts)
         self.live: LiveData | None = None
         self.folds: Folds | None = None
 
@@ -90,8 +90,8 @@ class Owned:
             stack.callback(self.folder.close)
             if live is not None:
                 stack.callback(live.close)
-            for segment in {*self.segments, *(() if live is None else live.opened)}:
-                stack.callback(segment.close)
+            for part in {*self.parts, *(() if live is None else live.opened)}:
+                stack.callback(part.close)
 
 
 def close_native(gate: Gate, owned: Owned) -> None:

@@ -87,8 +87,8 @@ def _lengthen(vectors: AnyArray, view: View, vertices: AnyArray) -> None:
     """Give directions, which are what codes of cosine tell, a length that whole numbers can hold."""
     parts = view.places(vertices)[0]
     limits = np.iinfo(view.shape.dtype)
-    for number, segment in enumerate(view.segments):
-        if segment.stores_vectors or segment.metric != METRIC_CODES["cosine"]:
+    for number, part in enumerate(view.parts):
+        if part.stores_vectors or part.metric != METRIC_CODES["cosine"]:
             continue
         inside = np.flatnonzero(parts == number)
         rows = vectors[inside]

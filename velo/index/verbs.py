@@ -55,7 +55,7 @@ class LiveVerbs:
     #: Of updates those that came late once come one after the other.
     _updating: threading.Lock
     _refreshed: Callable[[], bool]
-    _reader_moment: Callable[[], ViewSearches]
+    _newest_searches: Callable[[], ViewSearches]
     _folder: OpenedFolder
 
     def _writer(self) -> tuple[LiveData, Folds]:
@@ -325,7 +325,7 @@ class LiveVerbs:
     ) -> Any:
         """One try; its outcome is ``STALE`` where others changed the rows meanwhile."""
         while True:
-            view = self._reader_moment().seen
+            view = self._newest_searches().seen
             shape = view.shape
             found = update.find(view)
             count = len(found.vertices)
@@ -415,7 +415,7 @@ class LiveVerbs:
             return self._delete_once(live, condition)
 
     def _delete_once(self, live: LiveData, condition: Any) -> Any:
-        view = self._reader_moment().seen
+        view = self._newest_searches().seen
         return live.delete_vertices(view, view.passing(condition))
 
     # ---- columns that come
@@ -528,7 +528,7 @@ class LiveVerbs:
 
     def _let_go(self, folds: Folds) -> None:
         """The moment before holds what was folded: with another one it can be taken away."""
-        self._reader_moment()
+        self._newest_searches()
         folds.sweep()
         # Columns went through Arrow's pool, which would keep as much as a merge took.
         pa.default_memory_pool().release_unused()

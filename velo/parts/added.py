@@ -227,7 +227,7 @@ class LiveColumns:
 
     # ---- parts
 
-    def of_part(self, segment: Part) -> Part | WidePart:
+    def of_part(self, part: Part) -> Part | WidePart:
         """A part as if it had all of these columns.
 
         Raises
@@ -235,17 +235,17 @@ class LiveColumns:
         CorruptIndexError
             It has others.
         """
-        own = [] if segment.metadata is None else segment.metadata.column_names
+        own = [] if part.metadata is None else part.metadata.column_names
         names = [] if self.schema is None else self.schema.names
         if own == names:
-            return segment
+            return part
         if own != names[: len(own)] or len(own) < self._first:
             raise CorruptIndexError(f"a part has other columns than {ROOT_FILE}: {own}", file=ROOT_FILE)
         with self._lock:
-            wide = self._parts.get(segment)
+            wide = self._parts.get(part)
             if wide is None:
-                wide = WidePart(segment, self.schema, self.values, self._unknown_is_missing)
-                self._parts[segment] = wide
+                wide = WidePart(part, self.schema, self.values, self._unknown_is_missing)
+                self._parts[part] = wide
         return wide
 
 

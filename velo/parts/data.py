@@ -16,7 +16,7 @@ from velo.folder.live import PART_FIRST
 from velo.folder.opened import OpenedFolder
 from velo.parts.added import LiveColumns, NewColumns
 from velo.parts.columns import NativeIds, schema_text
-from velo.parts.delta import DeltaChunks
+from velo.parts.delta import DeltaStretches
 from velo.parts.native_view import NativeView, part_names
 from velo.parts.part import Part
 from velo.parts.rows import DTYPES, NUMBERS, ROW, STRINGS, GivenRows, RowShape
@@ -84,7 +84,7 @@ class LiveData:
         #: By name what is open: all parts that the library has, and at times one that it is about to get, or
         #: had. Of each the ids, which the library borrows. What was built is the first part to come.
         self._opened: dict[str, tuple[Part, NativeIds]] = {}
-        self._chunks: DeltaChunks | None = None
+        self._stretches: DeltaStretches | None = None
         self._columns = LiveColumns()
         self._unknown_is_missing = False
         #: Held while a part is put into its place.
@@ -102,11 +102,6 @@ class LiveData:
         return self._place[0]
 
     @property
-    def segments(self) -> tuple[Part, ...]:
-        """The parts, once :meth:`begin` was called."""
-        return self.view().segments
-
-    @property
     def is_open(self) -> bool:
         """Whether :meth:`close` was not called yet."""
         return bool(self._handle != _native.ffi.NULL)
@@ -115,38 +110,38 @@ class LiveData:
     def seen(self) -> tuple[Part, ...]:
         """The parts of the last view: a view takes longer than a write, and some may be a fold behind."""
         known = self._view
-        return () if known is None else known[1].segments
+        return () if known is None else known[1].parts
 
     @property
     def opened(self) -> list[Part]:
         """All that is open."""
-        return [segment for segment, _ in self._opened.values()]
+        return [part for part, _ in self._opened.values()]
 
-    def has(self, segment: Part) -> bool:
+    def has(self, part: Part) -> bool:
         """Whether the library has this part, or may get it."""
-        return segment.name in self._opened
+        return part.name in self._opened
 
-    def parts(self) -> list[tuple[str, str]]:
+    def names(self) -> list[tuple[str, str]]:
         """Folder and uuid of each part before :meth:`begin`; "" is the folder itself."""
         count = int(self.info().part_count)
-        return [part_names(_native.lib.velo_live_part, self._handle, part) for part in range(count)]
+        return [part_names(_native.lib.velo_live_part, self._handle, number) for number in range(count)]
 
-    def begin(self, segments: Sequence[Part], unknown_is_missing: bool = False) -> None:
-        """Read tombstones and log, with the parts that `parts` named, in that order."""
-        for part, segment in enumerate(segments):
-            ids = NativeIds(segment.ids.column)
-            self._opened[segment.name or PART_FIRST] = segment, ids
-            _native.check(_native.lib.velo_live_attach(self._handle, part, ids.struct))
-        kind, next_row = _ids_of(segments)
+    def begin(self, parts: Sequence[Part], unknown_is_missing: bool = False) -> None:
+        """Read tombstones and log, with the parts that `names` named, in that order."""
+        for number, part in enumerate(parts):
+            ids = NativeIds(part.ids.column)
+            self._opened[part.name or PART_FIRST] = part, ids
+            _native.check(_native.lib.velo_live_attach(self._handle, number, ids.struct))
+        kind, next_row = _ids_of(parts)
         # Where the root tells no columns the first part does.
-        built = segments[0].metadata if segments else None
+        built = parts[0].metadata if parts else None
         schema = _native.ffi.NULL if built is None else schema_text(built.schema).encode()
         _native.check(_native.lib.velo_live_begin(self._handle, kind, next_row, schema), "path")
         self._unknown_is_missing = unknown_is_missing
         with self._looking:
             columns = self._look_at_columns(-1)
-        for segment in segments:
-            columns.of_part(segment)
+        for part in parts:
+            columns.of_part(part)
 
     def _look_at_columns(self, version: int) -> LiveColumns:
         """The columns of this version, or later ones; with the lock of who looks."""
@@ -162,7 +157,7 @@ class LiveData:
             room = int(size[0])
         told = bytes(_native.ffi.buffer(text, int(size[0]))).decode(errors="replace")
         columns = LiveColumns(told, int(found[0]), self._unknown_is_missing)
-        self._chunks = DeltaChunks(columns, self._unknown_is_missing)
+        self._stretches = DeltaStretches(columns, self._unknown_is_missing)
         self._columns = columns
         return columns
 
@@ -193,18 +188,18 @@ class LiveData:
         known = self._view
         if known is not None and known[0] == version:
             return known[1]
-        assert self._chunks is not None
+        assert self._stretches is not None
         while True:
             with self._looking:
                 taken = NativeView(self._handle)
                 columns = self._look_at_columns(taken.schema_version)
-                chunks = self._chunks.of(taken)
+                delta = self._stretches.of(taken)
             try:
                 names = [taken.part(number)[0] or PART_FIRST for number in range(taken.part_count)]
-                segments = tuple(self._opened[name][0] for name in names)
+                parts = tuple(self._opened[name][0] for name in names)
             except KeyError:  # a fold took one away since; the library has other parts by now
                 continue
-            view = View(taken, segments, chunks, self._shape_of(columns))
+            view = View(taken, parts, delta, self._shape_of(columns))
             self._view = version, view
             return view
 
@@ -215,9 +210,9 @@ class LiveData:
         ------
         CorruptIndexError
         """
-        assert self._chunks is not None
-        for chunk in self._chunks.of(NativeView(self._handle)):
-            _ = chunk.ids, chunk.metadata
+        assert self._stretches is not None
+        for stretch in self._stretches.of(NativeView(self._handle)):
+            _ = stretch.ids, stretch.metadata
 
     def refresh(self) -> int:
         """See what a writer in another process did since: 0 nothing, 1 something, ``MOVED``."""
@@ -402,9 +397,9 @@ class LiveData:
         _native.check(_native.lib.velo_live_close(self._place))
 
 
-def _ids_of(segments: Sequence[Part]) -> tuple[int, int]:
+def _ids_of(parts: Sequence[Part]) -> tuple[int, int]:
     """The kind of ids of parts, -1 without any; of rows' numbers also the one behind the last."""
-    first = next((segment for segment in segments if segment.n), None)
+    first = next((part for part in parts if part.n), None)
     if first is None:
         return -1, 0
     if first.ids.kind == "string":

@@ -19,9 +19,9 @@ from velo.parts.native_view import NativeView
 from velo.parts.table_columns import TableColumns
 from velo.types import AnyArray, Int64Array
 
-__all__ = ["Chunk", "DeltaChunks"]
+__all__ = ["DeltaRows", "DeltaStretches"]
 
-#: So many records, or so many rows, become a chunk; only what follows is looked at anew after a write.
+#: So many records, or so many rows, become a stretch; only what follows is looked at anew after a write.
 _CHUNK_RECORDS: Final = 16
 _CHUNK_ROWS: Final = 4096
 
@@ -63,7 +63,7 @@ class DeltaIds(Ids):
         return np.array(rows, np.int64)
 
 
-class Chunk:
+class DeltaRows:
     """Some records of the delta: rows with ids, vectors, metadata, and filters over them.
 
     Attributes
@@ -128,7 +128,7 @@ class Chunk:
     def compiler(self) -> FilterCompiler:
         """Makes filters over the rows."""
 
-        ids = self.ids  # not the chunk: a circle of references would hold the delta's memory
+        ids = self.ids  # not the stretch: a circle of references would hold the delta's memory
 
         def vertices_of(given: Any) -> Int64Array:
             return ids.having(checked_ids(given))
@@ -169,22 +169,22 @@ def _ids_of(records: Sequence[Any], view: NativeView) -> Any:
     return pa.concat_arrays(columns)
 
 
-class DeltaChunks:
-    """The delta of a folder, in chunks that are kept from one view to the next.
+class DeltaStretches:
+    """The delta of a folder, in stretches that are kept from one view to the next.
 
     Whoever writes a row at a time makes a record of each, and to read a record costs about as much as to
     search: so what a search needs of them is read once and kept. Chunks of few records become one, as digits
-    carry: there are few chunks, and a record is read again only a few times.
+    carry: there are few stretches, and a record is read again only a few times.
     """
 
     def __init__(self, columns: LiveColumns, unknown_is_missing: bool = False) -> None:
         self._columns = columns
         self._unknown_is_missing = unknown_is_missing
-        #: The layout of the delta, chunks of it, and their records and rows. They change together.
-        self._known: tuple[int, tuple[Chunk, ...], int, int] = -1, (), 0, 0
+        #: The layout of the delta, stretches of it, and their records and rows. They change together.
+        self._known: tuple[int, tuple[DeltaRows, ...], int, int] = -1, (), 0, 0
 
-    def of(self, view: NativeView) -> list[Chunk]:
-        """The chunks of a view, which hold all of its rows."""
+    def of(self, view: NativeView) -> list[DeltaRows]:
+        """The stretches of a view, which hold all of its rows."""
         layout, kept, records, rows = self._known
         if view.layout != layout:
             kept, records, rows = (), 0, 0
@@ -192,30 +192,30 @@ class DeltaChunks:
             kept = self._longer(view, kept, records)
             records, rows = view.record_count, view.delta_rows
         self._known = view.layout, kept, records, rows
-        chunks = list(kept)
-        for chunk in chunks:
-            chunk.move_to(view)
+        stretches = list(kept)
+        for stretch in stretches:
+            stretch.move_to(view)
         if view.delta_rows > rows:
-            chunks.append(self._chunk(view, records, view.record_count, view.delta_rows - rows))
-        return chunks
+            stretches.append(self._stretch(view, records, view.record_count, view.delta_rows - rows))
+        return stretches
 
-    def _longer(self, view: NativeView, kept: tuple[Chunk, ...], first: int) -> tuple[Chunk, ...]:
+    def _longer(self, view: NativeView, kept: tuple[DeltaRows, ...], first: int) -> tuple[DeltaRows, ...]:
         """Chunks and those of all records behind them."""
-        chunks, rows = list(kept), 0
+        stretches, rows = list(kept), 0
         for number in range(first, view.record_count):
             rows += int(view.record(number).row_count)
             if rows >= _CHUNK_ROWS or number + 1 == view.record_count:
-                chunks.append(self._chunk(view, first, number + 1, rows))
+                stretches.append(self._stretch(view, first, number + 1, rows))
                 first, rows = number + 1, 0
-        while len(chunks) > 1 and _belong_together(*chunks[-2:]):
-            before, last = chunks[-2:]
-            chunks[-2:] = [self._chunk(view, before.first, last.last, before.n + last.n)]
-        return tuple(chunks)
+        while len(stretches) > 1 and _belong_together(*stretches[-2:]):
+            before, last = stretches[-2:]
+            stretches[-2:] = [self._stretch(view, before.first, last.last, before.n + last.n)]
+        return tuple(stretches)
 
-    def _chunk(self, view: NativeView, first: int, last: int, row_count: int) -> Chunk:
-        return Chunk(view, first, last, row_count, self._columns, self._unknown_is_missing)
+    def _stretch(self, view: NativeView, first: int, last: int, row_count: int) -> DeltaRows:
+        return DeltaRows(view, first, last, row_count, self._columns, self._unknown_is_missing)
 
 
-def _belong_together(before: Chunk, last: Chunk) -> bool:
+def _belong_together(before: DeltaRows, last: DeltaRows) -> bool:
     is_small = before.n + last.n <= _CHUNK_ROWS
     return is_small and before.last - before.first <= last.last - last.first

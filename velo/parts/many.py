@@ -1,7 +1,7 @@
-"""Several pieces seen as one index: vertices of the first, then those of the second, and so on.
+"""Several stretches seen as one index: vertices of the first, then those of the second, and so on.
 
-A piece is a part, or a stretch of rows that no part holds yet. Each brings its ids, its columns and what
-makes filters over them; here stands what does the same over all of them.
+A stretch is a part, or rows of the delta that came one after the other. Each brings its ids, its columns and
+what makes filters over them; here stands what does the same over all of them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from velo.folder.ids import Ids, checked_ids
 from velo.folder.metadata import as_given
 from velo.types import AnyArray, Int64Array
 
-__all__ = ["ManyColumns", "ManyCompiler", "ManyFilter", "ManyIds", "Piece"]
+__all__ = ["ManyColumns", "ManyCompiler", "ManyFilter", "ManyIds", "Stretch"]
 
 
-class Piece(Protocol):
-    """What a part and a stretch of the delta have in common."""
+class Stretch(Protocol):
+    """What a part and rows of the delta have in common."""
 
     @property
     def n(self) -> int:
@@ -48,7 +48,7 @@ class Piece(Protocol):
 
 
 class ManyFilter(NativeFilter):
-    """A filter over several pieces: one of the library's for each."""
+    """A filter over several stretches: one of the library's for each."""
 
     def __init__(self, parts: Sequence[NativeFilter]) -> None:
         self.parts = list(parts)
@@ -63,7 +63,7 @@ class ManyFilter(NativeFilter):
         return np.concatenate([np.zeros(0, bool), *(part.matches() for part in self.parts)])
 
     def within(self, rows: NativeFilter) -> ManyFilter:
-        """The filter that passes what this one does and is in `rows`, masks of the same pieces."""
+        """The filter that passes what this one does and is in `rows`, masks of the same stretches."""
         assert isinstance(rows, ManyFilter)
         return ManyFilter([part.within(mask) for part, mask in zip(self.parts, rows.parts, strict=True)])
 
@@ -79,34 +79,34 @@ class ManyFilter(NativeFilter):
 
 
 class ManyIds(Ids):
-    """The ids of several pieces.
+    """The ids of several stretches.
 
     Parameters
     ----------
-    pieces : sequence of Piece
+    stretches : sequence of Stretch
     kind : {"int64", "string"} or None
         None: no row has told.
     alive : sequence of callable or None
-        Of each piece: whether each of some of its rows lives; None: all do. An id is that of its row that
+        Of each stretch: whether each of some of its rows lives; None: all do. An id is that of its row that
         lives.
     """
 
     def __init__(
         self,
-        pieces: Sequence[Piece],
+        stretches: Sequence[Stretch],
         kind: str | None,
         alive: Sequence[Callable[[AnyArray], AnyArray] | None],
     ) -> None:
-        self._pieces = pieces
+        self._stretches = stretches
         self._alive = alive
         self.kind = kind or "int64"
         self.kind_known = kind is not None
-        self._starts = np.cumsum([0, *(piece.n for piece in pieces)])
+        self._starts = np.cumsum([0, *(stretch.n for stretch in stretches)])
 
     @property
     def column(self) -> Any:
         """The id of each vertex."""
-        columns = [piece.ids.column for piece in self._pieces]
+        columns = [stretch.ids.column for stretch in self._stretches]
         if self.kind == "string":
             arrays: Any = [pa.array([], pa.large_string()), *columns]
             return pa.concat_arrays(arrays)
@@ -122,10 +122,10 @@ class ManyIds(Ids):
         found: AnyArray = (
             np.full(len(flat), -1, np.int64) if self.kind == "int64" else np.full(len(flat), None, object)
         )
-        for start, piece in zip(self._starts, self._pieces, strict=False):
-            inside = (flat >= start) & (flat < start + piece.n)
+        for start, stretch in zip(self._starts, self._stretches, strict=False):
+            inside = (flat >= start) & (flat < start + stretch.n)
             if inside.any():
-                found[inside] = piece.ids.of(flat[inside] - start)
+                found[inside] = stretch.ids.of(flat[inside] - start)
         return found.reshape(vertices.shape)
 
     def find(self, ids: Any, argument: str = "ids") -> Int64Array:
@@ -137,8 +137,8 @@ class ManyIds(Ids):
         vertices = np.full(len(column), -1, np.int64)
         if len(column) == 0:
             return vertices
-        for start, piece, alive in zip(self._starts, self._pieces, self._alive, strict=False):
-            found = piece.ids.find(column, argument)
+        for start, stretch, alive in zip(self._starts, self._stretches, self._alive, strict=False):
+            found = stretch.ids.find(column, argument)
             lives = found >= 0
             if alive is not None:
                 lives[lives] = alive(found[lives])
@@ -162,24 +162,24 @@ class ManyIds(Ids):
     def page(self, after: int | str | None, most: int, passing: AnyArray | None) -> Int64Array:
         """Vertices in the order of their ids; no two that pass have the same."""
         pages = [np.zeros(0, np.int64)]
-        for start, piece in zip(self._starts, self._pieces, strict=False):
-            own = None if passing is None else passing[start : start + piece.n]
-            pages.append(piece.ids.page(after, most, own) + start)
+        for start, stretch in zip(self._starts, self._stretches, strict=False):
+            own = None if passing is None else passing[start : start + stretch.n]
+            pages.append(stretch.ids.page(after, most, own) + start)
         vertices = np.concatenate(pages)
         first: Int64Array = vertices[np.argsort(self.of(vertices), kind="stable")[:most]]
         return first
 
 
 class ManyColumns:
-    """The metadata of several pieces."""
+    """The metadata of several stretches."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        self._pieces = pieces
-        self._starts = np.cumsum([0, *(piece.n for piece in pieces)])
+    def __init__(self, stretches: Sequence[Stretch]) -> None:
+        self._stretches = stretches
+        self._starts = np.cumsum([0, *(stretch.n for stretch in stretches)])
 
     @cached_property
     def _stores(self) -> list[Any]:
-        return [piece.metadata for piece in self._pieces]
+        return [stretch.metadata for stretch in self._stretches]
 
     @property
     def column_names(self) -> list[str]:
@@ -188,17 +188,17 @@ class ManyColumns:
 
     @property
     def filter_columns(self) -> Mapping[str, FilterColumn]:
-        """How each column is stored, by the first piece."""
+        """How each column is stored, by the first stretch."""
         columns: Mapping[str, FilterColumn] = self._stores[0].filter_columns
         return columns
 
     @property
     def native_columns(self) -> NativeColumns:
-        """There is none of several pieces."""
-        raise AssertionError("filters over several pieces are compiled piece by piece")
+        """There is none of several stretches."""
+        raise AssertionError("filters over several stretches are compiled stretch by stretch")
 
     def made(self, name: str, of: str) -> FilterColumn | None:
-        """A column made of a stored one, by the first piece."""
+        """A column made of a stored one, by the first stretch."""
         column: FilterColumn | None = self._stores[0].made(name, of)
         return column
 
@@ -224,8 +224,8 @@ class ManyColumns:
         """Some rows, as they were given."""
         tables: list[Any] = []
         places: list[AnyArray] = []
-        for start, piece, store in zip(self._starts, self._pieces, self._stores, strict=False):
-            inside = np.flatnonzero((vertices >= start) & (vertices < start + piece.n))
+        for start, stretch, store in zip(self._starts, self._stretches, self._stores, strict=False):
+            inside = np.flatnonzero((vertices >= start) & (vertices < start + stretch.n))
             if len(inside) or not tables:
                 tables.append(store.undressed_rows(vertices[inside] - start, columns))
                 places.append(inside)
@@ -242,11 +242,11 @@ class ManyColumns:
 
 
 class ManyCompiler(FilterCompiler):
-    """Filters over several pieces, made by the compiler of each."""
+    """Filters over several stretches, made by the compiler of each."""
 
-    def __init__(self, pieces: Sequence[Piece], store: Columns | None) -> None:
+    def __init__(self, stretches: Sequence[Stretch], store: Columns | None) -> None:
         # Nothing of a compiler of its own: its circle of references would hold parts that were folded.
-        self._pieces = pieces
+        self._stretches = stretches
         self._columns = store
 
     @property
@@ -263,23 +263,23 @@ class ManyCompiler(FilterCompiler):
                 FilterError,
                 "a mask goes by the rows of a build, and rows came since: filter by ids or by columns",
             )
-        return ManyFilter([piece.compiler.compile(condition) for piece in self._pieces])
+        return ManyFilter([stretch.compiler.compile(condition) for stretch in self._stretches])
 
     def compile_matches(self, matches: AnyArray) -> NativeFilter:
         """A filter of a bool for each vertex."""
-        ends = np.cumsum([piece.n for piece in self._pieces])
+        ends = np.cumsum([stretch.n for stretch in self._stretches])
         cut = np.split(matches, ends[:-1])
         return ManyFilter(
-            [piece.compiler.compile_matches(one) for piece, one in zip(self._pieces, cut, strict=True)]
+            [stretch.compiler.compile_matches(one) for stretch, one in zip(self._stretches, cut, strict=True)]
         )
 
     @property
     def memory_bytes(self) -> int:
         """Memory that filters take."""
-        return sum(piece.memory_bytes for piece in self._pieces)
+        return sum(stretch.memory_bytes for stretch in self._stretches)
 
     def close(self) -> None:
-        """Compilers are closed with their pieces."""
+        """Compilers are closed with their stretches."""
 
 
 def _is_mask(given: Any) -> bool:

@@ -13,8 +13,8 @@ from velo.filters.compiler import FilterCompiler
 from velo.filters.native import NativeFilter
 from velo.folder.ids import Ids
 from velo.folder.live import PART_FIRST
-from velo.parts.delta import Chunk
-from velo.parts.many import ManyColumns, ManyCompiler, ManyIds, Piece
+from velo.parts.delta import DeltaRows
+from velo.parts.many import ManyColumns, ManyCompiler, ManyIds, Stretch
 from velo.parts.native_view import NativeView
 from velo.parts.part import Part
 from velo.parts.rows import STRINGS, RowShape
@@ -79,8 +79,8 @@ class View:
     Attributes
     ----------
     native : NativeView
-    segments : tuple of Part
-    chunks : list of Chunk
+    parts : tuple of Part
+    delta : list of DeltaRows
         The rows of the delta.
     shape : RowShape
     alive : list of AliveRows
@@ -96,60 +96,60 @@ class View:
     """
 
     def __init__(
-        self, native: NativeView, segments: tuple[Part, ...], chunks: list[Chunk], shape: RowShape
+        self, native: NativeView, parts: tuple[Part, ...], delta: list[DeltaRows], shape: RowShape
     ) -> None:
         self.native = native
-        self.segments = segments
-        self.chunks = chunks
+        self.parts = parts
+        self.delta = delta
         self.shape = shape
         self.layout, self.sequence = native.layout, native.sequence
-        self.alive = [AliveRows(native.rows(part, one.n)) for part, one in enumerate(segments)]
+        self.alive = [AliveRows(native.rows(part, one.n)) for part, one in enumerate(parts)]
         self.delta_alive = native.alive()
-        self.n = sum(one.n for one in segments) + native.delta_rows
-        is_as_built = len(segments) == 1 and segments[0].name in ("", PART_FIRST)
-        self.sole = segments[0] if is_as_built and not chunks else None
+        self.n = sum(one.n for one in parts) + native.delta_rows
+        is_as_built = len(parts) == 1 and parts[0].name in ("", PART_FIRST)
+        self.sole = parts[0] if is_as_built and not delta else None
         self.ids: Ids
         self.filters: FilterCompiler
         self.metadata: Any
-        parts = [shape.columns.of_part(one) for one in segments]
+        wide = [shape.columns.of_part(one) for one in parts]
         if self.sole is not None:
-            self.ids, self.filters, self.metadata = parts[0].ids, parts[0].filters, parts[0].metadata
+            self.ids, self.filters, self.metadata = wide[0].ids, wide[0].filters, wide[0].metadata
             return
-        pieces: list[Piece] = [*parts, *chunks] or [Chunk(native, 0, 0, 0, shape.columns)]
+        stretches: list[Stretch] = [*wide, *delta] or [DeltaRows(native, 0, 0, 0, shape.columns)]
         kind = None if shape.id_kind < 0 else "string" if shape.id_kind == STRINGS else "int64"
-        self.ids = ManyIds(pieces, kind, self._alive_by_piece(pieces))
-        self.metadata = None if shape.schema is None else ManyColumns(pieces)
-        self.filters = ManyCompiler(pieces, self.metadata)
+        self.ids = ManyIds(stretches, kind, self._alive_by_stretch(stretches))
+        self.metadata = None if shape.schema is None else ManyColumns(stretches)
+        self.filters = ManyCompiler(stretches, self.metadata)
 
-    def _alive_by_piece(self, pieces: Sequence[Piece]) -> list[Callable[[AnyArray], AnyArray] | None]:
+    def _alive_by_stretch(self, stretches: Sequence[Stretch]) -> list[Callable[[AnyArray], AnyArray] | None]:
         found: list[Callable[[AnyArray], AnyArray] | None] = [
             None if one.rows is None else one.rows.check for one in self.alive
         ]
         start = 0
-        for piece in pieces[len(self.segments) :]:
-            found.append(self.delta_alive[start : start + piece.n].__getitem__)
-            start += piece.n
+        for stretch in stretches[len(self.parts) :]:
+            found.append(self.delta_alive[start : start + stretch.n].__getitem__)
+            start += stretch.n
         return found
 
     @property
     def largest(self) -> Part | None:
         """The part of the most rows."""
-        return max(self.segments, key=lambda segment: segment.n, default=None)
+        return max(self.parts, key=lambda part: part.n, default=None)
 
     @property
     def live_count(self) -> int:
         """Rows that live."""
         parts = sum(
-            segment.n if one.rows is None else one.rows.count()
-            for segment, one in zip(self.segments, self.alive, strict=True)
+            part.n if one.rows is None else one.rows.count()
+            for part, one in zip(self.parts, self.alive, strict=True)
         )
         return parts + int(self.delta_alive.sum())
 
     def alive_rows(self) -> AnyArray:
         """Of each vertex whether it lives."""
         parts = [
-            np.ones(segment.n, bool) if one.rows is None else one.rows.matches()
-            for segment, one in zip(self.segments, self.alive, strict=True)
+            np.ones(part.n, bool) if one.rows is None else one.rows.matches()
+            for part, one in zip(self.parts, self.alive, strict=True)
         ]
         return np.concatenate([np.zeros(0, bool), *parts, self.delta_alive])
 
@@ -173,10 +173,10 @@ class View:
 
     def places(self, vertices: AnyArray) -> tuple[AnyArray, AnyArray]:
         """Part and row in it of each vertex; the delta has a number of its own."""
-        starts = np.cumsum([0, *(one.n for one in self.segments)])
+        starts = np.cumsum([0, *(one.n for one in self.parts)])
         at = np.searchsorted(starts, vertices, side="right") - 1
         rows = (vertices - starts[at]).astype(np.uint32)
-        parts = np.where(at == len(self.segments), _DELTA, at).astype(np.uint32)
+        parts = np.where(at == len(self.parts), _DELTA, at).astype(np.uint32)
         return parts, rows
 
     def vectors(self, vertices: AnyArray, *, decoded: bool = False) -> AnyArray:
@@ -200,8 +200,8 @@ class View:
             if part == _DELTA:
                 out[inside] = self.delta_vectors(rows[inside])
             else:
-                segment = self.segments[part]
-                read = segment.decoded if decoded and not segment.stores_vectors else segment.vectors
+                one = self.parts[part]
+                read = one.decoded if decoded and not one.stores_vectors else one.vectors
                 out[inside] = read(rows[inside])
         return out
 
@@ -209,17 +209,17 @@ class View:
         """The vectors of some rows of the delta as they were given."""
         out = np.empty((len(rows), self.shape.dim), self.shape.dtype)
         first = 0
-        for chunk in self.chunks:
-            inside = np.flatnonzero((rows >= first) & (rows < first + chunk.n))
+        for stretch in self.delta:
+            inside = np.flatnonzero((rows >= first) & (rows < first + stretch.n))
             if len(inside) > 0:
                 vectors = np.empty((len(inside), self.shape.dim), self.shape.dtype)
-                chunk.vectors_into(vectors, rows[inside] - first)
+                stretch.vectors_into(vectors, rows[inside] - first)
                 out[inside] = vectors
-            first += chunk.n
+            first += stretch.n
         return out
 
     @property
     def memory_bytes(self) -> int:
         """What dead rows and filters over those that live take."""
-        chunks = sum(chunk.memory_bytes for chunk in self.chunks)
-        return sum(one.memory_bytes for one in self.alive) + len(self.delta_alive) + chunks
+        delta = sum(stretch.memory_bytes for stretch in self.delta)
+        return sum(one.memory_bytes for one in self.alive) + len(self.delta_alive) + delta

@@ -120,17 +120,15 @@ class WidePart:
 
     Parameters
     ----------
-    segment : Part
+    part : Part
     schema : pyarrow.Schema
     values : mapping of str to pyarrow.Array
     unknown_is_missing : bool
     """
 
-    def __init__(
-        self, segment: Part, schema: Any, values: Mapping[str, Any], unknown_is_missing: bool
-    ) -> None:
-        self.n, self.ids = segment.n, segment.ids
-        self.metadata = WideColumns(segment.metadata, segment.n, schema, values)
+    def __init__(self, part: Part, schema: Any, values: Mapping[str, Any], unknown_is_missing: bool) -> None:
+        self.n, self.ids = part.n, part.ids
+        self.metadata = WideColumns(part.metadata, part.n, schema, values)
         self.filters = compiler_for(self.n, self.metadata, self.ids, unknown_is_missing)
         #: The same without masks, which go by the rows of a build.
         self.compiler = compiler_for(self.n, self.metadata, self.ids, unknown_is_missing, with_masks=False)

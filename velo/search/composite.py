@@ -41,7 +41,7 @@ class FurtherSearches:
     _metadata: MetadataStore | None
     _filters: FilterCompiler
     _view: Callable[[], Any]
-    _moment: Callable[[], Any]
+    _seen: Callable[[], Any]
     _request: Callable[..., Request]
     _run: Callable[[Request], Request]
     _run_async: Callable[[Request], Awaitable[Request]]
@@ -94,7 +94,7 @@ class FurtherSearches:
         >>> bool((distances <= 20.0).all())
         True
         """
-        at: FurtherSearches = self._moment()
+        at: FurtherSearches = self._seen()
         columns = at._columns(return_metadata)
         prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
         script = at._range_script(queries, radius, limit, filter)
@@ -125,7 +125,7 @@ class FurtherSearches:
         -------
         RangeResult
         """
-        at: FurtherSearches = self._moment()
+        at: FurtherSearches = self._seen()
         columns = at._columns(return_metadata)
         prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
         script = at._range_script(queries, radius, limit, filter)

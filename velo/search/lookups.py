@@ -33,7 +33,7 @@ class Lookups:
     _metadata: MetadataStore | None
     _filters: FilterCompiler
     _view: Callable[[], Any]
-    _moment: Callable[[], Any]
+    _seen: Callable[[], Any]
     _columns: Callable[[Sequence[str] | bool | None], list[str] | None]
     _check_open: Callable[[], None]
 
@@ -54,7 +54,7 @@ class Lookups:
         >>> index.count({"price": {"$lt": 0.2}})
         387
         """
-        at: Lookups = self._moment()
+        at: Lookups = self._seen()
         passing = at._passing(filter)
         return at.n if passing is None else passing.count()
 
@@ -74,7 +74,7 @@ class Lookups:
         >>> index.contains([17, 1_000_000])
         array([ True, False])
         """
-        at: Lookups = self._moment()
+        at: Lookups = self._seen()
         at._check_open()
         found = at._ids.find([ids] if isinstance(ids, str | int | np.integer) else ids)
         return at._living(found)
@@ -125,7 +125,7 @@ class Lookups:
         >>> index.get([17, 4], columns=["brand"]).to_pydict()
         {'id': [17, 4], 'brand': [...]}
         """
-        at: Lookups = self._moment()
+        at: Lookups = self._seen()
         names = at._columns(columns)
         at._check_open()
         return at._table(at._vertices(ids), names)
@@ -165,7 +165,7 @@ class Lookups:
         >>> len(first), set(first["id"].to_pylist()) & set(next_page["id"].to_pylist())
         (5, set())
         """
-        at: Lookups = self._moment()
+        at: Lookups = self._seen()
         names = at._columns(columns)
         most = whole_number(limit, "limit", 1, _LIMIT_MAX)
         passing = at._passing(filter)

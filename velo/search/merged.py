@@ -72,12 +72,12 @@ class MergedRequest(Request):
             raise InvalidArgumentError(
                 f"{self.filter_count} filters were given for {self.query_count} queries", argument="filter"
             )
-        self._first = np.cumsum([0, *(segment.n for segment in view.segments)])
+        self._first = np.cumsum([0, *(part.n for part in view.parts)])
         #: Of each part its filters, none of which lets a dead row pass.
-        self._compiled = [self._filters_of(number) for number in range(len(view.segments))]
+        self._compiled = [self._filters_of(number) for number in range(len(view.parts))]
         self._part_filter_count = max((len(one) for one in self._compiled), default=0)
         prepared = sorted(
-            ((one.n, PreparedOptions(one).of(self.k, *effort).expected) for one in view.segments),
+            ((one.n, PreparedOptions(one).of(self.k, *effort).expected) for one in view.parts),
             key=_rows,
             reverse=True,
         )
@@ -96,7 +96,7 @@ class MergedRequest(Request):
             Given the part that comes first, what a native search of several takes, and where it puts the
             answer.
         """
-        if not self._view.segments:
+        if not self._view.parts:
             return self._search_delta()
         answers = self._answers()
         for first, arguments, answer in answers:
@@ -107,7 +107,7 @@ class MergedRequest(Request):
         self, search: Callable[[Part, Sequence[Any], Answer], Awaitable[None]]
     ) -> MergedRequest:
         """The same without blocking the event loop."""
-        if not self._view.segments:
+        if not self._view.parts:
             if self.query_count * self._view.native.delta_rows <= _LOOKED_AT_IN_PASSING:
                 return self._search_delta()
             import asyncio
@@ -125,20 +125,20 @@ class MergedRequest(Request):
         found: list[tuple[Part, Sequence[Any], Answer]] = []
         most = native_limit("parts").high
         delta = self._delta()
-        for at in range(0, len(self._view.segments), most):
+        for at in range(0, len(self._view.parts), most):
             answer = self if at == 0 else Answer(self.query_count, self.k)
-            parts, count = self._parts(at, min(at + most, len(self._view.segments)))
+            parts, count = self._parts(at, min(at + most, len(self._view.parts)))
             asked = self.query_pointer, self.dtype, self.query_count, count, self.options
-            found.append((self._view.segments[at], (*parts, delta, *asked), answer))
+            found.append((self._view.parts[at], (*parts, delta, *asked), answer))
             delta = _native.ffi.NULL  # the first call has searched it
         return found
 
     def _delta(self) -> Any:
         """``velo_delta`` of the view; NULL: it has no rows there."""
         view = self._view
-        if not view.chunks:
+        if not view.delta:
             return _native.ffi.NULL
-        first = len(view.segments)
+        first = len(view.parts)
         masks = [
             ManyFilter(one.parts[first:]).matches() if isinstance(one, ManyFilter) else None
             for one in self.filters
@@ -157,7 +157,7 @@ class MergedRequest(Request):
         ffi = _native.ffi
         parts = ffi.new("velo_part[]", end - start)
         for part, number in zip(parts, range(start, end), strict=True):
-            part.index = self._view.segments[number].handle
+            part.index = self._view.parts[number].handle
             part.first = int(self._first[number])
             compiled = self._compiled[number]
             if compiled:
@@ -205,14 +205,12 @@ class MergedRequest(Request):
 
     def filter_plan(self, option: str) -> FilterPlan | None:
         """How the largest part meets the first filter; None: there is none, or no part."""
-        segments = self._view.segments
-        if not segments:
+        parts = self._view.parts
+        if not parts:
             return None
-        number = max(range(len(segments)), key=lambda one: segments[one].n)
+        number = max(range(len(parts)), key=lambda one: parts[one].n)
         compiled = self._compiled[number]
-        return filter_plan_of(
-            segments[number].handle, compiled[0] if compiled else None, self.options, option
-        )
+        return filter_plan_of(parts[number].handle, compiled[0] if compiled else None, self.options, option)
 
     def look_at_all(self) -> None:
         """Measure every row of the delta."""

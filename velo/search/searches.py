@@ -117,7 +117,7 @@ class Searches(FurtherSearches, Lookups):
         >>> int(nearest.ids[0]), float(nearest.distances[0])
         (7, 0.0)
         """
-        at: Searches = self._moment()
+        at: Searches = self._seen()
         columns = None if return_metadata is None else at._columns(return_metadata)
         if group_by is not None:
             prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
@@ -182,7 +182,7 @@ class Searches(FurtherSearches, Lookups):
         >>> asyncio.run(nearest())
         [(3,), (3,), (3,), (3,), (3,)]
         """
-        at: Searches = self._moment()
+        at: Searches = self._seen()
         columns = at._columns(return_metadata)
         if group_by is not None:
             prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
@@ -266,7 +266,7 @@ class Searches(FurtherSearches, Lookups):
         >>> print(explained)
         plan        links_in_memory, ...
         """
-        at: Searches = self._moment()
+        at: Searches = self._seen()
         started = time.perf_counter()
         counted = replace(tuning or SearchTuning(), count_used=True)
         request = at._request(query, k, filter, Effort(recall, list_size, None, counted, exact))

@@ -56,7 +56,7 @@ class ViewSearches(Searches):
         told = self._info()
         return {} if told is None else told()
 
-    def _moment(self) -> ViewSearches:
+    def _seen(self) -> ViewSearches:
         return self
 
     def _view(self) -> AliveRows | None:

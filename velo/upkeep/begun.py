@@ -54,10 +54,10 @@ class Begun:
     @classmethod
     def begin(cls, index: Path, name: str, sources: Sources) -> Begun:
         """Write what the merge takes of an index, and where its part is built that is to be called `name`."""
-        segments = [sources.view.segments[number] for number in sources.parts]
+        parts = [sources.view.parts[number] for number in sources.parts]
         begun = cls(
             index / name.replace(_PART_STEM, _STEM, 1),
-            [(segment.uuid, segment.n) for segment in segments],
+            [(part.uuid, part.n) for part in parts],
             sources.taken().tobytes(),
         )
         body = begun._body()
@@ -94,14 +94,14 @@ class Begun:
 
     def sources(self, view: View, names: list[str]) -> Sources | None:
         """What it takes, by the numbers of a view; None: one of its parts is no longer there."""
-        numbers = {(segment.uuid, segment.n): number for number, segment in enumerate(view.segments)}
+        numbers = {(part.uuid, part.n): number for number, part in enumerate(view.parts)}
         if not all(part in numbers for part in self.parts):
             return None
         parts = [numbers[part] for part in self.parts]
         if parts != sorted(set(parts)):
             return None
         bits = np.unpackbits(np.frombuffer(self.taken, np.uint8), bitorder="little").astype(bool)
-        starts = np.cumsum([0, *(segment.n for segment in view.segments)])
+        starts = np.cumsum([0, *(part.n for part in view.parts)])
         vertices = []
         at = 0
         for number, (_, rows) in zip(parts, self.parts, strict=True):

@@ -34,7 +34,7 @@ class FoldRows(Source):
     def __init__(self, view: View, vertices: AnyArray, dtype: np.dtype[Any]) -> None:
         self._view = view
         self._dtype = dtype
-        parts = sum(segment.n for segment in view.segments)
+        parts = sum(part.n for part in view.parts)
         self._stored = vertices[: np.searchsorted(vertices, parts)]
         self._added = vertices[len(self._stored) :] - parts
 

@@ -153,10 +153,10 @@ class Folds:
     def died(self, rows: int) -> None:
         """So many more rows are dead: soon parts are looked at, where that may make one worth a merge."""
         self._died += rows
-        segments = self._live.seen
-        if self._died < _DIED_MIN or not segments or self._failure is not None:
+        parts = self._live.seen
+        if self._died < _DIED_MIN or not parts or self._failure is not None:
             return
-        if self._died >= _DIED_SHARE * DEAD_SHARE * min(segment.n for segment in segments):
+        if self._died >= _DIED_SHARE * DEAD_SHARE * min(part.n for part in parts):
             self._died = 0
             with contextlib.suppress(OutOfMemoryError):
                 self._parts_worker.ask(after_s=_LATER_S)
@@ -260,10 +260,10 @@ class Folds:
         while not self._all_wanted:  # else all rows are written anew right after
             view, names = self._maker.look()
             alive = [
-                segment.n if one.rows is None else one.rows.count()
-                for segment, one in zip(view.segments, view.alive, strict=True)
+                part.n if one.rows is None else one.rows.count()
+                for part, one in zip(view.parts, view.alive, strict=True)
             ]
-            parts = parts_to_fold([segment.n for segment in view.segments], alive)
+            parts = parts_to_fold([part.n for part in view.parts], alive)
             if not parts:
                 return
             self._maker.make(Sources.alive(view, names, parts, with_delta=False), how)
@@ -287,10 +287,10 @@ class Folds:
     def _everything(self, *, with_delta: bool) -> Sources:
         """All that is there; no parts where that is one and as it should be."""
         view, names = self._maker.look()
-        pieces = len(view.segments) + (with_delta and bool(view.delta_alive.any()))
+        pieces = len(view.parts) + (with_delta and bool(view.delta_alive.any()))
         if pieces <= 1 and all(one.rows is None for one in view.alive):
             return Sources.alive(view, names, [], with_delta=with_delta)
-        return Sources.alive(view, names, list(range(len(view.segments))), with_delta=with_delta)
+        return Sources.alive(view, names, list(range(len(view.parts))), with_delta=with_delta)
 
     @contextlib.contextmanager
     def _latest(self, sources: Sources) -> Iterator[Sources]:

@@ -211,10 +211,10 @@ class PartMaker:
     def _give_up(self, made: list[Part]) -> None:
         """Take away the part of a call that came to nothing, unless the library has it."""
         with self._opening:
-            for segment in made:
-                if not self._live.has(segment):
-                    self._open.discard(segment)
-                    segment.close()
+            for part in made:
+                if not self._live.has(part):
+                    self._open.discard(part)
+                    part.close()
         with contextlib.suppress(VeloError):  # then the next sweep does it
             self.sweep()
 

@@ -48,7 +48,7 @@ class Sources:
     @classmethod
     def alive(cls, view: View, names: list[str], parts: list[int], *, with_delta: bool) -> Sources:
         """What lives in some parts of a view, and in its delta where it has one."""
-        starts = np.cumsum([0, *(segment.n for segment in view.segments)])
+        starts = np.cumsum([0, *(part.n for part in view.parts)])
         taken = np.zeros(view.n, bool)
         for part in parts:
             rows = view.alive[part].rows
@@ -92,38 +92,38 @@ class Sources:
     @cached_property
     def coded(self) -> list[int]:
         """Those of the parts that store no vectors, if rows of theirs are taken: codes are all there is."""
-        numbers = [number for number in self.parts if not self.view.segments[number].stores_vectors]
+        numbers = [number for number in self.parts if not self.view.parts[number].stores_vectors]
         return [number for number in numbers if (own := self._rows_of(number)[1]).stop > own.start]
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Element type of the rows: codes of cosine tell directions, which whole numbers do not hold."""
-        segments = self.view.segments
-        is_direction = any(segments[number].metric == METRIC_CODES["cosine"] for number in self.coded)
+        parts = self.view.parts
+        is_direction = any(parts[number].metric == METRIC_CODES["cosine"] for number in self.coded)
         own = self.view.shape.dtype
         return np.dtype(np.float32) if is_direction and own.kind != "f" else own
 
     @property
     def calibration(self) -> Mapping[str, Any] | None:
         """What was measured of the largest part; where codes are all there is, of one that has only codes."""
-        coded = [self.view.segments[number] for number in self.coded]
-        of = max(coded, key=lambda segment: segment.n) if coded else self.view.largest
+        coded = [self.view.parts[number] for number in self.coded]
+        of = max(coded, key=lambda part: part.n) if coded else self.view.largest
         return None if of is None else of.calibration
 
     def former(self, folder: Path) -> tuple[Path, AnyArray] | None:
         """The largest of these parts, and the row in the new one of each of its vertices."""
         if not self.parts:
             return None
-        number = max(self.parts, key=lambda part: self.view.segments[part].n)
+        number = max(self.parts, key=lambda part: self.view.parts[part].n)
         first, own = self._rows_of(number)
-        rows = np.full(self.view.segments[number].n, _GONE, np.uint32)
+        rows = np.full(self.view.parts[number].n, _GONE, np.uint32)
         rows[self.vertices[own] - first] = np.arange(own.start, own.stop)
         return folder / self.names[number], rows
 
     @property
     def of_delta(self) -> Sources:
         """The rows of the delta alone."""
-        first = sum(segment.n for segment in self.view.segments)
+        first = sum(part.n for part in self.view.parts)
         return replace(self, parts=[], vertices=self.vertices[np.searchsorted(self.vertices, first) :])
 
     def moved(self, view: View, names: list[str], part: str | None) -> Sources:
@@ -133,7 +133,7 @@ class Sources:
         if part is None:
             return Sources(view, names, self.parts, stored, with_delta=False)
         number = names.index(part)
-        first = sum(segment.n for segment in view.segments[:number])
+        first = sum(part.n for part in view.parts[:number])
         return Sources(
             view,
             names,
@@ -147,13 +147,13 @@ class Sources:
         words = [np.zeros(0, np.uint64)]
         for number in self.parts:
             first, own = self._rows_of(number)
-            bits = np.zeros(-(-self.view.segments[number].n // 64) * 64, bool)
+            bits = np.zeros(-(-self.view.parts[number].n // 64) * 64, bool)
             bits[self.vertices[own] - first] = True
             words.append(np.packbits(bits, bitorder="little").view(np.uint64))
         return np.concatenate(words)
 
     def _rows_of(self, number: int) -> tuple[int, slice]:
         """The first vertex of a part, and where its rows are among those that are taken."""
-        first = sum(segment.n for segment in self.view.segments[:number])
-        start, stop = np.searchsorted(self.vertices, [first, first + self.view.segments[number].n])
+        first = sum(part.n for part in self.view.parts[:number])
+        start, stop = np.searchsorted(self.vertices, [first, first + self.view.parts[number].n])
         return first, slice(int(start), int(stop))
