@@ -400,6 +400,9 @@ int32_t velo_verify(const char *path, uint64_t *pages_checked_out);
 
 /* ---- calibration: the table behind `recall` ---- */
 
+/* out[i * y_count + j] = the sum of x_i * y_j over `len` elements, of rows that lie one after the other; in this thread alone. */
+int32_t velo_products(const double *x, uint64_t x_count, const double *y, uint64_t y_count, uint32_t len, double *out);
+
 /* Put the table into the manifest of an index (docs/FORMAT.md, "calibration"), in the place of the one there; NULL takes
  * it out. The manifest is replaced by rename: an index that is open goes on with what it has read. */
 int32_t velo_calibration_store(const char *path, const char *calibration_json);

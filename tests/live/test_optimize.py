@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import velo
-from velo.errors import NoSpaceError
+from velo.errors import CancelledError, NoSpaceError
 from velo.testing import synthetic_vectors
 from velo.upkeep import folds, part_maker
 from velo.upkeep.worker import Worker
@@ -21,10 +22,14 @@ VECTORS = synthetic_vectors(2 * N, DIM, seed=11)
 
 
 class Passes:
-    """Builds of parts: how many rows each has, and a gate where merges wait once they are built."""
+    """Builds of parts: how many rows each has, and a gate where merges wait once they are built.
+
+    Those of fewer rows than `least_rows` do not wait.
+    """
 
     def __init__(self) -> None:
         self.rows: list[int] = []
+        self.least_rows = 0
         self.under_way, self.gate = threading.Event(), threading.Event()
         self.gate.set()
         builder = part_maker.build_part
@@ -34,9 +39,14 @@ class Passes:
     def __call__(self, path: Path, vectors: Any, **how: Any) -> None:
         self.rows.append(vectors.shape[0])
         self._builder(path, vectors, **how)
-        if how["former"] is not None:
-            self.under_way.set()
-            assert self.gate.wait(60)
+        if how["former"] is None or vectors.shape[0] < self.least_rows:
+            return
+        self.under_way.set()
+        end = time.monotonic() + 60
+        while not self.gate.wait(0.01):
+            assert time.monotonic() < end
+            if how["watch"] is not None and how["watch"]("commit", 0, 1) is False:
+                raise CancelledError("not wanted any more")
 
 
 @pytest.fixture
@@ -166,22 +176,71 @@ def test_of_the_delta_only_dead_rows_are_there(index: velo.Index, passes: Passes
     assert index.info()["live"]["delta"]["n"] == 0
 
 
-def test_merges_that_would_follow_one_under_way_are_left_out(index: velo.Index, passes: Passes) -> None:
-    for start in range(N, N + 320, 80):
+@pytest.mark.parametrize("rows", [320, 400])
+def test_what_makes_one_part_of_all_ends_other_merges(
+    index: velo.Index, passes: Passes, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Of four young parts of a size, or of all, once the young ones are a fifth of the largest."""
+    monkeypatch.setattr(folds, "_CALM", 0.0)
+    for start in range(N, N + rows, 80):
         insert(index, start, start + 80)
         index.flush()
     passes.rows.clear()
     passes.gate.clear()
-    folds_of(index)._parts_worker.ask()  # four of a size
+    own = folds_of(index)
+    (own._sizes_worker if rows == 320 else own._parts_worker).ask()
     assert passes.under_way.wait(60)
-    insert(index, N + 320, N + 400)
-    index.flush()  # with that the young ones are a fifth of the largest
-    insert(index, N + 400, N + 410)
+    insert(index, N + rows, N + rows + 10)
     index.optimize(wait=False)
+    end = time.monotonic() + 60
+    while len(passes.rows) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
     passes.gate.set()
-    folds_of(index).join()
-    assert passes.rows == [320, 80, N + 410]
-    assert parts_of(index) == [(N + 410, 0)]
+    own.join()
+    assert passes.rows == [rows if rows == 320 else N + rows, N + rows + 10]
+    assert parts_of(index) == [(N + rows + 10, 0)]
+    expect(index, np.arange(N + rows + 10))
+    assert index.info()["live"]["fold_failure"] is None
+
+
+def test_young_parts_become_one_beside_a_merge_of_all(
+    index: velo.Index, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what dies meanwhile is dead in both."""
+    monkeypatch.setattr(folds, "_CALM", 0.0)
+    insert(index, N, N + 400)
+    index.flush()
+    passes.gate.clear()
+    passes.least_rows = N
+    own = folds_of(index)
+    own._parts_worker.ask()
+    assert passes.under_way.wait(60)
+    for start in range(N + 400, N + 720, 80):
+        insert(index, start, start + 80)
+        index.flush()
+    index.delete([1, N + 1, N + 401])
+    own._sizes_worker.wait(own._sizes_worker.ask())
+    assert parts_of(index) == [(N, 1), (400, 1), (319, 0)]
+    index.delete([2, N + 2, N + 402])
+    passes.gate.set()
+    own._parts_worker.wait()
+    assert parts_of(index) == [(N + 400, 4), (319, 1)]
+    expect(index, np.setdiff1d(np.arange(N + 720), [1, 2, N + 1, N + 2, N + 401, N + 402]))
+
+
+def test_while_rows_come_the_largest_part_is_left_alone(
+    index: velo.Index, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = folds_of(index)
+    insert(index, N, N + 400)
+    index.flush()
+    passes.rows.clear()
+    own._parts_worker.wait(own._parts_worker.ask())
+    assert passes.rows == []
+    monkeypatch.setattr(folds, "_CALM", 0.0)
+    own._parts_worker.wait(own._parts_worker.ask())
+    assert passes.rows == [N + 400]
 
 
 def test_where_there_is_no_room_for_it_nothing_changes(

@@ -9,36 +9,53 @@ import pytest
 
 import velo
 from velo.upkeep import folds
-from velo.upkeep.parts_to_fold import parts_to_fold
+from velo.upkeep.parts_to_fold import parts_of_a_size, parts_to_fold
 
 DIM = 32
 
 
 @pytest.mark.parametrize(
-    ("rows", "dead", "wanted"),
+    ("rows", "others", "wanted"),
     [
-        ([], {}, []),
-        ([1000], {}, []),
-        ([100_000, 900], {}, []),
-        ([100_000, 900, 800, 1000], {}, []),
-        ([100_000, 900, 800, 1000, 200], {}, []),  # 256 and 1,024 are where another size begins
-        ([100_000, 900, 800, 1000, 200, 600], {}, [1, 2, 3, 5]),
-        ([100_000, 900, 5000, 800, 1000, 700], {}, [1, 3, 4, 5]),
-        ([900, 100_000, 800, 700, 600], {}, [0, 2, 3, 4]),
-        ([100_000, 19_999], {}, []),
-        ([100_000, 20_000], {}, [0, 1]),
-        ([100_000, 10_000, 10_000], {}, [0, 1, 2]),
-        ([100_000, 20_000], {1: 1}, []),
-        ([100_000, 900], {0: 20_000}, [0]),
-        ([100_000, 900], {0: 19_999}, []),
-        ([100_000, 900], {1: 180}, [1]),
-        ([900], {0: 900}, [0]),
-        ([100_000, 25_000], {0: 50_000}, [0, 1]),
+        ([], [], []),
+        ([1000], [], []),
+        ([100_000, 900, 800, 1000], [], []),
+        ([100_000, 900, 800, 1000, 200], [], []),  # 256 and 1,024 are where another size begins
+        ([100_000, 900, 800, 1000, 200, 600], [], [1, 2, 3, 5]),
+        ([100_000, 900, 5000, 800, 1000, 700], [], [1, 3, 4, 5]),
+        ([900, 100_000, 800, 700, 600], [], [0, 2, 3, 4]),
+        ([900, 100_000, 800, 700, 600], [1, 3], []),
+        ([900, 100_000, 800, 700, 600, 500], [1, 3], [0, 2, 4, 5]),
     ],
 )
-def test_parts_that_become_one(rows: list[int], dead: dict[int, int], wanted: list[int]) -> None:
+def test_young_parts_that_become_one(rows: list[int], others: list[int], wanted: list[int]) -> None:
+    assert parts_of_a_size(rows, others) == wanted
+
+
+@pytest.mark.parametrize(
+    ("rows", "dead", "wanted", "wanted_while_rows_come"),
+    [
+        ([], {}, [], []),
+        ([1000], {}, [], []),
+        ([100_000, 900, 800, 1000, 600], {}, [], []),
+        ([100_000, 19_999], {}, [], []),
+        ([100_000, 20_000], {}, [0, 1], []),
+        ([100_000, 10_000, 10_000], {}, [0, 1, 2], []),
+        ([100_000, 50_000, 50_000], {}, [0, 1, 2], [0, 1, 2]),
+        ([100_000, 20_000], {1: 1}, [], []),
+        ([100_000, 900], {0: 20_000}, [0], [0]),
+        ([100_000, 900], {0: 19_999}, [], []),
+        ([100_000, 900], {1: 180}, [1], [1]),
+        ([900], {0: 900}, [0], [0]),
+        ([100_000, 25_000], {0: 50_000}, [0, 1], [0]),
+    ],
+)
+def test_parts_that_become_one(
+    rows: list[int], dead: dict[int, int], wanted: list[int], wanted_while_rows_come: list[int]
+) -> None:
     alive = [count - dead.get(part, 0) for part, count in enumerate(rows)]
-    assert parts_to_fold(rows, alive) == wanted
+    assert parts_to_fold(rows, alive, is_calm=True) == wanted
+    assert parts_to_fold(rows, alive, is_calm=False) == wanted_while_rows_come
 
 
 def test_growing_writes_a_row_few_times(tmp_path: Path) -> None:

@@ -98,6 +98,9 @@ class Library(Protocol):
     def velo_decode_vectors(
         self, index: CData, vertices: CData, count: int, vectors_out: CData, /
     ) -> int: ...
+    def velo_products(
+        self, x: CData, x_count: int, y: CData, y_count: int, len: int, out: CData, /  # noqa: A002
+    ) -> int: ...
     def velo_vectors_open(
         self, path: bytes, dim: int, dtype: int, order: CData, count: int, vectors_out: CData, /
     ) -> int: ...

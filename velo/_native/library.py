@@ -35,6 +35,6 @@ def _bind(opened: loader.Native) -> loader.Native:
     if unknown:
         raise NativeLibraryError(f"velo.h and velo.errors disagree on {', '.join(sorted(unknown))}")
     ERRORS_BY_STATUS.update({values[name]: error for name, error in STATUS_ERRORS.items()})
-    for element in ("float", "int8_t", "uint8_t", "int32_t", "uint32_t", "int64_t", "uint64_t"):
+    for element in ("double", "float", "int8_t", "uint8_t", "int32_t", "uint32_t", "int64_t", "uint64_t"):
         ARRAY_TYPES[element] = opened.ffi.typeof(f"{element}[]")
     return opened

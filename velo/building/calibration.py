@@ -412,7 +412,8 @@ class _Table:
         """The table of another index, corrected by a few points of this one.
 
         Every number of links is opened, and searched with the lists that the other index reached some recalls
-        with. How much more or less these searches miss and cost scales all points of the curve.
+        with. How much more or less these searches miss and cost scales all points of the curve. A part of few
+        rows beside many is soon merged, and takes its list from the others: all of its links tell for fewer.
 
         Returns
         -------
@@ -430,8 +431,12 @@ class _Table:
         if not most or (self._page_links and 0 not in main):
             return None
         scales: dict[int, _Scale] = {}
+        is_young = len(self._order) < _HANDED_ON_SHARE * int(known["rows"])
         try:
             for links, points in sorted(main.items(), reverse=True):
+                if is_young and links < most:
+                    scales[links] = scales[most]
+                    continue
                 with closing(self._open(folder, links if links < most else None)) as part:
                     if links and part.info().links_kept != links:
                         return None

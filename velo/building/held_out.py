@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from velo import _native
 from velo.formats.source import ArraySource, RawSource, Source, chunk_rows
 from velo.types import AnyArray, Float64Array, Int64Array
 
@@ -192,12 +193,13 @@ def exact_neighbors(
         """The distances of some queries to the rows that come next, and the first of these rows."""
         first_row = 0
         block = max(256, _BLOCK_ELEMENTS // max(len(asked), source.shape[1]))
+        queries_asked = wide[asked]
         with np.errstate(over="ignore", invalid="ignore"):
             for chunk in source.chunks(block, start, stop):
                 base = _prepared(chunk, metric, middle)
                 if metric == "l2":
                     base = np.column_stack([base, np.einsum("ij,ij->i", base, base)])
-                distances = wide[asked] @ base.T
+                distances = _products(queries_asked, base)
                 first, last = np.searchsorted(rows[asked], [first_row, first_row + len(chunk)])
                 distances[np.arange(first, last), rows[asked][first:last] - first_row] = np.inf
                 yield first_row, distances
@@ -268,6 +270,22 @@ def rows_of(source: Source, rows: Int64Array, start: int, stop: int) -> AnyArray
         first, last = np.searchsorted(rows, [done, done + len(chunk)])
         out[first:last] = chunk[rows[first:last] - done]
         done += len(chunk)
+    return out
+
+
+def _products(x: Float64Array, y: Float64Array) -> Float64Array:
+    """``x @ y.T`` in this thread alone: a library of linear algebra keeps all processors busy meanwhile."""
+    out = np.empty((len(x), len(y)))
+    x, y = np.ascontiguousarray(x), np.ascontiguousarray(y)
+    status = _native.lib.velo_products(
+        _native.pointer("double", x),
+        len(x),
+        _native.pointer("double", y),
+        len(y),
+        x.shape[1],
+        _native.pointer("double", out, writable=True),
+    )
+    _native.check(status)
     return out
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from velo.building.build import Former, build_shard
+from velo.building.build import Former, Watch, build_shard
 from velo.formats.files import as_source
 from velo.options import METRIC_CODES, BuildOptions
 from velo.parts.part import Part
@@ -34,6 +34,7 @@ def build_part(
     nice: int,
     gives_way: bool,
     resume: bool,
+    watch: Watch | None,
 ) -> None:
     """Build a part of live data.
 
@@ -64,6 +65,8 @@ def build_part(
         They run while processors have nothing else to do.
     resume : bool
         It goes on where a killed one is, and writes down how far it is.
+    watch : callable, optional
+        Called with (stage, done, total); False ends the build.
     """
     how: dict[str, Any] = {}
     if like is not None:
@@ -95,4 +98,5 @@ def build_part(
         decoded=not store_vectors,
         nice=nice,
         gives_way=gives_way,
+        watch=watch,
     )

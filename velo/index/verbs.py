@@ -411,7 +411,7 @@ class LiveVerbs:
             done = self._delete_once(live, condition)
             if done.outcome != STALE:
                 return done
-        with folds.parts_lock, folds.delta_lock:
+        with folds.kept_away():
             return self._delete_once(live, condition)
 
     def _delete_once(self, live: LiveData, condition: Any) -> Any:

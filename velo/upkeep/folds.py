@@ -8,6 +8,11 @@ The delta becomes a part while parts become one, each in a thread of its own. A 
 its rows to be indexed; for others only where `merge_memory` is too small for both. Who asks for a fold waits
 for that thread, so an interrupt ends the wait and not the fold.
 
+While rows come, young parts of a size become one in a third thread, also beside a merge that takes long: so
+there are few parts at any rate of writing. A merge with the largest part waits until no rows come, or until
+there are as many new rows as old ones. What is to be made of everything ends other merges, which it does
+again: whatever they would save is less than what is left of them.
+
 What makes one part of everything takes the delta along, in one pass. These rows stay in the delta until the
 part is there. Where the delta must become a part before, they become one of their own, and what came since
 another: the pass then takes the place of the first, too.
@@ -16,20 +21,21 @@ another: the pass then takes the place of the first, too.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from velo.errors import OutOfMemoryError
+from velo.errors import BusyError, CancelledError, OutOfMemoryError
 from velo.parts.data import DONE, LiveData
 from velo.parts.part import Part
 from velo.types import Memory
 from velo.upkeep.large_rows import LargeRows
 from velo.upkeep.merge_memory import MergeMemory
 from velo.upkeep.part_maker import How, PartMaker
-from velo.upkeep.parts_to_fold import DEAD_SHARE, parts_to_fold
+from velo.upkeep.parts_to_fold import DEAD_SHARE, parts_of_a_size, parts_to_fold
 from velo.upkeep.sources import Sources
 from velo.upkeep.worker import Worker
 
@@ -50,6 +56,8 @@ _DIED_MIN: Final = 64
 _DIED_SHARE: Final = 0.25
 #: What nobody waits for begins so much later: who opens an index for a call or two does not wait for a merge.
 _LATER_S: Final = 1.0
+#: No rows come once the delta has not become a part for so many times that long.
+_CALM: Final = 2.0
 
 
 class Folds:
@@ -82,14 +90,21 @@ class Folds:
         self._live = live
         budget = MergeMemory(merge_memory, memory, live)
         self._maker = PartMaker(live, open_part, threads, budget, memory)
-        #: Held while parts become one; who keeps all folds away takes it, and then the other.
-        self.parts_lock = threading.Lock()
+        #: Held while parts become one; who keeps all folds away takes it, and then the others.
+        self._parts_lock = threading.Lock()
+        #: Held while young parts of a size become one, and while others choose what they take.
+        self._sizes_lock = threading.Lock()
         #: Held while the delta becomes a part, and while a merge that took it along is put into its place.
-        self.delta_lock = threading.Lock()
+        self._delta_lock = threading.Lock()
+        #: The folders of parts that a merge under way takes; merges of a size leave them alone.
+        self._in_use: frozenset[str] = frozenset()
+        #: Somebody waits for the lock of young parts.
+        self._sizes_give_way = False
         #: What a merge under way takes together with the delta, until that is a part; then the part's name.
         self._taken: Sources | None = None
         self._taken_part: str | None = None
         self._delta_worker = Worker(self._work_on_delta, self._failed)
+        self._sizes_worker = Worker(self._work_on_sizes, self._failed)
         self._parts_worker = Worker(self._work_on_parts, self._failed)
         self._all_wanted = False
         #: Somebody waits for what is wanted next: it does not give way to searches.
@@ -99,6 +114,8 @@ class Folds:
         self._failure: BaseException | None = None
         #: Rows of the delta that the last part was made of, and the seconds that it took.
         self._pace: tuple[int, float] | None = None
+        #: When that was.
+        self._flushed_at_s = -math.inf
 
     # ---- that somebody waits for
 
@@ -192,19 +209,21 @@ class Folds:
     @property
     def is_here(self) -> bool:
         """Whether a fold asks."""
-        return self._delta_worker.is_here or self._parts_worker.is_here
+        return any(one.is_here for one in (self._delta_worker, self._sizes_worker, self._parts_worker))
 
     def join(self) -> None:
         """Wait for what is under way."""
-        self._delta_worker.wait()  # which asks the other
+        self._delta_worker.wait()  # which asks the others
+        self._sizes_worker.wait()
         self._parts_worker.wait()
 
     def close(self) -> None:
         """Wait for what is under way; nothing further begins. Interrupted, it can be called again."""
         self._delta_worker.forget()
         self._delta_worker.wait()
-        self._parts_worker.forget()
-        self._parts_worker.wait()
+        for worker in (self._sizes_worker, self._parts_worker):
+            worker.forget()
+            worker.wait()
 
     def _failed(self, failure: BaseException) -> None:
         self._failure = failure
@@ -223,21 +242,52 @@ class Folds:
 
     def _work_on_delta(self) -> None:
         how = self._how(self._delta_worker, _NICE_DELTA, gives_way=False)
-        with self.delta_lock:
+        with self._delta_lock:
             self._fold_delta(replace(how, is_beside=self._parts_worker.is_busy))
         with contextlib.suppress(OutOfMemoryError):
-            self._parts_worker.ask(after_s=0 if how.nice else _LATER_S)
+            for worker in (self._sizes_worker, self._parts_worker):
+                worker.ask(after_s=0 if how.nice else _LATER_S)
+        self.sweep()
+
+    def _work_on_sizes(self) -> None:
+        how = How(nice=_NICE_DELTA, leaves_room=True, is_beside=True, takes_rest=True)
+        with self._sizes_lock, contextlib.suppress(CancelledError, BusyError):
+            while (sources := self._of_a_size()) is not None:
+                # Busy: the memory of merges is taken. Whatever has it asks for this once it has ended.
+                self._maker.make(sources, how, is_wanted=lambda: not self._sizes_give_way)
         self.sweep()
 
     def _work_on_parts(self) -> None:
         everything, self._all_wanted = self._all_wanted, False
         how = self._how(self._parts_worker, _NICE, gives_way=True)
-        with self.parts_lock:
-            if everything:
-                self._fold_all(how)
-            else:
-                self._fold_young(how)
+        with self._parts_lock:
+            try:
+                if everything:
+                    self._fold_all(how)
+                else:
+                    self._fold_young(how)
+            finally:
+                self._in_use, self._taken_part = frozenset(), None
+        with contextlib.suppress(OutOfMemoryError):
+            self._sizes_worker.ask(after_s=_LATER_S)
         self.sweep()
+
+    @contextlib.contextmanager
+    def kept_away(self) -> Iterator[None]:
+        """No fold is under way; a merge of young parts is done again later."""
+        with self._parts_lock, self._sizes_held(), self._delta_lock:
+            yield
+
+    @contextlib.contextmanager
+    def _sizes_held(self) -> Iterator[None]:
+        """No merge of young parts is under way."""
+        self._sizes_give_way = True
+        try:
+            with self._sizes_lock:
+                self._sizes_give_way = False
+                yield
+        finally:
+            self._sizes_give_way = False
 
     # ---- what
 
@@ -252,25 +302,63 @@ class Folds:
             self._maker.make(sources, how)
             rows += len(sources.vertices)
         if rows:
-            self._pace = rows, time.monotonic() - began
+            self._flushed_at_s = time.monotonic()
+            self._pace = rows, self._flushed_at_s - began
+
+    def _of_a_size(self) -> Sources | None:
+        """Young parts that are to become one; with their lock."""
+        view, names = self._maker.look()
+        if self._taken is not None or self._all_wanted:  # part of the delta becomes one that is not to be had
+            return None
+        others = [number for number, name in enumerate(names) if name in self._in_use | {self._taken_part}]
+        parts = parts_of_a_size([part.n for part in view.parts], others)
+        return Sources.alive(view, names, parts, with_delta=False) if parts else None
+
+    def _go_on(self, how: How) -> None:
+        """Go on with a merge that was killed."""
+        if not self._maker.has_begun:
+            return
+        with self._sizes_held():
+            begun, sources = self._maker.begun()
+            self._take(sources)
+        if begun is not None and sources is not None:
+            self._maker.make(sources, how, begun)
+
+    def _take(self, sources: Sources | None) -> None:
+        """Say what a merge takes; with the lock of young parts."""
+        taken = [] if sources is None else [sources.names[number] for number in sources.parts]
+        self._in_use = frozenset(taken)
 
     def _fold_young(self, how: How) -> None:
-        """Fold parts until none of them is to be folded: a row is written once a size, not once a part."""
-        self._maker.finish_begun(how)
+        """Fold what is worth a merge with the largest part, or has many dead rows, until nothing is."""
+        self._go_on(how)
         while not self._all_wanted:  # else all rows are written anew right after
-            view, names = self._maker.look()
-            alive = [
-                part.n if one.rows is None else one.rows.count()
-                for part, one in zip(view.parts, view.alive, strict=True)
-            ]
-            parts = parts_to_fold([part.n for part in view.parts], alive)
-            if not parts:
+            calm_at_s = self._flushed_at_s + _CALM * _LATER_S
+            is_calm = not self._delta_worker.is_busy and time.monotonic() >= calm_at_s
+            if self._worth_a_merge(is_calm=is_calm) is None:
+                if not is_calm and self._worth_a_merge(is_calm=True) is not None:
+                    with contextlib.suppress(OutOfMemoryError):
+                        self._parts_worker.ask(after_s=max(_LATER_S, calm_at_s - time.monotonic()))
                 return
-            self._maker.make(Sources.alive(view, names, parts, with_delta=False), how)
+            with self._sizes_held():
+                sources = self._worth_a_merge(is_calm=is_calm)
+                self._take(sources)
+            if sources is not None:
+                with contextlib.suppress(CancelledError):
+                    self._maker.make(sources, how, is_wanted=lambda: not self._all_wanted)
+
+    def _worth_a_merge(self, *, is_calm: bool) -> Sources | None:
+        view, names = self._maker.look()
+        alive = [
+            part.n if one.rows is None else one.rows.count()
+            for part, one in zip(view.parts, view.alive, strict=True)
+        ]
+        parts = parts_to_fold([part.n for part in view.parts], alive, is_calm=is_calm)
+        return Sources.alive(view, names, parts, with_delta=False) if parts else None
 
     def _fold_all(self, how: How) -> None:
-        self._maker.finish_begun(how)
-        with self.delta_lock:
+        self._go_on(how)
+        with self._sizes_held(), self._delta_lock:
             sources = self._everything(with_delta=True)
             if sources.with_delta and (not sources.parts or self._maker.goes_on(sources)):
                 self._fold_delta(how)  # what goes on after a kill takes parts alone: they never change
@@ -279,6 +367,7 @@ class Folds:
             if not sources.parts:
                 return
             self._taken = sources if sources.with_delta else None
+            self._take(sources)
         try:
             self._maker.make(sources, how, latest=self._latest)
         finally:
@@ -298,6 +387,6 @@ class Folds:
         if not sources.with_delta:
             yield sources
             return
-        with self.delta_lock:
+        with self._delta_lock:
             is_moved, self._taken = self._taken is None, None
             yield sources.moved(*self._maker.look(), self._taken_part) if is_moved else sources

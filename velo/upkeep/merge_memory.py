@@ -106,6 +106,11 @@ class MergeMemory:
         full = BuildBytes.of(self._delta_rows, self._dim, degree)
         return min(total, max(full.least, min(full.whole, int(total * _DELTA_SHARE))))
 
+    def rest(self, total: int) -> int:
+        """What a merge may take beside others, so that a full delta can still be made a part: most of it."""
+        least = BuildBytes.of(self._delta_rows, self._dim, 0).least
+        return max(0, (total - self._taken) * 3 // 4 - least)
+
     @contextlib.contextmanager
     def share(self, total: int, least: int, most: int, deadline: float | None = None) -> Iterator[int]:
         """Take a share for as long as the context lasts; waits until `least` bytes are free.

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from velo.building.parts import build_part
-from velo.errors import VeloError
+from velo.errors import BusyError, VeloError
 from velo.folder.replace import os_failure
 from velo.options import BuildOptions
 from velo.parts.data import DONE, LiveData
@@ -54,12 +55,15 @@ class How:
         In the background: of the budget it leaves a share to a fold of the other kind.
     is_beside : bool
         A merge goes on meanwhile: a quarter of the threads, each of which takes memory beside the budget.
+    takes_rest : bool
+        It takes what others leave of the budget, and waits for nobody.
     """
 
     nice: int = 0
     gives_way: bool = False
     leaves_room: bool = False
     is_beside: bool = False
+    takes_rest: bool = False
 
 
 def _pass(live: LiveData, name: str) -> bool:
@@ -122,16 +126,13 @@ class PartMaker:
         """Whether a merge waits that was killed."""
         return self._begun is not None
 
-    def finish_begun(self, how: How) -> None:
-        """Go on with a merge that was killed, where all that it was made of is still there."""
+    def begun(self) -> tuple[Begun | None, Sources | None]:
+        """A merge that was killed and what it takes, where all of that is still there; told once."""
         begun, self._begun = self._begun, None
-        if begun is None:
-            return
-        sources = begun.sources(*self.look())
-        if sources is None:
+        sources = None if begun is None else begun.sources(*self.look())
+        if begun is not None and sources is None:
             begun.remove()
-        else:
-            self.make(sources, how, begun)
+        return begun, sources
 
     @staticmethod
     def goes_on(sources: Sources) -> bool:
@@ -144,6 +145,7 @@ class PartMaker:
         how: How,
         begun: Begun | None = None,
         latest: Callable[[Sources], AbstractContextManager[Sources]] = contextlib.nullcontext,
+        is_wanted: Callable[[], bool] | None = None,
     ) -> str | None:
         """Make a part, unless no row is left, and put it into the place of its sources.
 
@@ -155,6 +157,8 @@ class PartMaker:
             The merge of these sources goes on.
         latest : callable
             Where its sources are once the part is made; there they stay for as long as its context lasts.
+        is_wanted : callable, optional
+            Asked while the part is built: nothing is made once it is False.
 
         Returns
         -------
@@ -163,12 +167,18 @@ class PartMaker:
 
         Raises
         ------
+        CancelledError
+            It is not wanted any more.
+        BusyError
+            It was to take the rest of the budget, and that is too little.
         BudgetTooSmallError
             Before anything is written.
         NoSpaceError, DeviceError
         """
         with contextlib.ExitStack() as held:
-            made = self._made(sources, how, begun, held) if len(sources.vertices) else None
+            made = (
+                self._made(sources, how, begun, held, is_wanted=is_wanted) if len(sources.vertices) else None
+            )
             # Its share of the budget is free again: whoever `latest` waits for may wait for that.
             with latest(sources) as now:
                 # Where a sync fails the root may name it: the next writer takes away what it does not name.
@@ -225,6 +235,7 @@ class PartMaker:
         begun: Begun | None,
         held: contextlib.ExitStack,
         deadline: float | None = None,
+        is_wanted: Callable[[], bool] | None = None,
     ) -> Part:
         """A part of these, whose folder is held for as long as the stack lasts."""
         name = self._live.next_part()
@@ -246,7 +257,9 @@ class PartMaker:
                     held.callback(os.close, handle)
                     fcntl.flock(handle, fcntl.LOCK_SH)
                 if begun is None or not begun.is_built:
-                    self._build(building, sources, how, build_memory, resume=begun is not None)
+                    self._build(
+                        building, sources, how, build_memory, resume=begun is not None, is_wanted=is_wanted
+                    )
                 building.rename(folder)
                 unmade.append(folder)
                 with self._opening:
@@ -265,6 +278,7 @@ class PartMaker:
         build_memory: int | None,
         *,
         resume: bool,
+        is_wanted: Callable[[], bool] | None,
     ) -> None:
         like = sources.like
         threads = self._threads
@@ -287,6 +301,7 @@ class PartMaker:
             nice=how.nice,
             gives_way=how.gives_way,
             resume=resume,
+            watch=None if is_wanted is None else lambda _stage, _done, _total: is_wanted(),
         )
 
     @contextlib.contextmanager
@@ -303,6 +318,10 @@ class PartMaker:
         if how.leaves_room:
             of_delta = self._memory.for_delta(total, degree)
             most = total - of_delta if sources.takes_parts else of_delta
+        if how.takes_rest:
+            most, deadline = min(most, self._memory.rest(total)), time.monotonic()
+            if most < least:
+                raise BusyError("other merges take the memory that this one needs")
         with self._memory.share(total, least, most, deadline) as bytes_taken:
             yield max(least, bytes_taken - count * _KEPT_BYTES)
 

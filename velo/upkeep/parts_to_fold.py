@@ -6,45 +6,74 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["DEAD_SHARE", "parts_to_fold"]
+__all__ = ["DEAD_SHARE", "parts_of_a_size", "parts_to_fold"]
 
 #: Parts of about one size that are folded into one, and how many times as many rows are another size.
 _SIZE_PARTS: Final = 4
-#: All is folded into one part once the young ones have this share of the rows of the largest.
+#: All is folded into one part once the young ones have this share of the rows of the largest and none come.
 _YOUNG_SHARE: Final = 0.2
+#: While rows come all is not folded before the young ones have this share: each such merge writes every row.
+_YOUNG_SHARE_MAX: Final = 1.0
 #: A part of which this share is dead is made anew.
 DEAD_SHARE: Final = 0.2
 
 
-def parts_to_fold(rows: Sequence[int], alive: Sequence[int]) -> list[int]:
-    """Which parts are to become one now; none of them where nothing is to be done.
+def parts_to_fold(rows: Sequence[int], alive: Sequence[int], *, is_calm: bool) -> list[int]:
+    """Which parts are to become one now, the largest among them, or one with many dead rows.
 
-    As in a log-structured merge tree, parts of about one size become one of the next. So a row is written
-    once a size. The largest part, which has most rows, is written anew only when it is worth it.
+    The largest part, which has most rows, is written anew only when it is worth it.
 
     Parameters
     ----------
     rows, alive : sequence of int
         Of each part: its rows, and those of them that live.
+    is_calm : bool
+        No rows come.
 
     Returns
     -------
     list of int
-        Ascending.
+        Ascending; none of them where nothing is to be done.
     """
     if not rows:
         return []
-    base = max(range(len(rows)), key=rows.__getitem__)
+    base = _largest(rows)
     young = [part for part in range(len(rows)) if part != base]
-    if sum(alive[part] for part in young) >= _YOUNG_SHARE * max(1, rows[base]):
+    share = _YOUNG_SHARE if is_calm else _YOUNG_SHARE_MAX
+    if sum(alive[part] for part in young) >= share * max(1, rows[base]):
         return sorted([base, *young])
     for part in range(len(rows)):
         if rows[part] - alive[part] >= DEAD_SHARE * rows[part]:
             return [part]
+    return []
+
+
+def parts_of_a_size(rows: Sequence[int], others: Sequence[int]) -> list[int]:
+    """Which young parts of about one size are to become one of the next.
+
+    As in a log-structured merge tree, so a row is written once a size.
+
+    Parameters
+    ----------
+    rows : sequence of int
+        Of each part.
+    others : sequence of int
+        Parts that another merge takes.
+
+    Returns
+    -------
+    list of int
+        Ascending; none of them where there are too few of every size.
+    """
     sizes: dict[int, list[int]] = {}
-    for part in young:
-        sizes.setdefault(int(math.log(rows[part], _SIZE_PARTS)), []).append(part)
+    for part in range(len(rows)):
+        if part not in others and part != _largest(rows):
+            sizes.setdefault(int(math.log(rows[part], _SIZE_PARTS)), []).append(part)
     for _, group in sorted(sizes.items()):
         if len(group) >= _SIZE_PARTS:
             return group
     return []
+
+
+def _largest(rows: Sequence[int]) -> int:
+    return max(range(len(rows)), key=rows.__getitem__)

@@ -69,3 +69,14 @@ export fn velo_vectors_close(vectors: ?*Vectors) i32 {
     common.allocator.destroy(own);
     return ok;
 }
+
+export fn velo_products(x: ?[*]const f64, x_count: u64, y: ?[*]const f64, y_count: u64, len: u32, out: ?[*]f64) i32 {
+    if (x_count == 0 or y_count == 0) return ok;
+    const rows = x orelse return common.null_argument("x");
+    const columns = y orelse return common.null_argument("y");
+    const into = out orelse return common.null_argument("out");
+    const fits = x_count <= std.math.maxInt(u32) and y_count <= std.math.maxInt(u32);
+    if (!fits) return common.fail(.invalid_argument, .{ .argument = "x_count" }, "{d} by {d} products are too many", .{ x_count, y_count });
+    index.vectors.products(rows, @intCast(x_count), columns, @intCast(y_count), len, into);
+    return ok;
+}

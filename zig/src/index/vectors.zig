@@ -2,6 +2,7 @@
 //! with the index, or added to one that is whole.
 const std = @import("std");
 const base = @import("base");
+const quant = @import("quant");
 const layout = @import("layout");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
@@ -242,4 +243,9 @@ fn salt_of(dir: std.fs.Dir, diagnostic: *Diagnostic) Error!u32 {
     if (len != @sizeOf(layout.headers.Pages) or header.checksum != base.checksum(std.mem.asBytes(&header)[16..]))
         return reader.bad_file(diagnostic, reader.file_pages);
     return header.salt;
+}
+
+/// out[i·y_count + j] = Σ x_i·y_j, for who measures what searches find.
+pub fn products(x: [*]const f64, x_count: u32, y: [*]const f64, y_count: u32, len: u32, out: [*]f64) void {
+    quant.kernels().products(x, x_count, y, y_count, len, out);
 }

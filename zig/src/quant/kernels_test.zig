@@ -168,6 +168,7 @@ test "float kernels agree with the definition" {
                     try testing.expectApproxEqAbs(scalar.dot(x.ptr, y.ptr, len), k.dot(x.ptr, y.ptr, len), 1e-5 * scale);
                     try testing.expectApproxEqRel(scalar.sum_squares(x.ptr, len), k.sum_squares(x.ptr, len), 1e-5);
                 }
+                try check_products(k, &prng, dim - 1);
                 try check_quantise(k, &prng, x);
                 @memcpy(z, x);
                 scalar.multiply(z.ptr, y.ptr, dim - 1);
@@ -193,6 +194,21 @@ test "float kernels agree with the definition" {
             }
         }
     }.check);
+}
+
+fn check_products(k: *const abi.Kernels, prng: *base.Prng, len: u32) !void {
+    for ([_][2]u32{ .{ 1, 1 }, .{ 4, 4 }, .{ 3, 9 }, .{ 9, 6 }, .{ 2, 300 } }) |shape| {
+        const rows = try alloc.alloc(f64, (shape[0] + shape[1]) * len);
+        defer alloc.free(rows);
+        for (rows) |*value| value.* = prng.gaussian();
+        const out = try alloc.alloc(f64, 2 * shape[0] * shape[1]);
+        defer alloc.free(out);
+        const expected = out[0 .. out.len / 2];
+        const found = out[out.len / 2 ..];
+        scalar.products(rows.ptr, shape[0], rows.ptr + shape[0] * len, shape[1], len, expected.ptr);
+        k.products(rows.ptr, shape[0], rows.ptr + shape[0] * len, shape[1], len, found.ptr);
+        for (expected, found) |a, b| try testing.expectApproxEqAbs(a, b, 1e-12 * @as(f64, @floatFromInt(len + 1)));
+    }
 }
 
 fn check_quantise(k: *const dispatch.Kernels, prng: *base.Prng, x: []f32) !void {

@@ -56,6 +56,9 @@ pub const Kernels = struct {
 
     /// Σ x_i·y_i.
     dot: *const fn (x: [*]const f32, y: [*]const f32, len: u32) callconv(.c) f32,
+
+    /// out[i·y_count + j] = Σ x_i·y_j of rows of `len` elements, in any order of sums.
+    products: *const fn (x: [*]const f64, x_count: u32, y: [*]const f64, y_count: u32, len: u32, out: [*]f64) callconv(.c) void,
 };
 
 /// Elements of rows as they are given.

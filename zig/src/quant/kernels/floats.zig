@@ -189,6 +189,48 @@ pub fn code_finish(o: [*]const f32, dim: u32, t: f32, level_max: f32, upper_scal
 
 const Doubles = @Vector(lanes, f64);
 
+pub fn products(x: [*]const f64, x_count: u32, y: [*]const f64, y_count: u32, len: u32, out: [*]f64) callconv(.c) void {
+    // Rows of a block are read again and again: so many at a time that they stay near.
+    const block: u32 = @max(4, 4096 / @max(1, len) * 4);
+    var first: u32 = 0;
+    while (first < y_count) : (first += block) {
+        const last = @min(first + block, y_count);
+        var i: u32 = 0;
+        while (i < x_count) : (i += 4) {
+            var j = first;
+            while (j < last) : (j += 4) tile(x, i, @min(4, x_count - i), y, j, @min(4, last - j), y_count, len, out);
+        }
+    }
+}
+
+/// Four rows by four; of fewer the last stands for those that are missing.
+inline fn tile(x: [*]const f64, i: u32, i_count: u32, y: [*]const f64, j: u32, j_count: u32, y_count: u32, len: u32, out: [*]f64) void {
+    const width = 8;
+    const W = @Vector(width, f64);
+    var rows: [4][*]const f64 = undefined;
+    var columns: [4][*]const f64 = undefined;
+    inline for (0..4) |k| {
+        rows[k] = x + @as(usize, @min(i + k, i + i_count - 1)) * len;
+        columns[k] = y + @as(usize, @min(j + k, j + j_count - 1)) * len;
+    }
+    var sums: [4][4]W = @splat(@splat(@splat(0)));
+    var place: usize = 0;
+    while (place + width <= len) : (place += width) {
+        inline for (0..4) |a| {
+            const left: W = rows[a][place..][0..width].*;
+            inline for (0..4) |b| {
+                const right: W = columns[b][place..][0..width].*;
+                sums[a][b] = if (fma) @mulAdd(W, left, right, sums[a][b]) else left * right + sums[a][b];
+            }
+        }
+    }
+    inline for (0..4) |a| inline for (0..4) |b| {
+        var sum = @reduce(.Add, sums[a][b]);
+        for (place..len) |rest| sum += rows[a][rest] * columns[b][rest];
+        if (a < i_count and b < j_count) out[@as(usize, i + a) * y_count + j + b] = sum;
+    };
+}
+
 pub fn quantise_query(x: [*]const f32, dim: u32, coarse_scale: f32, fine_scale: f32, coarse: [*]i8, hi: [*]i8, lo: [*]i8, out: *abi.QuerySums) callconv(.c) void {
     const I = @Vector(lanes, i32);
     var coarse_sum: I = @splat(0);

@@ -133,6 +133,14 @@ pub fn hadamard(x: [*]f32, len: u32) callconv(.c) void {
     }
 }
 
+pub fn products(x: [*]const f64, x_count: u32, y: [*]const f64, y_count: u32, len: u32, out: [*]f64) callconv(.c) void {
+    for (0..x_count) |i| for (0..y_count) |j| {
+        var sum: f64 = 0;
+        for (x[i * len ..][0..len], y[j * len ..][0..len]) |a, b| sum += a * b;
+        out[i * y_count + j] = sum;
+    };
+}
+
 pub fn sum_squares(x: [*]const f32, len: u32) callconv(.c) f32 {
     return dot(x, x, len);
 }
