@@ -11,7 +11,7 @@ pub const PageSet = struct {
 
     pub fn init(allocator: std.mem.Allocator) error{OutOfMemory}!PageSet {
         const table = try base.alloc_untouched(allocator, u32, capacity);
-        @memset(table, empty);
+        @memset(table[0..small_size], empty);
         return .{ .table = table };
     }
 
@@ -20,11 +20,12 @@ pub const PageSet = struct {
     }
 
     pub fn reset(self: *PageSet) void {
-        if (self.count > 0) @memset(self.table[0..self.used_size()], empty);
+        if (self.count > 0) @memset(self.table[0..small_size], empty);
         self.count = 0;
     }
 
-    // Few pages live in the first entries only, so that clearing stays cheap.
+    // Few pages live in the first entries only, so that clearing stays cheap, and most sets never touch the others: there is one
+    // for every query that may run in every part.
     fn used_size(self: *const PageSet) usize {
         return if (self.count <= small_max) small_size else self.table.len;
     }
@@ -80,6 +81,7 @@ pub const PageSet = struct {
                 found += 1;
                 slot.* = empty;
             }
+            @memset(self.table[small_size..], empty);
             self.count += 1;
             for (pages[0..found]) |old| self.table[self.find(old, self.table.len)] = old;
             self.table[self.find(page, self.table.len)] = page;
