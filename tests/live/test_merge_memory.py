@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from velo.folder.opened import OpenedFolder
 from velo.formats.files import as_source
 from velo.options import BuildOptions
 from velo.parts.data import LiveData
+from velo.testing import synthetic_vectors
 from velo.upkeep import part_maker
 from velo.upkeep.merge_memory import BuildBytes, MergeMemory
 
@@ -290,3 +292,31 @@ def test_too_little_for_both_they_take_turns(tmp_path: Path, monkeypatch: pytest
         assert len(index) == 6_400
         found = index.search(rows[::800], 1, recall=1.0)
         assert found.ids[:, 0].tolist() == list(range(0, 6_400, 800))
+
+
+def test_a_young_part_takes_little_beside_its_codes(tmp_path: Path) -> None:
+    """Each has a state for every query that may run; what no query used yet is not touched."""
+    vectors = synthetic_vectors(2_000, 32, seed=5)
+
+    def grown_by() -> int:
+        before = own_bytes()
+        with velo.open(tmp_path / "i", threads=2):
+            return own_bytes() - before
+
+    with velo.create(tmp_path / "i", dim=32, durability="process", threads=2) as index:
+        index.insert(vectors[:1_000])
+        index.flush()
+    grown_by()  # what the first time takes
+    one = grown_by()
+    with velo.open(tmp_path / "i", writable=True, durability="process", threads=2) as index:
+        for start in range(1_000, 1_200, 100):
+            index.insert(vectors[start : start + 100])
+            index.flush()
+        assert len(index.info()["live"]["parts"]) == 3
+    assert grown_by() - one < 2 * 2 << 20
+
+
+def own_bytes() -> int:
+    """Memory of this process that is no mapped file."""
+    resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
