@@ -41,7 +41,23 @@ pub const PrefixCode = struct {
     codes: [class_count]u16, // bit-reversed: the first bit of the code is the lowest
     decode_table: [1 << code_length_max]Entry,
 
-    const Entry = packed struct(u16) { class: u8, length: u8 };
+    /// What a class takes: bits of its code and its raw bits together, of its code, its raw bits, and the bit above those,
+    /// which only zero lacks.
+    const Entry = packed struct(u16) {
+        total: u6,
+        length: u4,
+        raw_bits: u5,
+        top: u1,
+
+        inline fn value(entry: Entry, word: u64) u32 {
+            const raw = (word >> entry.length) & ((@as(u64, 1) << entry.raw_bits) - 1);
+            return @truncate(raw | @as(u64, entry.top) << entry.raw_bits);
+        }
+    };
+
+    inline fn entry_of(self: *const PrefixCode, word: u64) Entry {
+        return self.decode_table[@as(usize, @truncate(word & ((1 << code_length_max) - 1)))];
+    }
 
     /// The best code with lengths up to `code_length_max` for these counts. Every class gets a code, so that a table
     /// trained on a sample can still write what the sample did not hold.
@@ -100,9 +116,11 @@ pub const PrefixCode = struct {
                 next += @as(u32, 1) << @intCast(code_length_max - length);
                 const reversed = @bitReverse(code) >> @intCast(16 - length);
                 self.codes[class] = reversed;
+                const raw_bits = class -| 1;
+                const entry: Entry = .{ .total = @intCast(length + raw_bits), .length = @intCast(length), .raw_bits = @intCast(raw_bits), .top = @intFromBool(class > 0) };
                 var index: u32 = reversed;
                 while (index < self.decode_table.len) : (index += @as(u32, 1) << @intCast(length))
-                    self.decode_table[index] = .{ .class = @intCast(class), .length = @intCast(length) };
+                    self.decode_table[index] = entry;
             }
         }
         return self;
@@ -188,9 +206,17 @@ pub const Codec = struct {
         if (first < 0 or first >= n) return error.BadList;
         var id: u64 = @intCast(first);
         out[0] = @intCast(id);
-        for (out[1..count]) |*slot| {
+        var i: u32 = 1;
+        while (i + 1 < count) : (i += 2) {
+            const two = try reader.two_values(&self.gap);
+            id += @as(u64, two[0]) + 1;
+            out[i] = @truncate(id);
+            id += @as(u64, two[1]) + 1;
+            out[i + 1] = @truncate(id);
+        }
+        if (i < count) {
             id += @as(u64, try reader.value(&self.gap)) + 1;
-            slot.* = @truncate(id);
+            out[i] = @truncate(id);
         }
         // Gaps only grow, so the last id bounds all of them.
         if (id >= n) return error.BadList;
@@ -238,21 +264,43 @@ pub const Reader = struct {
 
     pub inline fn value(self: *Reader, code: *const PrefixCode) error{BadList}!u32 {
         @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
-        // One load serves the code (10 bits at most) and the raw bits (31 at most): 41 + 7 of alignment < 64.
-        if (self.position >= self.end) return error.BadList;
-        const word = std.mem.readInt(u64, self.bytes[self.position / 8 ..][0..8], .little) >> @intCast(self.position % 8);
-        const entry = code.decode_table[@as(usize, @truncate(word & ((1 << code_length_max) - 1)))];
-        const raw_bits: u6 = @intCast(entry.class -| 1);
-        const raw = (word >> @intCast(entry.length)) & ((@as(u64, 1) << raw_bits) - 1);
-        self.position += @as(u32, entry.length) + raw_bits;
-        if (entry.class == 0) return 0;
-        return @intCast(raw | (@as(u64, 1) << raw_bits));
+        const word = try self.word_at(self.position);
+        const entry = code.entry_of(word);
+        self.position += entry.total;
+        return entry.value(word);
+    }
+
+    /// Of two values the second is found without a load of its own where both lie in one word: nearly always, and where one
+    /// value begins is what takes time.
+    inline fn two_values(self: *Reader, code: *const PrefixCode) error{BadList}![2]u32 {
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+        const word = try self.word_at(self.position);
+        const first = code.entry_of(word);
+        const between = self.position + first.total;
+        if (between >= self.end) return error.BadList;
+        var rest = word >> first.total;
+        const second = code.entry_of(rest); // its code is there in any case, perhaps not all of its raw bits
+        if (@as(u32, first.total) + second.total > word_bits) rest = try self.word_at(between);
+        self.position = between + second.total;
+        return .{ first.value(word), second.value(rest) };
+    }
+
+    /// Bits that a word has at least.
+    const word_bits = 64 - 7;
+
+    comptime {
+        assert(word_bits >= 2 * code_length_max + 31);
+    }
+
+    inline fn word_at(self: *const Reader, position: u32) error{BadList}!u64 {
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+        if (position >= self.end) return error.BadList;
+        return std.mem.readInt(u64, self.bytes[position / 8 ..][0..8], .little) >> @intCast(position % 8);
     }
 
     /// At most 31 bits as they are.
     pub inline fn bits(self: *Reader, count: u6) error{BadList}!u32 {
-        if (self.position >= self.end) return error.BadList;
-        const word = std.mem.readInt(u64, self.bytes[self.position / 8 ..][0..8], .little) >> @intCast(self.position % 8);
+        const word = try self.word_at(self.position);
         self.position += count;
         return @intCast(word & ((@as(u64, 1) << count) - 1));
     }

@@ -102,15 +102,19 @@ pub const Links = struct {
         return .{ .bytes = self.heap.ptr + self.groups[group] + sum, .length = self.lengths[vertex] };
     }
 
-    /// Asks for what `decode` will touch; `prefetch` should have come before.
-    pub inline fn prefetch_list(self: *const Links, vertex: u32) void {
+    /// Asks for what `decode_list` will touch; `prefetch` should have come before.
+    pub inline fn prefetch_list(self: *const Links, vertex: u32) List {
         const encoded = self.list(vertex);
         @prefetch(encoded.bytes, .{});
         @prefetch(encoded.bytes + encoded.length, .{});
+        return encoded;
     }
 
     pub inline fn decode(self: *const Links, vertex: u32, out: []u32) adjacency.Codec.DecodeError![]u32 {
-        const encoded = self.list(vertex);
+        return self.decode_list(vertex, self.list(vertex), out);
+    }
+
+    pub inline fn decode_list(self: *const Links, vertex: u32, encoded: List, out: []u32) adjacency.Codec.DecodeError![]u32 {
         return self.codec.decode(vertex, encoded.bytes, encoded.length, self.n, out);
     }
 

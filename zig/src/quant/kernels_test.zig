@@ -120,8 +120,8 @@ fn check_width(k: *const dispatch.Kernels, case: *Case, prng: *base.Prng, bits: 
         const marker = 1234.5;
         var expected: [22]f32 = @splat(marker);
         var found: [22]f32 = @splat(marker);
-        scalar.estimate_gather(case.hi.ptr, dim, bits, bytes.ptr, &pairs, &ids, count, &terms, &expected);
-        k.estimate_gather(case.hi.ptr, dim, bits, bytes.ptr, &pairs, &ids, count, &terms, &found);
+        scalar.estimate_gather(case.hi.ptr, dim, bits, bytes.ptr, &pairs, &ids, count, 0, &terms, &expected);
+        k.estimate_gather(case.hi.ptr, dim, bits, bytes.ptr, &pairs, &ids, count, count / 2, &terms, &found);
         try testing.expectEqualSlices(f32, &expected, &found); // the same operations in the same order: the same bits
 
         var dots: [4][22]i32 = @splat(@splat(4321));
@@ -145,6 +145,41 @@ fn check_width(k: *const dispatch.Kernels, case: *Case, prng: *base.Prng, bits: 
         k.pair_gather(case.hi.ptr, dim, codes.ptr, &factors, &ids, count, &pair_terms, &found);
         try testing.expectEqualSlices(f32, &expected, &found);
     }
+}
+
+test "lists of candidates agree with the definition: all lengths, equal distances, infinities and what is no number" {
+    try run_levels(struct {
+        fn check(k: *const dispatch.Kernels, seed: u64) !void {
+            var prng = base.Prng.init(seed);
+            const room = 300 + abi.inserted_max;
+            for (0..3000) |_| {
+                const limit: u32 = @intCast(1 + prng.below(if (prng.boolean()) 20 else 300));
+                const spread = 1 + prng.below(1000);
+                var lists: [2][room]abi.Candidate = undefined;
+                var lens: [2]u32 = @splat(0);
+                for (0..20) |_| {
+                    const count: u32 = @intCast(prng.below(abi.inserted_max + 1));
+                    var vertices: [abi.inserted_max]u32 = undefined;
+                    var distances: [abi.inserted_max]f32 = undefined;
+                    for (&vertices, &distances) |*vertex, *distance| {
+                        vertex.* = @truncate(prng.next());
+                        distance.* = switch (prng.below(40)) {
+                            0 => std.math.inf(f32),
+                            1 => -std.math.inf(f32),
+                            2 => std.math.nan(f32),
+                            else => @as(f32, @floatFromInt(prng.below(spread))) - 100,
+                        };
+                    }
+                    var out: [2]abi.Inserted = undefined;
+                    scalar.insert_nearest(&lists[0], lens[0], limit, &vertices, &distances, count, &out[0]);
+                    k.insert_nearest(&lists[1], lens[1], limit, &vertices, &distances, count, &out[1]);
+                    try testing.expectEqual(out[0], out[1]);
+                    for (&lens, out) |*len, one| len.* = one.len;
+                    try testing.expectEqualSlices(abi.Candidate, lists[0][0..lens[0]], lists[1][0..lens[1]]);
+                }
+            }
+        }
+    }.check);
 }
 
 test "float kernels agree with the definition" {

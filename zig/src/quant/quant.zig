@@ -33,6 +33,9 @@ const dispatch = @import("dispatch.zig");
 pub const Kernels = dispatch.Kernels;
 pub const kernels = dispatch.kernels;
 pub const Element = @import("kernels/abi.zig").Element;
+pub const Candidate = @import("kernels/abi.zig").Candidate;
+pub const Inserted = @import("kernels/abi.zig").Inserted;
+pub const inserted_max = @import("kernels/abi.zig").inserted_max;
 pub const exact = @import("exact.zig");
 pub const RowSum = @import("kernels/abi.zig").RowSum;
 

@@ -108,6 +108,11 @@ pub const Query = struct {
 
     /// Squared distances estimated from the codes in memory, to 8 bits of the query.
     pub fn estimate(self: *const Query, codes: *const Codes, ids: []const u32, out: []f32) void {
+        self.estimate_asked(codes, ids, 0, out);
+    }
+
+    /// The same where `Codes.prefetch` came before, for the first `asked` of them.
+    pub inline fn estimate_asked(self: *const Query, codes: *const Codes, ids: []const u32, asked: u32, out: []f32) void {
         assert(ids.len == out.len);
         assert(std.meta.eql(self.params, codes.params));
         const terms = abi.EstimateTerms{
@@ -124,6 +129,7 @@ pub const Query = struct {
             codes.factors.ptr,
             ids.ptr,
             @intCast(ids.len),
+            asked,
             &terms,
             out.ptr,
         );

@@ -269,12 +269,18 @@ const Gated = struct {
         return count;
     }
 
-    pub inline fn offer(self: *Gated, search: *Search, at: u32, distance: f32) bool {
-        const vertex = search.fresh[at];
-        if (self.passes[at]) return search.list.insert(vertex, distance);
-        if (!(distance < self.gate.bound(&search.list))) return false;
-        self.gate.frontier.push(vertex, distance);
-        return true;
+    pub inline fn offer(self: *Gated, search: *Search, at: u32, count: u32) u32 {
+        var offered: u32 = 0;
+        for (search.fresh[at..][0..count], search.distances[0..count], self.passes[at..][0..count], 0..) |vertex, distance, passes, i| {
+            if (passes) {
+                if (!search.list.insert(vertex, distance)) continue;
+            } else {
+                if (!(distance < self.gate.bound(&search.list))) continue;
+                self.gate.frontier.push(vertex, distance);
+            }
+            offered |= @as(u32, 1) << @intCast(i);
+        }
+        return offered;
     }
 
     pub inline fn move(self: *Gated, head: u32, tail: u32) void {

@@ -3,6 +3,7 @@
 const std = @import("std");
 const builtin = @import("builtin");
 const base = @import("base");
+const quant = @import("quant");
 const assert = std.debug.assert;
 
 /// Ids have 31 bits; the highest marks a candidate whose links were followed.
@@ -22,14 +23,16 @@ pub const Candidate = extern struct {
 
 /// The L best vertices met so far that may be answers, ascending by distance.
 pub const List = struct {
+    /// Behind the longest list there is room for those that are pushed out of it at once.
     items: []Candidate,
+    kernels: *const quant.Kernels,
     limit: u32 = 0,
     len: u32 = 0,
     /// No candidate before this place is unexpanded.
     cursor: u32 = 0,
 
     pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!List {
-        return .{ .items = try base.alloc_untouched(allocator, Candidate, capacity) };
+        return .{ .items = try base.alloc_untouched(allocator, Candidate, capacity + insert_max), .kernels = quant.kernels() };
     }
 
     pub fn deinit(self: *List, allocator: std.mem.Allocator) void {
@@ -37,7 +40,7 @@ pub const List = struct {
     }
 
     pub fn reset(self: *List, limit: u32) void {
-        assert(limit > 0 and limit <= self.items.len);
+        assert(limit > 0 and limit + insert_max <= self.items.len);
         self.limit = limit;
         self.len = 0;
         self.cursor = 0;
@@ -50,57 +53,23 @@ pub const List = struct {
     }
 
     /// The vertex must not be in the list. False when it is too far.
-    pub inline fn insert(self: *List, vertex: u32, distance: f32) bool {
-        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+    pub fn insert(self: *List, vertex: u32, distance: f32) bool {
         if (!(distance < self.bound())) return false;
-        const place = self.place_of(distance);
-        if (self.len < self.limit) self.len += 1;
-        move_up(self.items, place, self.len - 1);
-        self.items[place] = .{ .distance = distance, .tagged = vertex };
-        self.cursor = @min(self.cursor, place);
-        return true;
+        const vertices = [1]u32{vertex} ++ [1]u32{0} ** (insert_max - 1);
+        const distances = [1]f32{distance} ++ [1]f32{0} ** (insert_max - 1);
+        return self.insert_many(&vertices, &distances, 1) != 0;
     }
 
-    /// Moves items[from..to] up by one place, several at a time from the top.
-    inline fn move_up(items: []Candidate, from: u32, to: u32) void {
-        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
-        const Several = @Vector(8, u64);
-        const words: [*]align(4) u64 = @ptrCast(items.ptr);
-        var at = to;
-        while (at >= from + 8) {
-            at -= 8;
-            const several: Several = words[at..][0..8].*;
-            words[at + 1 ..][0..8].* = several;
-        }
-        while (at > from) : (at -= 1) words[at] = words[at - 1];
-    }
+    pub const insert_max = quant.inserted_max;
 
-    /// Behind all that are as near. Halves without a branch: where a newcomer belongs cannot be predicted. Of a comparison
-    /// of floats the compiler makes a branch again, so they are compared as numbers of the same order.
-    inline fn place_of(self: *const List, distance: f32) u32 {
-        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
-        if (self.len == 0) return 0;
-        const rank = rank_of(distance);
-        var first: u32 = 0;
-        var rest = self.len;
-        while (rest > 1) {
-            const half = rest / 2;
-            first += half & not_above(self.items[first + half - 1].distance, rank);
-            rest -= half;
-        }
-        return first + (1 & not_above(self.items[first].distance, rank));
-    }
-
-    /// All ones where a distance's rank is at most `rank`, else 0.
-    inline fn not_above(distance: f32, rank: i64) u32 {
-        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
-        return @truncate(@as(u64, @bitCast((rank_of(distance) - rank - 1) >> 63)));
-    }
-
-    /// Numbers in the order of floats.
-    inline fn rank_of(distance: f32) i64 {
-        const bits: i32 = @bitCast(distance);
-        return bits ^ ((bits >> 31) & std.math.maxInt(i32));
+    /// The first `count` of them, none of which is in the list: a bit for each that was not too far.
+    pub inline fn insert_many(self: *List, vertices: *const [insert_max]u32, distances: *const [insert_max]f32, count: u32) u32 {
+        assert(count <= insert_max);
+        var inserted: quant.Inserted = undefined;
+        self.kernels.insert_nearest(@ptrCast(self.items.ptr), self.len, self.limit, vertices, distances, count, &inserted);
+        self.len = inserted.len;
+        self.cursor = @min(self.cursor, inserted.first);
+        return inserted.entered;
     }
 
     /// The nearest candidate whose links were not followed.
@@ -174,7 +143,7 @@ pub const Frontier = struct {
     }
 };
 
-/// The vertices met, by open addressing. It starts small, so that clearing it is cheap, and doubles as it fills; at
+/// The vertices met, by open addressing of buckets. It starts small, so that clearing it is cheap, and doubles as it fills; at
 /// its limit it answers "met before" to everything, which ends a search early but never wrongly.
 pub const Visited = struct {
     halves: [2][]u32,
@@ -183,9 +152,12 @@ pub const Visited = struct {
     count: u32 = 0,
 
     const empty = std.math.maxInt(u32);
+    /// Places that are looked at together. They fill from the first one on, and a full bucket goes on in the next.
+    const bucket_size = 8;
+    const size_min = 256;
 
     pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!Visited {
-        assert(std.math.isPowerOfTwo(capacity));
+        assert(std.math.isPowerOfTwo(capacity) and capacity >= size_min);
         const first = try base.alloc_untouched(allocator, u32, capacity);
         errdefer base.free_untouched(allocator, first);
         return .{ .halves = .{ first, try base.alloc_untouched(allocator, u32, capacity) } };
@@ -196,7 +168,7 @@ pub const Visited = struct {
     }
 
     pub fn reset(self: *Visited, expected: u32) void {
-        const size = std.math.ceilPowerOfTwoAssert(u32, std.math.clamp(expected * 2, 256, @as(u32, @intCast(self.halves[0].len))));
+        const size = std.math.ceilPowerOfTwoAssert(u32, std.math.clamp(expected * 2, size_min, @as(u32, @intCast(self.halves[0].len))));
         self.current = 0;
         self.mask = size - 1;
         self.count = 0;
@@ -207,17 +179,22 @@ pub const Visited = struct {
         return @truncate((vertex *% @as(u64, 0x9e3779b97f4a7c15)) >> 32);
     }
 
-    pub inline fn prefetch(self: *const Visited, vertex: u32) void {
-        @prefetch(&self.halves[self.current][hash(vertex) & self.mask], .{ .rw = .write });
+    /// Where a vertex stands in a table, or else would.
+    inline fn find(table: [*]const u32, mask: u32, vertex: u32) struct { at: u32, new: bool } {
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+        const Bucket = @Vector(bucket_size, u32);
+        const Bits = std.meta.Int(.unsigned, bucket_size);
+        var start = hash(vertex) & mask & ~@as(u32, bucket_size - 1);
+        while (true) : (start = (start + bucket_size) & mask) {
+            const bucket: Bucket = table[start..][0..bucket_size].*;
+            const same: Bits = @bitCast(bucket == @as(Bucket, @splat(vertex)));
+            const free: Bits = @bitCast(bucket == @as(Bucket, @splat(empty)));
+            if (same | free != 0) return .{ .at = start + @ctz(same | free), .new = same == 0 };
+        }
     }
 
     pub fn contains(self: *const Visited, vertex: u32) bool {
-        const table = self.halves[self.current];
-        var at = hash(vertex) & self.mask;
-        while (table[at] != empty) : (at = (at + 1) & self.mask) {
-            if (table[at] == vertex) return true;
-        }
-        return false;
+        return !find(self.halves[self.current].ptr, self.mask, vertex).new;
     }
 
     /// True when the vertex was not there before.
@@ -236,7 +213,7 @@ pub const Visited = struct {
     }
 
     /// Writes those of `vertices` that were not there before to `new`, and returns how many they are; `new` has room
-    /// for all. Whether a vertex is new is a coin's throw, so nothing branches on it here.
+    /// for all. Whether a vertex is new is a coin's throw, and so is where it stands: nothing branches on either here.
     pub inline fn insert_new(self: *Visited, vertices: []const u32, new: []u32) u32 {
         assert(new.len >= vertices.len);
         if (!self.reserve(@intCast(vertices.len))) return 0;
@@ -245,26 +222,13 @@ pub const Visited = struct {
         const mask = self.mask;
         var count: u32 = 0;
         for (vertices) |vertex| {
-            var at = hash(vertex) & mask;
-            var found = table[at];
-            while (found != empty and found != vertex) {
-                at = (at + 1) & mask;
-                found = table[at];
-            }
-            table[at] = vertex;
+            const found = find(table, mask, vertex);
+            table[found.at] = vertex;
             new[count] = vertex;
-            count += @intFromBool(found == empty);
+            count += @intFromBool(found.new);
         }
         self.count += count;
         return count;
-    }
-
-    /// Puts a vertex that is not there.
-    fn place(self: *Visited, vertex: u32) void {
-        const table = self.halves[self.current];
-        var at = hash(vertex) & self.mask;
-        while (table[at] != empty) at = (at + 1) & self.mask;
-        table[at] = vertex;
     }
 
     noinline fn grow(self: *Visited) void {
@@ -274,7 +238,7 @@ pub const Visited = struct {
         const new = self.halves[self.current][0 .. self.mask + 1];
         @memset(new, empty);
         for (old) |vertex| {
-            if (vertex != empty) self.place(vertex);
+            if (vertex != empty) new[find(new.ptr, self.mask, vertex).at] = vertex;
         }
     }
 };

@@ -8,7 +8,6 @@
 //!
 //! Who is chosen, who of those met is estimated and where they go is the policy's: `Plain` here, `Gated` in filtered.zig.
 const std = @import("std");
-const builtin = @import("builtin");
 const layout = @import("layout");
 const lists = @import("list.zig");
 const state = @import("search_state.zig");
@@ -17,7 +16,7 @@ const assert = std.debug.assert;
 
 /// Neighbors met ahead of estimation; as many codes are on their way.
 const ahead = 32;
-const estimated_together = 8;
+const estimated_together = lists.List.insert_max;
 /// Vertices whose links are on their way.
 const chosen_ahead = 2;
 
@@ -65,10 +64,9 @@ const Plain = struct {
         return met;
     }
 
-    /// The vertex at `fresh[at]` with its distance; true if it may be followed.
-    pub inline fn offer(_: *Plain, search: *Search, at: u32, distance: f32) bool {
-        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
-        return search.list.insert(search.fresh[at], distance);
+    /// The vertices from `fresh[at]` on with their distances: a bit for each that may be followed.
+    pub inline fn offer(_: *Plain, search: *Search, at: u32, count: u32) u32 {
+        return search.list.insert_many(search.fresh[at..][0..estimated_together], search.distances[0..estimated_together], count);
     }
 
     /// `fresh[head..tail]` moved to the front.
@@ -87,7 +85,7 @@ pub fn run(search: *Search, policy: anytype) state.PageError!void {
     const Policy = @typeInfo(@TypeOf(policy)).pointer.child;
     comptime {
         // What was met ahead, and what one step more adds.
-        assert(Search.fresh_max >= Search.fresh_max / 4 + ahead + layout.adjacency.neighbors_max + Policy.added_max);
+        assert(Search.fresh_max >= Search.fresh_max / 4 + ahead + layout.adjacency.neighbors_max + Policy.added_max + estimated_together);
     }
     const links = &search.shared.reader.links.?;
     const codes = &search.shared.reader.codes;
@@ -98,22 +96,20 @@ pub fn run(search: *Search, policy: anytype) state.PageError!void {
     while (true) {
         while (tail - head < ahead) {
             const vertex = chosen.next(search, policy) orelse break;
-            const ids = links.decode(vertex, &search.neighbors) catch return error.BadList;
+            const ids = links.decode_list(vertex.number, vertex.list, &search.neighbors) catch return error.BadList;
             search.cost.expanded += 1;
             const met = search.visited.insert_new(ids, search.fresh[tail..]);
-            tail += policy.keep(search, vertex, tail, met) orelse return;
+            tail += policy.keep(search, vertex.number, tail, met) orelse return;
         }
         if (head == tail) return;
         const ask_until = @min(tail, head + ahead);
         codes.prefetch(search.fresh[asked..@max(asked, ask_until)]);
         asked = @max(asked, ask_until);
         const count = @min(estimated_together, tail - head);
-        search.query.estimate(codes, search.fresh[head..][0..count], search.distances[0..count]);
+        search.query.estimate_asked(codes, search.fresh[head..][0..count], count, search.distances[0..count]);
         search.cost.estimates += count;
-        for (search.distances[0..count], head..) |distance, at| {
-            @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
-            if (policy.offer(search, @intCast(at), distance)) links.prefetch(search.fresh[at]);
-        }
+        var offered = policy.offer(search, head, count);
+        while (offered != 0) : (offered &= offered - 1) links.prefetch(search.fresh[head + @ctz(offered)]);
         head += count;
         if (head >= Search.fresh_max / 4) {
             std.mem.copyForwards(u32, search.fresh[0 .. tail - head], search.fresh[head..tail]);
@@ -127,14 +123,15 @@ pub fn run(search: *Search, policy: anytype) state.PageError!void {
 
 /// Vertices to be followed, the first chosen first; as many as may wait are chosen at once.
 const Chosen = struct {
-    vertices: [chosen_ahead]u32 = undefined,
+    vertices: [chosen_ahead]Vertex = undefined,
     count: u32 = 0,
 
-    inline fn next(self: *Chosen, search: *Search, policy: anytype) ?u32 {
+    const Vertex = struct { number: u32, list: layout.links.Links.List };
+
+    inline fn next(self: *Chosen, search: *Search, policy: anytype) ?Vertex {
         while (self.count < chosen_ahead) : (self.count += 1) {
-            const vertex = policy.choose(search) orelse break;
-            self.vertices[self.count] = vertex;
-            search.shared.reader.links.?.prefetch_list(vertex);
+            const number = policy.choose(search) orelse break;
+            self.vertices[self.count] = .{ .number = number, .list = search.shared.reader.links.?.prefetch_list(number) };
         }
         if (self.count == 0) return null;
         const first = self.vertices[0];

@@ -263,7 +263,7 @@ pub const Search = struct {
         self.query.prepare(self.rotated);
         self.list.reset(parameters.list_size);
         self.results.reset(parameters.k, if (parameters.exact) rescoring.spare else 0);
-        self.visited.reset(parameters.list_size * 24);
+        self.visited.reset(parameters.list_size * 12 + 256);
         // As if met before: it enters no list, and so is not followed either.
         if (request.excluded != Request.excluded_none) _ = self.visited.insert(request.excluded);
         self.pages.reset();
@@ -383,7 +383,7 @@ pub const Search = struct {
         const count = self.visited.insert_new(ids, &self.fresh);
         if (count == 0) return;
         codes.prefetch(self.fresh[0..count]);
-        self.query.estimate(codes, self.fresh[0..count], self.distances[0..count]);
+        self.query.estimate_asked(codes, self.fresh[0..count], count, self.distances[0..count]);
         self.cost.estimates += count;
         for (self.fresh[0..count], self.distances[0..count]) |id, distance| self.offer(id, distance);
     }

@@ -13,8 +13,14 @@ pub const Kernels = struct {
 
     /// The hot one: squared distances to vectors whose codes, factors and centers are in memory.
     /// out[j] = offset + query_terms[centers[id]] − f·(dot·scale − bias), dot = Σ query[i]·code_i of the code of id = ids[j].
+    /// The first `asked` of them were asked for before: their loads need not be started here.
     /// offset and f are the lower and the upper half of a factor: 8 bits of exponent and 8 of mantissa of a float.
-    estimate_gather: *const fn (query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, terms: *const EstimateTerms, out: [*]f32) callconv(.c) void,
+    estimate_gather: *const fn (query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, asked: u32, terms: *const EstimateTerms, out: [*]f32) callconv(.c) void,
+
+    /// Puts candidates into an ascending list of at most `limit`, behind those that are as near, one after the other:
+    /// whichever is nearer than the last of a full list. Of vertices and distances, `count` at most `inserted_max`, as
+    /// many as that are readable; behind `limit` the list has room for as many more.
+    insert_nearest: *const fn (items: [*]Candidate, len: u32, limit: u32, vertices: [*]const u32, distances: [*]const f32, count: u32, out: *Inserted) callconv(.c) void,
 
     /// Dot products of entries with both planes of a fine query.
     dot_gather2: *const fn (hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void,
@@ -59,6 +65,23 @@ pub const Kernels = struct {
 
     /// out[i·y_count + j] = Σ x_i·y_j of rows of `len` elements, in any order of sums.
     products: *const fn (x: [*]const f64, x_count: u32, y: [*]const f64, y_count: u32, len: u32, out: [*]f64) callconv(.c) void,
+};
+
+pub const Candidate = extern struct {
+    distance: f32,
+    tagged: u32,
+};
+
+/// So many candidates enter a list at once.
+pub const inserted_max = 8;
+
+pub const Inserted = extern struct {
+    /// Of the list.
+    len: u32,
+    /// The place of the nearest newcomer; the list's former length where there is none.
+    first: u32,
+    /// A bit for each that is nearer than the bound was: only these may have entered.
+    entered: u32,
 };
 
 /// Elements of rows as they are given.

@@ -222,22 +222,22 @@ fn chunks_of(dim: u32) usize {
 /// The common dimension whose loops are unrolled.
 const dim_unrolled = 128;
 
-pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, terms: *const abi.EstimateTerms, out: [*]f32) callconv(.c) void {
+pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, asked: u32, terms: *const abi.EstimateTerms, out: [*]f32) callconv(.c) void {
     switch (bits) {
         inline 1...8 => |b| if (dim == dim_unrolled)
-            estimate(b, dim_unrolled, query, dim, codes, factors, ids, count, terms, out)
+            estimate(b, dim_unrolled, query, dim, codes, factors, ids, count, asked, terms, out)
         else
-            estimate(b, null, query, dim, codes, factors, ids, count, terms, out),
+            estimate(b, null, query, dim, codes, factors, ids, count, asked, terms, out),
         else => unreachable,
     }
 }
 
-fn estimate(comptime bits: u32, comptime dim_fixed: ?u32, query: [*]align(64) const i8, dim_given: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, terms: *const abi.EstimateTerms, out: [*]f32) void {
+fn estimate(comptime bits: u32, comptime dim_fixed: ?u32, query: [*]align(64) const i8, dim_given: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, asked: u32, terms: *const abi.EstimateTerms, out: [*]f32) void {
     @setEvalBranchQuota(100_000);
     const dim = dim_fixed orelse dim_given;
     const code_bytes = @as(usize, dim) / 8 * bits;
     const t = terms.*;
-    for (0..@min(ahead, count)) |j| prefetch_code(codes, factors, t.centers, code_bytes, ids[j]);
+    for (asked..@max(asked, @min(ahead, count))) |j| prefetch_code(codes, factors, t.centers, code_bytes, ids[j]);
     var j: usize = 0;
     while (j < count) : (j += 4) {
         var entries: [4][*]const u8 = undefined;

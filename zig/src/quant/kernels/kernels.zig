@@ -5,6 +5,7 @@ const level = @import("options").level;
 const abi = @import("abi.zig");
 const codes = @import("codes.zig");
 const floats = @import("floats.zig");
+const lists = @import("lists.zig");
 
 const checksum = @import("scalar.zig").checksum; // std's is written in vectors, so compiling it per level is enough
 
@@ -14,6 +15,8 @@ comptime {
             &@field(codes, name)
         else if (@hasDecl(floats, name))
             &@field(floats, name)
+        else if (@hasDecl(lists, name))
+            &@field(lists, name)
         else
             &@field(@This(), name);
         @export(function, .{ .name = "k_" ++ level ++ "_" ++ name, .visibility = .hidden });

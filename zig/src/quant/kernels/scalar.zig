@@ -20,13 +20,28 @@ pub fn checksum(bytes: [*]const u8, len: usize) callconv(.c) u64 {
     return std.hash.XxHash3.hash(0, bytes[0..len]);
 }
 
-pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, terms: *const abi.EstimateTerms, out: [*]f32) callconv(.c) void {
+pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, _: u32, terms: *const abi.EstimateTerms, out: [*]f32) callconv(.c) void {
     for (ids[0..count], out[0..count]) |id, *o| {
         const offset: f32 = @bitCast((factors[id] & 0xffff) << 15);
         const f: f32 = @bitCast((factors[id] >> 16) << 15);
         const dot_query: f32 = @floatFromInt(dot_code(query, dim, bits, codes + @as(usize, id) * (dim * bits / 8)));
         o.* = offset + terms.query_terms[terms.centers[id]] - f * (dot_query * terms.scale - terms.bias);
     }
+}
+
+pub fn insert_nearest(items: [*]abi.Candidate, len: u32, limit: u32, vertices: [*]const u32, distances: [*]const f32, count: u32, out: *abi.Inserted) callconv(.c) void {
+    out.* = .{ .len = len, .first = len, .entered = 0 };
+    const bound = if (len < limit) std.math.inf(f32) else items[len - 1].distance;
+    for (vertices[0..count], distances[0..count], 0..) |vertex, distance, i| {
+        if (!(distance < bound)) continue;
+        out.entered |= @as(u32, 1) << @intCast(i);
+        var place = out.len;
+        while (place > 0 and items[place - 1].distance > distance) : (place -= 1) items[place] = items[place - 1];
+        items[place] = .{ .distance = distance, .tagged = vertex };
+        out.first = @min(out.first, place);
+        out.len += 1;
+    }
+    out.len = @min(out.len, limit);
 }
 
 pub fn dot_gather2(hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void {
