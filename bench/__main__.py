@@ -1,4 +1,4 @@
-"""``python -m bench``: report, ladder, cache, layout, sweep, filters, hard, live, serve, soak, store…"""
+"""``python -m bench``: report, ladder, cache, layout, sweep, speed, filters, hard, live, serve, soak…"""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from bench.commands import (
     live_peers,
     quotes,
     report,
+    speed,
     store,
     sweep,
 )
@@ -136,6 +137,19 @@ def parser() -> argparse.ArgumentParser:
         "--runbook", metavar="FILE:SET", help="of big-ann's streaming track; its ranges are scaled to the set"
     )
     sub.add_argument("--peers", default=",".join(live_peers.NAMES), help="comma-separated, or none")
+    sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
+
+    sub = commands.add_parser("speed", help="processor time of a query, beside systems in memory")
+    common(sub)
+    sub.set_defaults(threads=1, limit=100_000)
+    sub.add_argument("--budgets", nargs="+", default=list(speed.BUDGETS), help=BUDGET_HELP)
+    sub.add_argument("--lists", nargs="+", default=list(speed.LISTS), help="list sizes for velo")
+    sub.add_argument("--peer-lists", nargs="+", type=int, default=list(speed.PEER_LISTS))
+    sub.add_argument(
+        "--passes", type=int, default=speed.PASSES, help="over each setting; the best one counts"
+    )
+    sub.add_argument("--single", type=int, default=100, help="queries of the one-at-a-time pass")
+    sub.add_argument("--peers", default=",".join(speed.PEERS), help="comma-separated, or none")
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
 
     sub = commands.add_parser(
@@ -294,6 +308,15 @@ def run_live(arguments: argparse.Namespace) -> None:
     print(lines.tally(table))
 
 
+def run_speed(arguments: argparse.Namespace) -> None:
+    options = {key: getattr(arguments, key) for key in ("budgets", "lists", "peer_lists", "passes")}
+    options["peers"] = [] if arguments.peers == "none" else arguments.peers.split(",")
+    name = arguments.name or f"speed-{arguments.data.resolve().name}"
+    table = speed.run(context_of(arguments, options), arguments.out, name, arguments.only)
+    show(arguments.out, name)
+    print(lines.tally(table))
+
+
 def run_serve(arguments: argparse.Namespace) -> None:
     from bench.commands import serve  # it needs the serving packages, which no other command does
 
@@ -380,6 +403,8 @@ def main() -> None:
                 run_hard(arguments)
             case "live":
                 run_live(arguments)
+            case "speed":
+                run_speed(arguments)
             case "serve":
                 run_serve(arguments)
             case "soak":

@@ -17,6 +17,7 @@ STYLES = {
     "hnswlib": ("#c2410c", "s"),
     "usearch": ("#b45309", "^"),
     "diskannpy": ("#15803d", "D"),
+    "rabitqlib": ("#be185d", "P"),
     "zvec": ("#7e22ce", "v"),
     "numpy": ("#57534e", "X"),
 }

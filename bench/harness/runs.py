@@ -80,6 +80,8 @@ def peer_job(name: str, dataset: Dataset, lists: Sequence[int], code_share: floa
             return Job(name, "hnswlib", {"degree": 32, "build_list_size": 200, "seed": 1}, points)
         case "usearch":
             return Job(name, "usearch", {"degree": 16, "build_list_size": 128}, points)
+        case "rabitqlib":
+            return Job(name, "rabitqlib SymphonyQG", {"degree": 32, "build_list_size": 128}, points)
         case "diskannpy":
             build = {"degree": 64, "build_list_size": 100, "code_bytes": code_bytes, "build_memory_gb": 8}
             return Job(name, f"diskannpy {code_share:.0%}", build, [{**p, "beam_width": 4} for p in points])

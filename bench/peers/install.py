@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("hnswlib", "diskannpy", "zvec", "usearch", "numpy")
+NAMES = ("hnswlib", "diskannpy", "zvec", "usearch", "rabitqlib", "numpy")
 
 
 class PeerMissing(Exception):
