@@ -147,8 +147,8 @@ def _markdown(
         f"# Processor time of a query: {head['dataset']}",
         "",
         f"{head['n']:,} rows of {head['dim']} dimensions, {head['threads']} threads, "
-        f"{head['query_count']:,} queries, k = 10; of each setting the best of {head['passes']} passes. velo reads "
-        "from disk, the others hold all vectors in memory. ≤: the first setting is above that recall. "
+        f"{head['query_count']:,} queries, k = 10; of each setting the best of {head['passes']} passes. velo "
+        "reads from disk, the others hold all vectors in memory. ≤: the first setting is above that recall. "
         f"{tables.machine_line(head['machine'])}",
         "",
         *lines.table(table),
