@@ -24,7 +24,7 @@ const Pending = @import("pending.zig").Pending;
 const assert = std.debug.assert;
 
 comptime {
-    assert(scan_batch <= Search.fresh_max);
+    assert(scan_batch <= Search.fresh_max and Search.fresh_max % lists.List.insert_max == 0);
 }
 
 /// Vertices of a neighborhood in placement order.
@@ -321,7 +321,14 @@ const Gated = struct {
 fn estimate_passing(search: *Search, count: usize) void {
     search.query.estimate(&search.shared.reader.codes, search.fresh[0..count], search.distances[0..count]);
     search.cost.estimates += @intCast(count);
-    for (search.fresh[0..count], search.distances[0..count]) |vertex, distance| {
-        if (vertex != search.request.excluded) _ = search.list.insert(vertex, distance);
+    if (search.request.excluded != state.Request.excluded_none) {
+        for (search.fresh[0..count], search.distances[0..count]) |vertex, *distance| {
+            if (vertex == search.request.excluded) distance.* = std.math.inf(f32); // which enters no list
+        }
+    }
+    var at: usize = 0;
+    while (at < count) : (at += lists.List.insert_max) {
+        const some: u32 = @intCast(@min(lists.List.insert_max, count - at));
+        _ = search.list.insert_many(search.fresh[at..][0..lists.List.insert_max], search.distances[at..][0..lists.List.insert_max], some);
     }
 }

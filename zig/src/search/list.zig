@@ -53,8 +53,11 @@ pub const List = struct {
     }
 
     /// The vertex must not be in the list. False when it is too far.
-    pub fn insert(self: *List, vertex: u32, distance: f32) bool {
-        if (!(distance < self.bound())) return false;
+    pub inline fn insert(self: *List, vertex: u32, distance: f32) bool {
+        return distance < self.bound() and self.insert_near(vertex, distance);
+    }
+
+    fn insert_near(self: *List, vertex: u32, distance: f32) bool {
         const vertices = [1]u32{vertex} ++ [1]u32{0} ** (insert_max - 1);
         const distances = [1]f32{distance} ++ [1]f32{0} ** (insert_max - 1);
         return self.insert_many(&vertices, &distances, 1) != 0;
