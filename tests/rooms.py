@@ -67,11 +67,6 @@ ROOMS = (
     ),
     _room(
         "velo",
-        "collection",
-        "velo.errors velo.types velo.hints velo.options velo.results velo.folder velo.index",
-    ),
-    _room(
-        "velo",
         "planning",
         "velo.errors velo.types velo.options velo.results velo._native velo.formats velo.testing velo.folder "
         "velo.index velo.building",
@@ -79,14 +74,14 @@ ROOMS = (
     _room(
         "velo",
         "",
-        "velo.errors velo.hints velo.options velo.results velo.filters velo.index velo.collection "
-        "velo.building velo.planning",
+        "velo.errors velo.hints velo.options velo.results velo.filters velo.index velo.building "
+        " velo.planning",
     ),
     _room(
         "velo",
         "cli",
         "velo.errors velo.types velo.options velo.results velo._native velo.formats velo.testing "
-        "velo.filters velo.folder velo.index velo.collection velo.building velo.planning velo",
+        "velo.filters velo.folder velo.index velo.building velo.planning velo",
     ),
     _room("velo", "__main__", "velo.cli"),
     _room("bench", "peers", "velo.errors velo.options velo.formats velo.building velo"),

@@ -15,13 +15,12 @@ every error is a :class:`VeloError` (:mod:`velo.errors`).
 from typing import TYPE_CHECKING
 
 from velo.building.collection import build_collection
-from velo.collection import ShardedIndex
-from velo.collection import open_path as open  # noqa: A004
 from velo.errors import RecallWarning, VeloError
 from velo.filters import col, ids, mask
 from velo.hints import FUNCTIONS
-from velo.index import Index, build
+from velo.index import Index, ShardedIndex, build
 from velo.index import create_index as create
+from velo.index import open_path as open  # noqa: A004
 from velo.index import verify_folder as verify
 from velo.options import OpenTuning, SearchTuning
 from velo.planning.budgets import plans

@@ -12,7 +12,7 @@ from velo.cli.arguments import AsJson, IndexPath
 from velo.cli.output import console, emit_json
 from velo.errors import FilterError, InvalidArgumentError
 from velo.filters import from_sql
-from velo.index import open_index
+from velo.index import open_path
 
 __all__ = ["delete", "ids_of"]
 
@@ -30,7 +30,7 @@ def delete(
     """Delete rows by id, or all that pass a filter. Others may search the index meanwhile."""
     if (ids is None) == (condition is None):
         raise InvalidArgumentError("delete takes --ids or --filter, and one of them", argument="ids")
-    with open_index(path, writable=True, threads=1) as index:
+    with open_path(path, writable=True, threads=1) as index:
         if ids is None:
             done = index.delete(filter=_filter_of(condition or ""))
         else:

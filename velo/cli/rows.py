@@ -14,7 +14,7 @@ from velo.cli.output import console, emit_json
 from velo.errors import InvalidArgumentError, UnknownColumnError
 from velo.folder.metadata import read_table
 from velo.formats import open_vectors
-from velo.index import Index, open_index
+from velo.index import Index, open_path
 
 __all__ = ["flush", "insert", "optimize", "snapshot", "update", "upsert"]
 
@@ -65,7 +65,7 @@ def _add(
             f"metadata has {table.num_rows} rows, {count} are needed", argument="metadata"
         )
     replaced = 0
-    with open_index(path, writable=True, durability="process", threads=1) as index:
+    with open_path(path, writable=True, durability="process", threads=1) as index:
         names = None if ids is None else ids_of(ids, _id_kind(index))
         if names is not None and len(names) != count:
             raise InvalidArgumentError(f"{len(names)} ids were given for {count} vectors", argument="ids")
@@ -102,7 +102,7 @@ def update(
     if ids_column is not None and ids_column not in table.column_names:
         raise UnknownColumnError(f"{metadata} has no column {ids_column!r}", argument="ids_column")
     written = missing = 0
-    with open_index(path, writable=True, durability="process", threads=1) as index:
+    with open_path(path, writable=True, durability="process", threads=1) as index:
         if ids_column is not None:
             names: Any = table.column(ids_column).combine_chunks()
             table = table.drop_columns([ids_column])
@@ -130,9 +130,9 @@ def snapshot(
     as_json: AsJson = False,
 ) -> None:
     """Copy an index, as it is now, into another folder. Others may write meanwhile."""
-    with open_index(path, threads=1) as index:
+    with open_path(path, threads=1) as index:
         index.snapshot(target)
-    with open_index(target, threads=1) as copy:
+    with open_path(target, threads=1) as copy:
         rows = len(copy)
     if as_json:
         emit_json({"path": str(path), "target": str(target), "rows": rows})
@@ -157,13 +157,14 @@ def optimize(path: IndexPath, as_json: AsJson = False) -> None:
 
 
 def _keep_up(path: Path, *, everything: bool, as_json: bool) -> None:
-    with open_index(path, writable=True) as index:
+    with open_path(path, writable=True) as index:
         if everything:
             index.optimize()
         else:
             index.flush()
         told: dict[str, Any] = index.info()
-        parts = (told["live"] or {}).get("parts", [])
+        each = [one["live"] for one in told.get("shards", [told])]
+        parts = [part for live in each if live for part in live["parts"]]
         left = len(index)
     if as_json:
         emit_json({"path": str(path), "rows": left, "parts": parts})

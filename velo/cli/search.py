@@ -14,11 +14,10 @@ import typer
 
 from velo.cli.arguments import AsJson, IndexPath, IoDevice, MemoryText, PlanChoice, Threads
 from velo.cli.output import console, emit_json, table
-from velo.collection import open_path
 from velo.errors import FilterError, InvalidArgumentError, UnknownColumnError
 from velo.filters import from_sql
-from velo.folder.manifest import COLLECTION_FILE
 from velo.formats import open_vectors, read_truth
+from velo.index import open_path
 from velo.options import SearchTuning
 from velo.results import GroupedResult, RangeResult, SearchResult
 from velo.testing import recall_at_k
@@ -86,8 +85,6 @@ def search(
     """Search an index. Print recall, speed and reads."""
     if radius is not None and group_by is not None:
         raise InvalidArgumentError("--radius and --group-by do not go together", argument="group_by")
-    if explain and (index_path / COLLECTION_FILE).is_file():
-        raise InvalidArgumentError("--explain is for one index, not for a collection", argument="explain")
     if (truth is not None or explain) and (radius is not None or group_by is not None):
         raise InvalidArgumentError("--truth and --explain are for plain searches", argument="truth")
     queries = open_vectors(queries_path, column=column).read()[:first]

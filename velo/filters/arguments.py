@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from velo.errors import FilterError, InvalidArgumentError
 from velo.filters.compiler import FilterCompiler
 from velo.filters.native import NativeFilter
 from velo.filters.text import read_condition
-from velo.filters.tree import And, Expr
+from velo.filters.tree import And, Expr, Mask, refuse
 from velo.types import AnyArray
 
-__all__ = ["filters_of", "restricted", "trees_of"]
+__all__ = ["filters_of", "is_mask", "of_rows", "restricted", "trees_of"]
 
 
 def _one_each(filters: Any) -> bool:
@@ -95,3 +97,45 @@ def restricted(first: Expr | NativeFilter | None, condition: Expr, compiler: Fil
     if isinstance(first, Expr):
         return And((first, condition))
     return compiler.compile_matches(first.matches() & compiler.compile(condition).matches())
+
+
+def is_mask(given: Any) -> bool:
+    """Whether a filter is a bool for each row."""
+    if isinstance(given, np.ndarray):
+        return bool(given.dtype == np.bool_)
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        return bool(pa.types.is_boolean(given.type))
+    if isinstance(given, list | tuple):
+        return len(given) > 0 and all(isinstance(one, bool | np.bool_) for one in given)
+    return str(getattr(given, "dtype", None)) in ("bool", "boolean")
+
+
+def of_rows(condition: Any, start: int, stop: int, row_count: int) -> Any:
+    """A filter over some of the rows that it was given for: of a mask, alone or in a tree, their part.
+
+    Parameters
+    ----------
+    condition : one filter
+    start, stop : int
+    row_count : int
+        Of an input that has more rows than the index it is asked of.
+
+    Raises
+    ------
+    FilterError
+        A mask of another length.
+    """
+    if isinstance(condition, Mask):
+        return Mask(of_rows(condition.rows, start, stop, row_count))
+    if isinstance(condition, Expr):
+        tree: Any = condition
+        if children := getattr(tree, "children", ()):
+            return replace(tree, children=tuple(of_rows(one, start, stop, row_count) for one in children))
+        if (child := getattr(tree, "child", None)) is not None:
+            return replace(tree, child=of_rows(child, start, stop, row_count))
+        return tree
+    if not is_mask(condition):
+        return condition
+    if len(condition) != row_count:
+        refuse(FilterError, f"a mask of {len(condition)} rows was given for {row_count}")
+    return getattr(condition, "iloc", condition)[start:stop]  # pandas counts rows there

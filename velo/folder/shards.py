@@ -3,14 +3,81 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import zlib
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import numpy as np
 
 from velo.errors import CorruptIndexError
 from velo.folder.live import ROOT_FILE, is_live
-from velo.folder.manifest import MANIFEST_FILE
+from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE
 from velo.folder.stored import load_json, read_failure
+from velo.types import Int64Array
 
-__all__ = ["built_uuid", "check_shard", "is_within"]
+__all__ = ["Shard", "built_uuid", "check_shard", "homes", "is_within", "shards_of"]
+
+#: The odd multiplier of Fibonacci hashing: 2^64 divided by the golden ratio.
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What ``collection.json`` says of a shard."""
+
+    path: str
+    rows: int
+    dim: int
+    uuid: str
+
+
+def shards_of(folder: Path) -> list[Shard]:
+    """The shards of a collection.
+
+    Raises
+    ------
+    CorruptIndexError
+    """
+    try:
+        document = json.loads((folder / COLLECTION_FILE).read_bytes())
+        dim = int(document["dim"])
+        found = [
+            Shard(str(entry["path"]), int(entry["rows"]), dim, str(entry.get("uuid", "")))
+            for entry in document["shards"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptIndexError(f"{COLLECTION_FILE} cannot be read: {error}", file=COLLECTION_FILE) from error
+    if not found:
+        raise CorruptIndexError(f"{COLLECTION_FILE} names no shards", file=COLLECTION_FILE)
+    for one in found:
+        if not is_within(one.path):
+            raise CorruptIndexError(
+                f"{COLLECTION_FILE} names a shard outside: {one.path!r}", file=COLLECTION_FILE
+            )
+    return found
+
+
+def homes(ids: Any, shards: int, *, numbered: bool = False) -> Int64Array:
+    """The shard to which each id belongs that no row has (docs/decisions/0010).
+
+    Parameters
+    ----------
+    ids : ndarray of int64 or Arrow array of strings
+    shards : int
+    numbered : bool
+        Whether the index numbers its rows: the numbers that follow those of another shard are taken.
+    """
+    if numbered:
+        return np.full(len(ids), shards - 1, np.int64)
+    if isinstance(ids, np.ndarray):
+        with np.errstate(over="ignore"):
+            mixed = (ids.astype(np.uint64) * _GOLDEN) >> np.uint64(32)
+    else:
+        mixed = np.array([zlib.crc32(one.encode()) for one in ids.to_pylist()], np.uint64)
+    places: Int64Array = (mixed % np.uint64(shards)).astype(np.int64)
+    return places
 
 
 def is_within(path: str) -> bool:

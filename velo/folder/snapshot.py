@@ -8,12 +8,13 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from velo.errors import CorruptIndexError, IndexExistsError, NotAnIndexError, VeloError
 from velo.folder.live import ROOT_FILE, is_live
-from velo.folder.manifest import MANIFEST_FILE, read_manifest
+from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE, read_manifest
 from velo.folder.replace import os_failure, sync_folder
 
 __all__ = ["snapshot"]
@@ -26,7 +27,7 @@ _NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNO
 _FIND_FILE: Final = "ids.find"
 
 
-def snapshot(source: Path, target: Path) -> None:
+def snapshot(source: Path, target: Path, shards: Sequence[str] = ()) -> None:
     """Make `target` an index that holds what `source` holds.
 
     All that was written before the call is in it; of what is written meanwhile each call wholly or not at
@@ -38,6 +39,8 @@ def snapshot(source: Path, target: Path) -> None:
         An index, as it was built or with live data. Others may write to it.
     target : Path
         Not there, or an empty folder.
+    shards : sequence of str
+        Of a collection the folders of its shards, each of which is copied as it is at a moment of its own.
 
     Raises
     ------
@@ -53,16 +56,15 @@ def snapshot(source: Path, target: Path) -> None:
         raise os_failure(error, str(target.parent)) from error
     try:
         fresh = beside / "snapshot"
-        for attempt in range(_ATTEMPTS):
+        if shards:
             fresh.mkdir()
-            try:
-                _fill(source, fresh)
-                break
-            except (FileNotFoundError, NotAnIndexError):
-                # A writer folded what was to be copied: there is a newer root by now.
-                shutil.rmtree(fresh)
-                if attempt + 1 == _ATTEMPTS or not source.is_dir():
-                    raise
+            for name in shards:
+                (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+                _fill_last(source / name, fresh / name)
+            _copy(source / COLLECTION_FILE, fresh / COLLECTION_FILE)
+            sync_folder(fresh)
+        else:
+            _fill_last(source, fresh)
         os.chmod(fresh, source.stat().st_mode & 0o777)
         os.rename(fresh, target)
         sync_folder(target.parent)
@@ -70,6 +72,20 @@ def snapshot(source: Path, target: Path) -> None:
         raise error if isinstance(error, VeloError) else os_failure(error, str(target)) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _fill_last(source: Path, fresh: Path) -> None:
+    """Fill a new folder, from a root that stays until all that it names is copied."""
+    for attempt in range(_ATTEMPTS):
+        fresh.mkdir()
+        try:
+            _fill(source, fresh)
+            return
+        except (FileNotFoundError, NotAnIndexError):
+            # A writer folded what was to be copied: there is a newer root by now.
+            shutil.rmtree(fresh)
+            if attempt + 1 == _ATTEMPTS or not source.is_dir():
+                raise
 
 
 def _fill(source: Path, fresh: Path) -> None:

@@ -151,7 +151,7 @@ class Index(Inspection, Searches, LiveVerbs):
             newest = self._newest = ViewSearches(view, self._gate, weakref.WeakMethod(self.info))
         return newest
 
-    def _seen(self) -> ViewSearches | Index:
+    def _seen(self) -> Searches:
         """What a call that begins now searches: itself, unless rows came or went."""
         if self._live is None:
             return self
@@ -282,6 +282,9 @@ class Index(Inspection, Searches, LiveVerbs):
             raise InvalidArgumentError(
                 "ids_column goes with a table of a row a vector", argument="ids_column"
             )
+        self._add_new(new, overwrite=overwrite)
+
+    def _add_new(self, new: NewColumns, *, overwrite: bool) -> None:
         if self._live is not None:
             self._add_columns(new, overwrite=overwrite)
             return

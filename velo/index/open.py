@@ -26,9 +26,11 @@ from velo.folder.live import data_folders, is_live
 from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE
 from velo.folder.opened import OpenedFolder
 from velo.folder.replace import os_failure
+from velo.folder.shards import check_shard, shards_of
 from velo.hints import hinted
 from velo.index.index import Index
 from velo.index.owned import begin, close_all
+from velo.index.sharded import ShardedIndex
 from velo.options import (
     DTYPE_CODES,
     METRIC_CODES,
@@ -43,7 +45,7 @@ from velo.parts.data import DURABILITY_CODES, LiveData
 from velo.parts.part import OpenOptions, Part, shape_in_manifest
 from velo.types import DurabilityName, IoName, Memory, MetricName, PathLike, PlanName, UnknownColumns
 
-__all__ = ["UNKNOWN_COLUMNS", "create_index", "open_index"]
+__all__ = ["UNKNOWN_COLUMNS", "create_index", "open_index", "open_path"]
 
 #: What a filter means by a column that there is not.
 UNKNOWN_COLUMNS: Final = {"error": 0, "missing": 1}
@@ -146,6 +148,111 @@ def _check_there(folder: Path) -> None:
         what = "is a file, and an index is a folder" if there else "does not exist"
         hint = "velo.build(path, vectors) makes an index"
         raise NotAnIndexError(f"{folder} {what}; {hint}", argument="path")
+
+
+@hinted
+def open_path(
+    path: PathLike,
+    *,
+    memory: Memory | None = None,
+    threads: int | None = None,
+    io: IoName = "auto",
+    plan: PlanName = "auto",
+    tuning: OpenTuning | None = None,
+    unknown_columns: UnknownColumns = "error",
+    writable: bool = False,
+    durability: DurabilityName = "sync",
+    merge_memory: Memory | None = None,
+) -> Index:
+    """Open what :func:`velo.build` or :func:`velo.build_collection` made.
+
+    Parameters
+    ----------
+    path : path
+        The folder.
+    memory : int, float or str, optional
+        What the index may keep in memory: bytes, a share of n·d·4 bytes (``"15%"`` or 0.15), or a size
+        (``"2GiB"``). Without it the index takes what its codes and links need, and has no cache.
+    threads : int, optional
+        Workers that search. Without it there is one for each core.
+    io : {"auto", "uring", "threads"}
+        ``"auto"`` takes io_uring where the system allows it.
+    plan : {"auto", "links_in_memory", "links_on_disk"}
+        ``"auto"`` keeps links in memory where `memory` has room for them.
+    tuning : OpenTuning, optional
+    unknown_columns : {"error", "missing"}
+        ``"missing"`` for filters on data without a schema.
+    writable : bool
+        Open an index, or all shards of a collection, as the one process that may change it.
+    durability : {"sync", "interval", "process"}
+        When a change is on the device: before its call returns, 100 ms later, or when the system writes it.
+    merge_memory : int, float or str, optional
+        With `writable`, what all merges that run may take together, beside `memory`; as much as `memory`
+        where it is not named. With 400 bytes a row or more (at 128 dimensions) a merge goes on from the graph
+        that is there.
+
+    Returns
+    -------
+    Index
+        Use it in ``with``, or close it. Where the folder holds a collection of shards it is a
+        :class:`ShardedIndex`, which has the same methods.
+
+    Raises
+    ------
+    NotAnIndexError
+        There is no folder, or no complete index in it.
+    CorruptIndexError
+        A file is damaged.
+    UnsupportedVersionError
+        Another version of the format.
+    BudgetTooSmallError
+        `memory` does not hold what the index cannot do without; ``needed_bytes`` says how much that is.
+    DeviceError
+        The system refused a read, a thread or a descriptor.
+    BusyError
+        With `writable`: somebody else writes to this index.
+
+    Examples
+    --------
+    >>> with velo.open("shop.velo", memory="50%") as index:
+    ...     ids, distances = index.search(query, k=3)
+    """
+    folder = folder_path(path)
+    how: dict[str, Any] = {
+        "memory": memory,
+        "threads": threads,
+        "io": io,
+        "plan": plan,
+        "tuning": tuning,
+        "unknown_columns": unknown_columns,
+        "writable": writable,
+        "durability": durability,
+        "merge_memory": merge_memory,
+    }
+    return _open_shards(folder, how) if (folder / COLLECTION_FILE).is_file() else open_index(folder, **how)
+
+
+def _open_shards(folder: Path, how: dict[str, Any]) -> ShardedIndex:
+    """A budget is divided by rows, threads are divided evenly."""
+    entries = shards_of(folder)
+    total, dim = sum(entry.rows for entry in entries), entries[0].dim
+    threads = max(1, (how["threads"] or os.cpu_count() or 1) // len(entries))
+    budgets = {
+        name: memory_bytes(how[name], total, dim, name)
+        for name in ("memory", "merge_memory")
+        if how[name] is not None
+    }
+    with contextlib.ExitStack() as opened:
+        shards: list[Index] = []
+        for place, entry in enumerate(entries):
+            own = {name: budget * entry.rows // max(1, total) for name, budget in budgets.items()}
+            one = open_index(folder / entry.path, **{**how, **own, "threads": threads})
+            shards.append(opened.enter_context(one))
+            check_shard(folder / entry.path, str(place), entry.uuid)
+        reopen = partial(open_path, str(folder), **{**how, "writable": False})
+        made = ShardedIndex(folder, [entry.path for entry in entries], shards, reopen)
+        opened.pop_all()
+    return made
 
 
 @hinted

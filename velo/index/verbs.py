@@ -36,7 +36,7 @@ from velo.types import PathLike
 from velo.upkeep.folds import Folds
 from velo.upkeep.large_rows import LargeRows
 
-__all__ = ["LiveVerbs"]
+__all__ = ["LiveVerbs", "distinct_count", "seconds"]
 
 #: How full the delta is when a part is made of it, while further rows still have room.
 _FLUSH_AT: Final = 0.5
@@ -176,7 +176,7 @@ class LiveVerbs:
     def _insert(
         self, vectors: Any, ids: Any, metadata: Any, request: Any, timeout_s: Any, *, upsert: bool
     ) -> Written:
-        deadline = None if timeout_s is None else time.monotonic() + _seconds(timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
         with self._gate.inside():
             live, folds = self._writer()
             shape = live.shape()
@@ -291,12 +291,15 @@ class LiveVerbs:
         True ['attic']
         """
         _check_one("update", ids, filter)
-        deadline = None if timeout_s is None else time.monotonic() + _seconds(timeout_s)
+        return self._update(ids, metadata, request, timeout_s, filter)
+
+    def _update(self, ids: Any, metadata: Any, request: Any, timeout_s: Any, condition: Any) -> Written:
+        deadline = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
         with self._gate.inside():
             live, folds = self._writer()
             update: Update
-            if filter is not None:
-                update = UpdateWhere(filter, metadata, live.schema)
+            if condition is not None:
+                update = UpdateWhere(condition, metadata, live.schema)
             else:
                 column = checked_ids(ids)
                 _check_kind(column, live.shape().id_kind)
@@ -387,15 +390,17 @@ class LiveVerbs:
         2 deleted, 1 not there, 1998 left
         """
         _check_one("delete", ids, filter)
+        return self._delete(ids, filter)
+
+    def _delete(self, ids: Any, condition: Any) -> Written:
         with self._gate.inside():
             live, folds = self._writer()
-            if filter is not None:
-                done, asked = self._delete_matching(live, folds, filter), None
+            if condition is not None:
+                done, asked = self._delete_matching(live, folds, condition), None
             else:
                 column = checked_ids(ids)
                 _check_kind(column, live.shape().id_kind)
-                distinct = np.unique(column) if isinstance(column, np.ndarray) else pc.unique(column)
-                done, asked = live.delete_ids(column), len(distinct)
+                done, asked = live.delete_ids(column), distinct_count(column)
             rows = int(done.rows)
             folds.died(rows)
         return Written(
@@ -539,6 +544,11 @@ def _check_one(verb: str, ids: Any, condition: Any) -> None:
         raise InvalidArgumentError(f"{verb} takes ids or a filter, and one of them", argument="ids")
 
 
+def distinct_count(column: Any) -> int:
+    """How many ids of a checked column differ."""
+    return len(np.unique(column) if isinstance(column, np.ndarray) else pc.unique(column))
+
+
 def _check_kind(column: Any, kind: int) -> None:
     """Refuse ids of another kind; none at all are of any kind, and without rows any kind may come."""
     if len(column) and kind >= 0 and isinstance(column, np.ndarray) == (kind == STRINGS):
@@ -546,7 +556,7 @@ def _check_kind(column: Any, kind: int) -> None:
         raise InvalidArgumentError(f"ids: the ids of this index are {wanted}", argument="ids")
 
 
-def _seconds(timeout_s: Any) -> float:
+def seconds(timeout_s: Any) -> float:
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
         raise InvalidArgumentError(f"timeout_s must be at least 0, not {timeout_s!r}", argument="timeout_s")
     return float(timeout_s)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from velo.errors import FilterError, InvalidArgumentError, UnknownIdError
+from velo.filters.arguments import is_mask
 from velo.filters.columns import FilterColumn
 from velo.filters.compiler import Columns, FilterCompiler
 from velo.filters.native import NativeColumns, NativeFilter
@@ -220,8 +221,19 @@ class ManyColumns:
         """All rows in the order of the vertices, as they were given."""
         return self.rows(np.arange(self._starts[-1]))
 
+    @property
+    def schema(self) -> Any:
+        """The columns as they were given, by the first stretch."""
+        return self._stores[0].schema
+
     def rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
         """Some rows, as they were given."""
+        rows = self.undressed_rows(vertices, columns)
+        fields = [self.schema.field(name) for name in rows.column_names]
+        return as_given(rows.columns, pa.schema(fields, self.schema.metadata))
+
+    def undressed_rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
+        """Some rows, in the types that files have them in."""
         tables: list[Any] = []
         places: list[AnyArray] = []
         for start, stretch, store in zip(self._starts, self._stretches, self._stores, strict=False):
@@ -236,9 +248,7 @@ class ManyColumns:
         if (np.diff(back) < 0).any():
             order: Any = pa.array(back)
             rows = rows.take(order)
-        schema = self._stores[0].schema
-        fields = [schema.field(name) for name in rows.column_names]
-        return as_given(rows.columns, pa.schema(fields, schema.metadata))
+        return rows
 
 
 class ManyCompiler(FilterCompiler):
@@ -258,7 +268,7 @@ class ManyCompiler(FilterCompiler):
         """Make a filter, or find those made before; see :meth:`FilterCompiler.compile`."""
         if isinstance(condition, NativeFilter):
             return condition
-        if _is_mask(condition):
+        if is_mask(condition):
             refuse(
                 FilterError,
                 "a mask goes by the rows of a build, and rows came since: filter by ids or by columns",
@@ -280,13 +290,3 @@ class ManyCompiler(FilterCompiler):
 
     def close(self) -> None:
         """Compilers are closed with their stretches."""
-
-
-def _is_mask(given: Any) -> bool:
-    if isinstance(given, np.ndarray):
-        return bool(given.dtype == np.bool_)
-    if isinstance(given, pa.Array | pa.ChunkedArray):
-        return bool(pa.types.is_boolean(given.type))
-    if isinstance(given, list | tuple):
-        return len(given) > 0 and all(isinstance(one, bool | np.bool_) for one in given)
-    return str(getattr(given, "dtype", None)) in ("bool", "boolean")

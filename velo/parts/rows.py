@@ -40,6 +40,7 @@ __all__ = [
     "in_type",
     "last_of_each",
     "not_finite",
+    "request_bytes",
 ]
 
 #: What a row takes of the delta beside its vector, at least: its id, its place and its links
@@ -125,7 +126,7 @@ class GivenRows:
         options.is_upsert = int(upsert)
         options.id_kind = kind
         options.row_count = count
-        self._set("request", np.frombuffer(_request(request), np.uint8))
+        self._set("request", np.frombuffer(request_bytes(request), np.uint8))
         self._ids = None if column is None else NativeIds(column)
         self.ids = _native.ffi.NULL if self._ids is None else self._ids.struct
 
@@ -328,7 +329,8 @@ def last_of_each(column: Any) -> AnyArray:
     return np.array(sorted(last.values()), np.int64)
 
 
-def _request(given: Any) -> bytes:
+def request_bytes(given: Any) -> bytes:
+    """The name of a call as it was given; empty without one."""
     if given is None:
         return b""
     with contextlib.suppress(AttributeError, UnicodeError):  # no text, or half a surrogate pair

@@ -188,19 +188,8 @@ class MergedRequest(Request):
 
     def _merge(self, answers: Sequence[Answer]) -> MergedRequest:
         """One answer of those of all calls."""
-        if len(answers) == 1:
-            return self
-        for other in answers[1:]:
-            outside = np.minimum(self.stats()["outside"], other.stats()["outside"])
-            self.narrow += other.narrow
-            self.wide += other.wide
-            self.stats()["outside"][:] = outside
-        vertices = np.concatenate([one.vertices for one in answers], axis=1)
-        distances = np.concatenate([one.distances for one in answers], axis=1)
-        order = np.argsort(distances, axis=1, kind="stable")[:, : self.k]
-        self.vertices[:] = np.take_along_axis(vertices, order, 1)
-        self.distances[:] = np.take_along_axis(distances, order, 1)
-        np.minimum(self.narrow[0], self.k, out=self.narrow[0])
+        if len(answers) > 1:
+            self.take_nearest(answers)
         return self
 
     def filter_plan(self, option: str) -> FilterPlan | None:

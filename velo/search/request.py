@@ -175,6 +175,22 @@ class Answer:
         """The counters by name, as views."""
         return Counters(self.narrow, self.wide)
 
+    def take_nearest(self, answers: Sequence[Answer]) -> None:
+        """Become the answer over the rows of several, no two of which have a row in common.
+
+        Counters are sums; a query is outside only where it is outside of all.
+        """
+        outside = np.min([one.stats()["outside"] for one in answers], axis=0)
+        self.narrow[:] = np.sum([one.narrow for one in answers], axis=0)
+        self.wide[:] = np.sum([one.wide for one in answers], axis=0)
+        self.stats()["outside"][:] = outside
+        vertices = np.concatenate([one.vertices for one in answers], axis=1)
+        distances = np.concatenate([one.distances for one in answers], axis=1)
+        order = np.argsort(distances, axis=1, kind="stable")[:, : self.k]
+        self.vertices[:] = np.take_along_axis(vertices, order, 1)
+        self.distances[:] = np.take_along_axis(distances, order, 1)
+        np.minimum(self.narrow[0], self.k, out=self.narrow[0])
+
 
 class Request(Answer):
     """One call: its queries in the library's layout, and room for the answer."""

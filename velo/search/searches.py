@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from velo.hints import hinted
 from velo.options import Effort, SearchTuning, k_of_one_search
 from velo.parts.completions import Completions
 from velo.parts.gate import Gate
-from velo.results import Explanation, FilterPlan, SearchResult
+from velo.results import Explanation, FilterPlan, GroupedResult, SearchResult
 from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
 from velo.search.filter_costs import filter_plan_of
 from velo.search.lookups import Lookups
@@ -25,7 +25,23 @@ from velo.search.prepared import PreparedOptions
 from velo.search.request import Request, expectation_of
 from velo.search.script import drive, drive_async
 
-__all__ = ["Searches"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["SearchKeywords", "Searches"]
+
+
+class SearchKeywords(TypedDict, total=False):
+    """What a search takes beside queries, k and groups, for checkers of :meth:`Searches.search`."""
+
+    filter: Any
+    recall: float | None
+    list_size: int | None
+    exact: bool | None
+    return_metadata: Sequence[str] | bool | None
+    group_size: int
+    timeout_s: float | None
+    tuning: SearchTuning | None
 
 
 class Searches(FurtherSearches, Lookups):
@@ -40,6 +56,21 @@ class Searches(FurtherSearches, Lookups):
     def info(self) -> dict[str, Any]:
         """What is searched, and what it costs."""
         raise NotImplementedError
+
+    @overload
+    def search(
+        self, queries: Any, k: int = 10, *, group_by: None = None, **options: Unpack[SearchKeywords]
+    ) -> SearchResult: ...
+
+    @overload
+    def search(
+        self, queries: Any, k: int = 10, *, group_by: str, **options: Unpack[SearchKeywords]
+    ) -> GroupedResult: ...
+
+    @overload
+    def search(
+        self, queries: Any, k: int = 10, *, group_by: str | None = None, **options: Unpack[SearchKeywords]
+    ) -> SearchResult: ...
 
     @hinted
     def search(
@@ -140,6 +171,21 @@ class Searches(FurtherSearches, Lookups):
             return prepared.search_one(at._handle, at._gate, at._ids, queries, rows)
         request = at._request(queries, k, filter, Effort(recall, list_size, timeout_s, tuning, exact))
         return at._result(at._run(request), columns)
+
+    @overload
+    async def search_async(
+        self, queries: Any, k: int = 10, *, group_by: None = None, **options: Unpack[SearchKeywords]
+    ) -> SearchResult: ...
+
+    @overload
+    async def search_async(
+        self, queries: Any, k: int = 10, *, group_by: str, **options: Unpack[SearchKeywords]
+    ) -> GroupedResult: ...
+
+    @overload
+    async def search_async(
+        self, queries: Any, k: int = 10, *, group_by: str | None = None, **options: Unpack[SearchKeywords]
+    ) -> SearchResult: ...
 
     async def search_async(
         self,

@@ -20,7 +20,13 @@ from velo.search.script import Round
 from velo.search.searches import Searches
 from velo.types import AnyArray
 
-__all__ = ["ViewSearches"]
+__all__ = ["ViewSearches", "look_at_all"]
+
+
+def look_at_all(request: Request) -> None:
+    """Let a request miss no row of the delta."""
+    if isinstance(request, MergedRequest):
+        request.look_at_all()
 
 
 class ViewSearches(Searches):
@@ -78,8 +84,7 @@ class ViewSearches(Searches):
 
         def prepare_all(one: Round) -> Request:
             request = prepare(one)
-            if isinstance(request, MergedRequest):
-                request.look_at_all()
+            look_at_all(request)
             return request
 
         return prepare_all
