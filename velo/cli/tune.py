@@ -10,10 +10,8 @@ from typing import Annotated, Any, cast
 import typer
 
 from velo.cli.arguments import AsJson, Threads
-from velo.cli.budgets import costs_text
 from velo.cli.output import console, emit_json, table
 from velo.formats import open_vectors
-from velo.planning.plot import check_plot
 from velo.planning.proposal import Proposal
 from velo.planning.tune import DEGREES
 from velo.planning.tune import tune as propose
@@ -46,10 +44,6 @@ def tune(
             help="Folder for the small indexes, on the device to tune for. Without it: beside the file."
         ),
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Draw queries a second over recall into a file: .png, .svg or .pdf."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Propose options for build and open, after measuring small indexes over a sample of the vectors."""
@@ -63,8 +57,6 @@ def tune(
             sys.stderr.flush()
 
     source = open_vectors(vectors, column=column)
-    if plot is not None:
-        check_plot(plot)
     proposal = propose(
         source,
         memory=memory,
@@ -78,8 +70,6 @@ def tune(
         scratch=scratch,
         progress=tell,
     )
-    if plot is not None:
-        proposal.plot(plot)
     build_line = proposal.build_line(shlex.quote(str(vectors))) + (
         f" --column {shlex.quote(column)}" if column else ""
     )
@@ -98,20 +88,15 @@ def _print(proposal: Proposal, build_line: str) -> None:
     for row in rows:
         grid.add_row(*row)
     out.print(grid)
-    chosen = proposal.chosen
     out.print(
         f"\nfor recall {proposal.recall} at k = {proposal.k} within {size_text(proposal.budget_bytes)}, "
         f"{proposal.n:,} x {proposal.dim} vectors; links are those a vertex in memory, disk B is a vector"
     )
-    if proposal.n > proposal.sample_rows:
-        out.print(
-            f"counts and times are for all rows, reckoned from {proposal.sample_rows:,} and a quarter; "
-            f"of the sample itself: list {chosen.sample_list_size:.0f}, {chosen.sample_reads:.1f} reads in "
-            f"{chosen.sample_rounds:.1f} rounds, built in {chosen.sample_build_s:.1f} s"
-        )
-    out.print(costs_text(proposal.costs))
-    if not chosen.reached:
-        out.print(
-            f"no candidate came to recall {proposal.recall} with lists up to {chosen.sample_list_size:.0f}"
-        )
+    out.print(
+        f"counts and times a query are those of {proposal.sample_rows:,} sampled rows on "
+        f"{proposal.threads} threads; the device answers {proposal.reads_per_s:,.0f} reads a second"
+    )
+    if not proposal.chosen.reached:
+        longest = proposal.chosen.list_size
+        out.print(f"no candidate came to recall {proposal.recall} with lists up to {longest:.0f}")
     out.print(f"\n{build_line}\n{proposal.open_line()}", soft_wrap=True)

@@ -33,11 +33,10 @@ __all__ = [
     "SHARES",
     "Costs",
     "PlannedBudget",
-    "busy_searches",
     "measure_costs",
     "open_to_measure",
     "plans",
-    "usual_costs",
+    "reads_per_s",
 ]
 
 #: Budgets of the table, as shares of the float32 vectors.
@@ -215,27 +214,25 @@ def _probe(index: Index, seed: int) -> Costs:
     random = np.random.default_rng(seed)
     queries = random.normal(size=(_QUERIES, index.dim)).astype(np.float32)
     usual = replace(
-        usual_costs(index, queries), reads_per_s=_reads_per_s(index.path / "pages.bin", info, random)
+        _usual_costs(index, queries), reads_per_s=reads_per_s(index.path / "pages.bin", info, random)
     )
-    times, reads_per_s = busy_searches(index, queries, usual)
-    costs = replace(usual.slower(times), reads_per_s=max(usual.reads_per_s, reads_per_s))
+    times, rate = _busy_searches(index, queries, usual)
+    costs = replace(usual.slower(times), reads_per_s=max(usual.reads_per_s, rate))
     return replace(costs, round_us=_round_us(index, queries, costs))
 
 
-def usual_costs(index: Index, queries: AnyArray) -> Costs:
+def _usual_costs(index: Index, queries: AnyArray) -> Costs:
     """What a usual machine takes, with the least that searches of this index estimate."""
     least = float(index.search(queries, 10, list_size=_LIST_SHORT).stats["estimates"].mean())
     return replace(_USUAL, estimates_least=least, threads=int(index.info()["threads"]))
 
 
-def busy_searches(
-    index: Index, queries: AnyArray, usual: Costs, k: int = 10, list_size: int = _LIST_LONG
-) -> tuple[float, float]:
+def _busy_searches(index: Index, queries: AnyArray, usual: Costs) -> tuple[float, float]:
     """(Processor time of searches over what `usual` makes of their counts, reads a second)."""
     ratios, rates = [], []
     for _ in range(_REPEATS):
         begin, started = time.perf_counter(), time.process_time()  # of all workers, whatever else runs
-        stats = index.search(queries, k, list_size=list_size).stats
+        stats = index.search(queries, 10, list_size=_LIST_LONG).stats
         busy_us = (time.process_time() - started) * 1e6 / len(queries)
         pages = float((stats["reads"] + stats["shared_reads"]).mean())
         ratios.append(busy_us / usual.busy_us(pages, float(stats["estimates"].mean())))
@@ -255,7 +252,7 @@ def _round_us(index: Index, queries: AnyArray, costs: Costs) -> float:
     return float(np.median(waits))
 
 
-def _reads_per_s(path: Path, info: dict[str, Any], random: np.random.Generator) -> float:
+def reads_per_s(path: Path, info: dict[str, Any], random: np.random.Generator) -> float:
     """Reads of a page a second from many threads."""
     size, pages = int(info["page_size"]), int(info["page_count"])
     flags = os.O_RDONLY | (getattr(os, "O_DIRECT", 0) if info["device"]["direct"] else 0)

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -26,14 +26,12 @@ from velo.testing import brute_force, exact_distances, recall_at_k
 from velo.types import AnyArray, Int64Array, MetricName, PathLike
 
 __all__ = [
-    "Counts",
     "Sample",
     "TunedPoint",
     "at_recall",
     "check_source",
     "draw",
     "links_bytes_grown",
-    "quarter_of",
     "scratch_folder",
 ]
 
@@ -41,7 +39,7 @@ _ROWS_MIN: Final = 1000
 _QUERIES_MAX: Final = 600
 _LISTS: Final = (10, 16, 26, 42, 68, 110, 180, 290, 470, 760)
 
-#: How often each list is searched with; the fastest counts.
+#: How often each list is searched with; the least counts.
 _RUNS: Final = 3
 
 #: Bits by which a link in memory, or an edge in a record, grows with each doubling of the vectors (gaps of
@@ -50,12 +48,16 @@ _LINK_BITS_DOUBLING: Final = 0.73
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What searches with one list, or for one recall, were like: means of a query.
+class TunedPoint:
+    """Searches of a sample with one list, or for one recall: means of a query.
 
     Attributes
     ----------
-    list_size, recall, reads, rounds, estimates : float
+    list_size : float
+        Candidates that such a search keeps.
+    recall, reads, rounds, estimates : float
+    busy_us : float
+        Processor time, the least of three runs over all queries; microseconds.
     """
 
     list_size: float
@@ -63,23 +65,7 @@ class Counts:
     reads: float
     rounds: float
     estimates: float
-
-
-@dataclass(frozen=True)
-class TunedPoint(Counts):
-    """Searches of a sample with one list: what they found and cost, and how fast they were.
-
-    Attributes
-    ----------
-    list_size : float
-        Candidates that such a search keeps.
-    recall, reads, rounds, estimates : float
-        Means of a query.
-    queries_per_s : float
-        The fastest of three runs over all queries, with all threads.
-    """
-
-    queries_per_s: float
+    busy_us: float
 
 
 @dataclass(frozen=True)
@@ -106,9 +92,8 @@ class Sample:
     metric: MetricName
     k: int
 
-    def build(self, folder: Path, options: BuildOptions, tell: Callable[[], bool | None]) -> float:
-        """Index `rows`; returns the seconds that took."""
-        started = time.perf_counter()
+    def build(self, folder: Path, options: BuildOptions, tell: Callable[[], bool | None]) -> None:
+        """Index `rows`."""
         try:
             build_shard(
                 folder,
@@ -119,7 +104,6 @@ class Sample:
             )
         except KeyboardInterrupt:
             raise KeyboardInterrupt from None  # a build would say that its work stays
-        return time.perf_counter() - started
 
     def open_within(self, folder: Path, budget_bytes: int, threads: int | None) -> Index:
         """That index with as many links in memory as the whole one would keep within `budget_bytes`."""
@@ -149,26 +133,20 @@ class Sample:
         """Searches with growing lists until `recall` is found, or the longest list was tried."""
         points: list[TunedPoint] = []
         for list_size in sorted({max(self.k, size) for size in _LISTS}):
-            elapsed_s = math.inf
+            busy_s = math.inf
             for _ in range(_RUNS):
-                started = time.perf_counter()
+                started = time.process_time()  # of all workers, whatever else the machine does
                 found = index.search(self.queries, self.k, list_size=list_size)
-                elapsed_s = min(elapsed_s, time.perf_counter() - started)
-            means = {name: float(values.mean()) for name, values in found.stats.items()}
+                busy_s = min(busy_s, time.process_time() - started)
             distances = exact_distances(self.rows, self.queries, found.ids, metric=self.metric)
             share = recall_at_k(
                 found.ids, self.truth, found_distances=distances, true_distances=self.truth_distances
             )
-            points.append(
-                TunedPoint(
-                    list_size,
-                    share,
-                    means["reads"],
-                    means["rounds"],
-                    means["estimates"],
-                    len(self.queries) / elapsed_s,
-                )
+            reads, rounds, estimates = (
+                float(found.stats[name].mean()) for name in ("reads", "rounds", "estimates")
             )
+            busy_us = busy_s * 1e6 / len(self.queries)
+            points.append(TunedPoint(list_size, share, reads, rounds, estimates, busy_us))
             if share >= recall or list_size >= index.n:
                 break
         return points
@@ -179,24 +157,15 @@ def links_bytes_grown(links: float, sample_rows: int, n: int) -> float:
     return links * _LINK_BITS_DOUBLING * math.log2(max(1.0, n / sample_rows)) / 8
 
 
-def at_recall(points: Sequence[Counts], recall: float) -> Counts:
+def at_recall(points: Sequence[TunedPoint], recall: float) -> TunedPoint:
     """What a recall takes, between the points around it; the last point where none comes so far."""
     above = next((number for number, point in enumerate(points) if point.recall >= recall), None)
     if above is None or above == 0:
         return points[-1 if above is None else 0]
-    low, high = points[above - 1], points[above]
-    share = (recall - low.recall) / (high.recall - low.recall)
-
-    def between(name: str) -> float:
-        return float(getattr(low, name) + share * (getattr(high, name) - getattr(low, name)))
-
-    return Counts(
-        list_size=float(low.list_size * (high.list_size / low.list_size) ** share),
-        recall=recall,
-        reads=between("reads"),
-        rounds=between("rounds"),
-        estimates=between("estimates"),
-    )
+    low, high = astuple(points[above - 1]), astuple(points[above])
+    share = (recall - low[1]) / (high[1] - low[1])
+    _, _, *costs = (one + share * (other - one) for one, other in zip(low, high, strict=True))
+    return TunedPoint(low[0] * (high[0] / low[0]) ** share, recall, *costs)
 
 
 def check_source(source: Source) -> None:
@@ -244,19 +213,10 @@ def draw(source: Source, count: int, metric: MetricName, k: int, seed: int) -> S
             f"k must be at most {len(held)} with {len(rows):,} vectors to learn from, not {k}", argument="k"
         )
     queries = rows[held]
-    return _against(np.delete(rows, held, axis=0), queries, n, metric, k)
-
-
-def quarter_of(sample: Sample, seed: int) -> Sample:
-    """A quarter of the rows and the same queries, to see what grows with the number of rows."""
-    numbers = draw_rows(len(sample.rows), len(sample.rows) // 4, seed + 2)
-    return _against(sample.rows[numbers], sample.queries, sample.n, sample.metric, sample.k)
-
-
-def _against(rows: AnyArray, queries: AnyArray, n: int, metric: MetricName, k: int) -> Sample:
-    truth = brute_force(rows, queries, k, metric=metric)
+    rest = np.delete(rows, held, axis=0)
+    truth = brute_force(rest, queries, k, metric=metric)
     assert truth.distances is not None
-    return Sample(n, rows, queries, truth.ids, truth.distances, metric, k)
+    return Sample(n, rest, queries, truth.ids, truth.distances, metric, k)
 
 
 @contextmanager
