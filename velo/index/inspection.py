@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from velo import _native
-from velo.filters.compiler import FilterCompiler
-from velo.folder.ids import Ids
 from velo.folder.live import PART_FIRST
-from velo.folder.metadata import MetadataStore
-from velo.folder.opened import OpenedFolder
-from velo.index.owned import Owned
+from velo.index.opened import Opened
 from velo.index.verify import verify_folder
 from velo.options import IO_CODES, PLAN_CODES
-from velo.parts.data import LiveData
-from velo.parts.gate import Gate
 from velo.parts.part import Part
 from velo.parts.rows import ROW
-from velo.search.view_searches import ViewSearches
-from velo.types import Float32Array, MetricName
-from velo.upkeep.folds import Folds
+from velo.types import Float32Array
 
 __all__ = ["BUDGETED", "Inspection", "device_dict"]
 
@@ -35,27 +27,8 @@ _DTYPE_NAMES: Final = {0: "float32", 1: "float16", 2: "uint8", 3: "int8"}
 BUDGETED: Final = ("codes", "links", "cache", "pages")
 
 
-class Inspection:
-    """The looks into :class:`velo.Index`, over what its attributes say."""
-
-    if TYPE_CHECKING:
-
-        @property
-        def n(self) -> int: ...
-
-    path: Path
-    dim: int
-    metric: MetricName
-    _gate: Gate
-    _folder: OpenedFolder
-    _owned: Owned
-    _live: LiveData | None
-    _folds: Folds | None
-    _ids: Ids
-    _metadata: MetadataStore | None
-    _filters: FilterCompiler
-    _seen: Callable[[], Any]
-    _newest_searches: Callable[[], ViewSearches]
+class Inspection(Opened):
+    """The looks into :class:`velo.Index`."""
 
     def get_vectors(self, ids: Any) -> Float32Array:
         """The stored vectors of some ids.

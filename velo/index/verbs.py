@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -21,9 +18,9 @@ from velo.errors import (
     UnknownIdError,
 )
 from velo.folder.ids import checked_ids
-from velo.folder.opened import OpenedFolder
 from velo.folder.snapshot import snapshot
 from velo.hints import hinted
+from velo.index.opened import Opened
 from velo.index.updates import Update, UpdateOfIds, UpdateWhere
 from velo.options import folder_path
 from velo.parts.added import NewColumns
@@ -31,7 +28,6 @@ from velo.parts.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, Liv
 from velo.parts.rows import STRINGS, GivenRows, NewRows, given_vectors
 from velo.parts.tables import given_rows
 from velo.results import Written
-from velo.search.view_searches import ViewSearches
 from velo.types import PathLike
 from velo.upkeep.folds import Folds
 from velo.upkeep.large_rows import LargeRows
@@ -44,19 +40,8 @@ _FLUSH_AT: Final = 0.5
 _STALE_MAX: Final = 3
 
 
-class LiveVerbs:
+class LiveVerbs(Opened):
     """The verbs of :class:`velo.Index` that change rows, or look at what others changed."""
-
-    path: Path
-    _gate: Any
-    _live: LiveData | None
-    _folds: Folds | None
-    _refreshing: threading.Lock
-    #: Of updates those that came late once come one after the other.
-    _updating: threading.Lock
-    _refreshed: Callable[[], bool]
-    _newest_searches: Callable[[], ViewSearches]
-    _folder: OpenedFolder
 
     def _writer(self) -> tuple[LiveData, Folds]:
         live, folds = self._live, self._folds

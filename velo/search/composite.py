@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from velo.errors import InvalidArgumentError
 from velo.filters.arguments import restricted, trees_of
-from velo.filters.compiler import Columns, FilterCompiler
+from velo.filters.compiler import Columns
 from velo.filters.native import NativeFilter
 from velo.filters.tree import Expr
-from velo.folder.ids import Ids
-from velo.folder.metadata import MetadataStore
 from velo.options import Effort, SearchTuning
 from velo.results import GroupedResult, RangeResult, SearchResult
 from velo.search.groups import Groups, check_groups, group_script
@@ -23,29 +21,14 @@ from velo.search.pages import in_pages, page_script
 from velo.search.ranges import LIMIT_DEFAULT, Ranges, check_radius, range_script
 from velo.search.request import Request, native_queries
 from velo.search.script import CombinedHits, Round, Script, deadline_of, drive, drive_async, left_s
+from velo.search.searched import Searched
 from velo.types import AnyArray
 
 __all__ = ["FurtherSearches", "check_no_group_size", "rows_of"]
 
 
-class FurtherSearches:
+class FurtherSearches(Searched):
     """The searches of :class:`velo.Index` that are made of several."""
-
-    if TYPE_CHECKING:  # an attribute here, a property there
-
-        @property
-        def n(self) -> int: ...
-
-    dim: int
-    _ids: Ids
-    _metadata: MetadataStore | None
-    _filters: FilterCompiler
-    _view: Callable[[], Any]
-    _seen: Callable[[], Any]
-    _request: Callable[..., Request]
-    _run: Callable[[Request], Request]
-    _run_async: Callable[[Request], Awaitable[Request]]
-    _columns: Callable[[Sequence[str] | bool | None], list[str] | None]
 
     def range_search(
         self,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from velo.errors import InvalidArgumentError, UnknownIdError
-from velo.filters.compiler import FilterCompiler
 from velo.filters.native import NativeFilter
-from velo.folder.ids import Ids, checked_ids
-from velo.folder.metadata import MetadataStore
+from velo.folder.ids import checked_ids
 from velo.options import whole_number
+from velo.search.searched import Searched
 from velo.types import AnyArray
 
 __all__ = ["Lookups"]
@@ -21,21 +20,8 @@ __all__ = ["Lookups"]
 _LIMIT_MAX: Final = 1 << 24
 
 
-class Lookups:
+class Lookups(Searched):
     """What :class:`velo.Index` tells of its rows by filter and by id."""
-
-    if TYPE_CHECKING:  # an attribute here, a property there
-
-        @property
-        def n(self) -> int: ...
-
-    _ids: Ids
-    _metadata: MetadataStore | None
-    _filters: FilterCompiler
-    _view: Callable[[], Any]
-    _seen: Callable[[], Any]
-    _columns: Callable[[Sequence[str] | bool | None], list[str] | None]
-    _check_open: Callable[[], None]
 
     def count(self, filter: Any = None) -> int:  # noqa: A002
         """Count the rows that pass a filter, or all rows without one.

@@ -11,12 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from velo import _native
-from velo.errors import InvalidArgumentError, UnknownColumnError
+from velo.errors import InvalidArgumentError
 from velo.filters.arguments import filters_of
 from velo.hints import hinted
 from velo.options import Effort, SearchTuning, k_of_one_search
 from velo.parts.completions import Completions
-from velo.parts.gate import Gate
 from velo.results import Explanation, FilterPlan, GroupedResult, SearchResult
 from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
 from velo.search.filter_costs import filter_plan_of
@@ -45,17 +44,12 @@ class SearchKeywords(TypedDict, total=False):
 
 
 class Searches(FurtherSearches, Lookups):
-    """The searches of :class:`velo.Index`, over what its attributes say."""
+    """The searches of :class:`velo.Index`; those of one open part are answered here."""
 
-    _gate: Gate
     _handle: Any
     _completions: Completions
     _prepared: PreparedOptions
     _single_shapes: tuple[tuple[int, ...], ...]
-
-    def info(self) -> dict[str, Any]:
-        """What is searched, and what it costs."""
-        raise NotImplementedError
 
     @overload
     def search(
@@ -371,34 +365,6 @@ class Searches(FurtherSearches, Lookups):
                 argument="filter",
             )
         return request
-
-    def _check_open(self) -> None:
-        """Refuse an index that is closed, or was opened before a fork."""
-        if self._gate.forked or self._gate.closed:
-            with self._gate.inside():  # says which
-                pass
-
-    def _columns(self, return_metadata: Sequence[str] | bool | None) -> list[str] | None:
-        """The columns to return, checked before the search."""
-        if return_metadata is None or return_metadata is False:
-            return None
-        known = [] if self._metadata is None else list(self._metadata.column_names)
-        if return_metadata is True:
-            return known
-        if isinstance(return_metadata, str):
-            return_metadata = [return_metadata]
-        if not isinstance(return_metadata, Sequence):
-            raise InvalidArgumentError(
-                f"return_metadata is True or a list of columns, not {return_metadata!r}",
-                argument="return_metadata",
-            )
-        wanted = list(return_metadata)
-        for name in wanted:
-            if name not in known:
-                raise UnknownColumnError(
-                    f"no column {name!r}; there are: {', '.join(known) or 'none'}", argument="return_metadata"
-                )
-        return wanted
 
     def _result(self, request: Request, columns: list[str] | None) -> SearchResult:
         ids = self._ids.of(request.vertices)

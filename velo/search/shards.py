@@ -131,8 +131,6 @@ class ShardSearches(Searches):
         Gives the collection's :meth:`velo.Index.info`.
     """
 
-    n: int
-
     def __init__(
         self, shards: Sequence[Searches], gate: Gate, pool: Executor, info: Callable[[], dict[str, Any]]
     ) -> None:
@@ -141,7 +139,6 @@ class ShardSearches(Searches):
         self._pool = pool
         self._info = info
         self.dim = shards[0].dim
-        self.n = sum(one.n for one in shards)
         self._firsts = np.cumsum([0, *(one.n for one in shards)])
         self._single_shapes = ()
         stretches = [_Stretch(one) for one in shards]
@@ -149,6 +146,11 @@ class ShardSearches(Searches):
         metadata: Any = None if shards[0]._metadata is None else ManyColumns(stretches)
         self._metadata = metadata
         self._filters = _Compiler(stretches, metadata)
+
+    @property
+    def n(self) -> int:
+        """Rows of all shards, dead ones among them."""
+        return int(self._firsts[-1])
 
     def info(self) -> dict[str, Any]:
         """What the collection is and what it costs."""

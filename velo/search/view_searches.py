@@ -41,21 +41,24 @@ class ViewSearches(Searches):
         Gives the index's :meth:`velo.Index.info`, as long as there is the index.
     """
 
-    n: int
-
     def __init__(
         self, view: View, gate: Gate, info: Callable[[], Callable[[], dict[str, Any]] | None]
     ) -> None:
         self.seen = view
         self._gate = gate
         self._info = info
-        self.n, self.dim = view.n, view.shape.dim
+        self.dim = view.shape.dim
         self._ids, self._metadata, self._filters = view.ids, view.metadata, view.filters
         self._single_shapes = ()
         if view.sole is not None:
             self._handle = view.sole.handle
             self._completions, self._prepared = view.sole.completions, PreparedOptions(view.sole)
             self._single_shapes = ((self.dim,), (1, self.dim))
+
+    @property
+    def n(self) -> int:
+        """Rows of all parts and of the delta, dead ones among them."""
+        return self.seen.n
 
     def info(self) -> dict[str, Any]:
         """What the index is and what it costs."""
