@@ -185,4 +185,4 @@ def test_of_few_links_all_or_none_are_kept(tmp_path: Path) -> None:
         assert index.info()["links_kept"] == 6
     with pytest.raises(InvalidArgumentError, match="within 6 and 6"):
         velo.open(tmp_path / "i", threads=1, tuning=OpenTuning(links_kept=5))
-    assert velo.plans(tmp_path / "i", threads=1)  # it opens with few links to measure what a search takes
+    assert velo.plans(tmp_path / "i")  # it opens with few links to ask what budgets would buy

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from velo._native import loader
 from velo.errors import NativeLibraryError
 
-__all__ = ["Limit", "native_constant", "native_limit"]
+__all__ = ["Limit", "native_limit"]
 
 
 class Limit(NamedTuple):
@@ -34,11 +34,6 @@ def _limits() -> dict[str, Limit]:
     values = _numbers("velo_limit")
     names = [name.removesuffix("_min") for name in values if name.endswith("_min")]
     return {name: Limit(values[f"{name}_min"], values[f"{name}_max"]) for name in names}
-
-
-def native_constant(name: str) -> int:
-    """What searches do, such as ``"entries_looked"``."""
-    return _numbers("velo_constant")[name]
 
 
 def native_limit(argument: str) -> Limit:

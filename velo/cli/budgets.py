@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from velo.cli.output import console, emit_json, table
-from velo.planning.budgets import Costs, PlannedBudget, measure_costs, open_to_measure, plans
+from velo.planning.budgets import PlannedBudget, plans
 from velo.results import size_text
 
-__all__ = ["bought", "costs_text", "show"]
+__all__ = ["bought", "show"]
 
 
 def show(path: Path, *, memory: str | None, recall: float, k: int, as_json: bool) -> None:
-    """Print a row a budget, and what the machine takes."""
-    with open_to_measure(path) as index:
-        costs = measure_costs(index)
-    rows = plans(path, memory=memory, recall=recall, k=k, costs=costs)
+    """Print a row a budget."""
+    rows = plans(path, memory=memory, recall=recall, k=k)
     if as_json:
-        emit_json(
-            {"recall": recall, "k": k, "costs": asdict(costs), "budgets": [row.to_dict() for row in rows]}
-        )
+        emit_json({"recall": recall, "k": k, "budgets": [row.to_dict() for row in rows]})
         return
     out = console()
-    rows_shown = table("budget", "links:", "kept", "list", "recall", "reads", "ms", "QPS", "+5 %")
+    rows_shown = table("budget", "links:", "kept", "list", "recall", "reads", "rounds", "estimates", "+5 %")
     buying = bought(rows)
     for row in rows[:buying]:
         if row.plan is None:
@@ -37,9 +32,9 @@ def show(path: Path, *, memory: str | None, recall: float, k: int, as_json: bool
             str(row.list_size),
             f"{row.recall:.3f}",
             f"{row.reads:.1f}",
-            f"{(row.latency_us or 0) / 1e3:.2f}",
-            f"{row.queries_per_s:,.0f}",
-            f"{row.more['queries_per_s'] / (row.queries_per_s or 1) - 1:+.0%}",
+            f"{row.rounds:.1f}",
+            f"{row.estimates:,.0f}",
+            f"{row.more['reads'] - row.reads:+.1f}",
         )
     out.print(rows_shown)
     out.print()
@@ -52,13 +47,8 @@ def show(path: Path, *, memory: str | None, recall: float, k: int, as_json: bool
     if any(row.plan is not None and row.recall is None for row in rows):
         out.print("? is not known: the index was built without calibration")
     out.print(
-        f"for recall {recall} at k = {k}, queries never seen before; +5 % is what that much more does to QPS"
+        f"for recall {recall} at k = {k}, queries never seen before; +5 %: reads that so much more saves"
     )
-    out.print(costs_text(costs))
-    if not costs.agreed:
-        out.print(
-            "the probes did not agree, so the machine was busy with something else: ms and QPS are rough"
-        )
 
 
 def bought(rows: list[PlannedBudget]) -> int:
@@ -72,12 +62,3 @@ def bought(rows: list[PlannedBudget]) -> int:
 def _same(row: PlannedBudget, before: PlannedBudget) -> bool:
     names = ("plan", "links_kept", "list_size", "recall", "reads", "rounds")
     return row.plan is not None and all(getattr(row, name) == getattr(before, name) for name in names)
-
-
-def costs_text(costs: Costs) -> str:
-    """What the machine takes, in a line."""
-    return (
-        f"a round of reads takes {costs.round_us:.0f} µs, the device answers {costs.reads_per_s:,.0f} a s; "
-        f"a query takes {costs.query_us:.0f} µs, an estimate {costs.estimate_ns:.0f} ns, "
-        f"a page {costs.page_us:.1f} µs; {costs.threads} workers"
-    )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -32,10 +34,14 @@ __all__ = [
     "check_source",
     "draw",
     "links_bytes_grown",
+    "reads_per_s",
     "scratch_folder",
 ]
 
 _ROWS_MIN: Final = 1000
+#: Threads that ask the device, and reads of each.
+_READERS: Final = 32
+_READS: Final = 200
 _QUERIES_MAX: Final = 600
 _LISTS: Final = (10, 16, 26, 42, 68, 110, 180, 290, 470, 760)
 
@@ -217,6 +223,27 @@ def draw(source: Source, count: int, metric: MetricName, k: int, seed: int) -> S
     truth = brute_force(rest, queries, k, metric=metric)
     assert truth.distances is not None
     return Sample(n, rest, queries, truth.ids, truth.distances, metric, k)
+
+
+def reads_per_s(path: Path, info: dict[str, Any], random: np.random.Generator) -> float:
+    """Reads of a page a second from many threads."""
+    size, pages = int(info["page_size"]), int(info["page_count"])
+    flags = os.O_RDONLY | (getattr(os, "O_DIRECT", 0) if info["device"]["direct"] else 0)
+    file = os.open(path, flags)
+    try:
+        places = (1 + random.integers(pages, size=(_READERS, _READS))) * size
+
+        def read_all(offsets: Sequence[int]) -> None:
+            with mmap.mmap(-1, size) as buffer:  # aligned, as O_DIRECT wants it
+                for offset in offsets:
+                    os.preadv(file, [buffer], int(offset))
+
+        with ThreadPoolExecutor(_READERS) as readers:
+            started = time.perf_counter()
+            list(readers.map(read_all, places.tolist()))
+            return _READERS * _READS / (time.perf_counter() - started)
+    finally:
+        os.close(file)
 
 
 @contextmanager

@@ -38,9 +38,16 @@ from velo.options import (
     memory_bytes,
     whole_number,
 )
-from velo.planning.budgets import reads_per_s
 from velo.planning.proposal import Proposal, TunedCandidate
-from velo.planning.sample import Sample, at_recall, check_source, draw, links_bytes_grown, scratch_folder
+from velo.planning.sample import (
+    Sample,
+    at_recall,
+    check_source,
+    draw,
+    links_bytes_grown,
+    reads_per_s,
+    scratch_folder,
+)
 from velo.types import Memory, MetricName, PathLike
 
 __all__ = ["DEGREES", "tune"]

@@ -20,7 +20,17 @@ from velo.search.groups import Groups, check_groups, group_script
 from velo.search.pages import in_pages, page_script
 from velo.search.ranges import LIMIT_DEFAULT, Ranges, check_radius, range_script
 from velo.search.request import Request, native_queries
-from velo.search.script import CombinedHits, Round, Script, deadline_of, drive, drive_async, left_s
+from velo.search.script import (
+    CombinedHits,
+    Requests,
+    Round,
+    Script,
+    deadline_of,
+    drive,
+    drive_async,
+    left_s,
+    requests_of,
+)
 from velo.search.searched import Searched
 from velo.types import AnyArray
 
@@ -78,10 +88,9 @@ class FurtherSearches(Searched):
         True
         """
         at: FurtherSearches = self._seen()
-        columns = at._columns(return_metadata)
-        prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
-        script = at._range_script(queries, radius, limit, filter)
-        return at._range_result(drive(script, lambda one: at._run(prepare(one))), columns)
+        effort = Effort(recall, list_size, timeout_s, tuning, exact)
+        asked = at._range_requests(queries, radius, limit, filter, effort, return_metadata)
+        return drive(asked, at._run)
 
     async def range_search_async(
         self,
@@ -109,10 +118,9 @@ class FurtherSearches(Searched):
         RangeResult
         """
         at: FurtherSearches = self._seen()
-        columns = at._columns(return_metadata)
-        prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
-        script = at._range_script(queries, radius, limit, filter)
-        return at._range_result(await drive_async(script, lambda one: at._run_async(prepare(one))), columns)
+        effort = Effort(recall, list_size, timeout_s, tuning, exact)
+        asked = at._range_requests(queries, radius, limit, filter, effort, return_metadata)
+        return await drive_async(asked, at._run_async)
 
     # ---- how
 
@@ -130,11 +138,17 @@ class FurtherSearches(Searched):
 
         return prepare
 
-    def _range_script(self, queries: Any, radius: float, limit: int, filters: Any) -> Script[Ranges]:
+    def _range_requests(
+        self, queries: Any, radius: float, limit: int, filters: Any, effort: Effort, return_metadata: Any
+    ) -> Requests[RangeResult]:
+        """What a search by radius asks for, one after another, and its answer."""
+        columns = self._columns(return_metadata)
+        prepare = self._rounds(effort)
         distance, most = check_radius(radius, limit)
         native, _ = native_queries(queries, self.dim)
         trees = trees_of(filters, len(native), self._filters)
-        return range_script(native, distance, most, self.n, trees, self._without)
+        script = range_script(native, distance, most, self.n, trees, self._without)
+        return self._range_result((yield from requests_of(script, prepare)), columns)
 
     def _without(self, condition: Any, known: AnyArray) -> NativeFilter:
         """A filter that leaves out the vertices that are known."""

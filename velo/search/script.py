@@ -20,6 +20,7 @@ __all__ = [
     "HITS_AT_ONCE",
     "Answer",
     "CombinedHits",
+    "Requests",
     "Round",
     "Script",
     "Totals",
@@ -28,6 +29,7 @@ __all__ = [
     "drive",
     "drive_async",
     "left_s",
+    "requests_of",
 ]
 
 #: Hits that one search of a script may bring, over all its queries: bounds what a script holds at once.
@@ -69,25 +71,38 @@ class CombinedHits:
 
 
 Script: TypeAlias = Generator[Round, CombinedHits | Request, Answer]
+#: The same once its searches were made into requests: of one search, or of a script.
+Requests: TypeAlias = Generator[Request, Request, Answer]
 
 
-def drive(script: Script[Answer], search: Callable[[Round], Request]) -> Answer:
-    """Run a script, blocking."""
+def requests_of(script: Script[Answer], prepare: Callable[[Round], Request]) -> Requests[Answer]:
+    """A script whose searches are made into requests."""
     try:
         step = next(script)
         while True:
-            step = script.send(search(step))
+            step = script.send((yield prepare(step)))
     except StopIteration as ended:
         answer: Answer = ended.value
         return answer
 
 
-async def drive_async(script: Script[Answer], search: Callable[[Round], Awaitable[Request]]) -> Answer:
-    """Run a script, awaiting its searches."""
+def drive(requests: Requests[Answer], run: Callable[[Request], Request]) -> Answer:
+    """Have requests answered one after another, blocking."""
     try:
-        step = next(script)
+        step = next(requests)
         while True:
-            step = script.send(await search(step))
+            step = requests.send(run(step))
+    except StopIteration as ended:
+        answer: Answer = ended.value
+        return answer
+
+
+async def drive_async(requests: Requests[Answer], run: Callable[[Request], Awaitable[Request]]) -> Answer:
+    """The same, awaiting each."""
+    try:
+        step = next(requests)
+        while True:
+            step = requests.send(await run(step))
     except StopIteration as ended:
         answer: Answer = ended.value
         return answer

@@ -22,7 +22,7 @@ from velo.search.filter_costs import filter_plan_of
 from velo.search.lookups import Lookups
 from velo.search.prepared import PreparedOptions
 from velo.search.request import Request, expectation_of
-from velo.search.script import drive, drive_async
+from velo.search.script import Requests, drive, drive_async, requests_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -144,27 +144,21 @@ class Searches(FurtherSearches, Lookups):
         """
         at: Searches = self._seen()
         columns = None if return_metadata is None else at._columns(return_metadata)
-        if group_by is not None:
-            prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
-            script, single = at._group_script(queries, k, filter, group_by, group_size)
-            return at._group_result(drive(script, lambda one: at._run(prepare(one))), single, columns)
-        check_no_group_size(group_size)
-        if type(k) is int and k > k_of_one_search():
-            prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
-            pages, single = at._page_script(queries, k, filter)
-            return at._page_result(drive(pages, lambda one: at._run(prepare(one))), single, columns)
         if (
             filter is None
             and columns is None
+            and group_by is None
             and type(queries) is np.ndarray
             and queries.shape in at._single_shapes
+            and group_size == 1
+            and not (type(k) is int and k > k_of_one_search())
         ):
             prepared = at._prepared.of(k, recall, list_size, timeout_s, tuning, exact)
             view = at._view()
             rows = None if view is None else view.rows
             return prepared.search_one(at._handle, at._gate, at._ids, queries, rows)
-        request = at._request(queries, k, filter, Effort(recall, list_size, timeout_s, tuning, exact))
-        return at._result(at._run(request), columns)
+        effort = Effort(recall, list_size, timeout_s, tuning, exact)
+        return drive(at._requests(queries, k, filter, effort, columns, group_by, group_size), at._run)
 
     @overload
     async def search_async(
@@ -224,19 +218,31 @@ class Searches(FurtherSearches, Lookups):
         """
         at: Searches = self._seen()
         columns = at._columns(return_metadata)
+        effort = Effort(recall, list_size, timeout_s, tuning, exact)
+        asked = at._requests(queries, k, filter, effort, columns, group_by, group_size)
+        return await drive_async(asked, at._run_async)
+
+    def _requests(
+        self,
+        queries: Any,
+        k: int,
+        filters: Any,
+        effort: Effort,
+        columns: list[str] | None,
+        group_by: str | None,
+        group_size: int,
+    ) -> Requests[SearchResult]:
+        """What a search asks for, one after another, and its answer."""
         if group_by is not None:
-            prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
-            script, single = at._group_script(queries, k, filter, group_by, group_size)
-            found = await drive_async(script, lambda one: at._run_async(prepare(one)))
-            return at._group_result(found, single, columns)
+            prepare = self._rounds(effort)
+            groups, single = self._group_script(queries, k, filters, group_by, group_size)
+            return self._group_result((yield from requests_of(groups, prepare)), single, columns)
         check_no_group_size(group_size)
         if type(k) is int and k > k_of_one_search():
-            prepare = at._rounds(Effort(recall, list_size, timeout_s, tuning, exact))
-            pages, single = at._page_script(queries, k, filter)
-            whole = await drive_async(pages, lambda one: at._run_async(prepare(one)))
-            return at._page_result(whole, single, columns)
-        request = at._request(queries, k, filter, Effort(recall, list_size, timeout_s, tuning, exact))
-        return at._result(await at._run_async(request), columns)
+            prepare = self._rounds(effort)
+            pages, single = self._page_script(queries, k, filters)
+            return self._page_result((yield from requests_of(pages, prepare)), single, columns)
+        return self._result((yield self._request(queries, k, filters, effort)), columns)
 
     def _arguments(self, handle: Any, request: Request) -> Any:
         """What every native search takes, up to its end."""
