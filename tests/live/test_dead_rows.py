@@ -12,7 +12,7 @@ import pytest
 
 import velo
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
-from velo.upkeep import folds
+from velo.upkeep import upkeep
 from velo.upkeep.worker import Worker
 
 N, YOUNG, DIM = 2_000, 200, 16
@@ -33,8 +33,8 @@ def grown(tmp_path: Path) -> Path:
 
 def settle(index: velo.Index) -> list[tuple[int, int]]:
     """Wait for what is under way or begins at once; rows and dead rows of each part then."""
-    assert index._folds is not None
-    index._folds.join()
+    assert index._upkeep is not None
+    index._upkeep.join()
     index.refresh()
     return [(part["n"], part["dead"]) for part in index.info()["live"]["parts"]]
 
@@ -49,7 +49,7 @@ def expect(index: velo.Index, ids: np.ndarray) -> None:
 def test_a_part_of_which_a_fifth_died_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    monkeypatch.setattr(folds, "_LATER_S", 0.0)
+    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
     path = tmp_path / "i.velo"
     numbers = np.arange(N)
     with velo.create(path, dim=DIM, metadata=pa.schema({"number": pa.int64()})) as index:
@@ -71,7 +71,7 @@ def test_a_part_of_which_a_fifth_died_is_made_anew(
 
 
 def test_a_young_part_of_which_nothing_lives_is_gone(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "_LATER_S", 0.0)
+    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
     with velo.open(grown, writable=True, threads=1) as index:
         index.delete(np.arange(N, N + YOUNG))
         assert settle(index) == [(N, 0)]
@@ -84,7 +84,7 @@ def test_a_part_of_which_nothing_lives_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Any
 ) -> None:
     """Until it is merged away."""
-    monkeypatch.setattr(folds, "_LATER_S", 600.0)
+    monkeypatch.setattr(upkeep, "_LATER_S", 600.0)
     path = tmp_path / "i.velo"
     numbers = np.arange(N)
     velo.build(path, VECTORS[:N], metadata={"number": numbers}, threads=1, calibrate=False).close()
@@ -107,7 +107,7 @@ def test_a_part_of_which_nothing_lives_is_not_read(
 
 
 def test_few_dead_rows_make_nothing_anew(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "_LATER_S", 0.0)
+    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
     with velo.open(grown, writable=True, threads=1) as index:
         for row in range(100):
             index.delete(row)
@@ -116,10 +116,10 @@ def test_few_dead_rows_make_nothing_anew(grown: Path, monkeypatch: pytest.Monkey
 
 
 def test_who_closes_at_once_waits_for_no_merge(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "_LATER_S", 60.0)
+    monkeypatch.setattr(upkeep, "_LATER_S", 60.0)
     with velo.open(grown, writable=True, threads=1) as index:
         index.delete(np.arange(N // 4))
-    monkeypatch.setattr(folds, "_LATER_S", 0.0)
+    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
     with velo.open(grown) as index:
         parts = index.info()["live"]["parts"]
         assert [(part["n"], part["dead"]) for part in parts] == [(N, N // 4), (YOUNG, 0)], (

@@ -289,12 +289,12 @@ def test_the_delta_becomes_a_part_while_parts_become_one(
         index.delete([3, 700])
         index.upsert(vectors[1_000:1_010], ids=np.arange(10, 20))
         index.insert(vectors[1_010:], ids=np.arange(1_010, 2_000))
-        assert index._folds is not None
-        assert index._folds.wait(60)  # the delta, while the merge still stands
+        assert index._upkeep is not None
+        assert index._upkeep.wait(60)  # the delta, while the merge still stands
         live = index.info()["live"]
         assert [part["n"] for part in live["parts"]] == [500, 500, 1_000]
         gate.set()
-        index._folds.join()
+        index._upkeep.join()
         live = index.info()["live"]  # then all became one: the young part was large
         assert [(part["n"], part["dead"]) for part in live["parts"]] == [(2_000 - 12, 0)]
         assert len(index) == 2_000 - 12
@@ -304,12 +304,12 @@ def test_the_delta_becomes_a_part_while_parts_become_one(
 
 
 def test_no_room_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from velo.upkeep.folds import Folds
+    from velo.upkeep.upkeep import Upkeep
 
     vectors = vectors_of(9_000)
     gate = threading.Event()
-    folded = Folds._fold_delta
-    monkeypatch.setattr(Folds, "_fold_delta", lambda self, share: (gate.wait(20), folded(self, share))[1])
+    folded = Upkeep._flush_delta
+    monkeypatch.setattr(Upkeep, "_flush_delta", lambda self, share: (gate.wait(20), folded(self, share))[1])
     with velo.create(tmp_path / "a", dim=DIM, memory="1MiB", durability="process", threads=1) as index:
         index.insert(vectors[:5_000])
         index.insert(vectors[5_000:5_100])
@@ -386,8 +386,8 @@ def test_a_fold_in_the_background_gives_way(tmp_path: Path, monkeypatch: pytest.
         index.flush()
         assert seen == [usual]  # somebody waits for it
         index.insert(vectors_of(4_000))
-        assert index._folds is not None
-        index._folds.begin()
+        assert index._upkeep is not None
+        index._upkeep.begin()
         while index.info()["live"]["delta"]["n"] or len(index.info()["live"]["parts"]) == 2:
             time.sleep(0.01)
         assert seen == [usual, max(usual, 5), max(usual, 10)]  # of the delta, then of the merge
@@ -483,7 +483,7 @@ def test_a_fold_that_fails_fails_no_write_that_has_room(
             with pytest.raises(errors.NoSpaceError):
                 index.flush()
         index.flush()
-        assert index.info()["live"]["fold_failure"] is None
+        assert index.info()["live"]["upkeep_failure"] is None
         assert index.insert(rows[written : written + 100]).rows == 100
         assert len(index) == written + 100
 

@@ -42,14 +42,14 @@ class Verb:
 
 def _flush_here(index: velo.Index) -> None:
     """What the delta's own thread does, in this one."""
-    assert index._folds is not None
-    index._folds._fold_delta(index._folds._how(index._folds._delta_worker, 0, gives_way=False))
+    assert index._upkeep is not None
+    index._upkeep._flush_delta(index._upkeep._how(index._upkeep._delta_worker, 0, gives_way=False))
 
 
 def _optimize_here(index: velo.Index) -> None:
     """What the parts' own thread does, in this one."""
-    assert index._folds is not None
-    index._folds._fold_all(index._folds._how(index._folds._parts_worker, 0, gives_way=False))
+    assert index._upkeep is not None
+    index._upkeep._merge_all(index._upkeep._how(index._upkeep._parts_worker, 0, gives_way=False))
 
 
 def _large(index: velo.Index, verb: str, ids: list[int], plus: int = 0) -> None:

@@ -227,7 +227,7 @@ def refused(index: velo.Index, tmp_path: Path, kind: type[errors.VeloError], *wh
         getattr(index, verb)(*what, **how)
     assert rows_of(index) == before == after_a_crash(index, tmp_path)
     assert index.info()["live"]["sequence"] == sequence
-    index._folds.sweep()
+    index._upkeep.sweep()
     assert folders_of(index.path) == named_in(index.path)
     return caught.value
 
@@ -374,12 +374,12 @@ def test_a_merge_that_took_the_delta_finds_it_behind_other_parts(
     with no_room(index):
         index.upsert(vectors[30:40], range(25, 35), table(range(30, 40)))
     index.insert(vectors[40:45], range(40, 45), table(range(40, 45)))
-    assert index._folds is not None
-    assert index._folds.wait(60)  # the delta becomes a part
+    assert index._upkeep is not None
+    assert index._upkeep.wait(60)  # the delta becomes a part
     index.delete([1, 21, 26, 41])
     expected = rows_of(index)
     goes_on.set()
-    index._folds.join()
+    index._upkeep.join()
     assert rows_of(index) == expected == after_a_crash(index, tmp_path)
 
 
@@ -441,7 +441,7 @@ def test_while_others_write_search_and_fold(tmp_path: Path) -> None:
         for thread in others:
             thread.join(300)
         assert not failures, failures
-        assert index.info()["live"]["fold_failure"] is None
+        assert index.info()["live"]["upkeep_failure"] is None
         wanted = {one: row for state in expected for one, row in state.items()}
         assert {one: row[2] for one, row in rows_of(index).items()} == wanted
         index.flush()
@@ -480,11 +480,11 @@ def test_what_fails_leaves_nothing(
             signal.signal(signal.SIGXFSZ, before)
 
     with monkeypatch.context() as patch:
-        assert index._folds is not None
+        assert index._upkeep is not None
         if step == "build":
             patch.setattr(part_maker, "build_part", fails)
         elif step == "open":
-            patch.setattr(index._folds._maker, "_open_part", fails)
+            patch.setattr(index._upkeep._maker, "_open_part", fails)
         elif step.startswith("full"):
             patch.setattr(LiveData, "insert_part", with_full_disk)
         else:
@@ -598,9 +598,9 @@ def test_a_call_that_no_merge_has_the_memory_for(tmp_path: Path) -> None:
         assert caught.value.needed_bytes > 400_000
         assert len(index) == 0
         assert folders_of(index.path) == set()
-        assert index._folds is not None
+        assert index._upkeep is not None
         with (
-            index._folds._maker._memory.share(400_000, 400_000, 400_000),
+            index._upkeep._maker._memory.share(400_000, 400_000, 400_000),
             pytest.raises(errors.BusyError, match="try again"),
         ):
             index.insert(vectors_of(MANY), timeout_s=0.05)

@@ -14,7 +14,7 @@ import pytest
 import velo
 from velo.errors import CancelledError, NoSpaceError
 from velo.testing import synthetic_vectors
-from velo.upkeep import folds, part_maker
+from velo.upkeep import part_maker, upkeep
 from velo.upkeep.worker import Worker
 
 N, DIM = 2_000, 16
@@ -59,7 +59,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[velo.Index]:
     """An index as it was built, of the rows below N; nothing is merged that nobody asked for."""
-    monkeypatch.setattr(folds, "_LATER_S", 600.0)
+    monkeypatch.setattr(upkeep, "_LATER_S", 600.0)
     path = tmp_path / "i.velo"
     velo.build(path, VECTORS[:N], ids=np.arange(N), store_vectors=True, calibrate=False, threads=1).close()
     with velo.open(path, writable=True, durability="process", threads=1) as index:
@@ -78,8 +78,8 @@ def parts_of(index: velo.Index) -> list[tuple[int, int]]:
 
 
 def folds_of(index: velo.Index) -> Any:
-    assert index._folds is not None
-    return index._folds
+    assert index._upkeep is not None
+    return index._upkeep
 
 
 def expect(index: velo.Index, ids: np.ndarray, moved: np.ndarray | None = None) -> None:
@@ -181,7 +181,7 @@ def test_what_makes_one_part_of_all_ends_other_merges(
     index: velo.Index, passes: Passes, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     """Of four young parts of a size, or of all, once the young ones are a fifth of the largest."""
-    monkeypatch.setattr(folds, "_CALM", 0.0)
+    monkeypatch.setattr(upkeep, "_CALM", 0.0)
     for start in range(N, N + rows, 80):
         insert(index, start, start + 80)
         index.flush()
@@ -201,14 +201,14 @@ def test_what_makes_one_part_of_all_ends_other_merges(
     assert passes.rows == [rows if rows == 320 else N + rows, N + rows + 10]
     assert parts_of(index) == [(N + rows + 10, 0)]
     expect(index, np.arange(N + rows + 10))
-    assert index.info()["live"]["fold_failure"] is None
+    assert index.info()["live"]["upkeep_failure"] is None
 
 
 def test_young_parts_become_one_beside_a_merge_of_all(
     index: velo.Index, passes: Passes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what dies meanwhile is dead in both."""
-    monkeypatch.setattr(folds, "_CALM", 0.0)
+    monkeypatch.setattr(upkeep, "_CALM", 0.0)
     insert(index, N, N + 400)
     index.flush()
     passes.gate.clear()
@@ -238,7 +238,7 @@ def test_while_rows_come_the_largest_part_is_left_alone(
     passes.rows.clear()
     own._parts_worker.wait(own._parts_worker.ask())
     assert passes.rows == []
-    monkeypatch.setattr(folds, "_CALM", 0.0)
+    monkeypatch.setattr(upkeep, "_CALM", 0.0)
     own._parts_worker.wait(own._parts_worker.ask())
     assert passes.rows == [N + 400]
 

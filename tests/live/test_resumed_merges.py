@@ -19,7 +19,7 @@ import pytest
 import velo
 from velo.building import parts
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
-from velo.upkeep import folds, part_maker
+from velo.upkeep import part_maker, upkeep
 
 N, NEW, DIM = 3000, 500, 24
 
@@ -107,15 +107,15 @@ def resumed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
 
     monkeypatch.setattr(parts, "build_shard", watched)
     monkeypatch.setattr(part_maker, "_RESUMED_ROWS", 1)
-    monkeypatch.setattr(folds, "_LATER_S", 0.0)
+    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
     return found
 
 
 def go_on(path: Path) -> int:
     """Open to write and wait for what goes on; how many parts there are then."""
     with velo.open(path, writable=True, threads=1) as index:
-        assert index._folds is not None
-        index._folds.join()
+        assert index._upkeep is not None
+        index._upkeep.join()
         return len(index.info()["live"]["parts"])
 
 
@@ -151,7 +151,7 @@ def test_it_goes_on_and_what_changed_meanwhile_is_kept(
 
     # Rows go, come back and change before it goes on: of both parts, and rows that were dead when it began.
     with monkeypatch.context() as patch:
-        patch.setattr(folds, "_LATER_S", 60.0)
+        patch.setattr(upkeep, "_LATER_S", 60.0)
         with velo.open(path, writable=True, threads=1) as index:
             index.delete(np.arange(1, N + NEW, 7))
             again = np.arange(22, N + NEW, 77)
@@ -219,7 +219,7 @@ def test_a_merge_of_parts_that_are_gone_is_removed(
     path = tmp_path / "i.velo"
     killed(grown, path, "write", 0.0)
     with monkeypatch.context() as patch:
-        patch.setattr(folds, "_LATER_S", 60.0)
+        patch.setattr(upkeep, "_LATER_S", 60.0)
         patch.setattr(part_maker.PartMaker, "finish_begun", lambda self, how: None)
         with velo.open(path, writable=True, threads=1) as index:
             index.optimize()

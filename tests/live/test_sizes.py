@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import velo
-from velo.upkeep import folds
-from velo.upkeep.parts_to_fold import parts_of_a_size, parts_to_fold
+from velo.upkeep import upkeep
+from velo.upkeep.parts_to_merge import parts_of_a_size, parts_to_merge
 
 DIM = 32
 
@@ -54,8 +54,8 @@ def test_parts_that_become_one(
     rows: list[int], dead: dict[int, int], wanted: list[int], wanted_while_rows_come: list[int]
 ) -> None:
     alive = [count - dead.get(part, 0) for part, count in enumerate(rows)]
-    assert parts_to_fold(rows, alive, is_calm=True) == wanted
-    assert parts_to_fold(rows, alive, is_calm=False) == wanted_while_rows_come
+    assert parts_to_merge(rows, alive, is_calm=True) == wanted
+    assert parts_to_merge(rows, alive, is_calm=False) == wanted_while_rows_come
 
 
 def test_growing_writes_a_row_few_times(tmp_path: Path) -> None:
@@ -77,13 +77,13 @@ def test_growing_writes_a_row_few_times(tmp_path: Path) -> None:
 
 
 def test_however_often_it_is_flushed_parts_stay_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "_LATER_S", 0.0)
+    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
     vectors = np.random.default_rng(4).normal(size=(9, DIM)).astype(np.float32)
     with velo.create(tmp_path / "i", dim=DIM, durability="process", threads=1) as index:
         for row in range(len(vectors)):
             index.insert(vectors[row : row + 1])
             index.flush()
-            assert index._folds is not None
-            index._folds.join()
+            assert index._upkeep is not None
+            index._upkeep.join()
             assert len(index.info()["live"]["parts"]) <= 4
         assert index.search(vectors, 1).ids[:, 0].tolist() == list(range(len(vectors)))

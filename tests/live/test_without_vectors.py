@@ -15,7 +15,7 @@ import velo
 from velo import errors
 from velo.folder.manifest import read_manifest
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
-from velo.upkeep import folds
+from velo.upkeep import upkeep
 
 DIM = 24
 FEW = {"threads": 1, "degree": 24, "build_list_size": 40}
@@ -99,7 +99,7 @@ def built(
 @pytest.fixture
 def nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is merged that nobody asked for."""
-    monkeypatch.setattr(folds, "_LATER_S", 600.0)
+    monkeypatch.setattr(upkeep, "_LATER_S", 600.0)
 
 
 @pytest.mark.parametrize(
@@ -233,14 +233,14 @@ def test_young_parts_keep_their_vectors_until_one_is_made_of_all(tmp_path: Path,
 
 
 def settle(index: velo.Index) -> list[tuple[int, int]]:
-    assert index._folds is not None
-    index._folds.join()
+    assert index._upkeep is not None
+    index._upkeep.join()
     index.refresh()
     return [(part["n"], part["dead"]) for part in index.info()["live"]["parts"]]
 
 
 def test_it_is_merged_in_the_background_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "_LATER_S", 0.0)
+    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
     world = built(tmp_path / "i", "l2", "clusters", "float32", 1_000, 1_400)
     with velo.open(world.path, writable=True, threads=1) as index:
         world.delete(index, np.arange(0, 1_000, 4))

@@ -99,7 +99,14 @@ class Library(Protocol):
         self, index: CData, vertices: CData, count: int, vectors_out: CData, /
     ) -> int: ...
     def velo_products(
-        self, x: CData, x_count: int, y: CData, y_count: int, len: int, out: CData, /  # noqa: A002
+        self,
+        x: CData,
+        x_count: int,
+        y: CData,
+        y_count: int,
+        len: int,  # noqa: A002
+        out: CData,
+        /,
     ) -> int: ...
     def velo_vectors_open(
         self, path: bytes, dim: int, dtype: int, order: CData, count: int, vectors_out: CData, /

@@ -147,12 +147,12 @@ def _id_kind(index: Index) -> str:
 
 
 def flush(path: IndexPath, as_json: AsJson = False) -> None:
-    """Fold new rows into a part, which is an index of the ordinary format."""
+    """Make a part of new rows, which is an index of the ordinary format."""
     _keep_up(path, everything=False, as_json=as_json)
 
 
 def optimize(path: IndexPath, as_json: AsJson = False) -> None:
-    """Fold all live rows into one part. Searches are fastest then, and dead rows take no room."""
+    """Make one part of all live rows. Searches are fastest then, and dead rows take no room."""
     _keep_up(path, everything=True, as_json=as_json)
 
 

@@ -82,7 +82,7 @@ def _fill_last(source: Path, fresh: Path) -> None:
             _fill(source, fresh)
             return
         except (FileNotFoundError, NotAnIndexError):
-            # A writer folded what was to be copied: there is a newer root by now.
+            # A writer merged what was to be copied: there is a newer root by now.
             shutil.rmtree(fresh)
             if attempt + 1 == _ATTEMPTS or not source.is_dir():
                 raise

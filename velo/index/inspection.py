@@ -149,7 +149,7 @@ class Inspection(Opened):
             return None
         with self._gate.inside():
             info = live.info()
-            # A fold changes both before this process looks at them anew: they are told of one view.
+            # A flush changes both before this process looks at them anew: they are told of one view.
             view = self._newest_searches().seen
             dead = [
                 0 if alive.rows is None else part.n - alive.rows.count()
@@ -178,9 +178,9 @@ class Inspection(Opened):
                 "bytes_max": int(info.delta_bytes_max),
             },
             "pressure": min(1.0, int(info.delta_bytes) / max(1, int(info.delta_bytes_max))),
-            "fold_failure": None
-            if self._folds is None or self._folds.failure is None
-            else str(self._folds.failure),
+            "upkeep_failure": None
+            if self._upkeep is None or self._upkeep.failure is None
+            else str(self._upkeep.failure),
             "log_bytes": int(info.log_bytes),
             "log_durable_bytes": int(info.log_synced_bytes),
         }
@@ -193,7 +193,7 @@ class Inspection(Opened):
 
 
 def _disk_bytes(folder: Path) -> dict[str, int]:
-    """Of each file; one that a build or a fold takes away meanwhile does not count."""
+    """Of each file; one that a build or a merge takes away meanwhile does not count."""
     found = {}
     for parent, folders, names in os.walk(folder):
         folders.sort()

@@ -23,7 +23,7 @@ from velo.search.prepared import PreparedOptions
 from velo.search.searches import Searches
 from velo.search.view_searches import ViewSearches
 from velo.types import AnyArray, MetricName
-from velo.upkeep.folds import Folds
+from velo.upkeep.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -52,7 +52,7 @@ class Opened(Searches):
         self._refreshing = threading.Lock()
         self._updating = threading.Lock()
         self._live: LiveData | None = None
-        self._folds: Folds | None = None
+        self._upkeep: Upkeep | None = None
         self._newest: ViewSearches | None = None
         self._owned = Owned(folder, parts)
         if live is None:
@@ -83,12 +83,12 @@ class Opened(Searches):
                 beside = next(iter(live.opened), beside)
                 return Part(live.folder.at / name, how, of_rows, name, beside)
 
-            folds = Folds(live, open_part, how.threads, how.merge_memory, how.memory)
-            self._folds = self._owned.folds = folds
+            upkeep = Upkeep(live, open_part, how.threads, how.merge_memory, how.memory)
+            self._upkeep = self._owned.upkeep = upkeep
         self._live = live
         self._newest_searches()
-        if self._folds is not None:
-            self._folds.resume()
+        if self._upkeep is not None:
+            self._upkeep.resume()
 
     @property
     def n(self) -> int:

@@ -14,7 +14,7 @@ from velo.parts.data import LiveData
 from velo.parts.gate import Gate
 from velo.parts.part import OpenOptions, Part
 from velo.types import DurabilityName
-from velo.upkeep.folds import Folds
+from velo.upkeep.upkeep import Upkeep
 
 __all__ = ["Owned", "begin", "close_all", "close_native"]
 
@@ -79,12 +79,12 @@ class Owned:
         self.folder = folder
         self.parts = tuple(parts)
         self.live: LiveData | None = None
-        self.folds: Folds | None = None
+        self.upkeep: Upkeep | None = None
 
     def close(self) -> None:
         """Close all, whichever fails. Interrupted, it can be called again: each is closed once."""
-        if self.folds is not None:
-            self.folds.close()
+        if self.upkeep is not None:
+            self.upkeep.close()
         live = self.live
         with contextlib.ExitStack() as stack:
             stack.callback(self.folder.close)
@@ -98,9 +98,9 @@ def close_native(gate: Gate, owned: Owned) -> None:
     """Free an index; in a forked child there is nothing to free."""
     if gate.forked:
         return
-    if owned.folds is not None and owned.folds.is_here:
-        # Nothing refers to the index any more, and that was found out in the thread of one of its folds. That
-        # one cannot wait for itself.
+    if owned.upkeep is not None and owned.upkeep.is_here:
+        # Nothing refers to the index any more, as was found out in the thread of one of its merges. That one
+        # cannot wait for itself.
         _thread.start_new_thread(close_native, (gate, owned))
         return
     gate.close()

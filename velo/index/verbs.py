@@ -29,25 +29,25 @@ from velo.parts.rows import STRINGS, GivenRows, NewRows, given_vectors
 from velo.parts.tables import given_rows
 from velo.results import Written
 from velo.types import PathLike
-from velo.upkeep.folds import Folds
 from velo.upkeep.large_rows import LargeRows
+from velo.upkeep.upkeep import Upkeep
 
 __all__ = ["LiveVerbs", "distinct_count", "seconds"]
 
 #: How full the delta is when a part is made of it, while further rows still have room.
 _FLUSH_AT: Final = 0.5
-#: Views that a delete by filter takes before it keeps folds away.
+#: Views that a delete by filter takes before it keeps merges away.
 _STALE_MAX: Final = 3
 
 
 class LiveVerbs(Opened):
     """The verbs of :class:`velo.Index` that change rows, or look at what others changed."""
 
-    def _writer(self) -> tuple[LiveData, Folds]:
-        live, folds = self._live, self._folds
-        if live is None or live.durability is None or folds is None:
+    def _writer(self) -> tuple[LiveData, Upkeep]:
+        live, upkeep = self._live, self._upkeep
+        if live is None or live.durability is None or upkeep is None:
             raise ReadOnlyError(f"{self.path} was opened to read: open it with writable=True")
-        return live, folds
+        return live, upkeep
 
     # ---- rows that come
 
@@ -163,17 +163,17 @@ class LiveVerbs(Opened):
     ) -> Written:
         deadline = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
         with self._gate.inside():
-            live, folds = self._writer()
+            live, upkeep = self._writer()
             shape = live.shape()
             vectors = given_vectors(vectors, shape)
             most = live.delta_bytes_max
             rows: GivenRows | None = None
             if int(vectors.shape[0]) * shape.delta_row_bytes <= most:
                 rows = NewRows(shape, vectors, ids, metadata, request, upsert=upsert)
-                done = self._insert_into_delta(live, folds, rows, deadline, most)
+                done = self._insert_into_delta(live, upkeep, rows, deadline, most)
             if rows is None or (done.outcome == FULL and int(done.row) > most):
                 rows = LargeRows(shape, vectors, ids, metadata, request, upsert=upsert)
-                done = folds.insert(rows, deadline)
+                done = upkeep.insert(rows, deadline)
             if done.outcome == DUPLICATE:
                 row = int(done.row)
                 raise DuplicateIdError(
@@ -186,7 +186,7 @@ class LiveVerbs(Opened):
                     argument="ids",
                     row=row,
                 )
-            self._told_of(live, folds, died=int(done.replaced))
+            self._told_of(live, upkeep, died=int(done.replaced))
         return Written(
             rows=int(done.rows),
             missing=0,
@@ -199,27 +199,27 @@ class LiveVerbs(Opened):
         )
 
     def _insert_into_delta(
-        self, live: LiveData, folds: Folds, rows: NewRows, deadline: float | None, most: int
+        self, live: LiveData, upkeep: Upkeep, rows: NewRows, deadline: float | None, most: int
     ) -> Any:
         """A ``velo_live_done``; ``FULL`` where the rows alone take more than the delta may."""
-        pause = folds.pause(rows.count, live.pressure)
+        pause = upkeep.pause(rows.count, live.pressure)
         if pause > 0:
             time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - time.monotonic())))
         while True:
             done = live.insert(rows.ids, rows.options)
             if done.outcome != FULL or int(done.row) > most:
                 return done
-            self._wait_for_room(folds, deadline)
+            self._wait_for_room(upkeep, deadline)
 
-    def _told_of(self, live: LiveData, folds: Folds, *, died: int) -> None:
-        """A full delta is folded, and what died is counted."""
-        folds.died(died)
+    def _told_of(self, live: LiveData, upkeep: Upkeep, *, died: int) -> None:
+        """A full delta is flushed, and what died is counted."""
+        upkeep.died(died)
         if live.pressure >= _FLUSH_AT:
-            folds.suggest()
+            upkeep.suggest()
 
-    def _wait_for_room(self, folds: Folds, deadline: float | None) -> None:
+    def _wait_for_room(self, upkeep: Upkeep, deadline: float | None) -> None:
         left = None if deadline is None else deadline - time.monotonic()
-        if (left is not None and left <= 0) or not folds.wait(left):
+        if (left is not None and left <= 0) or not upkeep.wait(left):
             raise BusyError("memory for new rows is full, and a part is being made of them: try again")
 
     @hinted
@@ -281,7 +281,7 @@ class LiveVerbs(Opened):
     def _update(self, ids: Any, metadata: Any, request: Any, timeout_s: Any, condition: Any) -> Written:
         deadline = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
         with self._gate.inside():
-            live, folds = self._writer()
+            live, upkeep = self._writer()
             update: Update
             if condition is not None:
                 update = UpdateWhere(condition, metadata, live.schema)
@@ -289,7 +289,7 @@ class LiveVerbs(Opened):
                 column = checked_ids(ids)
                 _check_kind(column, live.shape().id_kind)
                 update = UpdateOfIds(column, metadata, live.schema)
-            done = self._update_once(live, folds, update, request, deadline)
+            done = self._update_once(live, upkeep, update, request, deadline)
             if done.outcome == STALE:  # those that came late once come one after the other
                 with self._updating:
                     while done.outcome == STALE:
@@ -297,8 +297,8 @@ class LiveVerbs(Opened):
                             raise BusyError("others write the same rows all the time: try again")
                         if live.durability == "sync":
                             live.flush_log()  # before that nobody sees what came first
-                        done = self._update_once(live, folds, update, request, deadline)
-            self._told_of(live, folds, died=int(done.rows))
+                        done = self._update_once(live, upkeep, update, request, deadline)
+            self._told_of(live, upkeep, died=int(done.rows))
         return Written(
             rows=int(done.rows),
             missing=0 if update.count is None else max(0, update.count - int(done.rows)),
@@ -309,7 +309,7 @@ class LiveVerbs(Opened):
         )
 
     def _update_once(
-        self, live: LiveData, folds: Folds, update: Update, request: Any, deadline: float | None
+        self, live: LiveData, upkeep: Upkeep, update: Update, request: Any, deadline: float | None
     ) -> Any:
         """One try; its outcome is ``STALE`` where others changed the rows meanwhile."""
         while True:
@@ -334,7 +334,7 @@ class LiveVerbs(Opened):
                     argument=update.argument,
                     needed_bytes=needed,
                 )
-            self._wait_for_room(folds, deadline)
+            self._wait_for_room(upkeep, deadline)
 
     # ---- rows that go
 
@@ -379,15 +379,15 @@ class LiveVerbs(Opened):
 
     def _delete(self, ids: Any, condition: Any) -> Written:
         with self._gate.inside():
-            live, folds = self._writer()
+            live, upkeep = self._writer()
             if condition is not None:
-                done, asked = self._delete_matching(live, folds, condition), None
+                done, asked = self._delete_matching(live, upkeep, condition), None
             else:
                 column = checked_ids(ids)
                 _check_kind(column, live.shape().id_kind)
                 done, asked = live.delete_ids(column), distinct_count(column)
             rows = int(done.rows)
-            folds.died(rows)
+            upkeep.died(rows)
         return Written(
             rows=rows,
             missing=0 if asked is None else asked - rows,
@@ -396,12 +396,12 @@ class LiveVerbs(Opened):
             pressure=live.pressure,
         )
 
-    def _delete_matching(self, live: LiveData, folds: Folds, condition: Any) -> Any:
+    def _delete_matching(self, live: LiveData, upkeep: Upkeep, condition: Any) -> Any:
         for _ in range(_STALE_MAX):
             done = self._delete_once(live, condition)
             if done.outcome != STALE:
                 return done
-        with folds.kept_away():
+        with upkeep.kept_away():
             return self._delete_once(live, condition)
 
     def _delete_once(self, live: LiveData, condition: Any) -> Any:
@@ -484,10 +484,10 @@ class LiveVerbs(Opened):
         ReadOnlyError, NoSpaceError, DeviceError
         """
         with self._gate.inside():
-            live, folds = self._writer()
-            folds.flush()
+            live, upkeep = self._writer()
+            upkeep.flush()
             live.flush_log()
-            self._let_go(folds)
+            self._let_go(upkeep)
 
     def optimize(self, wait: bool = True) -> None:
         """Make one part of all rows that live, as a build of them would: searches are at their fastest again.
@@ -509,17 +509,17 @@ class LiveVerbs(Opened):
         ReadOnlyError, NoSpaceError, DeviceError
         """
         with self._gate.inside():
-            _, folds = self._writer()
+            _, upkeep = self._writer()
             if not wait:
-                folds.begin(everything=True)
+                upkeep.begin(everything=True)
                 return
-            folds.optimize()
-            self._let_go(folds)
+            upkeep.optimize()
+            self._let_go(upkeep)
 
-    def _let_go(self, folds: Folds) -> None:
-        """The moment before holds what was folded: with another one it can be taken away."""
+    def _let_go(self, upkeep: Upkeep) -> None:
+        """The view before holds what was merged: with another one it can be taken away."""
         self._newest_searches()
-        folds.sweep()
+        upkeep.sweep()
         # Columns went through Arrow's pool, which would keep as much as a merge took.
         pa.default_memory_pool().release_unused()
 

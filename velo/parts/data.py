@@ -88,13 +88,13 @@ class LiveData:
         self._columns = LiveColumns()
         self._unknown_is_missing = False
         #: Held while a part is put into its place.
-        self._folding = threading.Lock()
+        self._replacing = threading.Lock()
         #: Held by who looks at the rows of the delta.
         self._looking = threading.Lock()
         #: The last view, and the library's version before it was taken.
         self._view: tuple[int, View] | None = None
         self._shape: RowShape | None = None
-        #: How full the memory for rows that no part holds was after the last write or fold.
+        #: How full the memory for rows that no part holds was after the last write or flush.
         self.pressure = 0.0
 
     @property
@@ -108,7 +108,7 @@ class LiveData:
 
     @property
     def seen(self) -> tuple[Part, ...]:
-        """The parts of the last view: a view takes longer than a write, and some may be a fold behind."""
+        """The parts of the last view: a view takes longer than a write, and some may be a merge behind."""
         known = self._view
         return () if known is None else known[1].parts
 
@@ -197,7 +197,7 @@ class LiveData:
             try:
                 names = [taken.part(number)[0] or PART_FIRST for number in range(taken.part_count)]
                 parts = tuple(self._opened[name][0] for name in names)
-            except KeyError:  # a fold took one away since; the library has other parts by now
+            except KeyError:  # a merge took one away since; the library has other parts by now
                 continue
             view = View(taken, parts, delta, self._shape_of(columns))
             self._view = version, view
@@ -355,7 +355,7 @@ class LiveData:
     def _offered(self, made: Part | None) -> Iterator[tuple[Any, Any, Any]]:
         """Folder, uuid and ids of a part that the library may get meanwhile; what it has then is kept."""
         ffi = _native.ffi
-        with self._folding:
+        with self._replacing:
             try:
                 if made is None:
                     yield ffi.NULL, ffi.NULL, ffi.NULL
@@ -375,7 +375,7 @@ class LiveData:
             del self._opened[name]
 
     def sweep(self) -> None:
-        """Take away parts that were folded and that nobody holds."""
+        """Take away parts that were merged and that nobody holds."""
         _native.check(_native.lib.velo_live_sweep(self._handle))
 
     def flush_log(self) -> None:

@@ -255,7 +255,7 @@ class ManyCompiler(FilterCompiler):
     """Filters over several stretches, made by the compiler of each."""
 
     def __init__(self, stretches: Sequence[Stretch], store: Columns | None) -> None:
-        # Nothing of a compiler of its own: its circle of references would hold parts that were folded.
+        # Nothing of a compiler of its own: its circle of references would hold parts that were merged.
         self._stretches = stretches
         self._columns = store
 

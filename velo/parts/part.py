@@ -46,7 +46,7 @@ class OpenOptions:
     """How the parts of an index are opened; see :func:`velo.open`."""
 
     memory: Memory | None = None
-    #: Budget of a fold, beside `memory`; None: as much as that.
+    #: Budget of merges, beside `memory`; None: as much as that.
     merge_memory: Memory | None = None
     threads: int | None = None
     io: IoName = "auto"

@@ -1,4 +1,4 @@
-"""The budget of merges: every fold takes its share of it, so that all that run together keep within it."""
+"""The budget of merges: each, and each flush, takes its share, so that all that run keep within it."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class BuildBytes:
 
 
 class MergeMemory:
-    """Hands out one budget to the folds that run; who comes first is served first.
+    """Hands out one budget to the flushes and merges that run; who comes first is served first.
 
-    In the background a fold of the delta gets a share that merges leave to it, so neither waits for the
+    In the background a flush gets a share that merges leave to it, so neither waits for the
     other. Where the budget is too small for both, a merge takes all of it, and they take turns.
 
     Parameters
@@ -92,7 +92,7 @@ class MergeMemory:
 
     @property
     def taken(self) -> int:
-        """What the folds that run have, in bytes."""
+        """What those that run have, in bytes."""
         return self._taken
 
     def total(self, rows: int) -> int | None:

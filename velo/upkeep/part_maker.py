@@ -30,7 +30,7 @@ from velo.upkeep.sources import Sources
 
 __all__ = ["How", "PartMaker"]
 
-#: What a fold keeps of each of its rows: its vertex, its id, its row in the new part.
+#: What a merge keeps of each of its rows: its vertex, its id, its row in the new part.
 _KEPT_BYTES: Final = 20
 
 #: Merges of so many rows, minutes of work, write down how far they are: some 580 bytes a row more.
@@ -43,7 +43,7 @@ _NUMBERS_AHEAD: Final = 1000
 
 @dataclass(frozen=True)
 class How:
-    """How much of the machine a fold takes.
+    """How much of the machine a flush or merge takes.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class How:
     gives_way : bool
         They run while processors have nothing else to do.
     leaves_room : bool
-        In the background: of the budget it leaves a share to a fold of the other kind.
+        In the background: of the budget it leaves a share to the other kind.
     is_beside : bool
         A merge goes on meanwhile: a quarter of the threads, each of which takes memory beside the budget.
     takes_rest : bool
@@ -117,7 +117,7 @@ class PartMaker:
         return view, [view.native.part(number)[0] for number in range(view.native.part_count)]
 
     def sweep(self) -> None:
-        """Take away parts that were folded and that nobody holds."""
+        """Take away parts that were merged and that nobody holds."""
         with self._making:
             self._live.sweep()
 
@@ -249,7 +249,7 @@ class PartMaker:
                 if begun is not None:
                     held.callback(begun.remove)
                     building = begun.folder
-                # Nobody names it yet: held, it is not taken for one that was folded.
+                # Nobody names it yet: held, it is not taken for one that was merged.
                 with self._making:
                     building.mkdir(exist_ok=begun is not None)
                     unmade = held.enter_context(_removed_unless_told(building))
@@ -329,7 +329,7 @@ class PartMaker:
         done = self._live.replace(
             sources.view, sources.parts, sources.taken(), made, with_delta=sources.with_delta
         )
-        assert done.outcome == DONE, "folds of the same rows come one at a time"
+        assert done.outcome == DONE, "merges of the same rows come one at a time"
 
 
 @contextlib.contextmanager

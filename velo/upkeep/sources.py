@@ -14,7 +14,7 @@ from velo.options import METRIC_CODES
 from velo.parts.part import Part
 from velo.parts.view import View
 from velo.types import AnyArray
-from velo.upkeep.fold_rows import FoldRows
+from velo.upkeep.source_rows import SourceRows
 
 __all__ = ["Sources"]
 
@@ -77,9 +77,9 @@ class Sources:
         """The largest part of the view, whose bits and degree the new one gets."""
         return self.view.largest
 
-    def vectors(self) -> FoldRows:
+    def vectors(self) -> SourceRows:
         """The rows' vectors."""
-        return FoldRows(self.view, self.vertices, self.dtype)
+        return SourceRows(self.view, self.vertices, self.dtype)
 
     def ids(self) -> Any:
         """The rows' ids."""

@@ -1,12 +1,12 @@
-"""Folds: parts are made of the delta, or of everything, while others write and search.
+"""Flushes and merges: parts are made of the delta, or of parts, while others write and search.
 
 A view is taken, an ordinary index is built from what lives in it, and one root puts it in the place of its
 sources; what was deleted or replaced meanwhile is dead in it from its first moment. Killed before that, the
 folder is what it was: the next writer goes on with a large merge, and takes away what else was begun.
 
 The delta becomes a part while parts become one, each in a thread of its own. A writer without room waits for
-its rows to be indexed; for others only where `merge_memory` is too small for both. Who asks for a fold waits
-for that thread, so an interrupt ends the wait and not the fold.
+its rows to be indexed; for others only where `merge_memory` is too small for both. Who asks for one waits
+for that thread, so an interrupt ends the wait and not the work.
 
 While rows come, young parts of a size become one in a third thread, also beside a merge that takes long: so
 there are few parts at any rate of writing. A merge with the largest part waits until no rows come, or until
@@ -35,13 +35,13 @@ from velo.types import Memory
 from velo.upkeep.large_rows import LargeRows
 from velo.upkeep.merge_memory import MergeMemory
 from velo.upkeep.part_maker import How, PartMaker
-from velo.upkeep.parts_to_fold import DEAD_SHARE, parts_of_a_size, parts_to_fold
+from velo.upkeep.parts_to_merge import DEAD_SHARE, parts_of_a_size, parts_to_merge
 from velo.upkeep.sources import Sources
 from velo.upkeep.worker import Worker
 
-__all__ = ["Folds"]
+__all__ = ["Upkeep"]
 
-#: In the background a fold gives way to searches. Writers may wait for one of the delta, so it goes first; a
+#: In the background all gives way to searches. Writers may wait for a flush, so it goes first; a
 #: merge of parts takes what nobody else wants, and goes on with this nice value where that is nothing.
 _NICE: Final = 10
 _NICE_DELTA: Final = 5
@@ -60,8 +60,8 @@ _LATER_S: Final = 1.0
 _CALM: Final = 2.0
 
 
-class Folds:
-    """The folds of an open index.
+class Upkeep:
+    """The flushes and merges of an open index.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Folds:
     threads : int or None
         Of a build.
     merge_memory, memory : int, float, str or None
-        Budget of all folds that run; as much as the index has where it is None.
+        Budget of all that run; as much as the index has where it is None.
 
     Raises
     ------
@@ -90,7 +90,7 @@ class Folds:
         self._live = live
         budget = MergeMemory(merge_memory, memory, live)
         self._maker = PartMaker(live, open_part, threads, budget, memory)
-        #: Held while parts become one; who keeps all folds away takes it, and then the others.
+        #: Held while parts become one; who keeps all merges away takes it, and then the others.
         self._parts_lock = threading.Lock()
         #: Held while young parts of a size become one, and while others choose what they take.
         self._sizes_lock = threading.Lock()
@@ -144,7 +144,7 @@ class Folds:
         return done
 
     def sweep(self) -> None:
-        """Take away parts that were folded and that nobody holds."""
+        """Take away parts that were merged and that nobody holds."""
         self._maker.sweep()
 
     def pause(self, rows: int, pressure: float) -> float:
@@ -180,16 +180,16 @@ class Folds:
 
     @property
     def failure(self) -> BaseException | None:
-        """What the last fold in the background failed of, until somebody was told."""
+        """What the last work in the background failed of, until somebody was told."""
         return self._failure
 
     def begin(self, *, everything: bool = False) -> None:
-        """Fold in the background, unless that is under way; what failed before is raised now."""
+        """Flush or merge in the background, unless that is under way; what failed before is raised now."""
         self._raise_failure()
         self.suggest(everything=everything)
 
     def suggest(self, *, everything: bool = False) -> None:
-        """Fold in the background, unless that is under way or has failed: who asks needs no room yet."""
+        """Flush or merge in the background, unless that is under way or has failed: nobody needs room yet."""
         if self._failure is not None:
             return
         with contextlib.suppress(OutOfMemoryError):  # who asks next asks for this, too
@@ -200,7 +200,7 @@ class Folds:
                 self._delta_worker.ask()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Fold the delta in the background and wait for it; False where that took too long."""
+        """Flush in the background and wait for it; False where that took too long."""
         self.begin()
         ended = self._delta_worker.wait(timeout_s=timeout_s)
         self._raise_failure()
@@ -208,7 +208,7 @@ class Folds:
 
     @property
     def is_here(self) -> bool:
-        """Whether a fold asks."""
+        """Whether one of its threads asks."""
         return any(one.is_here for one in (self._delta_worker, self._sizes_worker, self._parts_worker))
 
     def join(self) -> None:
@@ -243,7 +243,7 @@ class Folds:
     def _work_on_delta(self) -> None:
         how = self._how(self._delta_worker, _NICE_DELTA, gives_way=False)
         with self._delta_lock:
-            self._fold_delta(replace(how, is_beside=self._parts_worker.is_busy))
+            self._flush_delta(replace(how, is_beside=self._parts_worker.is_busy))
         with contextlib.suppress(OutOfMemoryError):
             for worker in (self._sizes_worker, self._parts_worker):
                 worker.ask(after_s=0 if how.nice else _LATER_S)
@@ -263,9 +263,9 @@ class Folds:
         with self._parts_lock:
             try:
                 if everything:
-                    self._fold_all(how)
+                    self._merge_all(how)
                 else:
-                    self._fold_young(how)
+                    self._merge_young(how)
             finally:
                 self._in_use, self._taken_part = frozenset(), None
         with contextlib.suppress(OutOfMemoryError):
@@ -274,7 +274,7 @@ class Folds:
 
     @contextlib.contextmanager
     def kept_away(self) -> Iterator[None]:
-        """No fold is under way; a merge of young parts is done again later."""
+        """Nothing is under way; a merge of young parts is done again later."""
         with self._parts_lock, self._sizes_held(), self._delta_lock:
             yield
 
@@ -291,7 +291,7 @@ class Folds:
 
     # ---- what
 
-    def _fold_delta(self, how: How) -> None:
+    def _flush_delta(self, how: How) -> None:
         began, rows = time.monotonic(), 0
         if (taken := self._taken) is not None:
             self._taken_part = self._maker.make(taken.of_delta, how)
@@ -329,8 +329,8 @@ class Folds:
         taken = [] if sources is None else [sources.names[number] for number in sources.parts]
         self._in_use = frozenset(taken)
 
-    def _fold_young(self, how: How) -> None:
-        """Fold what is worth a merge with the largest part, or has many dead rows, until nothing is."""
+    def _merge_young(self, how: How) -> None:
+        """Merge what is worth it with the largest part, or has many dead rows, until nothing is."""
         self._go_on(how)
         while not self._all_wanted:  # else all rows are written anew right after
             calm_at_s = self._flushed_at_s + _CALM * _LATER_S
@@ -353,15 +353,15 @@ class Folds:
             part.n if one.rows is None else one.rows.count()
             for part, one in zip(view.parts, view.alive, strict=True)
         ]
-        parts = parts_to_fold([part.n for part in view.parts], alive, is_calm=is_calm)
+        parts = parts_to_merge([part.n for part in view.parts], alive, is_calm=is_calm)
         return Sources.alive(view, names, parts, with_delta=False) if parts else None
 
-    def _fold_all(self, how: How) -> None:
+    def _merge_all(self, how: How) -> None:
         self._go_on(how)
         with self._sizes_held(), self._delta_lock:
             sources = self._everything(with_delta=True)
             if sources.with_delta and (not sources.parts or self._maker.goes_on(sources)):
-                self._fold_delta(how)  # what goes on after a kill takes parts alone: they never change
+                self._flush_delta(how)  # what goes on after a kill takes parts alone: they never change
                 if sources.parts:
                     sources = self._everything(with_delta=False)
             if not sources.parts:

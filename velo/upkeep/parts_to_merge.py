@@ -6,19 +6,19 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["DEAD_SHARE", "parts_of_a_size", "parts_to_fold"]
+__all__ = ["DEAD_SHARE", "parts_of_a_size", "parts_to_merge"]
 
-#: Parts of about one size that are folded into one, and how many times as many rows are another size.
+#: Parts of about one size that become one, and how many times as many rows are another size.
 _SIZE_PARTS: Final = 4
-#: All is folded into one part once the young ones have this share of the rows of the largest and none come.
+#: All becomes one part once the young ones have this share of the rows of the largest and none come.
 _YOUNG_SHARE: Final = 0.2
-#: While rows come all is not folded before the young ones have this share: each such merge writes every row.
+#: While rows come all is not merged before the young ones have this share: each such merge writes every row.
 _YOUNG_SHARE_MAX: Final = 1.0
 #: A part of which this share is dead is made anew.
 DEAD_SHARE: Final = 0.2
 
 
-def parts_to_fold(rows: Sequence[int], alive: Sequence[int], *, is_calm: bool) -> list[int]:
+def parts_to_merge(rows: Sequence[int], alive: Sequence[int], *, is_calm: bool) -> list[int]:
     """Which parts are to become one now, the largest among them, or one with many dead rows.
 
     The largest part, which has most rows, is written anew only when it is worth it.

@@ -1,4 +1,4 @@
-"""The rows of a fold, read from where they are: the parts' vectors or codes, and the delta."""
+"""The rows of a part that is made, read from where they are: the parts' vectors or codes, and the delta."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from velo.formats.source import Source
 from velo.parts.view import View
 from velo.types import AnyArray
 
-__all__ = ["FoldRows"]
+__all__ = ["SourceRows"]
 
 #: Rows that are read at a time, in bytes of float32.
 _READ_BYTES: Final = 4 << 20
 
 
-class FoldRows(Source):
+class SourceRows(Source):
     """The vectors of some vertices; of a part that stores none, what its codes tell of them.
 
     Nothing is copied to a file: a build passes over them a few times, and parts are read page after page.
