@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,21 @@ def test_rows_that_velo_numbers_come_to_the_last_shard(tmp_path: Path) -> None:
         # A mask goes by the rows of a build, also where one shard alone was written to.
         with pytest.raises(errors.FilterError):
             index.delete(filter=np.ones(index.n, bool))
+
+
+def test_a_collection_that_is_dropped_is_closed(named: Any) -> None:
+    path, of = named
+    gc.disable()
+    try:
+        for row in range(2):
+            index = velo.open(path, writable=True)
+            index.insert(NEW[row : row + 1], [of(300 + row)], {"price": [1]})
+            assert index.search(NEW[row], 1, exact=True).ids[0] == of(300 + row)
+            assert index.explain(NEW[row], filter="price = 1").matches == 2 + row
+            index.optimize()
+            del index  # else the next one finds a writer
+    finally:
+        gc.enable()
 
 
 def test_new_ids_go_where_a_gateway_sends_them() -> None:

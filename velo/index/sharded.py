@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -97,7 +98,8 @@ class ShardedIndex(Index):
             key = [part for one in seen for part in (one, one._filters)]
             known = self._known
             if known is None or any(one is not other for one, other in zip(known[0], key, strict=True)):
-                known = self._known = key, ShardSearches(seen, self._gate, self._pool, self.info)
+                info = weakref.WeakMethod(self.info)  # or a circle would keep shards open
+                known = self._known = key, ShardSearches(seen, self._gate, self._pool, info)
             return known[1]
 
     def info(self) -> dict[str, Any]:

@@ -128,11 +128,15 @@ class ShardSearches(Searches):
     pool : Executor
         Threads that wait for shards.
     info : callable
-        Gives the collection's :meth:`velo.Index.info`.
+        Gives the collection's :meth:`velo.Index.info`, as long as there is the collection.
     """
 
     def __init__(
-        self, shards: Sequence[Searches], gate: Gate, pool: Executor, info: Callable[[], dict[str, Any]]
+        self,
+        shards: Sequence[Searches],
+        gate: Gate,
+        pool: Executor,
+        info: Callable[[], Callable[[], dict[str, Any]] | None],
     ) -> None:
         self._shards = shards
         self._gate = gate
@@ -154,7 +158,8 @@ class ShardSearches(Searches):
 
     def info(self) -> dict[str, Any]:
         """What the collection is and what it costs."""
-        return self._info()
+        told = self._info()
+        return {} if told is None else told()
 
     def _seen(self) -> ShardSearches:
         return self
