@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from velo_serving.ray_building import build_on_ray
     from velo_serving.ray_serve import serve_app
     from velo_serving.router import Router, RouterLimits
-    from velo_serving.serve import serve_local, serve_ray
+    from velo_serving.serve import serve_connected, serve_local, serve_ray, start_ray, stop_ray
     from velo_serving.vector_search import VectorSearch
 
 __all__ = [
@@ -41,8 +41,11 @@ __all__ = [
     "open_local_backend",
     "read_collection",
     "serve_app",
+    "serve_connected",
     "serve_local",
     "serve_ray",
+    "start_ray",
+    "stop_ray",
 ]
 
 _HOMES = {
@@ -64,8 +67,11 @@ _HOMES = {
     "open_local_backend": "local_backend",
     "read_collection": "collection",
     "serve_app": "ray_serve",
+    "serve_connected": "serve",
     "serve_local": "serve",
     "serve_ray": "serve",
+    "start_ray": "serve",
+    "stop_ray": "serve",
 }
 
 

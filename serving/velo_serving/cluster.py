@@ -20,12 +20,14 @@ from velo_serving.ray_actors import (
     About,
     ActorOptions,
     answers_of,
+    await_end,
     exists_error,
     first_healths,
     first_line,
     first_word,
     get_actor,
     handles_of,
+    join_ray,
     kill,
     newest,
     places_of,
@@ -34,6 +36,7 @@ from velo_serving.ray_actors import (
     record_in,
     start_actors,
     start_local_ray,
+    unknown,
 )
 from velo_serving.records import CollectionRecord, Place
 from velo_serving.router import RouterLimits
@@ -47,6 +50,9 @@ __all__ = ["Cluster"]
 #: How long actors of a former version stay for gateways that have not left them, and how often we look.
 LEAVE_S = 30.0
 LOOK_S = 0.1
+
+#: How long actors may take to close their indexes before they are ended.
+CLOSE_S = 10.0
 
 
 class Cluster(JobSearches):
@@ -155,13 +161,16 @@ class Cluster(JobSearches):
         return cls(about, *start_actors(about, start_timeout_s, progress))
 
     @classmethod
-    def connect(cls, name: str, *, timeout_s: float = 30.0) -> Cluster:
+    def connect(cls, name: str, *, address: str = "auto", timeout_s: float = 30.0) -> Cluster:
         """Find the running actors of a collection, which another process started; ``stop`` leaves them alone.
 
         Parameters
         ----------
         name : str
             Of the collection.
+        address : str
+            Of the Ray that they run on, where this process is connected to none; "auto" finds the one that
+            ``RAY_ADDRESS`` or this machine knows. No Ray is started.
         timeout_s : float
             Time for all shards to say how they are.
 
@@ -173,11 +182,48 @@ class Cluster(JobSearches):
         ------
         UnknownCollectionError
             No actors of that name run.
+        PlacementError
+            No Ray runs at that address.
         """
+        join_ray(address)
         about = newest(name, timeout_s)
         healths = first_healths(about, timeout_s)
         handles = {place: actor for place in about.places() for actor in handles_of([place])}
         return cls(about, handles, healths, owner=False)
+
+    @classmethod
+    def end(cls, name: str, *, address: str = "auto") -> int:
+        """End the actors of a collection, whoever started them, and wait until they are gone.
+
+        Parameters
+        ----------
+        name : str
+            Of the collection; all that was published under it ends.
+        address : str
+            As in ``connect``.
+
+        Returns
+        -------
+        int
+            How many actors there were.
+
+        Raises
+        ------
+        UnknownCollectionError
+            No actors of that name run.
+        PlacementError
+            No Ray runs at that address.
+        """
+        join_ray(address)
+        places = places_of(name)
+        if not places:
+            raise unknown(name)
+        actors = {place: actor for place in places for actor in handles_of([place])}
+        # A folder that was closed opens sooner; what was acknowledged is safe in any case.
+        answers_of([actor.close.remote() for actor in actors.values()], CLOSE_S)
+        kill(list(actors.values()))
+        await_end(name, actors)
+        return len(places)
 
     @property
     def collection(self) -> Collection:
@@ -311,7 +357,13 @@ class Cluster(JobSearches):
         Endpoint
         """
         try:
-            actor: Any = self._actors.get(place) or await asyncio.to_thread(get_actor, place)
+            known: Any = self._actors.get(place)
+            if known is not None:
+                try:
+                    return cast("Endpoint", await known.endpoint.remote())
+                except ray_exceptions.ActorDiedError:
+                    del self._actors[place]  # for good; perhaps another one has its name by now
+            actor: Any = await asyncio.to_thread(get_actor, place)
             return cast("Endpoint", await actor.endpoint.remote())
         except (ValueError, ray_exceptions.RayError) as error:
             if isinstance(error, ValueError | ray_exceptions.ActorDiedError):

@@ -14,22 +14,26 @@ import dataclasses
 import logging
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-# Before Ray is imported: it reads these once. Nothing here reports to anyone; and to ask an actor that died
-# where it is fails after about one second instead of two.
+# Before Ray is imported: it reads these once. Nothing here reports to anyone; to ask an actor that died where
+# it is fails after about one second instead of two; and a process goes on for a day without Ray's own service
+# (GCS), where Ray's default ends it after a minute: queries need none.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_timeout_ms_task_wait_for_death_info", "50")
+os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "86400")
 
 from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
 
 try:
     import ray
     from ray import exceptions as ray_exceptions
+    from ray._private import services
 except ImportError as error:
     raise MissingDependencyError("Ray is not installed; pip install 'veloann[serving]'") from error
 
@@ -52,6 +56,7 @@ __all__ = [
     "ActorOptions",
     "ShardActor",
     "answers_of",
+    "await_end",
     "await_shards",
     "exists_error",
     "first_healths",
@@ -59,7 +64,9 @@ __all__ = [
     "first_word",
     "get_actor",
     "handles_of",
+    "join_ray",
     "kill",
+    "names_of",
     "newest",
     "node_has",
     "pin_options",
@@ -70,6 +77,7 @@ __all__ = [
     "record_in",
     "start_actors",
     "start_local_ray",
+    "unknown",
 ]
 
 NAMESPACE = "velo"
@@ -82,6 +90,9 @@ PIN_SHARE = 0.001
 
 #: How long a start that failed waits for the end of what it had started, at most.
 END_S = 10.0
+
+#: By when a Ray that is to be joined must take a connection.
+JOIN_S = 5.0
 
 #: How long an actor waits to hear on which nodes the others are.
 NEIGHBORS_S = 10.0
@@ -247,6 +258,25 @@ def places_of(collection: str) -> list[Place]:
     return sorted(places, key=lambda place: (place.generation, int(place.shard), place.replica))
 
 
+def names_of() -> list[str]:
+    """The names of all collections whose actors run."""
+    pattern = re.compile(r"velo-(.+)-\d+-shard-\d+-replica-\d+")
+    util: Any = ray.util
+    matches = [
+        pattern.fullmatch(named["name"])
+        for named in util.list_named_actors(all_namespaces=True)
+        if named["namespace"] == NAMESPACE
+    ]
+    return sorted({match[1] for match in matches if match is not None})
+
+
+def unknown(name: str) -> UnknownCollectionError:
+    """Nothing runs under a name: say what does."""
+    there = names_of()
+    told = f"; there are {', '.join(map(repr, there))}" if there else ""
+    return UnknownCollectionError(f"no actors of a collection {name!r} run here{told}")
+
+
 def first_word(places: Sequence[Place], timeout_s: float) -> tuple[About, int]:
     """What the first of some actors that answers says; a successor, if any of them knows one."""
     words: list[tuple[About, int]] = []
@@ -270,7 +300,7 @@ def newest(name: str, timeout_s: float) -> About:
     """What is served under a name: the oldest generation that runs says which one comes after it."""
     there = places_of(name)
     if not there:
-        raise UnknownCollectionError(f"no actors of a collection {name!r} run here")
+        raise unknown(name)
     number = min(place.generation for place in there)
     while True:
         about, successor = first_word([one for one in there if one.generation == number], timeout_s)
@@ -341,7 +371,9 @@ def await_end(collection: str, places: Mapping[Place, Any]) -> None:
 
 def exists_error(place: Place) -> ClusterExistsError:
     return ClusterExistsError(
-        f"actor {actor_name(place)} runs already; stop that cluster or give another name", argument="name"
+        f"actor {actor_name(place)} runs already: `velo stop {place.collection}` ends it, "
+        f"`velo serve --connect {place.collection}` serves it, another name makes another one",
+        argument="name",
     )
 
 
@@ -485,28 +517,60 @@ def start_local_ray() -> None:
     )
 
 
+def join_ray(address: str = "auto") -> None:
+    """Connect to a Ray that runs, unless this process is connected to one; never start one.
+
+    Parameters
+    ----------
+    address : str
+        "auto" finds the one that ``RAY_ADDRESS`` or this machine knows.
+
+    Raises
+    ------
+    PlacementError
+        There is none.
+    """
+    if ray.is_initialized():
+        return
+    try:
+        where = services.canonicalize_bootstrap_address_or_die(address)
+        # Ray itself would try for as long as a process that is connected waits for it: a day.
+        host, _, port = where.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), JOIN_S).close()
+        ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # of many kinds, some of them plain: a user wants the line that says why
+        what = "no Ray is found" if address == "auto" else f"there is no Ray at {address!r}"
+        raise PlacementError(f"{what}: {first_line(error)}", argument="address") from None
+
+
 @contextmanager
-def ray_session(address: str | None = None) -> Iterator[None]:
+def ray_session(address: str | None = None) -> Iterator[bool]:
     """Be connected to Ray for a while; a connection that exists already is used and kept.
 
     Parameters
     ----------
     address : str, optional
         Of a running cluster, "auto" to find one; default: a Ray of this machine's own, without a dashboard.
+
+    Yields
+    ------
+    bool
+        Whether this Ray was started here, and so ends here.
     """
     if ray.is_initialized():
-        yield
+        yield False
         return
-    try:
-        if address is None:
+    if address is None:
+        try:
             start_local_ray()
-        else:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception as error:  # of many kinds, some of them plain: a user wants the line that says why
-        what = "Ray does not start here" if address is None else f"there is no Ray at {address!r}"
-        hint = "; velo serve --processes does without Ray" if address is None else ""
-        raise PlacementError(f"{what}: {first_line(error)}{hint}", argument="address") from None
+        except Exception as error:
+            raise PlacementError(
+                f"Ray does not start here: {first_line(error)}; velo serve --processes does without Ray",
+                argument="address",
+            ) from None
+    else:
+        join_ray(address)
     try:
-        yield
+        yield address is None
     finally:
         ray.shutdown()

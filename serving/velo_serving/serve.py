@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
 from velo_serving.errors import PortInUseError
@@ -38,7 +38,10 @@ from velo_serving.local_backend import open_local_backend
 from velo_serving.processes import backend_of, open_processes
 from velo_serving.router import RouterLimits
 
-__all__ = ["bind", "run", "serve_local", "serve_ray"]
+if TYPE_CHECKING:
+    from velo_serving.cluster import Cluster
+
+__all__ = ["bind", "run", "serve_connected", "serve_local", "serve_ray", "start_ray", "stop_ray"]
 
 #: Connections above what the gateway's own limits count. Beyond these uvicorn refuses what is asked, with a
 #: 503 that has neither type nor id; so our own limits, which say more, must be reached first.
@@ -232,23 +235,15 @@ def serve_ray(
     port: int = 8000,
     address: str | None = None,
     name: str | None = None,
-    pin: str | None = None,
-    memory: int | float | str | None = None,
-    threads: int | None = None,
-    io: str = "auto",
-    plan: str = "auto",
+    on_progress: Callable[[str], None] | None = None,
     limits: RouterLimits | None = None,
     gateway_limits: GatewayLimits | None = None,
     on_ready: Callable[[str], None] | None = None,
-    on_progress: Callable[[str], None] | None = None,
     ready_shards: int | None = None,
     drain_s: float = 0.0,
     workers: int = 1,
-    replicas: int = 1,
     slow_s: float | None = None,
     log_json: bool = False,
-    writable: bool = False,
-    durability: str = "sync",
     api_keys: str | Path | None = None,
     cors_origins: Sequence[str] = (),
     ssl_certfile: str | Path | None = None,
@@ -256,8 +251,12 @@ def serve_ray(
     ssl_keyfile_password: str | None = None,
     ssl_ca_certs: str | Path | None = None,
     aliases: str | Path | None = None,
+    **shards: Any,
 ) -> None:
     """Start a Ray actor for each shard, serve them until interrupted, stop them.
+
+    They end with an interrupt of this process, not with its death: where it is killed, other gateways go on
+    answering, and ``stop_ray`` ends the actors. Only a Ray of this process's own ends with it in any case.
 
     Parameters
     ----------
@@ -267,19 +266,18 @@ def serve_ray(
         Of a running Ray cluster, "auto" to find one; default: a Ray of this machine's own.
     name : str, optional
         Name of the collection.
-    pin : str, optional
-        ``resource:NAME`` or ``label:KEY=VALUE``; ``{shard}`` stands for a shard's name.
     on_progress : callable, optional
         Called with a line of text as Ray and the shards start; default: print it on stderr.
-    host, port, memory, threads, io, plan, limits, gateway_limits, on_ready, ready_shards, drain_s
-        As in ``serve_local``.
-    workers, replicas, slow_s, log_json, writable, durability
+    host, port, limits, gateway_limits, on_ready, ready_shards, drain_s, workers, slow_s, log_json
         As in ``serve_local``.
     api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, aliases
         As in ``serve_local``.
+    **shards
+        ``pin``, ``replicas``, ``memory``, ``threads``, ``io``, ``plan``, ``writable``, ``durability``, as in
+        ``Cluster.start``.
     """
     _check_workers(workers)
-    _check_durability(durability)
+    _check_durability(shards.get("durability", "sync"))
     access = _access(
         api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, aliases
     )
@@ -289,32 +287,165 @@ def serve_ray(
     tell = on_progress or _tell
     with bind(host, port) as listener:
         tell("starting Ray; some seconds" if address is None else f"connecting to Ray at {address}")
-        with ray_session(address):
-            options: dict[str, Any] = {
-                "memory": memory,
-                "threads": threads,
-                "io": io,
-                "plan": plan,
-                "writable": writable,
-                "durability": durability,
-            }
+        with ray_session(address) as own:
             tell("starting an actor for each shard")
-            with Cluster.start(
-                path, name=name, replicas=replicas, pin=pin, progress=tell, **options
-            ) as cluster:
-                common: dict[str, Any] = {
-                    "gateway_limits": gateway_limits,
-                    "on_ready": on_ready,
-                    "ready_shards": ready_shards,
-                    "drain_s": drain_s,
-                    "slow_s": slow_s,
-                    "log_json": log_json,
-                    "access": access,
-                }
-                if workers > 1:
-                    _run_workers(cluster, listener, workers, limits=limits, **common)
-                else:
-                    run(cluster.backend(limits=limits), listener, **common)
+            with Cluster.start(path, name=name, detached=not own, progress=tell, **shards) as cluster:
+                _serve_cluster(
+                    cluster,
+                    listener,
+                    workers,
+                    limits=limits,
+                    gateway_limits=gateway_limits,
+                    on_ready=on_ready,
+                    ready_shards=ready_shards,
+                    drain_s=drain_s,
+                    slow_s=slow_s,
+                    log_json=log_json,
+                    access=access,
+                )
+
+
+def start_ray(
+    path: str | Path,
+    *,
+    address: str = "auto",
+    name: str | None = None,
+    on_progress: Callable[[str], None] | None = None,
+    **shards: Any,
+) -> str:
+    """Start a Ray actor for each shard and leave them running, for ``serve_connected`` on any machine.
+
+    Parameters
+    ----------
+    path, name, on_progress, **shards
+        As in ``serve_ray``.
+    address : str
+        Of a running Ray cluster; "auto" finds one. No Ray is started: it would end with this process.
+
+    Returns
+    -------
+    str
+        The name of the collection.
+
+    Raises
+    ------
+    PlacementError
+        No Ray runs there, or no node has what a shard is pinned to.
+    ClusterExistsError
+        Actors of that name run already.
+    """
+    _check_durability(shards.get("durability", "sync"))
+    from velo_serving.cluster import Cluster
+    from velo_serving.ray_actors import ray_session
+
+    tell = on_progress or _tell
+    tell(f"connecting to Ray at {address}")
+    with ray_session(address):
+        tell("starting an actor for each shard")
+        return Cluster.start(path, name=name, detached=True, progress=tell, **shards).collection.name
+
+
+def serve_connected(
+    name: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    address: str = "auto",
+    limits: RouterLimits | None = None,
+    gateway_limits: GatewayLimits | None = None,
+    on_ready: Callable[[str], None] | None = None,
+    ready_shards: int | None = None,
+    drain_s: float = 0.0,
+    workers: int = 1,
+    slow_s: float | None = None,
+    log_json: bool = False,
+    api_keys: str | Path | None = None,
+    cors_origins: Sequence[str] = (),
+    ssl_certfile: str | Path | None = None,
+    ssl_keyfile: str | Path | None = None,
+    ssl_keyfile_password: str | None = None,
+    ssl_ca_certs: str | Path | None = None,
+    aliases: str | Path | None = None,
+) -> None:
+    """Serve actors that run already until interrupted, and leave them running.
+
+    Parameters
+    ----------
+    name : str
+        Of the collection.
+    address : str
+        Of the Ray that they run on; "auto" finds one. No Ray is started.
+    host, port, limits, gateway_limits, on_ready, ready_shards, drain_s, workers, slow_s, log_json
+        As in ``serve_local``.
+    api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, aliases
+        As in ``serve_local``.
+
+    Raises
+    ------
+    UnknownCollectionError
+        No actors of that name run.
+    PlacementError
+        No Ray runs there.
+    """
+    _check_workers(workers)
+    access = _access(
+        api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, aliases
+    )
+    from velo_serving.cluster import Cluster
+    from velo_serving.ray_actors import ray_session
+
+    with bind(host, port) as listener, ray_session(address), Cluster.connect(name) as cluster:
+        _serve_cluster(
+            cluster,
+            listener,
+            workers,
+            limits=limits,
+            gateway_limits=gateway_limits,
+            on_ready=on_ready,
+            ready_shards=ready_shards,
+            drain_s=drain_s,
+            slow_s=slow_s,
+            log_json=log_json,
+            access=access,
+        )
+
+
+def stop_ray(name: str, *, address: str = "auto") -> int:
+    """End the actors of a collection, whoever started them, and wait until they are gone.
+
+    Parameters
+    ----------
+    name : str
+        Of the collection; all that was published under it ends.
+    address : str
+        Of the Ray that they run on; "auto" finds one. No Ray is started.
+
+    Returns
+    -------
+    int
+        How many actors there were.
+
+    Raises
+    ------
+    UnknownCollectionError
+        No actors of that name run.
+    PlacementError
+        No Ray runs there.
+    """
+    from velo_serving.cluster import Cluster
+    from velo_serving.ray_actors import ray_session
+
+    with ray_session(address):
+        return Cluster.end(name)
+
+
+def _serve_cluster(
+    cluster: Cluster, listener: socket.socket, workers: int, *, limits: RouterLimits | None, **common: Any
+) -> None:
+    if workers > 1:
+        _run_workers(cluster, listener, workers, limits=limits, **common)
+    else:
+        run(cluster.backend(limits=limits), listener, **common)
 
 
 def _tell(line: str) -> None:

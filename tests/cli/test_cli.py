@@ -24,7 +24,7 @@ from velo.cli.app import app
 from velo.formats import write_truth, write_vectors
 from velo.testing import brute_force, synthetic_metadata, synthetic_vectors
 
-COMMANDS = ("build", "search", "info", "tune", "delete", "verify", "doctor", "demo", "serve")
+COMMANDS = ("build", "search", "info", "tune", "delete", "verify", "doctor", "demo", "serve", "stop")
 QUICK = ("--degree", "16", "--links-kept", "16", "--build-list-size", "40", "--threads", "1")
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.serving.conftest import SERVE_MARK
-from velo_serving import Cluster, serve_local, serve_ray
+from velo_serving import Cluster, serve_local
 from velo_serving.ray_actors import ActorOptions
 from velo_serving.shard import ShardSpec
 
@@ -35,7 +35,7 @@ def check(doors: dict[str, Any], names: set[str]) -> None:
 
 
 def test_every_door_opens_shards_alike() -> None:
-    doors = {one.__name__: one for one in (ShardSpec, ActorOptions, serve_local, serve_ray)}
+    doors = {one.__name__: one for one in (ShardSpec, ActorOptions, serve_local)}
     check({**doors, "Cluster.start": Cluster.start}, OPENING)
     assert set(defaults_of(ActorOptions)) <= set(inspect.signature(Cluster.start).parameters)
 

@@ -1,0 +1,238 @@
+"""A service on Ray from its start to its end: whoever dies beside it, shards end when they are told to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import velo
+from tests.serving.conftest import RAY_MARKS, Served
+from velo_serving import Client, Cluster
+from velo_serving.errors import NoShardAnsweredError, UnknownCollectionError
+from velo_serving.ray_actors import places_of, ray
+
+pytestmark = RAY_MARKS
+
+SHARDS = 2
+VECTORS = np.random.default_rng(29).standard_normal((300, 16)).astype(np.float32)
+
+#: By when what was started answers, and what was ended is gone, on a busy machine.
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lifecycle")
+    return velo.build_collection(folder / "plays.velo", VECTORS, shards=SHARDS, calibrate=False, threads=1)
+
+
+@pytest.fixture
+def address(local_ray: None) -> str:
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``velo`` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "velo", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+    )
+
+
+def told(*arguments: str) -> dict[str, Any]:
+    """What a command that succeeds prints as JSON."""
+    ended = command(*arguments, "--json")
+    assert ended.returncode == 0, ended.stderr
+    document: dict[str, Any] = json.loads(ended.stdout)
+    return document
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def whole(client: Client, row: int) -> bool:
+    found = client.search(VECTORS[row], k=1, list_size=100)
+    return bool(found.shards_answered == SHARDS and found.ids.tolist() == [row])
+
+
+def pids_of(client: Client) -> list[int]:
+    return [shard["pid"] for shard in client.info()["shards"]]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@contextlib.contextmanager
+def gateway(*arguments: str) -> Iterator[tuple[Served, Client]]:
+    served = Served(*arguments)
+    try:
+        with Client(served.url, collection=arguments[1], retries=0, timeout_s=60) as client:
+            yield served, client
+    finally:
+        served.process.kill()
+        served.process.communicate(timeout=60)
+
+
+def test_gateways_come_and_go_and_shards_stay_until_they_are_stopped(address: str, path: Path) -> None:
+    on_ray = ("--ray-address", address)
+    started = told("serve", str(path), "--detached", "--name", "plays-1", "--threads", "1", *on_ray)
+    assert started == {"name": "plays-1"}
+    connect = ("--connect", "plays-1", *on_ray)
+    with gateway(*connect) as (first, one), gateway(*connect) as (_, two):
+        until(lambda: whole(one, 1) and whole(two, 2), "not all shards came up")
+        pids = pids_of(two)
+        answered, over, wrong = [0], threading.Event(), []
+
+        def load() -> None:
+            while not over.is_set() and not wrong:
+                if not whole(two, answered[0] % len(VECTORS)):
+                    wrong.append(answered[0])
+                answered[0] += 1
+
+        asking = threading.Thread(target=load)
+        asking.start()
+        try:
+            until(lambda: answered[0] > 50, "nobody answers")
+            first.process.send_signal(signal.SIGKILL)
+            first.process.wait(60)
+            before = answered[0]
+            until(lambda: answered[0] > before + 100 or bool(wrong), "the second one waits")
+            with gateway(*connect) as (_, three):
+                until(lambda: whole(three, 3), "a third one does not find them")
+                assert pids_of(three) == pids
+        finally:
+            over.set()
+            asking.join(60)
+        assert not wrong
+        # The shards end when they are told to, and no process of theirs stays.
+        assert told("stop", "plays-1", *on_ray) == {"name": "plays-1", "actors": SHARDS}
+        until(lambda: all(map(is_gone, pids)), f"of {pids} some run on")
+        assert places_of("plays-1") == []
+        with pytest.raises(NoShardAnsweredError):
+            two.search(VECTORS[0])
+        # Started again, they are found by a gateway that knew those before.
+        told("serve", str(path), "--detached", "--name", "plays-1", "--threads", "1", *on_ray)
+
+        def back() -> bool:
+            with contextlib.suppress(velo.errors.VeloError):
+                return whole(two, 5)
+            return False
+
+        until(back, "the gateway does not find what was started again")
+        assert set(pids_of(two)).isdisjoint(pids)
+        assert Cluster.end("plays-1") == SHARDS
+
+
+def test_a_killed_gateway_that_started_its_shards_leaves_them_running(address: str, path: Path) -> None:
+    on_ray = ("--ray-address", address)
+    served = Served(str(path), "--ray", "--name", "plays-2", "--threads", "1", *on_ray)
+    try:
+        with Client(served.url, collection="plays-2", retries=0) as client:
+            until(lambda: whole(client, 1), "not all shards came up")
+            pids = pids_of(client)
+        served.process.kill()
+        served.process.wait(60)
+        with gateway("--connect", "plays-2", "--workers", "2", *on_ray) as (_, other):
+            until(lambda: whole(other, 2), "they ended with it")
+            assert pids_of(other) == pids
+        again = command("serve", str(path), "--ray", "--name", "plays-2", "--port", "0", *on_ray)
+        assert again.returncode == 1
+        assert "`velo stop plays-2` ends it" in again.stderr
+    finally:
+        served.process.kill()
+        served.process.communicate(timeout=60)
+        assert Cluster.end("plays-2") == SHARDS
+
+
+def test_names_that_are_not_there_are_typed_errors(address: str, path: Path) -> None:
+    with Cluster.start(path, name="plays-3", threads=1):
+        for arguments in (("serve", "--connect", "films", "--port", "0"), ("stop", "films")):
+            ended = command(*arguments, "--ray-address", address)
+            assert (ended.returncode, ended.stdout) == (1, "")
+            assert ended.stderr == "velo: no actors of a collection 'films' run here; there are 'plays-3'\n"
+        with pytest.raises(UnknownCollectionError, match="there are 'plays-3'"):
+            Cluster.connect("films")
+        with pytest.raises(UnknownCollectionError):
+            Cluster.end("films")
+    assert places_of("plays-3") == []
+
+
+NOBODY = "127.0.0.1:9"
+
+JOB = f"""
+import ray
+from velo_serving import Cluster, start_ray, stop_ray
+from velo_serving.errors import PlacementError
+
+for ask in (Cluster.connect, Cluster.end, stop_ray, lambda name: start_ray("/nowhere")):
+    try:
+        ask("films")
+    except PlacementError as error:
+        assert error.argument == "address", error
+        print(error.message)
+assert not ray.is_initialized()
+try:
+    Cluster.connect("films", address="{NOBODY}")
+except PlacementError as error:
+    print(error.message)
+assert not ray.is_initialized()
+"""
+
+
+def test_where_no_ray_runs_none_is_started(run_python: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", NOBODY)
+    ended = run_python(JOB)
+    assert ended.returncode == 0, ended.stderr
+    refused = "[Errno 111] Connection refused"
+    assert ended.stdout.splitlines() == [f"no Ray is found: {refused}"] * 4 + [
+        f"there is no Ray at '{NOBODY}': {refused}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--connect", "films", "--memory", "20%"), "memory"),
+        (("--connect", "films", "--replicas", "2"), "replicas"),
+        (("--connect", "films", "--writable"), "writable"),
+        (("--connect", "films", "films.velo"), "paths"),
+        (("films.velo", "--name", "other"), "name"),
+        (("films.velo", "--pin", "label:a=b"), "pin"),
+        (("films.velo", "--ray-address", "auto"), "ray-address"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_by_name(arguments: tuple[str, ...], named: str) -> None:
+    ended = command("serve", *arguments, "--port", "0")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"velo: {named}: ")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_nothing_to_serve_is_wrong_usage() -> None:
+    ended = command("serve")
+    assert ended.returncode == 2
+    assert "--connect NAME" in ended.stderr
