@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from velo.errors import InvalidArgumentError, NotAnIndexError, UnsupportedVersionError
+from velo.errors import InvalidArgumentError, NotAnIndexError, UnsupportedVersionError, VeloError
 from velo.folder.live import ROOT_FILE, is_live
 from velo.folder.replace import os_failure
-from velo.folder.shards import is_within
+from velo.folder.shards import built_uuid, is_within
 from velo_serving.errors import CollectionFormatError
 from velo_serving.locations import checksum_of, find_file, is_url, join, read_file
 from velo_serving.shard import ShardSpec
@@ -208,8 +208,10 @@ def _read_stored(url: str, name: str | None) -> Collection:
     content = find_file(file)
     if content is None:
         manifest = read_file(join(url, MANIFEST_FILE))
-        n, dim, metric = _shape_in(_parse(manifest, join(url, MANIFEST_FILE)))
-        shard = ShardEntry("0", url, n, 0, checksum=checksum_of(manifest))
+        document = _parse(manifest, join(url, MANIFEST_FILE))
+        n, dim, metric = _shape_in(document)
+        uuid = str(document.get("uuid", ""))
+        shard = ShardEntry("0", url, n, 0, uuid=uuid, checksum=checksum_of(manifest))
         return Collection(given_name, url, n, dim, metric, (shard,))
     return _sharded(_parse(content, file), file, url, given_name)
 
@@ -235,7 +237,16 @@ def _parse(content: bytes, path: Path | str) -> Mapping[str, Any]:
 
 def _read_single(folder: Path, name: str) -> Collection:
     n, dim, metric = _shape_in(_load(folder / MANIFEST_FILE))
-    return Collection(name, folder, n, dim, metric, (ShardEntry("0", folder, n, 0),))
+    return Collection(name, folder, n, dim, metric, (_single(folder, n),))
+
+
+def _single(folder: Path, n: int) -> ShardEntry:
+    """An index as a shard: whoever opens it elsewhere must find the one that was built here."""
+    try:
+        uuid = built_uuid(folder)
+    except VeloError:
+        uuid = ""  # the shard says what is wrong when it opens it
+    return ShardEntry("0", folder, n, 0, uuid=uuid)
 
 
 def _shape_in(manifest: Mapping[str, Any]) -> tuple[int, int, str]:
@@ -253,7 +264,7 @@ def _read_live(folder: Path, name: str) -> Collection:
     rows = [part.get("n", 0) for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
     # The library reads it for real, and says what is wrong when the shard opens it.
     n = sum(one for one in rows if _is_count(one))
-    shard = ShardEntry("0", folder, n, 0)
+    shard = _single(folder, n)
     return Collection(name, folder, n, dim if _is_count(dim) else 0, str(root.get("metric", "")), (shard,))
 
 

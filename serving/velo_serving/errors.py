@@ -45,6 +45,8 @@ __all__ = [
     "SupersededError",
     "UnknownCollectionError",
     "UnsupportedMediaTypeError",
+    "WrongPlaceError",
+    "WrongShardError",
     "WrongTokenError",
 ]
 
@@ -59,6 +61,10 @@ class ShardNotHereError(ServingError, NotAnIndexError):
 
 class ShardUnavailableError(ServingError):
     """A shard cannot be reached at the moment: its process died, restarts, or does not answer."""
+
+
+class WrongShardError(ShardUnavailableError):
+    """Another index is where a shard was, or where its replica should be: its answers are never merged."""
 
 
 class SupersededError(ShardUnavailableError):
@@ -100,6 +106,10 @@ class FrameTooLargeError(ProtocolError):
 
 class WrongTokenError(ProtocolError):
     """A connection was opened without the secret that the shard asks for."""
+
+
+class WrongPlaceError(ProtocolError):
+    """Another shard, or another replica, listens where a shard was."""
 
 
 class ChildEndedError(ShardUnavailableError):

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from velo.errors import SearchTimeoutError
 from velo_serving.clock import Clock, Timer
-from velo_serving.errors import DeadlineExceededError, ShardUnavailableError
+from velo_serving.errors import DeadlineExceededError, ShardUnavailableError, WrongShardError
 from velo_serving.limits import RouterLimits
 from velo_serving.observer import Observer
 from velo_serving.spans import ShardSpans
@@ -171,6 +171,7 @@ class Lane:
         self.health: ShardHealth | None = None
         self.up = False
         self.reason = "not asked yet"
+        self._kind = ShardUnavailableError.__name__
         self.queries_in_flight = 0
         self.queries_waiting = 0
         self._deliver = deliver
@@ -274,7 +275,7 @@ class Lane:
 
     def failure(self) -> Failure:
         """What a request is told while the shard is down."""
-        return Failure("ShardUnavailableError", f"shard {self.name} is down: {self.reason}")
+        return Failure(self._kind, f"shard {self.name} is down: {self.reason}")
 
     def _pump(self) -> None:
         while self._waiting and self.up:
@@ -426,8 +427,11 @@ class Lane:
         if self.up and not self._closed:
             self._fall(reason)
 
-    def _fall(self, reason: str, outcome: str = "unavailable") -> None:
+    def _fall(
+        self, reason: str, outcome: str = "unavailable", kind: str = ShardUnavailableError.__name__
+    ) -> None:
         self._falls += 1
+        self._kind = kind
         was_up, self.up, self.reason = self.up, False, reason
         if was_up:
             self._observer.shard_changed(self.name, False, reason)
@@ -484,7 +488,9 @@ class Lane:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            self._fall(getattr(error, "message", "") or str(error) or type(error).__name__)
+            kind = WrongShardError if isinstance(error, WrongShardError) else ShardUnavailableError
+            reason = getattr(error, "message", "") or str(error) or type(error).__name__
+            self._fall(reason, kind=kind.__name__)
         else:
             if falls == self._falls:
                 self._rise()
@@ -498,7 +504,7 @@ class Lane:
         if self._identity is None:
             self._identity = identity
         if identity != self._identity:
-            raise ShardUnavailableError(f"another index is there now: {identity}, not {self._identity}")
+            raise WrongShardError(f"another index is there now: {identity}, not {self._identity}")
 
     def _rise(self) -> None:
         was_up, self.up, self.reason = self.up, True, ""

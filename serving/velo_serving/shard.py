@@ -22,7 +22,7 @@ import pyarrow as pa
 from velo.errors import FilterError, SearchTimeoutError, VeloError
 from velo.filters import from_sql
 from velo.folder.live import is_live
-from velo.folder.shards import check_shard
+from velo.folder.shards import built_uuid, check_shard
 from velo_serving.errors import ShardUnavailableError
 from velo_serving.hits import concat_hits
 from velo_serving.locations import shard_folder
@@ -497,10 +497,11 @@ def _hits(result: Any, ids: Any, distances: Any, counts: Any, **further: Any) ->
 
 def _uuid_of(info: Mapping[str, Any], spec: ShardSpec) -> str:
     """By what an index is known again: its own uuid; of one that is written to, whose parts come and go with
-    theirs, the folder."""
+    theirs, that of the one that was built, and the folder: a copy is not written to with it."""
     folder = Path(spec.path)
     if spec.writable or spec.follows or is_live(folder):
-        return f"folder-{folder.stat().st_ino}"
+        built = built_uuid(folder)
+        return f"{built}{'-' if built else ''}folder-{folder.stat().st_ino}"
     return str(info.get("uuid", ""))
 
 

@@ -255,6 +255,8 @@ async def test_a_shard_with_another_index_stays_down_until_its_own_is_back(stage
     await stage.clock.crank(LIMITS.probe_interval_s + 1.0)
     assert stage.states == ["up", "down"]
     assert "another index is there now: other" in stage.router.shards()[1].reason
+    answer = await stage.ask()
+    assert [(one.shard, one.failure.kind) for one in answer.failures] == [("1", "WrongShardError")]
     shard.uuid = "uuid-1"
     await stage.clock.crank(1.0)
     assert stage.states == ["up", "up"]
