@@ -43,7 +43,7 @@ from velo_serving.router import RouterLimits
 from velo_serving.router_thread import JOB_LIMITS
 from velo_serving.served import ServedCollection, served_collection
 from velo_serving.types import ShardHealth
-from velo_serving.wire.endpoint import Endpoint
+from velo_serving.wire.endpoint import Endpoint, ports_of
 
 __all__ = ["Cluster"]
 
@@ -94,6 +94,8 @@ class Cluster(JobSearches):
         detached: bool = False,
         writable: bool = False,
         durability: str = "sync",
+        ports: str | None = None,
+        tls: str | None = None,
         start_timeout_s: float = 120.0,
         progress: Callable[[str], None] | None = None,
     ) -> Cluster:
@@ -126,6 +128,13 @@ class Cluster(JobSearches):
             folder, and see what was written a tenth of a second later.
         durability : {"sync", "interval", "process"}
             As in ``velo.open``.
+        ports : str, optional
+            Where shards listen for gateways of other machines, such as ``"7100-7199"``: each takes the first
+            of them that is free on its node. Any free port without it.
+        tls : str, optional
+            Absolute path of a folder, on each node and on each machine of a gateway, with ``cert.pem``,
+            ``key.pem`` and ``ca.pem``: what goes from one machine to another is encrypted, and both ends show
+            a certificate that the authority vouches for.
         start_timeout_s : float
             Time for all shards to open.
         progress : callable, optional
@@ -139,11 +148,14 @@ class Cluster(JobSearches):
             No node matches a pin, or not in time.
         ClusterExistsError
             Actors of that name run already.
+        PortInUseError
+            Of the ports that were given none is free on some node.
 
         Returns
         -------
         Cluster
         """
+        ports_of(ports)  # here, before anything is started
         if replicas < 1:
             raise InvalidArgumentError(f"there is at least one replica, not {replicas}", argument="replicas")
         described = (
@@ -155,7 +167,7 @@ class Cluster(JobSearches):
         if there:
             raise exists_error(there[0])
         options = ActorOptions(
-            replicas, pin, memory, threads, io, plan, num_cpus, detached, writable, durability
+            replicas, pin, memory, threads, io, plan, num_cpus, detached, writable, durability, ports, tls
         )
         about = About(described, options, 1, secrets.token_urlsafe(32))
         return cls(about, *start_actors(about, start_timeout_s, progress))

@@ -47,7 +47,7 @@ from velo_serving.errors import (
 from velo_serving.local_backend import check_shard, share_of_cores, split_memory
 from velo_serving.records import CollectionRecord, Place, record_of
 from velo_serving.shard import Shard, ShardSpec
-from velo_serving.types import ShardHealth
+from velo_serving.types import Failure, ShardHealth
 from velo_serving.wire.endpoint import Endpoint, abstract_path
 from velo_serving.wire.server import ShardHost, ShardServer
 
@@ -91,6 +91,9 @@ PIN_SHARE = 0.001
 #: How long a start that failed waits for the end of what it had started, at most.
 END_S = 10.0
 
+#: How often errors of Ray's are asked for where there are none.
+ERRORS_S = 0.5
+
 #: By when a Ray that is to be joined must take a connection.
 JOIN_S = 5.0
 
@@ -104,7 +107,8 @@ class ActorOptions:
 
     Attributes
     ----------
-    replicas, pin, memory, threads, io, plan, num_cpus, detached, writable, durability
+    replicas, pin, memory, threads, io, plan, num_cpus, detached, writable, durability, ports,
+    tls
         As in ``Cluster.start``.
     """
 
@@ -118,6 +122,8 @@ class ActorOptions:
     detached: bool = False
     writable: bool = False
     durability: str = "sync"
+    ports: str | None = None
+    tls: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +176,10 @@ class ShardActor:
 
     async def health(self) -> ShardHealth:
         """Say how the shard is."""
-        shard = await self._opened()
+        try:
+            shard = await self._opened()
+        except VeloError as error:  # it cannot listen
+            return ShardHealth(node=_node_id(), pid=os.getpid(), failure=Failure.of(error))
         health = await asyncio.to_thread(shard.health)
         return dataclasses.replace(health, version=self._about.collection.version)
 
@@ -208,10 +217,25 @@ class ShardActor:
         shard = Shard(spec)
         shard.health()  # opens the index; where that fails, the cluster hears why from health()
         about = self._about
-        self._server = ShardServer(shard, token=about.token, version=about.collection.version)
+        self._server = ShardServer(
+            shard,
+            token=about.token,
+            version=about.collection.version,
+            name=about.label(self._place),
+        )
         self._host = ShardHost(self._server)
         util: Any = ray.util
-        self._endpoint = self._host.start(path=abstract_path(spec.name), host=util.get_node_ip_address())
+        try:
+            self._endpoint = self._host.start(
+                path=abstract_path(spec.name),
+                host=util.get_node_ip_address(),
+                ports=about.options.ports,
+                tls=about.options.tls,
+            )
+        except BaseException:
+            self._host.close()
+            shard.close()
+            raise
         return shard
 
     def _count_here(self) -> int:
@@ -507,6 +531,34 @@ def kill(actors: Sequence[Any]) -> None:
         ray.kill(actor, no_restart=True)
 
 
+class _PatientSubscriber:
+    """What a thread of Ray's asks for errors, again and again: where Ray's own service is gone, now and then.
+
+    Without it that thread takes the interpreter of a gateway for itself, which then answers fifty times as
+    slowly.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def poll(self) -> tuple[Any, Any]:
+        found: tuple[Any, Any] = self._inner.poll()
+        if found[1] is None:
+            time.sleep(ERRORS_S)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _calm() -> None:
+    """Let this process, once connected, wait for Ray's own service without work."""
+    worker: Any = ray._private.worker.global_worker
+    inner = getattr(worker, "gcs_error_subscriber", None)
+    if inner is not None:
+        worker.gcs_error_subscriber = _PatientSubscriber(inner)
+
+
 def start_local_ray() -> None:
     """Start a Ray of this machine's own: on the loopback address, without a dashboard."""
     ray.init(
@@ -515,6 +567,7 @@ def start_local_ray() -> None:
         logging_level=logging.ERROR,
         _node_ip_address="127.0.0.1",
     )
+    _calm()
 
 
 def join_ray(address: str = "auto") -> None:
@@ -537,7 +590,9 @@ def join_ray(address: str = "auto") -> None:
         # Ray itself would try for as long as a process that is connected waits for it: a day.
         host, _, port = where.rpartition(":")
         socket.create_connection((host.strip("[]"), int(port)), JOIN_S).close()
-        ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR)
+        # By the address as it was given: "auto" reads Ray's token, too.
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        _calm()
     except Exception as error:  # of many kinds, some of them plain: a user wants the line that says why
         what = "no Ray is found" if address == "auto" else f"there is no Ray at {address!r}"
         raise PlacementError(f"{what}: {first_line(error)}", argument="address") from None

@@ -44,7 +44,7 @@ class ServeArgs(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         Processes of the gateway.
     cpus : float
         What Ray reserves each of them.
-    replicas, pin, memory, threads, io, plan, writable, durability
+    replicas, pin, memory, threads, io, plan, writable, durability, ports, tls
         As in ``Cluster.start``.
     ready_shards, slow_s
         As in ``create_app``.
@@ -66,6 +66,8 @@ class ServeArgs(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     plan: str = "auto"
     writable: bool = False
     durability: str = "sync"
+    ports: str | None = None
+    tls: str | None = None
     ready_shards: int | None = None
     slow_s: float | None = None
     api_keys: str | None = None
@@ -108,6 +110,8 @@ def serve_app(args: Mapping[str, Any]) -> serve.Application:
                 plan=told.plan,
                 writable=told.writable,
                 durability=told.durability,
+                ports=told.ports,
+                tls=told.tls,
                 detached=True,
                 start_timeout_s=told.start_timeout_s,
             )

@@ -273,8 +273,8 @@ def serve_ray(
     api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, aliases
         As in ``serve_local``.
     **shards
-        ``pin``, ``replicas``, ``memory``, ``threads``, ``io``, ``plan``, ``writable``, ``durability``, as in
-        ``Cluster.start``.
+        ``pin``, ``ports``, ``tls``, ``replicas``, ``memory``, ``threads``, ``io``, ``plan``, ``writable``,
+        ``durability``, as in ``Cluster.start``.
     """
     _check_workers(workers)
     _check_durability(shards.get("durability", "sync"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from velo_serving.local_backend import LocalChannel
 from velo_serving.shard import Shard, ShardSpec
 from velo_serving.types import Failure, Hits, SearchRequest, ShardChannel
 from velo_serving.wire.channel import SocketChannel, at
+from velo_serving.wire.endpoint import Endpoint
 from velo_serving.wire.server import ShardServer
 
 VECTORS = np.random.default_rng(5).standard_normal((60, 4)).astype(np.float32)
@@ -294,5 +297,26 @@ def test_metadata_keeps_its_types(tmp_path: Path) -> None:
             place.index.search_async = answer  # type: ignore[method-assign]
             reply = await place.ask(k=2, return_metadata=tuple(rows))
             assert str(reply.metadata) == str([table.to_pylist()])  # NaN is not equal to itself
+
+    asyncio.run(run())
+
+
+def test_a_host_that_does_not_answer_is_asked_again_soon() -> None:
+    """As behind a cable that is pulled: nothing comes back, not even a refusal."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.socket() as full, contextlib.ExitStack() as stack:
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for _ in range(4):  # the system leaves unanswered what comes after these
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(full.getsockname())
+            channel = SocketChannel("0", at(Endpoint("token", host="127.0.0.1", port=full.getsockname()[1])))
+            began = loop.time()
+            with pytest.raises(ShardUnavailableError, match=r"nothing within 0\.5 s"):
+                await asyncio.wait_for(channel.health(), 20)
+            assert loop.time() - began < 10
 
     asyncio.run(run())

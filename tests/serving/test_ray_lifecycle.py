@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,10 +21,12 @@ import numpy as np
 import pytest
 
 import velo
-from tests.serving.conftest import RAY_MARKS, Served
-from velo_serving import Client, Cluster
-from velo_serving.errors import NoShardAnsweredError, UnknownCollectionError
+from tests.serving.conftest import PATIENT, RAY_MARKS, Served
+from velo.errors import CorruptIndexError, InvalidArgumentError
+from velo_serving import Client, Cluster, read_collection
+from velo_serving.errors import NoShardAnsweredError, PortInUseError, UnknownCollectionError
 from velo_serving.ray_actors import places_of, ray
+from velo_serving.types import SearchRequest
 
 pytestmark = RAY_MARKS
 
@@ -236,3 +241,96 @@ def test_nothing_to_serve_is_wrong_usage() -> None:
     ended = command("serve")
     assert ended.returncode == 2
     assert "--connect NAME" in ended.stderr
+
+
+WAITING = """
+import sys, time
+import ray
+from velo_serving.ray_actors import ray_session
+
+class Gone:
+    polls = 0
+
+    def poll(self):
+        self.polls += 1
+        return None, None
+
+with ray_session(sys.argv[1]):
+    asked = ray._private.worker.global_worker.gcs_error_subscriber
+    patient = type(asked)(Gone())
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        patient.poll()
+    print(patient.polls)
+"""
+
+
+def test_without_rays_own_service_processes_wait_and_do_not_work(
+    address: str, path: Path, run_python: Any
+) -> None:
+    with Cluster.start(path, name="plays-4", threads=1) as cluster:
+        for health in ray.get([actor.health.remote() for actor in cluster.actors]):
+            environment = (Path("/proc") / str(health.pid) / "environ").read_bytes().split(b"\0")
+            assert b"RAY_gcs_rpc_server_reconnect_timeout_s=86400" in environment
+    # A thread of Ray's asks it for errors: again and again at once, if it is let.
+    ended = run_python(WAITING, address)
+    assert ended.returncode == 0, ended.stderr
+    assert 1 <= int(ended.stdout) <= 4
+
+
+def test_a_replica_with_another_build_of_the_shard_is_refused(local_ray: None, tmp_path: Path) -> None:
+    """Of an index without a collection around it, whose uuid its first opening says."""
+    path, other = tmp_path / "verses.velo", tmp_path / "other.velo"
+    uuids = []
+    for folder, seed in ((path, 0), (other, 1)):
+        with velo.build(folder, VECTORS, calibrate=False, threads=1, seed=seed) as index:
+            uuids.append(index.info()["uuid"])
+    request = SearchRequest(VECTORS[[7]], 1, list_size=100, timeout_s=20.0)
+
+    async def run(cluster: Cluster) -> None:
+        backend = cluster.backend(limits=PATIENT)
+        await backend.start()
+        router = backend.collection().router
+
+        async def until_it_says(word: str) -> str:
+            end = time.monotonic() + PATIENCE_S
+            while word not in (reason := f"{router.shards()[1].state} {router.shards()[1].reason}"):
+                assert time.monotonic() < end, reason
+                answer = await router.search(request)
+                assert (answer.shards_answered, answer.hits.ids.tolist()) == (1, [[7]])
+                await asyncio.sleep(0.05)
+            return reason
+
+        await until_it_says("up")
+        path.rename(tmp_path / "aside")
+        other.rename(path)
+        ray.kill(cluster.actors[1], no_restart=False)
+        reason = await until_it_says("holds another index")
+        assert all(uuid in reason for uuid in uuids)
+        path.rename(other)
+        (tmp_path / "aside").rename(path)
+        await until_it_says("up")
+        await backend.close()
+
+    with Cluster.start(path, replicas=2, threads=1) as cluster:
+        asyncio.run(run(cluster))
+    # Whoever starts it there is told so at once.
+    described = read_collection(path)
+    elsewhere = dataclasses.replace(described.shards[0], path=other)
+    with pytest.raises(CorruptIndexError, match=f"{uuids[1]}.*{uuids[0]}"):
+        Cluster.start(dataclasses.replace(described, shards=(elsewhere,)), threads=1)
+
+
+def test_actors_listen_at_the_ports_they_are_given(local_ray: None, path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))  # of every address of the node
+        taken.listen()
+        first = taken.getsockname()[1]
+        with Cluster.start(path, name="plays-5", ports=f"{first}-{first + 40}", threads=1) as cluster:
+            found = {one.port for one in ray.get([actor.endpoint.remote() for actor in cluster.actors])}
+            assert len(found) == SHARDS
+            assert found <= set(range(first + 1, first + 41))
+        with pytest.raises(PortInUseError, match=rf"of [0-9.]+ all ports {first}-{first} are in use"):
+            Cluster.start(path, name="plays-5", ports=f"{first}-{first}", threads=1)
+    with pytest.raises(InvalidArgumentError, match=r"/nowhere: cert.pem, key.pem or ca.pem cannot be used"):
+        Cluster.start(path, name="plays-5", tls="/nowhere", threads=1)

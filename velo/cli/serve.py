@@ -48,6 +48,16 @@ def serve(
     pin: Annotated[
         str | None, typer.Option(help='Where shards run: "resource:NAME" or "label:KEY=VALUE".')
     ] = None,
+    shard_ports: Annotated[
+        str | None,
+        typer.Option(
+            help="Where shards on Ray listen for gateways; any free ports without it.", metavar="FIRST-LAST"
+        ),
+    ] = None,
+    shard_tls: Annotated[
+        Path | None,
+        typer.Option(help="Folder with cert.pem, key.pem, ca.pem: encrypt what goes to shards on Ray."),
+    ] = None,
     processes: Annotated[
         bool, typer.Option("--processes", help="Give each shard a process of its own, without Ray.")
     ] = False,
@@ -118,7 +128,8 @@ def serve(
         "writable": writable,
         "durability": durability,
     }
-    on_ray: dict[str, Any] = {"name": name, "pin": pin}
+    tls = None if shard_tls is None else str(shard_tls.absolute())
+    on_ray: dict[str, Any] = {"name": name, "pin": pin, "ports": shard_ports, "tls": tls}
     if as_json:
         gateway["on_ready"] = lambda url: _print({"url": url})
     if connect is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,11 +16,22 @@ from velo_serving.wire import frames
 from velo_serving.wire.codec import Call, Hello, decode, decode_health, decode_hits, encode, encode_search
 from velo_serving.wire.endpoint import Endpoint, this_host
 from velo_serving.wire.frames import Frame, FrameReader, frame_start
+from velo_serving.wire.tls import asks
 
 __all__ = ["SocketChannel", "at"]
 
 #: A reply may be so large: a million hits with their metadata.
 REPLY_BYTES_MAX = 1 << 30
+
+#: By when another host takes a connection. The system itself asks again after 1, 3 and 7 s: a cable that is
+#: back would go unseen for as long.
+CONNECT_S = 0.5
+
+#: The same with TLS, where its process must answer, too.
+CONNECT_TLS_S = 2.0
+
+#: How long one who knows where a shard was waits to hear where it is, before it asks there again.
+LOCATE_S = 0.25
 
 #: A frame holds the time that is left in a number of this size.
 _TIMEOUT_US_MAX = (1 << 32) - 1
@@ -66,6 +78,7 @@ class SocketChannel:
         self._lost: Callable[[str], None] = lambda reason: None
         self._link: _Link | None = None
         self._endpoint: Endpoint | None = None
+        self._locating: asyncio.Future[Endpoint] | None = None
 
     @property
     def name(self) -> str:
@@ -129,15 +142,35 @@ class SocketChannel:
     async def close(self) -> None:
         """Drop the connection."""
         self.reset()
+        locating, self._locating = self._locating, None
+        if locating is not None:
+            locating.cancel()
+            await asyncio.wait({locating})
+            if not locating.cancelled():
+                locating.exception()  # nobody asks any more
 
     async def _connect(self) -> ShardHealth:
-        # Where it was is where it is, unless its process ended; and who knows better may be gone itself.
+        # Where it was is where it is, unless its process ended. Who knows better may be gone itself, or hear
+        # later than we that a cable is back.
         if self._endpoint is not None:
-            try:
+            with contextlib.suppress(VeloError):
                 return await self._connect_to(self._endpoint)
-            except VeloError:
-                self._endpoint = None
-        return await self._connect_to(await self._locate())
+        return await self._connect_to(await self._found())
+
+    async def _found(self) -> Endpoint:
+        """Where the shard is by now. Who knows where it was does not wait for long, but hears it later."""
+        if self._endpoint is None:
+            return await self._locate()
+        if self._locating is None:
+            self._locating = asyncio.ensure_future(self._locate())
+        locating = self._locating
+        await asyncio.wait({locating}, timeout=LOCATE_S)
+        if not locating.done():
+            raise ShardUnavailableError(
+                f"shard {self._name} does not answer where it was, at {self._endpoint}"
+            )
+        self._locating = None
+        return locating.result()
 
     async def _connect_to(self, endpoint: Endpoint) -> ShardHealth:
         link = await self._open(endpoint)
@@ -164,7 +197,12 @@ class SocketChannel:
                 faults.append(f"{endpoint.path}: {error.strerror or error}".replace("\0", "@"))
         if endpoint.host is not None:
             try:
-                return (await loop.create_connection(make, endpoint.host, endpoint.port))[1]
+                context = None if endpoint.tls is None else asks(endpoint.tls)
+                connecting = loop.create_connection(make, endpoint.host, endpoint.port, ssl=context)
+                limit_s = CONNECT_S if context is None else CONNECT_TLS_S
+                return (await asyncio.wait_for(connecting, limit_s))[1]
+            except asyncio.TimeoutError:
+                faults.append(f"{endpoint.host}:{endpoint.port}: nothing within {limit_s:g} s")
             except OSError as error:
                 faults.append(f"{endpoint.host}:{endpoint.port}: {error.strerror or error}")
         raise ShardUnavailableError(
@@ -194,7 +232,7 @@ class _Link(asyncio.Protocol):
 
     async def greet(self, token: str) -> ShardHealth:
         """Show the token and hear who is there."""
-        head = encode(Hello(token))
+        head = encode(Hello(token, shard=self._name))
         self._transport.write(frame_start(frames.HELLO, 0, len(head)) + head)
         return await self._welcome
 

@@ -40,10 +40,10 @@ encode = _ENCODER.encode
 
 
 class Hello(msgspec.Struct, array_like=True):
-    """How an asker introduces itself."""
+    """How an asker introduces itself, and whom it means."""
 
     token: str
-    asker: str = ""
+    shard: str = ""
 
 
 class Call(msgspec.Struct, array_like=True):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Endpoint", "abstract_path", "this_host"]
+from velo.errors import InvalidArgumentError
+
+__all__ = ["Endpoint", "abstract_path", "ports_of", "this_host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Endpoint:
     host : str or None
     port : int
         For everybody else.
+    tls : str or None
+        Folder with the certificates for TCP, the same on all machines; without it nothing is encrypted.
     """
 
     token: str
@@ -31,6 +36,7 @@ class Endpoint:
     path: str | None = None
     host: str | None = None
     port: int = 0
+    tls: str | None = None
 
     def __str__(self) -> str:
         path = (self.path or "").replace("\0", "@")
@@ -51,3 +57,19 @@ def this_host() -> str:
 def abstract_path(shard: str) -> str:
     """Make a name for a Unix socket that leaves no file behind, however its process ends."""
     return f"\0velo-{secrets.token_hex(8)}-{shard}"
+
+
+def ports_of(text: str | None) -> range:
+    """Read a range of ports, ``"7100-7199"``, both ends included; without one, any free port.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    if text is None:
+        return range(1)
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= first <= last <= 65535:
+        raise InvalidArgumentError(f"a range of ports reads '7100-7199', not {text!r}", argument="ports")
+    return range(first, last + 1)

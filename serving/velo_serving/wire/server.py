@@ -5,20 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import hmac
 import os
+import ssl
 from dataclasses import dataclass
 from typing import cast
 
 from velo.errors import VeloError
-from velo_serving.errors import ProtocolError, ServingError, ShardUnavailableError, WrongTokenError
+from velo_serving.errors import (
+    PortInUseError,
+    ProtocolError,
+    ServingError,
+    ShardUnavailableError,
+    WrongPlaceError,
+    WrongTokenError,
+)
 from velo_serving.loops import LoopThread
 from velo_serving.shard import Shard
 from velo_serving.types import Failure, Hits, SearchRequest, ShardHealth
 from velo_serving.wire import frames
 from velo_serving.wire.codec import Call, Hello, decode, decode_search, encode, encode_hits
-from velo_serving.wire.endpoint import Endpoint, this_host
+from velo_serving.wire.endpoint import Endpoint, ports_of, this_host
 from velo_serving.wire.frames import Frame, FrameReader, frame_start
+from velo_serving.wire.tls import listens
 from velo_serving.writing import WRITES
 
 __all__ = ["ServerLimits", "ShardHost", "ShardServer"]
@@ -62,15 +72,24 @@ class ShardServer:
         What an asker must show.
     version : str
         Of the collection, told in WELCOME.
+    name : str
+        Of the shard and replica that askers must mean: a port may have been another's before.
     limits : ServerLimits, optional
     """
 
     def __init__(
-        self, shard: Shard, *, token: str, version: str = "", limits: ServerLimits | None = None
+        self,
+        shard: Shard,
+        *,
+        token: str,
+        version: str = "",
+        name: str = "",
+        limits: ServerLimits | None = None,
     ) -> None:
         self.shard = shard
         self.token = token
         self.version = version
+        self.name = name
         self.limits = limits or ServerLimits()
         #: Told to all askers: the generation of the collection that they should go to, or zero.
         self.successor = 0
@@ -78,7 +97,14 @@ class ShardServer:
         self._servers: list[asyncio.Server] = []
         self._path: str | None = None
 
-    async def start(self, *, path: str | None = None, host: str | None = None, port: int = 0) -> Endpoint:
+    async def start(
+        self,
+        *,
+        path: str | None = None,
+        host: str | None = None,
+        ports: str | None = None,
+        tls: str | None = None,
+    ) -> Endpoint:
         """Listen on a Unix socket, on TCP, or on both.
 
         Parameters
@@ -87,9 +113,17 @@ class ShardServer:
             Of the Unix socket; a socket that a dead process left there is replaced.
         host : str, optional
             Address for TCP.
-        port : int
-            0 takes a free one.
+        ports : str, optional
+            Of which the first free one is taken, such as ``"7100-7199"``; any free one without it.
+        tls : str, optional
+            Folder with the certificates for TCP; as in ``tls.py``.
+
+        Raises
+        ------
+        PortInUseError
+            All of them are taken.
         """
+        port = 0
         loop = asyncio.get_running_loop()
         if path is not None:
             if not path.startswith("\0"):
@@ -99,10 +133,22 @@ class ShardServer:
             if self._path is not None:
                 os.chmod(path, 0o600)
         if host is not None:
-            listener = await loop.create_server(lambda: _Peer(self), host, port)
+            listener = await self._listen(host, ports, None if tls is None else listens(tls))
             port = int(listener.sockets[0].getsockname()[1])
             self._servers.append(listener)
-        return Endpoint(self.token, this_host(), path, host, port)
+        return Endpoint(self.token, this_host(), path, host, port, tls)
+
+    async def _listen(self, host: str, ports: str | None, context: ssl.SSLContext | None) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        for port in ports_of(ports):
+            try:
+                return await loop.create_server(lambda: _Peer(self), host, port, ssl=context)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise PortInUseError(
+                        f"shard {self.shard.name} cannot listen at {host}: {error}"
+                    ) from None
+        raise PortInUseError(f"shard {self.shard.name}: of {host} all ports {ports} are in use")
 
     async def health(self) -> ShardHealth:
         """What the shard says of itself; in a thread, because it may have to open its index."""
@@ -174,7 +220,8 @@ class _Peer(asyncio.Protocol):
         head = encode(Failure.of(error))
         self._refused = True
         self._transport.write(frame_start(frames.REFUSAL, 0, len(head)) + head)
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # TLS knows no half of a connection
+            self._transport.write_eof()
         # Read on for a while and keep nothing: what lies unread in a socket that closes takes this with it.
         self._patience.cancel()
         self._patience = asyncio.get_running_loop().call_later(REFUSED_S, self._transport.abort)
@@ -201,8 +248,11 @@ class _Peer(asyncio.Protocol):
     def _greet(self, frame: Frame) -> None:
         if frame.kind != frames.HELLO:
             raise ProtocolError("the first frame is no HELLO")
-        if not hmac.compare_digest(decode(frame.head, Hello).token.encode(), self._server.token.encode()):
+        hello = decode(frame.head, Hello)
+        if not hmac.compare_digest(hello.token.encode(), self._server.token.encode()):
             raise WrongTokenError("the token is not the one that this shard asks for")
+        if self._server.name and hello.shard != self._server.name:
+            raise WrongPlaceError(f"shard {self._server.name} listens here, not {hello.shard}")
         self._is_greeted = True
         self._patience.cancel()
         self._reader.bytes_max = self._server.limits.frame_bytes_max
@@ -271,9 +321,16 @@ class ShardHost:
         self._server = server
         self._thread = LoopThread("velo-road")
 
-    def start(self, *, path: str | None = None, host: str | None = None, port: int = 0) -> Endpoint:
+    def start(
+        self,
+        *,
+        path: str | None = None,
+        host: str | None = None,
+        ports: str | None = None,
+        tls: str | None = None,
+    ) -> Endpoint:
         """Serve, and return where."""
-        return self._thread.call(self._server.start(path=path, host=host, port=port))
+        return self._thread.call(self._server.start(path=path, host=host, ports=ports, tls=tls))
 
     def close(self) -> None:
         """End all connections and the thread."""

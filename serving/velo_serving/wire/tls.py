@@ -1,0 +1,51 @@
+"""TLS between gateways and shards: both ends show a certificate that one authority vouches for."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from velo.errors import InvalidArgumentError
+
+__all__ = ["AUTHORITY", "CERTIFICATE", "KEY", "asks", "listens"]
+
+#: What lies in the folder, in PEM: this machine's certificate and its key, and who vouches for all machines.
+CERTIFICATE, KEY, AUTHORITY = "cert.pem", "key.pem", "ca.pem"
+
+
+def listens(folder: str) -> ssl.SSLContext:
+    """How a shard answers: whoever shows no certificate of the authority is refused.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The files of the folder cannot be used.
+    """
+    context = _with_files(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), folder)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def asks(folder: str) -> ssl.SSLContext:
+    """How a gateway asks. Shards are known by their authority, not by names: they move between machines.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The files of the folder cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    return _with_files(context, folder)
+
+
+def _with_files(context: ssl.SSLContext, folder: str) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_cert_chain(Path(folder) / CERTIFICATE, Path(folder) / KEY)
+        context.load_verify_locations(Path(folder) / AUTHORITY)
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{folder}: {CERTIFICATE}, {KEY} or {AUTHORITY} cannot be used: {error}", argument="tls"
+        ) from None
+    return context
