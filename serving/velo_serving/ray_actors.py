@@ -555,7 +555,7 @@ def _calm() -> None:
     """Let this process, once connected, wait for Ray's own service without work."""
     worker: Any = ray._private.worker.global_worker
     inner = getattr(worker, "gcs_error_subscriber", None)
-    if inner is not None:
+    if inner is not None and not isinstance(inner, _PatientSubscriber):
         worker.gcs_error_subscriber = _PatientSubscriber(inner)
 
 
@@ -584,6 +584,7 @@ def join_ray(address: str = "auto") -> None:
         There is none.
     """
     if ray.is_initialized():
+        _calm()
         return
     try:
         where = services.canonicalize_bootstrap_address_or_die(address)

@@ -130,7 +130,7 @@ def serve(
     }
     tls = None if shard_tls is None else str(shard_tls.absolute())
     on_ray: dict[str, Any] = {"name": name, "pin": pin, "ports": shard_ports, "tls": tls}
-    if as_json:
+    if as_json and not detached:
         gateway["on_ready"] = lambda url: _print({"url": url})
     if connect is not None:
         given = {"paths": paths, "processes": processes, "detached": detached, **on_ray}
@@ -148,11 +148,11 @@ def serve(
         raise InvalidArgumentError("--ray serves one collection", argument="paths")
     if processes:
         raise InvalidArgumentError("give one of --ray and --processes", argument="processes")
-    serving = _serving(ray=True)
     if not detached:
-        serving.serve_ray(paths[0], address=ray_address, **on_ray, **shards, **gateway)
+        _serving(ray=True).serve_ray(paths[0], address=ray_address, **on_ray, **shards, **gateway)
         return
-    started = serving.start_ray(paths[0], address=ray_address or "auto", **on_ray, **shards)
+    _refuse(gateway, "with --detached no gateway is started", defaults=GATEWAY_DEFAULTS)
+    started = _serving(ray=True).start_ray(paths[0], address=ray_address or "auto", **on_ray, **shards)
     if as_json:
         _print({"name": started})
     else:
@@ -161,8 +161,9 @@ def serve(
         )
 
 
-#: Those of ``serve``'s options that say how shards run.
+#: What ``serve``'s options are that nobody gave: of those that say how shards run, and of a gateway's.
 SHARD_DEFAULTS = {"io": "auto", "plan": "auto", "replicas": 1, "durability": "sync"}
+GATEWAY_DEFAULTS = {"host": "127.0.0.1", "port": 8000, "workers": 1}
 
 
 def stop(
@@ -181,7 +182,7 @@ def stop(
 def _refuse(given: dict[str, Any], why: str, *, defaults: dict[str, Any]) -> None:
     """Options that mean nothing here, named by the first."""
     for name, value in given.items():
-        if value and value != defaults.get(name):
+        if value != defaults[name] if name in defaults else value:
             raise InvalidArgumentError(f"{name.replace('_', '-')}: {why}", argument=name)
 
 
