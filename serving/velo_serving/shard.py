@@ -500,8 +500,10 @@ def _uuid_of(info: Mapping[str, Any], spec: ShardSpec) -> str:
     theirs, that of the one that was built, and the folder: a copy is not written to with it."""
     folder = Path(spec.path)
     if spec.writable or spec.follows or is_live(folder):
-        built = built_uuid(folder)
-        return f"{built}{'-' if built else ''}folder-{folder.stat().st_ino}"
+        built = ""
+        with contextlib.suppress(VeloError):  # what cannot be read is told by those who open it
+            built = f"{built_uuid(folder)}-"
+        return f"{built.removeprefix('-')}folder-{folder.stat().st_ino}"
     return str(info.get("uuid", ""))
 
 
