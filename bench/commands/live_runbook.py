@@ -1,6 +1,7 @@
 """A runbook of the streaming track of big-ann-benchmarks: inserts, deletes, replaces, and searches between.
 
-The file is theirs (``neurips23/runbooks``): under the name of a set its number of points and numbered steps.
+The file is theirs (``neurips23/runbooks``): under the name of a set how many points are there at once at most,
+and numbered steps.
 A step inserts rows ``start`` to ``end`` under their own numbers, deletes these, puts other rows under ids
 that are there, or searches. Their sets have millions of rows; the ranges are scaled to the rows of the set at
 hand. Where the name says "clustered", rows are ordered by cluster first, as theirs are: whole clusters come
@@ -51,17 +52,21 @@ class Step:
 
 
 def read(path: Path, name: str) -> tuple[int, list[Step]]:
-    """The number of points and the steps that a runbook has for the set ``name``."""
+    """The number of points of the set, and the steps that a runbook has for the set ``name``."""
     import yaml
 
     try:
         book = yaml.safe_load(path.read_text())
         steps, number = book[name], 1
-        points = int(steps["max_pts"])
+        most, alive = int(steps["max_pts"]), 0
         found = []
         while number in steps:
-            found.append(step_of(steps[number], points))
+            found.append(step_of(steps[number]))
+            alive += len(found[-1].ids) * {"insert": 1, "delete": -1}.get(found[-1].operation, 0)
+            if alive > most:
+                raise ValueError(f"{alive} points after step {number}, and {most} at most")
             number += 1
+        points = max([most, *(one.rows.stop for one in found)])
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{path} is no runbook with a set {name!r}: {type(error).__name__}: {error}"
@@ -69,7 +74,7 @@ def read(path: Path, name: str) -> tuple[int, list[Step]]:
     return points, found
 
 
-def step_of(entry: dict[str, Any], points: int) -> Step:
+def step_of(entry: dict[str, Any]) -> Step:
     operation = entry["operation"]
     match operation:
         case "search":
@@ -82,8 +87,8 @@ def step_of(entry: dict[str, Any], points: int) -> Step:
         case _:
             raise ValueError(f"operation {operation!r}")
     for one in (ids, rows):
-        if not 0 <= one.start <= one.stop <= points:
-            raise ValueError(f"{operation} from {one.start} to {one.stop} of {points} points")
+        if not 0 <= one.start <= one.stop:
+            raise ValueError(f"{operation} from {one.start} to {one.stop}")
     if len(ids) != len(rows):
         raise ValueError(f"{len(ids)} ids are replaced by {len(rows)} rows")
     return Step(operation, ids, rows)
