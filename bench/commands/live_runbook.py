@@ -1,6 +1,6 @@
 """A runbook of the streaming track of big-ann-benchmarks: inserts, deletes, replaces, and searches between.
 
-The file is theirs (``neurips23/runbooks``): under the name of a set how many points are there at once at most,
+The file is theirs (``neurips23/runbooks``): under the name of a set how many points are there at once,
 and numbered steps.
 A step inserts rows ``start`` to ``end`` under their own numbers, deletes these, puts other rows under ids
 that are there, or searches. Their sets have millions of rows; the ranges are scaled to the rows of the set at

@@ -101,14 +101,14 @@ pub fn Engine(comptime Device: type) type {
             errdefer self.allocator.destroy(part);
             if (shared.reader.vectors != null) self.reads_vectors.store(true, .monotonic);
             const number: u31 = @truncate(self.part_next.fetchAdd(1, .monotonic));
-            part.* = try .init(self.allocator, shared, files, number, self.workers.len * self.slots_each);
+            part.* = try .init(shared, files, number, self.workers.len * self.slots_each);
             return part;
         }
 
         /// Calls over it end with `.closed`; returns when they have.
         pub fn detach(self: *Self, part: *Part) void {
             part.close();
-            part.deinit(self.allocator);
+            part.deinit();
             self.allocator.destroy(part);
         }
 

@@ -33,28 +33,26 @@ pub const Part = struct {
     number: u31,
     /// Of the first worker's slots, then those of the second, and so on.
     legs: []Leg,
+    /// Of the legs: pages of its own, which are nobody's before. Memory that others freed would be in use for good, though most
+    /// legs never touch most of theirs.
+    pages: std.heap.ArenaAllocator,
     /// It is taken away: its queries end.
     closing: std.atomic.Value(bool) = .init(false),
     /// Calls under way.
     users: std.atomic.Value(u32) = .init(0),
 
-    pub fn init(allocator: std.mem.Allocator, shared: *const Shared, files: [io.file_count]?std.posix.fd_t, number: u31, leg_count: usize) error{OutOfMemory}!Part {
-        const legs = try base.alloc_untouched(allocator, Leg, leg_count);
-        errdefer base.free_untouched(allocator, legs);
-        var made: usize = 0;
-        errdefer for (legs[0..made]) |*leg| leg.search.deinit(allocator);
-        for (legs) |*leg| {
-            leg.* = .{ .search = try Search.init(allocator, shared) };
-            made += 1;
-        }
-        return .{ .shared = shared, .files = files, .number = number, .legs = legs };
+    pub fn init(shared: *const Shared, files: [io.file_count]?std.posix.fd_t, number: u31, leg_count: usize) error{OutOfMemory}!Part {
+        var pages: std.heap.ArenaAllocator = .init(std.heap.page_allocator);
+        errdefer pages.deinit();
+        const legs = try base.alloc_untouched(pages.allocator(), Leg, leg_count);
+        for (legs) |*leg| leg.* = .{ .search = try Search.init(pages.allocator(), shared) };
+        return .{ .shared = shared, .files = files, .number = number, .legs = legs, .pages = pages };
     }
 
     /// No call is under way.
-    pub fn deinit(self: *Part, allocator: std.mem.Allocator) void {
+    pub fn deinit(self: *Part) void {
         std.debug.assert(self.users.load(.acquire) == 0);
-        for (self.legs) |*leg| leg.search.deinit(allocator);
-        base.free_untouched(allocator, self.legs);
+        self.pages.deinit();
     }
 
     pub fn memory_bytes(self: *const Part) u64 {
