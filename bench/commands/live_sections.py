@@ -38,6 +38,8 @@ from bench.harness.sections import Context, Results, Section
 from bench.peers.live import Growth, bytes_written
 
 _LIMIT_S = 4 * 3600.0
+#: Longer than a merge that may have begun takes at sizes like these.
+_REST_S = 10.0
 #: Of the rows, in the index that young parts come to: once they have a fifth as many, all become one.
 _OLD = 0.85
 
@@ -249,6 +251,7 @@ def merge(context: Context) -> Results:
         with opened(context, dataset, path) as index:
             insert_all(index, dataset, np.arange(int(dataset.n * KEPT), dataset.n), 1000)
             index.flush()
+            wait_until_at_rest(index)
 
             first = time.perf_counter()
             over_time: list[list[float]] = []
@@ -303,6 +306,16 @@ def merge(context: Context) -> Results:
             for name, taken in (("idle", idle), ("busy", busy))
         },
     }
+
+
+def wait_until_at_rest(index: velo.Index) -> None:
+    """Nothing was merged for longer than a merge of young parts takes here."""
+    parts, since = index.info()["live"]["parts"], time.perf_counter()
+    while time.perf_counter() - since < _REST_S:
+        time.sleep(0.2)
+        now = index.info()["live"]["parts"]
+        if now != parts:
+            parts, since = now, time.perf_counter()
 
 
 def disk(context: Context) -> Results:

@@ -99,7 +99,10 @@ def test_a_turnover_takes_a_tenth_and_brings_as_many(kind: str, context: Context
         before = lives
 
 
-def test_its_sections_run_and_are_drawn(context: Context, tmp_path: Path) -> None:
+def test_its_sections_run_and_are_drawn(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_sections, "_REST_S", 0.5)
     sections = live_sections.sections_of(context)
     found: dict[str, Results] = {}
     for name in ("insert", "double", "merge", "churn:norms", "runbook"):
