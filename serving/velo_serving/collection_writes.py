@@ -19,7 +19,6 @@ import base64
 import dataclasses
 import hashlib
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
@@ -36,6 +35,7 @@ from velo.errors import (
     SearchTimeoutError,
     VeloError,
 )
+from velo.folder.shards import homes
 from velo_serving.errors import (
     BodyTooLargeError,
     DeadlineExceededError,
@@ -49,7 +49,7 @@ from velo_serving.types import Failure, FilterForm
 from velo_serving.wire.codec import stream_of
 from velo_serving.writing import stream_of_ids
 
-__all__ = ["RowFormat", "Upkeep", "Verb", "WriteRequest", "Wrote", "homes", "keep_up", "row_format", "write"]
+__all__ = ["RowFormat", "Upkeep", "Verb", "WriteRequest", "Wrote", "keep_up", "row_format", "write"]
 
 Verb: TypeAlias = Literal["insert", "upsert", "update", "delete"]
 Upkeep: TypeAlias = Literal["flush", "optimize"]
@@ -60,9 +60,6 @@ LOOKS_MAX: Final = 5
 
 #: What a shard is sent in one call; a connection takes no more (``wire.server.ServerLimits``).
 ARGUMENTS_BYTES_MAX: Final = 48 << 20
-
-#: The odd multiplier of Fibonacci hashing: 2^64 divided by the golden ratio.
-_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,31 +171,6 @@ def _format_of(dtype: str, schema: str, numbered: bool) -> RowFormat:
 
 
 _FORMATS: dict[tuple[str, str, bool], RowFormat] = {}
-
-
-def homes(ids: Any, shards: int, *, numbered: bool = False) -> Places:
-    """The shard to which each id belongs that no row has.
-
-    Parameters
-    ----------
-    ids : ndarray of int64 or Arrow array of strings
-    shards : int
-    numbered : bool
-        Whether the index numbers its rows.
-
-    Returns
-    -------
-    ndarray of int64
-    """
-    if numbered:
-        return np.full(len(ids), shards - 1, np.int64)
-    if isinstance(ids, np.ndarray):
-        with np.errstate(over="ignore"):
-            mixed = (ids.astype(np.uint64) * _GOLDEN) >> np.uint64(32)
-    else:
-        mixed = np.array([zlib.crc32(one.encode()) for one in ids.to_pylist()], np.uint64)
-    places: Places = (mixed % np.uint64(shards)).astype(np.int64)
-    return places
 
 
 async def write(router: Router, request: WriteRequest) -> Wrote:

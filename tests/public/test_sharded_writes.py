@@ -18,7 +18,6 @@ from velo import errors
 from velo.cli.app import app
 from velo.folder.shards import homes
 from velo.testing import synthetic_vectors
-from velo_serving import collection_writes
 
 ROWS, DIM, SHARDS = 90, 8, 3
 VECTORS = synthetic_vectors(ROWS + 40, DIM, seed=6)
@@ -203,18 +202,6 @@ def test_a_collection_that_is_dropped_is_closed(named: Any) -> None:
             del index  # else the next one finds a writer
     finally:
         gc.enable()
-
-
-def test_new_ids_go_where_a_gateway_sends_them() -> None:
-    numbers = np.array([0, 1, -7, 2**62, -(2**63)], np.int64)
-    texts = pa.array(["", "a", "ä" * 9], pa.large_string())
-    for ids in (numbers, texts):
-        for shards in (1, 2, 7):
-            for numbered in (False, True):
-                np.testing.assert_array_equal(
-                    homes(ids, shards, numbered=numbered),
-                    collection_writes.homes(ids, shards, numbered=numbered),
-                )
 
 
 def test_commands_write_to_a_collection(named: Any, tmp_path: Path) -> None:

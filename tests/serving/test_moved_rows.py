@@ -14,8 +14,9 @@ import pytest
 
 import velo
 from tests.serving.exact_gateway import play
+from velo.folder.shards import homes
 from velo_serving.backend import Backend
-from velo_serving.collection_writes import Verb, WriteRequest, Wrote, homes, write
+from velo_serving.collection_writes import Verb, WriteRequest, Wrote, write
 from velo_serving.errors import PartialWriteError, ShardUnavailableError
 from velo_serving.local_backend import open_local_backend
 from velo_serving.router import Router

@@ -32,8 +32,8 @@ from velo.errors import (
     UnknownIdError,
     VeloError,
 )
+from velo.folder.shards import homes
 from velo_serving import Client
-from velo_serving.collection_writes import homes
 
 DIM, ROWS, SHARDS = 8, 90, 3
 NPY = {"Content-Type": "application/x-npy"}
