@@ -229,6 +229,28 @@ def test_young_parts_become_one_beside_a_merge_of_all(
     expect(index, np.setdiff1d(np.arange(N + 720), [1, 2, N + 1, N + 2, N + 401, N + 402]))
 
 
+def test_nothing_begins_once_an_index_is_closed(
+    index: velo.Index, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge that ends while the index closes asks for nothing more."""
+    monkeypatch.setattr(upkeep, "_CALM", 0.0)
+    own = folds_of(index)
+    insert(index, N, N + 400)
+    index.flush()
+    passes.gate.clear()
+    own._parts_worker.ask()
+    assert passes.under_way.wait(60)
+    closing = threading.Thread(target=own.close)
+    closing.start()
+    time.sleep(0.1)
+    passes.gate.set()
+    closing.join(60)
+    assert not closing.is_alive()
+    workers = (own._delta_worker, own._parts_worker, own._sizes_worker)
+    assert [worker._wanted_at_s for worker in workers] == [None, None, None]
+    assert parts_of(index) == [(N + 400, 0)]
+
+
 def test_while_rows_come_the_largest_part_is_left_alone(
     index: velo.Index, passes: Passes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,16 +214,16 @@ class Upkeep:
     def join(self) -> None:
         """Wait for what is under way."""
         self._delta_worker.wait()  # which asks the others
-        self._sizes_worker.wait()
         self._parts_worker.wait()
+        self._sizes_worker.wait()
 
     def close(self) -> None:
         """Wait for what is under way; nothing further begins. Interrupted, it can be called again."""
-        self._delta_worker.forget()
-        self._delta_worker.wait()
-        for worker in (self._sizes_worker, self._parts_worker):
+        # In this order they ask each other; parts ask themselves, too.
+        for worker in (self._delta_worker, self._parts_worker, self._sizes_worker):
             worker.forget()
             worker.wait()
+            worker.forget()
 
     def _failed(self, failure: BaseException) -> None:
         self._failure = failure
