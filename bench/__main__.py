@@ -136,6 +136,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--runbook", metavar="FILE:SET", help="of big-ann's streaming track; its ranges are scaled to the set"
     )
+    sub.add_argument(
+        "--former", type=Path, metavar="JSONL", help="rows of another version: drawn beside many"
+    )
     sub.add_argument("--peers", default=",".join(live_peers.NAMES), help="comma-separated, or none")
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
 
@@ -303,7 +306,7 @@ def run_live(arguments: argparse.Namespace) -> None:
     options = {key: getattr(arguments, key) for key in keys}
     options["peers"] = [] if arguments.peers == "none" else arguments.peers.split(",")
     name = arguments.name or "live"
-    table = live.run(context_of(arguments, options), arguments.out, name, arguments.only)
+    table = live.run(context_of(arguments, options), arguments.out, name, arguments.only, arguments.former)
     show(arguments.out, name)
     print(lines.tally(table))
 

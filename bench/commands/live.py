@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from bench.commands import live_peers, live_pictures, live_sections
+from bench.commands import live_many, live_peers, live_pictures, live_sections
 from bench.commands.live_churn import KINDS
 from bench.harness import lines, machine, pages, runs, sections, tables
 from bench.harness.lines import Line
@@ -18,11 +19,21 @@ MODULE = "bench.commands.live_sections"
 _MIB = 1 << 20
 
 
-def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[Line]:
-    """Measure, write ``out/name.md`` and ``out/name.jsonl``; returns the table's lines."""
+def run(
+    context: Context, out: Path, name: str, only: list[str] | None, former: Path | None = None
+) -> list[Line]:
+    """Measure, write ``out/name.md`` and ``out/name.jsonl``; returns the table's lines.
+
+    ``former`` are rows of such a page of another version: what they say of many parts is drawn beside.
+    """
     dataset = context.dataset()
     folder = context.folder / "live" / f"{dataset.name}-{dataset.n}" / "sections"
     results = sections.run(MODULE, live_sections.sections_of(context), context, folder=folder, only=only)
+    kept = folder / "many-former.json"
+    if former is not None:
+        kept.write_text(json.dumps(live_many.former(former)))
+    if kept.exists():
+        results[live_many.FORMER] = json.loads(kept.read_text())
     table = lines_of(results, context)
     head = {
         "machine": machine.describe(context.folder, runs.export_arrays(dataset, context.folder).base),
@@ -139,6 +150,29 @@ def lines_of(results: dict[str, Results], context: Context) -> list[Line]:
             "≤ 1.25",
             lambda r: r["young"]["reads"] / r["merged"]["reads"],
             lambda r: f"{r['young']['reads']:.1f} / {r['merged']['reads']:.1f}",
+        ),
+        *(
+            line(
+                "many",
+                f"µs of processor, {what} ÷ the same rows in one part",
+                target,
+                partial(live_many.ratio, what=kind, count=count),
+                partial(live_many.note, what=kind, count=count),
+            )
+            for what, kind, count, target in (
+                ("3,000 rows in the delta", "delta", 3000, "≤ 1.15"),
+                ("two young parts", "parts", 2, "≤ 1.2"),
+            )
+        ),
+        *(
+            line(
+                "many",
+                f"rounds, {what}",
+                target,
+                partial(live_many.rounds, count=count),
+                lambda r: f"one part: {live_many.rounds(r, 0):.2f}",
+            )
+            for what, count, target in (("two young parts", 2, "≤ 1.3"), ("six", 6, "≤ 1.5"))
         ),
         line(
             "dead",
@@ -281,6 +315,7 @@ def markdown(
                 for label, r in states
             ],
         )
+    text += live_many.text(results)
     text += ["", *(f"![{title}]({file})\n" for title, file in pictures)]
     text += live_peers.text(results)
     return "\n".join([*text, ""])

@@ -32,7 +32,12 @@ _STRETCHES = 400
 
 def memory_of(context: Context, dataset: Dataset) -> int:
     """The budget in bytes."""
-    return int(float(str(context.options["memory"]).rstrip("%")) / 100 * dataset.float32_bytes)
+    return share_of(context, dataset.float32_bytes)
+
+
+def share_of(context: Context, float32_bytes: int) -> int:
+    """The budget in bytes of an index whose vectors take so many as float32."""
+    return int(float(str(context.options["memory"]).rstrip("%")) / 100 * float32_bytes)
 
 
 def merge_memory_of(context: Context, dataset: Dataset) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bench.commands import live_many
 from bench.commands.live_churn import KINDS
 from bench.commands.live_indexes import RECALL
 from bench.harness import plots
@@ -20,9 +21,9 @@ def draw(out: Path, name: str, results: dict[str, Results]) -> list[tuple[str, s
     done = {section: told["result"] for section, told in results.items() if "result" in told}
     drawn: list[tuple[str, str]] = []
 
-    def picture(kind: str, title: str, series: dict[str, Any], **how: Any) -> None:
+    def picture(kind: str, title: str, series: dict[str, Any], *, dots: bool = False, **how: Any) -> None:
         file = f"{name}-{kind}.png"
-        plots.lines(series, out / file, title=title, dots=False, **how)
+        plots.lines(series, out / file, title=title, dots=dots, **how)
         drawn.append((title, file))
 
     for section, what in (("insert", "into an empty index"), ("double", "beside as many")):
@@ -47,6 +48,21 @@ def draw(out: Path, name: str, results: dict[str, Results]) -> list[tuple[str, s
             y="MiB",
             levels={"promise": promise(told) / _MIB},
         )
+    if "many" in done:
+        for what, x in live_many.STATES.items():
+            for key, title, y in (
+                ("cpu_us", "Processor time of a query ÷ in one part", "÷ the same rows in one part"),
+                ("reads", "Reads of a query", "reads a query"),
+                ("rounds", "Rounds of a query", "rounds a query"),
+            ):
+                picture(
+                    f"many-{what}-{'cost' if key == 'cpu_us' else key}",
+                    f"{title}, by {x}",
+                    live_many.series(results, what, key),
+                    x=x,
+                    y=y,
+                    dots=True,
+                )
     if "merge" in done:
         told = done["merge"]
         picture(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import velo
-from bench.commands import live_churn, live_peers, live_runbook
+from bench.commands import live_churn, live_many, live_peers, live_runbook
 from bench.commands.live_indexes import (
     KEPT,
     RECALL,
@@ -71,6 +71,7 @@ def sections_of(context: Context) -> Mapping[str, Section]:
         "upserts": upserts,
         "deletes": deletes,
         "parts": parts,
+        "many": live_many.many,
         "dead": dead,
         "merge": merge,
         "disk": disk,

@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.commands import live, live_churn, live_pictures, live_runbook, live_sections
+from bench.commands import (
+    live,
+    live_churn,
+    live_indexes,
+    live_many,
+    live_pictures,
+    live_runbook,
+    live_sections,
+)
 from bench.harness.datasets import DataError, Dataset, nearest
 from bench.harness.sections import Context, Results
 
@@ -116,3 +124,47 @@ def test_its_sections_run_and_are_drawn(
     for _, file in pictures:
         assert (tmp_path / "out" / file).read_bytes().startswith(b"\x89PNG")
     assert len(pictures) == 8
+
+
+def test_many_parts_stand_beside_one(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_many, "_PARTS", (0, 2, 6))
+    monkeypatch.setattr(live_many, "_DELTA_ROWS", (0, 200))
+    monkeypatch.setattr(live_many, "_ROUNDS", 1)
+    told = json.loads(json.dumps(live_many.many(context)))
+    assert [one["count"] for one in told["parts"]] == [0, 2, 6]
+    assert [one["count"] for one in told["delta"]] == [0, 200]
+    assert [one["rows"] for one in told["parts"]] == [1800, 1920, 2160]
+    for state in (*told["parts"], *told["delta"]):
+        for row in state["recalls"]:
+            assert row["state"]["recall"] > 0.9
+            assert row["state"]["cpu_us"] > 0
+
+    rows = tmp_path / "other.jsonl"
+    rows.write_text(json.dumps({"section": "many", "result": told, "load": 1.0}) + "\n")
+    found = {"many": {"result": told, "load": 2.0}, live_many.FORMER: live_many.former(rows)}
+    text = "\n".join(live_many.text(found))
+    assert "1.0 (before)" in text
+    assert text.count("| before |") == text.count("| now |") == 5
+    assert len(live_pictures.draw(tmp_path, "live", found)) == 6
+
+
+def test_a_set_of_too_few_rows_is_refused(context: Context) -> None:
+    with pytest.raises(DataError, match="3,000 rows are too few for states of up to 7,800"):
+        live_many.many(context)
+
+
+def test_a_state_that_something_merged_is_not_measured(context: Context, tmp_path: Path) -> None:
+    dataset = context.dataset()
+    path = live_indexes.fresh_build(context, dataset, np.arange(500), tmp_path / "a.velo")
+    live_many.expect(path, [500], 0)
+    with pytest.raises(DataError, match="something merged"):
+        live_many.expect(path, [400, 100], 0)
+
+
+def test_rows_without_that_section_are_refused(tmp_path: Path) -> None:
+    rows = tmp_path / "other.jsonl"
+    rows.write_text(json.dumps({"section": "many", "error": "stopped"}) + "\n")
+    with pytest.raises(DataError, match="no rows of the section 'many'"):
+        live_many.former(rows)
