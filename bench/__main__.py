@@ -17,7 +17,7 @@ from bench.commands import (
     hard_tables,
     ladder,
     live,
-    live_peers,
+    live_sections,
     quotes,
     report,
     speed,
@@ -139,7 +139,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--former", type=Path, metavar="JSONL", help="rows of another version: drawn beside many"
     )
-    sub.add_argument("--peers", default=",".join(live_peers.NAMES), help="comma-separated, or none")
+    sub.add_argument("--peers", default=",".join(live_sections.PEERS), help="comma-separated, or none")
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
 
     sub = commands.add_parser("speed", help="processor time of a query, beside systems in memory")

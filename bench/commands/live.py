@@ -9,7 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from bench.commands import live_many, live_peers, live_pictures, live_sections
+from bench.commands import live_many, live_peers, live_pictures, live_runbook, live_sections
 from bench.commands.live_churn import KINDS
 from bench.harness import lines, machine, pages, runs, sections, tables
 from bench.harness.lines import Line
@@ -316,6 +316,7 @@ def markdown(
             ],
         )
     text += live_many.text(results)
+    text += live_runbook.text(results)
     text += ["", *(f"![{title}]({file})\n" for title, file in pictures)]
     text += live_peers.text(results)
     return "\n".join([*text, ""])

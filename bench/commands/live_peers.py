@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -20,14 +21,12 @@ _MIB = 1 << 20
 def peer(name: str, context: Context) -> Results:
     """What ``bench/peers/NAME/live.py`` measures, with the recall of what its searches found."""
     dataset = context.dataset()
-    python = install.interpreter(name, context.folder)
     with Work(context, dataset, f"peer-{name}") as work:
         truth = Truth(context, dataset, np.arange(dataset.n))
         np.save(work / "base.npy", np.asarray(dataset.base))
         np.save(work / "queries.npy", truth.queries)
         np.save(work / "truth.npy", dataset.truth_ids[: len(truth.queries)])
         request = {
-            "folder": str(work),
             "metric": dataset.metric,
             "dim": dataset.dim,
             "capacity": dataset.n,
@@ -36,23 +35,31 @@ def peer(name: str, context: Context) -> Results:
             "seconds": context.options["seconds"],
             "turnovers": context.options["turnovers"],
         }
-        (work / "request.json").write_text(json.dumps(request))
-        script = Path(install.__file__).parent / name / "live.py"
-        done = subprocess.run(
-            [str(python), str(script), str(work / "request.json")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(done.stderr[-2000:])
-        told: Results = json.loads((work / "answer.json").read_text())
+        told = answer(name, context, work, request)
         told["recall"] = truth.recall(np.load(work / "ids-whole.npy"))
         rest = np.setdiff1d(np.arange(dataset.n), np.load(work / "gone.npy"))
         told["recall_tenth_dead"] = Truth(context, dataset, rest).recall(np.load(work / "ids-tenth.npy"))
         lives = Truth(context, dataset, np.load(work / "lives.npy"))
         told["recall_churned"] = lives.recall(np.load(work / "ids-churned.npy"))
         told["float32_bytes"] = told["disk_rows"] * dataset.dim * 4
+    return told
+
+
+def answer(name: str, context: Context, work: Path, request: Results) -> Results:
+    """Run ``bench/peers/NAME/live.py`` over the folder ``work``; what it says."""
+    python = install.interpreter(name, context.folder)
+    shutil.rmtree(work / "index", ignore_errors=True)
+    (work / "request.json").write_text(json.dumps(request | {"folder": str(work)}))
+    script = install.HERE / name / "live.py"
+    done = subprocess.run(
+        [str(python), str(script), str(work / "request.json")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:] or f"{name} ended with {done.returncode}")
+    told: Results = json.loads((work / "answer.json").read_text())
     return told
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bench.commands import live_many
+from bench.commands import live_many, live_runbook
 from bench.commands.live_churn import KINDS
 from bench.commands.live_indexes import RECALL
 from bench.harness import plots
@@ -94,7 +94,10 @@ def draw(out: Path, name: str, results: dict[str, Results]) -> list[tuple[str, s
         picture(
             "runbook",
             f"{told['runbook']}: {told['name']}, asked for {RECALL}",
-            {"recall": [(one["step"], one["recall"]) for one in told["searches"]]},
+            {
+                name: [(one["step"], one["recall"]) for one in other["result"]["searches"]]
+                for name, other in live_runbook.all_searches(results).items()
+            },
             x="step",
             y="recall@10",
             low=0.9,

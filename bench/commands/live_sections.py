@@ -33,10 +33,12 @@ from bench.commands.live_indexes import (
     searched,
     stretches,
 )
-from bench.harness.datasets import Dataset, K
+from bench.harness.datasets import DataError, Dataset, K
 from bench.harness.sections import Context, Results, Section
 from bench.peers.live import Growth, bytes_written
 
+#: Others that take all writes, or those of a runbook.
+PEERS = tuple(dict.fromkeys([*live_peers.NAMES, *live_runbook.PEERS]))
 _LIMIT_S = 4 * 3600.0
 #: Longer than a merge that may have begun takes at sizes like these.
 _REST_S = 10.0
@@ -65,6 +67,9 @@ with velo.open(path, writable=True, memory=memory, durability=durability) as ind
 def sections_of(context: Context) -> Mapping[str, Section]:
     """Every section by name, in the order in which they run."""
     peers = context.options["peers"]
+    for name in peers:
+        if name not in PEERS:
+            raise DataError(f"no peer {name!r}; there are {', '.join(PEERS)}")
     every: dict[str, Callable[[Context], Results]] = {
         "insert": insert,
         "double": double,
@@ -78,7 +83,12 @@ def sections_of(context: Context) -> Mapping[str, Section]:
         "kill": kill,
         **{f"churn:{kind}": partial(live_churn.churn, kind) for kind in live_churn.KINDS},
         "runbook": live_runbook.runbook,
-        **{f"peer:{name}": partial(live_peers.peer, name) for name in peers},
+        **{
+            f"runbook:{name}": partial(live_runbook.peer, name)
+            for name in live_runbook.PEERS
+            if name in peers
+        },
+        **{f"peer:{name}": partial(live_peers.peer, name) for name in live_peers.NAMES if name in peers},
     }
     return {name: Section(name, measure, _LIMIT_S) for name, measure in every.items()}
 

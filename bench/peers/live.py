@@ -10,6 +10,9 @@ velo.
 The first four fifths of the rows are built, then the last fifth comes in batches of 1,000. A system that
 finds new rows well only after it was told to settle is told to, and the time counts. Searches use one setting
 for all that follows: the least of the system's ladder with which the whole set is found at the recall asked.
+
+A request may ask for a runbook instead (``what``): in one process what each setting finds in a fresh index,
+in another every step with one setting.
 """
 
 from __future__ import annotations
@@ -222,8 +225,58 @@ def measure(system: LiveSystem, request: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
+def settings(system: LiveSystem, request: dict[str, Any]) -> dict[str, Any]:
+    """The ids that each setting finds among the rows of ``full.npy``, which are built at once."""
+    folder = Path(request["folder"])
+    base = np.load(folder / "base.npy", mmap_mode="r")
+    queries = np.load(folder / "queries.npy").astype(np.float32)
+    ids, rows = np.load(folder / "full.npy")
+    system.build(np.ascontiguousarray(base[rows], dtype=np.float32), ids)
+    system.settle()
+    for setting in system.ladder:
+        system.setting = setting
+        np.save(folder / f"ids-setting-{setting}.npy", system.search(queries))
+    return {"settings": list(system.ladder)}
+
+
+def follow(system: LiveSystem, request: dict[str, Any]) -> dict[str, Any]:
+    """A runbook, step by step: the ids of its searches, and what its writes took."""
+    folder = Path(request["folder"])
+    base = np.load(folder / "base.npy", mmap_mode="r")
+    queries = np.load(folder / "queries.npy").astype(np.float32)
+    system.setting = request["setting"]
+    writes: dict[str, dict[str, Any]] = {}
+    growth = Growth()
+    start, start_cpu, search_cpu_s = time.perf_counter(), time.process_time(), 0.0
+    for number, operation, first, stop, row, _ in request["steps"]:
+        began, used = time.perf_counter(), time.process_time()
+        if operation == "search":
+            found = system.search(queries)
+            search_cpu_s += time.process_time() - used
+            np.save(folder / f"ids-step-{number}.npy", found)
+            continue
+        if operation != "insert" and first < stop:
+            system.delete(np.arange(first, stop))
+        if operation != "delete":
+            for place in range(first, stop, BATCH):
+                ids = np.arange(place, min(stop, place + BATCH))
+                rows = base[row + place - first :][: len(ids)]
+                system.insert(np.ascontiguousarray(rows, dtype=np.float32), ids)
+        told = writes.setdefault(operation, {"rows": 0, "seconds": 0.0, "cpu_s": 0.0})
+        told["rows"] += stop - first
+        told["seconds"] += time.perf_counter() - began
+        told["cpu_s"] += time.process_time() - used
+    return {
+        "writes": writes,
+        "whole_s": time.perf_counter() - start,
+        "cpu_s": time.process_time() - start_cpu - search_cpu_s,
+        "growth_bytes": growth.bytes(),
+    }
+
+
 def run(system: type[LiveSystem]) -> None:
     """Entry of a peer's script."""
     request = json.loads(Path(sys.argv[1]).read_text())
-    told = measure(system(request), request) | {"durable": system.durable}
+    work = {"settings": settings, "runbook": follow}.get(request.get("what"), measure)
+    told = work(system(request), request) | {"durable": system.durable}
     (Path(request["folder"]) / "answer.json").write_text(json.dumps(told))

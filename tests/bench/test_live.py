@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from bench.commands import (
 )
 from bench.harness.datasets import DataError, Dataset, nearest
 from bench.harness.sections import Context, Results
+from bench.peers import install
 
 _BOOK = """
 other:
@@ -115,7 +117,9 @@ def test_its_sections_run_and_are_drawn(
     found: dict[str, Results] = {}
     for name in ("insert", "double", "merge", "churn:norms", "runbook"):
         found[name] = {"result": json.loads(json.dumps(sections[name].measure(context)))}
-    assert min(one["recall"] for one in found["runbook"]["result"]["searches"]) > 0.9
+    searches = found["runbook"]["result"]["searches"]
+    assert [(one["step"], one["rows"]) for one in searches] == [(2, 2100), (5, 1500)]
+    assert min(one["recall"] for one in searches) > 0.9
     assert len(found["churn:norms"]["result"]["steps"]) == 3
     table = live.lines_of(found, context)
     assert sum(line.value is not None for line in table) >= 10
@@ -124,6 +128,69 @@ def test_its_sections_run_and_are_drawn(
     for _, file in pictures:
         assert (tmp_path / "out" / file).read_bytes().startswith(b"\x89PNG")
     assert len(pictures) == 8
+
+
+_EXACT = """
+import sys
+import numpy as np
+sys.path.insert(0, {peers!r})
+from live import K, LiveSystem, run
+
+class Exact(LiveSystem):
+    ladder = (0, 1, 2)
+
+    def __init__(self, request):
+        super().__init__(request)
+        self.rows = {{}}
+
+    def insert(self, rows, ids):
+        assert not self.rows.keys() & set(ids.tolist())
+        self.rows.update(zip(ids.tolist(), rows))
+
+    build = insert
+
+    def delete(self, ids):
+        for one in ids.tolist():
+            del self.rows[one]
+
+    def search(self, queries):
+        ids, rows = np.array(list(self.rows)), np.stack(list(self.rows.values()))
+        distances = ((rows[None] - queries[:, None]) ** 2).sum(axis=2)
+        found = ids[np.argsort(distances, axis=1)[:, :K]]
+        return found if self.setting else np.full_like(found, -1)
+
+run(Exact)
+"""
+
+
+def test_a_peer_takes_the_steps_of_a_runbook(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exact").mkdir()
+    (tmp_path / "exact" / "live.py").write_text(_EXACT.format(peers=str(install.HERE)))
+    monkeypatch.setattr(install, "HERE", tmp_path)
+    monkeypatch.setattr(install, "interpreter", lambda *_: sys.executable)
+    told = live_runbook.peer("exact", context)
+    assert (told["setting"], told["setting_recall"], told["rows_max"]) == (1, 1.0, 2100)
+    assert [(one["step"], one["rows"], one["recall"]) for one in told["searches"]] == [
+        (2, 2100, 1.0),
+        (5, 1500, 1.0),
+    ]
+    assert {what: one["rows"] for what, one in told["writes"].items()} == {
+        "insert": 2100,
+        "replace": 300,
+        "delete": 600,
+    }
+    monkeypatch.setattr(live_runbook, "PEERS", ("exact",))
+    mine = {"result": live_runbook.runbook(context), "load": 1.0}
+    text = "\n".join(live_runbook.text({"runbook": mine, "runbook:exact": {"result": told, "load": 2.0}}))
+    assert "| exact | 1 (1.0000) | 1.0000; 1.0000; 1.0000 |" in text
+
+
+def test_an_unknown_peer_is_refused(context: Context) -> None:
+    context.options["peers"] = ["hnswlib", "nobody"]
+    with pytest.raises(DataError, match="no peer 'nobody'"):
+        live_sections.sections_of(context)
 
 
 def test_many_parts_stand_beside_one(

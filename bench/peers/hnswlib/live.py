@@ -1,4 +1,4 @@
-"""hnswlib, M = 32: in memory, durable only when it is saved whole; deleted slots are given to new rows."""
+"""hnswlib: in memory, durable only when it is saved whole; deleted slots are given to new rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ class Hnswlib(LiveSystem):
         super().__init__(request)
         self.index = hnswlib.Index(space=self.metric, dim=self.dim)
         self.index.init_index(
-            max_elements=self.capacity, M=32, ef_construction=200, random_seed=1, allow_replace_deleted=True
+            max_elements=request.get("rows_max", self.capacity),
+            M=request.get("degree", 32),
+            ef_construction=200,
+            random_seed=1,
+            allow_replace_deleted=True,
         )
         self.index.set_num_threads(self.threads)
         # A label must not come again while its old slot waits for a row: the slot takes the label with it.
