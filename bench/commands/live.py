@@ -16,6 +16,8 @@ from bench.harness.lines import Line
 from bench.harness.sections import Context, Results
 
 MODULE = "bench.commands.live_sections"
+#: What sections say of one that was never measured.
+NOT_ASKED = "not asked for"
 _MIB = 1 << 20
 
 
@@ -34,7 +36,7 @@ def run(
         kept.write_text(json.dumps(live_many.former(former)))
     if kept.exists():
         results[live_many.FORMER] = json.loads(kept.read_text())
-    table = lines_of(results, context)
+    table = [one for one in lines_of(results, context) if one.value is not None or one.note != NOT_ASKED]
     head = {
         "machine": machine.describe(context.folder, runs.export_arrays(dataset, context.folder).base),
         "dataset": dataset.name,
@@ -63,7 +65,7 @@ def lines_of(results: dict[str, Results], context: Context) -> list[Line]:
     ) -> Line:
         told = results.get(section, {})
         if "result" not in told:
-            return Line(what, target, None, str(told.get("error", "not asked for")))
+            return Line(what, target, None, str(told.get("error", NOT_ASKED)))
         return Line(what, target, value(told["result"]), note(told["result"]), digits)
 
     callers = str(context.options["callers"])
@@ -295,6 +297,8 @@ def markdown(
         "",
         lines.tally(table),
     ]
+    if missing := [name for name, told in results.items() if told.get("error") == NOT_ASKED]:
+        text += ["", f"Not asked for: {', '.join(missing)}."]
     states = [
         (label, results[section]["result"][key])
         for section, key, label in (

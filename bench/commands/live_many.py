@@ -200,6 +200,7 @@ def text(results: dict[str, Results]) -> list[str]:
         return []
     first = found[0][1]["result"]
     loads = ", ".join(f"{told['load']} ({label})" for label, told in found)
+    commits = ", ".join(f"{label}: `{told['library']['commit'][:10]}`" for label, told in found)
     lines = [
         "",
         "## Many parts and many new rows",
@@ -208,7 +209,9 @@ def text(results: dict[str, Results]) -> list[str]:
         "each, or rows of the delta. One thread, memory a share of the rows that are there. Each cell: "
         f"for recalls of {' and '.join(map(str, RECALLS))}. µs are of the processor, medians of "
         f"{first['rounds_measured']} rounds in turn with the same rows built as one part; "
-        f"÷ is the one over the other. Load of the machine's two cores meanwhile: {loads}.",
+        "÷ is the one over the other. Where nothing was added it stands for two builds of the same rows, and "
+        f"tells how far it varies. {commits}. "
+        f"Load of the machine meanwhile: {loads}.",
     ]
     for what, title in STATES.items():
         rows = [

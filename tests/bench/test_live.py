@@ -209,8 +209,9 @@ def test_many_parts_stand_beside_one(
             assert row["state"]["cpu_us"] > 0
 
     rows = tmp_path / "other.jsonl"
-    rows.write_text(json.dumps({"section": "many", "result": told, "load": 1.0}) + "\n")
-    found = {"many": {"result": told, "load": 2.0}, live_many.FORMER: live_many.former(rows)}
+    measured = {"section": "many", "result": told, "load": 1.0, "library": {"commit": "c0ffee"}}
+    rows.write_text(json.dumps(measured) + "\n")
+    found = {"many": measured | {"load": 2.0}, live_many.FORMER: live_many.former(rows)}
     text = "\n".join(live_many.text(found))
     assert "1.0 (before)" in text
     assert text.count("| before |") == text.count("| now |") == 5
