@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -91,16 +92,18 @@ def draw(out: Path, name: str, results: dict[str, Results]) -> list[tuple[str, s
             )
     if "runbook" in done:
         told = done["runbook"]
+        recalls = {
+            name: [(one["step"], one["recall"]) for one in other["result"]["searches"]]
+            for name, other in live_runbook.all_searches(results).items()
+        }
+        least = min(recall for steps in recalls.values() for _, recall in steps)
         picture(
             "runbook",
             f"{told['runbook']}: {told['name']}, asked for {RECALL}",
-            {
-                name: [(one["step"], one["recall"]) for one in other["result"]["searches"]]
-                for name, other in live_runbook.all_searches(results).items()
-            },
+            recalls,
             x="step",
             y="recall@10",
-            low=0.9,
+            low=min(0.9, math.floor(least * 10) / 10),
         )
     return drawn
 

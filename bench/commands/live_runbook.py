@@ -315,9 +315,9 @@ def text(results: dict[str, Results]) -> list[str]:
         "(in brackets: what it got there). Processor seconds are of the whole run but its scored searches. "
         "Memory is the growth of the process's own pages from before the first row on; hnswlib has all rows "
         "and links in it, the others have theirs in files, too. velo is given "
-        f"{mine['memory_bytes'] / _MIB:,.0f} MiB for codes, new rows and merges; alayalite, its `diskann` "
-        "index, and hnswlib take no budget. hnswlib: M = 16, ef_construction = 200, rows take the place of "
-        "deleted ones; alayalite: its defaults (R = 64, L = 100, alpha = 1.2).",
+        f"{mine['memory_bytes'] / _MIB:,.0f} MiB for codes, new rows and merges, beside what is fixed; "
+        "hnswlib and alayalite (its `diskann` index) take no budget. hnswlib: M = 16, ef_construction = 200, "
+        "rows take the place of deleted ones; alayalite: its defaults (R = 64, L = 100, alpha = 1.2).",
         "",
         *tables.table(
             [
