@@ -26,7 +26,7 @@ FREED = {
     "quant/store.zig": 3,
     "search/cached.zig": 1,
     "search/entry.zig": 2,
-    "search/list.zig": 5,
+    "search/list.zig": 6,
 }
 
 

@@ -151,18 +151,18 @@ test "lists of candidates agree with the definition: all lengths, equal distance
     try run_levels(struct {
         fn check(k: *const dispatch.Kernels, seed: u64) !void {
             var prng = base.Prng.init(seed);
-            const room = 300 + abi.inserted_max;
+            const room = 300 + abi.list_padding;
             for (0..3000) |_| {
                 const limit: u32 = @intCast(1 + prng.below(if (prng.boolean()) 20 else 300));
                 const spread = 1 + prng.below(1000);
-                var lists: [2][room]abi.Candidate = undefined;
+                var lists: [2][room]abi.Candidate = @splat(@splat(.none));
                 var lens: [2]u32 = @splat(0);
                 for (0..20) |_| {
                     const count: u32 = @intCast(prng.below(abi.inserted_max + 1));
                     var vertices: [abi.inserted_max]u32 = undefined;
                     var distances: [abi.inserted_max]f32 = undefined;
                     for (&vertices, &distances) |*vertex, *distance| {
-                        vertex.* = @truncate(prng.next());
+                        vertex.* = @as(u31, @truncate(prng.next()));
                         distance.* = switch (prng.below(40)) {
                             0 => std.math.inf(f32),
                             1 => -std.math.inf(f32),
@@ -176,6 +176,10 @@ test "lists of candidates agree with the definition: all lengths, equal distance
                     try testing.expectEqual(out[0], out[1]);
                     for (&lens, out) |*len, one| len.* = one.len;
                     try testing.expectEqualSlices(abi.Candidate, lists[0][0..lens[0]], lists[1][0..lens[1]]);
+                    // Some are followed, which moves none.
+                    for (0..lens[0]) |i| if (prng.below(4) == 0) for (&lists) |*list| {
+                        list[i].key |= 1;
+                    };
                 }
             }
         }

@@ -36,6 +36,7 @@ pub const Element = @import("kernels/abi.zig").Element;
 pub const Candidate = @import("kernels/abi.zig").Candidate;
 pub const Inserted = @import("kernels/abi.zig").Inserted;
 pub const inserted_max = @import("kernels/abi.zig").inserted_max;
+pub const list_padding = @import("kernels/abi.zig").list_padding;
 pub const exact = @import("exact.zig");
 pub const RowSum = @import("kernels/abi.zig").RowSum;
 

@@ -64,7 +64,7 @@ pub fn keep(search: *Search, cache: *cache_room.Cache, view: *const layout.page.
     for (full, wanted[0..full.len]) |distance, *one| one.* = distance <= bound;
     for (search.list.slice()) |candidate| {
         const i = candidate.vertex() -% view.first_vertex;
-        if (i < full.len and reaches(search, candidate.vertex(), candidate.distance, bound)) wanted[i] = true;
+        if (i < full.len and reaches(search, candidate.vertex(), candidate.distance(), bound)) wanted[i] = true;
     }
     var colors: [256]bool = @splat(false);
     for (full, 0..) |_, i| {

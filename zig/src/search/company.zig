@@ -166,9 +166,7 @@ fn reach(legs: Legs, k: u32) Reach {
         last = std.math.inf(f32);
         for (0..legs.count()) |i| {
             const search = &legs.at(i).search;
-            const some = if (is_full) search.results.slice() else search.candidates();
-            if (next[i] == some.len) continue;
-            const distance = some[next[i]].distance;
+            const distance = nth(search, is_full, next[i]) orelse continue;
             if (best != null and !(distance < last)) continue;
             best = i;
             last = distance;
@@ -176,6 +174,13 @@ fn reach(legs: Legs, k: u32) Reach {
         next[best orelse return .{ .distance = std.math.inf(f32), .is_full = false }] += 1;
     }
     return .{ .distance = last, .is_full = is_full };
+}
+
+/// Of what a leg knows the distance at that place, from 0 on.
+fn nth(search: *const state.Search, is_full: bool, place: u32) ?f32 {
+    if (is_full) return if (place < search.results.len) search.results.slice()[place].distance else null;
+    const estimated = search.candidates();
+    return if (place < estimated.len) estimated[place].distance() else null;
 }
 
 /// A distance within which k neighbors lie for certain.
@@ -239,7 +244,7 @@ pub const Merged = struct {
             const result = results[self.next_of[i]];
             const distance = if (search.is_exact()) result.distance else index.space.reported(search.shared.reader.metric, result.distance);
             if (best) |other| if (!(distance < other.distance)) continue;
-            best = .{ .vertex = part.first + result.vertex(), .distance = distance };
+            best = .{ .vertex = part.first + result.vertex, .distance = distance };
             best_leg = i;
         }
         if (self.of_delta.len > 0) {

@@ -13,7 +13,7 @@ const centers_looked_max = 64;
 
 pub fn enter(search: *Search) void {
     const shared = search.shared;
-    var best: [best_max]lists.Candidate = undefined;
+    var best: [best_max]lists.Found = undefined;
     var best_count: u32 = 0;
     var centers: Centers = .init(shared.center_norms2, &search.query.terms);
     var looked: u32 = 0;
@@ -32,13 +32,13 @@ pub fn enter(search: *Search) void {
                 if (best_count < best_max) best_count += 1;
                 var place = best_count - 1;
                 while (place > 0 and best[place - 1].distance > distance) : (place -= 1) best[place] = best[place - 1];
-                best[place] = .{ .distance = distance, .tagged = vertex };
+                best[place] = .{ .distance = distance, .vertex = vertex };
             }
             at += count;
         }
     }
     search.cost.estimates += looked;
-    for (best[0..best_count]) |candidate| search.meet(candidate.vertex(), candidate.distance);
+    for (best[0..best_count]) |found| search.meet(found.vertex, found.distance);
     if (search.state == .disk) on_disk.look_around(search, best[0..best_count]);
     const medoid = [1]u32{shared.reader.header.entry_vertex};
     search.query.estimate(&shared.reader.codes, &medoid, search.distances[0..1]);

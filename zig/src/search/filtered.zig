@@ -94,7 +94,7 @@ pub const Gate = struct {
 
     /// Nothing at this distance or beyond needs to be followed.
     inline fn bound(self: *const Gate, list: *const lists.List) f32 {
-        return if (list.len < self.reach) std.math.inf(f32) else list.items[self.reach - 1].distance;
+        return if (list.len < self.reach) std.math.inf(f32) else list.items[self.reach - 1].distance();
     }
 
     /// From what was met to what counts.
@@ -233,7 +233,7 @@ const Gated = struct {
         const gate = self.gate;
         const reach = gate.bound(&search.list);
         const place = search.list.nearest_unexpanded() orelse search.list.len;
-        const near = if (place < @min(gate.reach, search.list.len)) search.list.items[place].distance else std.math.inf(f32);
+        const near = if (place < @min(gate.reach, search.list.len)) search.list.items[place].distance() else std.math.inf(f32);
         while (true) {
             const failing = gate.frontier.nearest();
             if (!(failing < near and failing < reach)) break;

@@ -6,24 +6,17 @@ const base = @import("base");
 const quant = @import("quant");
 const assert = std.debug.assert;
 
-/// Ids have 31 bits; the highest marks a candidate whose links were followed.
-const expanded_bit: u32 = 1 << 31;
+pub const Candidate = quant.Candidate;
 
-pub const Candidate = extern struct {
+/// A vertex with a distance.
+pub const Found = extern struct {
     distance: f32,
-    tagged: u32,
-
-    pub inline fn vertex(self: Candidate) u32 {
-        return self.tagged & ~expanded_bit;
-    }
-    pub inline fn expanded(self: Candidate) bool {
-        return self.tagged & expanded_bit != 0;
-    }
+    vertex: u32,
 };
 
 /// The L best vertices met so far that may be answers, ascending by distance.
 pub const List = struct {
-    /// Behind the longest list there is room for those that are pushed out of it at once.
+    /// Places behind the longest list are loaded and stored with it.
     items: []Candidate,
     kernels: *const quant.Kernels,
     limit: u32 = 0,
@@ -32,7 +25,7 @@ pub const List = struct {
     cursor: u32 = 0,
 
     pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!List {
-        return .{ .items = try base.alloc_untouched(allocator, Candidate, capacity + insert_max), .kernels = quant.kernels() };
+        return .{ .items = try base.alloc_untouched(allocator, Candidate, capacity + padding), .kernels = quant.kernels() };
     }
 
     pub fn deinit(self: *List, allocator: std.mem.Allocator) void {
@@ -40,7 +33,8 @@ pub const List = struct {
     }
 
     pub fn reset(self: *List, limit: u32) void {
-        assert(limit > 0 and limit + insert_max <= self.items.len);
+        assert(limit > 0 and limit + padding <= self.items.len);
+        @memset(self.items[0 .. limit + padding], .none);
         self.limit = limit;
         self.len = 0;
         self.cursor = 0;
@@ -49,7 +43,7 @@ pub const List = struct {
     /// A distance must be below this to enter.
     pub inline fn bound(self: *const List) f32 {
         @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
-        return if (self.len < self.limit) std.math.inf(f32) else self.items[self.len - 1].distance;
+        return if (self.len < self.limit) std.math.inf(f32) else self.items[self.len - 1].distance();
     }
 
     /// The vertex must not be in the list. False when it is too far.
@@ -64,14 +58,19 @@ pub const List = struct {
     }
 
     pub const insert_max = quant.inserted_max;
+    const padding = quant.list_padding;
 
     /// The first `count` of them, none of which is in the list: a bit for each that was not too far.
     pub inline fn insert_many(self: *List, vertices: *const [insert_max]u32, distances: *const [insert_max]f32, count: u32) u32 {
         assert(count <= insert_max);
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+        const next = if (self.cursor < self.len) self.items[self.cursor].key else Candidate.none.key;
         var inserted: quant.Inserted = undefined;
-        self.kernels.insert_nearest(@ptrCast(self.items.ptr), self.len, self.limit, vertices, distances, count, &inserted);
+        self.kernels.insert_nearest(self.items.ptr, self.len, self.limit, vertices, distances, count, &inserted);
         self.len = inserted.len;
-        self.cursor = @min(self.cursor, inserted.first);
+        if (inserted.nearest.key < next) {
+            while (self.cursor > 0 and self.items[self.cursor - 1].key >= inserted.nearest.key) self.cursor -= 1;
+        }
         return inserted.entered;
     }
 
@@ -84,11 +83,11 @@ pub const List = struct {
     }
 
     pub inline fn mark_expanded(self: *List, place: u32) void {
-        self.items[place].tagged |= expanded_bit;
+        self.items[place].key |= 1;
     }
 
     pub fn unmark(self: *List, place: u32) void {
-        self.items[place].tagged &= ~expanded_bit;
+        self.items[place].key &= ~@as(i64, 1);
         self.cursor = @min(self.cursor, place);
     }
 
@@ -99,11 +98,11 @@ pub const List = struct {
 
 /// A heap of vertices that may not be answers but lead on. When full, newcomers are dropped.
 pub const Frontier = struct {
-    items: []Candidate,
+    items: []Found,
     len: u32 = 0,
 
     pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!Frontier {
-        return .{ .items = try base.alloc_untouched(allocator, Candidate, capacity) };
+        return .{ .items = try base.alloc_untouched(allocator, Found, capacity) };
     }
 
     pub fn deinit(self: *Frontier, allocator: std.mem.Allocator) void {
@@ -120,7 +119,7 @@ pub const Frontier = struct {
             self.items[at] = self.items[parent];
             at = parent;
         }
-        self.items[at] = .{ .distance = distance, .tagged = vertex };
+        self.items[at] = .{ .distance = distance, .vertex = vertex };
     }
 
     pub inline fn nearest(self: *const Frontier) f32 {
@@ -129,7 +128,7 @@ pub const Frontier = struct {
 
     pub fn pop(self: *Frontier) u32 {
         assert(self.len > 0);
-        const top = self.items[0].vertex();
+        const top = self.items[0].vertex;
         self.len -= 1;
         const last = self.items[self.len];
         var at: u32 = 0;
@@ -249,14 +248,14 @@ pub const Visited = struct {
 /// The k best answers by full distance, ascending; equal distances by lower vertex. More than k may be held, for who
 /// looks closer in the end: whatever is read and followed goes by the k-th all the same.
 pub const Results = struct {
-    items: []Candidate,
+    items: []Found,
     k: u32 = 0,
     /// How many are held.
     limit: u32 = 0,
     len: u32 = 0,
 
     pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!Results {
-        return .{ .items = try base.alloc_untouched(allocator, Candidate, capacity) };
+        return .{ .items = try base.alloc_untouched(allocator, Found, capacity) };
     }
 
     pub fn deinit(self: *Results, allocator: std.mem.Allocator) void {
@@ -289,8 +288,8 @@ pub const Results = struct {
     /// For a vertex that may be among the results already: then nothing changes.
     pub fn insert_once(self: *Results, vertex: u32, distance: f32) bool {
         if (!(distance <= self.reach())) return false;
-        for (self.slice()) |candidate| {
-            if (candidate.tagged == vertex) return false;
+        for (self.slice()) |found| {
+            if (found.vertex == vertex) return false;
         }
         return self.insert(vertex, distance);
     }
@@ -300,19 +299,19 @@ pub const Results = struct {
         @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         if (self.len == self.limit) {
             const last = self.items[self.len - 1];
-            if (distance > last.distance or (distance == last.distance and vertex > last.tagged)) return false;
+            if (distance > last.distance or (distance == last.distance and vertex > last.vertex)) return false;
         } else self.len += 1;
         var at = self.len - 1;
         while (at > 0) : (at -= 1) {
             const before = self.items[at - 1];
-            if (before.distance < distance or (before.distance == distance and before.tagged < vertex)) break;
+            if (before.distance < distance or (before.distance == distance and before.vertex < vertex)) break;
             self.items[at] = before;
         }
-        self.items[at] = .{ .distance = distance, .tagged = vertex };
+        self.items[at] = .{ .distance = distance, .vertex = vertex };
         return true;
     }
 
-    pub fn slice(self: *const Results) []const Candidate {
+    pub fn slice(self: *const Results) []const Found {
         return self.items[0..self.len];
     }
 };
@@ -340,7 +339,7 @@ test "a list keeps the nearest in order and hands out the nearest unexpanded" {
             }
         }
         std.mem.sort(f32, &all, {}, std.sort.asc(f32));
-        for (list.slice(), all[0..list.len]) |candidate, distance| try testing.expectEqual(distance, candidate.distance);
+        for (list.slice(), all[0..list.len]) |candidate, distance| try testing.expectEqual(distance, candidate.distance());
     }
 }
 
@@ -385,7 +384,7 @@ test "results are the k best, ties by vertex" {
     for ([_]u32{ 9, 4, 7, 1, 8 }) |vertex| _ = results.insert(vertex, 1);
     _ = results.insert(2, 0.5);
     var vertices: [3]u32 = undefined;
-    for (results.slice(), &vertices) |candidate, *vertex| vertex.* = candidate.vertex();
+    for (results.slice(), &vertices) |found, *vertex| vertex.* = found.vertex;
     try testing.expectEqualSlices(u32, &.{ 2, 1, 4 }, &vertices);
 }
 

@@ -33,15 +33,16 @@ pub const Beside = struct {
     const patience_share = 4;
 
     fn has_come_near(self: *Beside, search: *const Search, next: lists.Candidate) bool {
-        const nearest = search.list.items[0].distance;
+        const nearest = search.list.items[0].distance();
         if (nearest < self.nearest) {
             self.nearest = nearest;
             self.since = 0;
         }
         self.since += 1;
         if (self.since <= search.list.limit / patience_share) return false;
-        const sigma = search.query.sigma_upper(&search.shared.reader.codes, next.vertex(), next.distance);
-        return next.distance - search.parameters.sigma * sigma > self.reach;
+        const distance = next.distance();
+        const sigma = search.query.sigma_upper(&search.shared.reader.codes, next.vertex(), distance);
+        return distance - search.parameters.sigma * sigma > self.reach;
     }
 };
 

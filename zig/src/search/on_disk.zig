@@ -51,14 +51,14 @@ pub fn scan(search: *Search) void {
 
 /// Offers all vertices near in id to the best entry points. As many a stretch as there are vertices to an entry point,
 /// so with the square root of n.
-pub fn look_around(search: *Search, best: []const lists.Candidate) void {
+pub fn look_around(search: *Search, best: []const lists.Found) void {
     if (ablations.of(search.shared).entries_only) return;
     const n = search.shared.reader.n();
     const length = @max(1, n / @as(u32, @intCast(search.shared.entries.len)));
     var ids: [256]u32 = undefined;
     const stretches: usize = if (is_beside(search)) stretches_bounded_max else stretches_max;
     for (best[0..@min(best.len, stretches)]) |entry| {
-        var next = entry.vertex() -| length / 2;
+        var next = entry.vertex -| length / 2;
         const end = @min(n, next + length);
         while (next < end) {
             const count = @min(ids.len, end - next);
@@ -117,9 +117,10 @@ fn nearest_that_matters(search: *Search) ?u32 {
 
 fn worth_a_read(search: *const Search, candidate: lists.Candidate) bool {
     const bound = search.results.bound();
-    if (candidate.distance <= @min(bound, search.told)) return true;
-    const sigma = search.query.sigma_upper(&search.shared.reader.codes, candidate.vertex(), candidate.distance);
-    const least = candidate.distance - search.parameters.sigma_on_disk * sigma;
+    const distance = candidate.distance();
+    if (distance <= @min(bound, search.told)) return true;
+    const sigma = search.query.sigma_upper(&search.shared.reader.codes, candidate.vertex(), distance);
+    const least = distance - search.parameters.sigma_on_disk * sigma;
     if (least > bound) return false;
     return least <= search.told or least <= search.results.nth(@min(way_in, search.parameters.k));
 }

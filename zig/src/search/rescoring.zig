@@ -97,7 +97,7 @@ pub const Neighbors = struct {
         const results = &search.results;
         results.len = @min(count, search.parameters.k);
         for (all[0..results.len], results.items[0..results.len]) |one, *result|
-            result.* = .{ .distance = @floatCast(one.distance), .tagged = one.vertex };
+            result.* = .{ .distance = @floatCast(one.distance), .vertex = one.vertex };
         search.change(.{ .done = .exact });
         return .done;
     }
@@ -122,7 +122,7 @@ fn order(a: Neighbor, b: Neighbor) std.math.Order {
 pub fn begin(search: *Search) void {
     const results = search.results.slice();
     var neighbors: Neighbors = .init(search);
-    for (results, neighbors.items[0..results.len]) |candidate, *one| one.* = bounds_of(search, candidate.vertex(), candidate.distance);
+    for (results, neighbors.items[0..results.len]) |found, *one| one.* = bounds_of(search, found.vertex, found.distance);
     neighbors.len = @intCast(results.len);
     search.change(.{ .rescore = .{ .neighbors = neighbors, .uppers = search.room.rescoring.uppers } });
 }

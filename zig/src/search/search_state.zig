@@ -129,13 +129,13 @@ pub const State = union(enum) {
 
 /// What states point at.
 const Room = struct {
-    pending: []lists.Candidate,
+    pending: []lists.Found,
     gate: filtered.Room,
     recent: []recent_pages.Page,
     rescoring: rescoring.Room,
 
     fn init(allocator: std.mem.Allocator, shared: *const Shared) error{OutOfMemory}!Room {
-        const pending = try base.alloc_untouched(allocator, lists.Candidate, Pending.max);
+        const pending = try base.alloc_untouched(allocator, lists.Found, Pending.max);
         errdefer base.free_untouched(allocator, pending);
         var gate = try filtered.Room.init(allocator);
         errdefer gate.deinit(allocator);
@@ -456,7 +456,7 @@ pub const Search = struct {
 
     pub fn take_pending(self: *Search) void {
         const own = self.pending() orelse return;
-        for (own.take()) |candidate| self.meet(candidate.vertex(), candidate.distance);
+        for (own.take()) |found| self.meet(found.vertex, found.distance);
     }
 
     /// The pages of all candidates whose lower bound reaches the k-th best known so far.
@@ -468,14 +468,15 @@ pub const Search = struct {
         const own = if (self.results.len >= k)
             self.results.bound()
         else if (estimated.len >= k)
-            estimated[k - 1].distance
+            estimated[k - 1].distance()
         else
             std.math.inf(f32);
         const reach = @min(own, self.told);
         for (self.list.slice()) |candidate| {
             const vertex = candidate.vertex();
-            const sigma = self.query.sigma_upper(&reader.codes, vertex, candidate.distance);
-            if (candidate.distance - self.parameters.sigma * sigma > reach) continue;
+            const distance = candidate.distance();
+            const sigma = self.query.sigma_upper(&reader.codes, vertex, distance);
+            if (distance - self.parameters.sigma * sigma > reach) continue;
             const page = reader.directory.page_of(vertex);
             if (self.pages.contains(page)) continue;
             if (cached.answer(self, vertex)) continue;

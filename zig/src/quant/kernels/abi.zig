@@ -1,5 +1,6 @@
 //! What the kernel objects and the rest of the room agree on: the table of functions and the structs they take.
-//! No imports from outside this folder: every kernel object compiles it for its own CPU level.
+//! No imports from outside this folder but std: every kernel object compiles it for its own CPU level.
+const std = @import("std");
 
 /// Conventions of every kernel:
 ///  - `dim` is a multiple of 16; packed codes are those of encode.zig: dimension i in bits [i·bits, (i+1)·bits),
@@ -17,9 +18,9 @@ pub const Kernels = struct {
     /// offset and f are the lower and the upper half of a factor: 8 bits of exponent and 8 of mantissa of a float.
     estimate_gather: *const fn (query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, asked: u32, terms: *const EstimateTerms, out: [*]f32) callconv(.c) void,
 
-    /// Puts candidates into an ascending list of at most `limit`, behind those that are as near, one after the other:
-    /// whichever is nearer than the last of a full list. Of vertices and distances, `count` at most `inserted_max`, as
-    /// many as that are readable; behind `limit` the list has room for as many more.
+    /// Puts candidates into an ascending list of at most `limit`: whichever is nearer than the last of a full list. Of
+    /// vertices and distances, `count` at most `inserted_max`, as many as that are readable. Behind `limit` the list has
+    /// `list_padding` places more, and what stands behind its end is `Candidate.none`, or was pushed out of it.
     insert_nearest: *const fn (items: [*]Candidate, len: u32, limit: u32, vertices: [*]const u32, distances: [*]const f32, count: u32, out: *Inserted) callconv(.c) void,
 
     /// Dot products of entries with both planes of a fine query.
@@ -67,19 +68,46 @@ pub const Kernels = struct {
     products: *const fn (x: [*]const f64, x_count: u32, y: [*]const f64, y_count: u32, len: u32, out: [*]f64) callconv(.c) void,
 };
 
+/// A vertex and its distance as one number, so that the order of numbers is that of candidates: by distance, of equal ones
+/// by vertex. The lowest bit says that its links were followed, which moves it nowhere.
 pub const Candidate = extern struct {
-    distance: f32,
-    tagged: u32,
+    key: i64,
+
+    pub const none: Candidate = .{ .key = std.math.maxInt(i64) };
+
+    pub inline fn of(number: u32, at: f32) Candidate {
+        return .{ .key = @as(i64, ordered(@bitCast(at + 0.0))) << 32 | @as(i64, number) << 1 }; // one zero only
+    }
+
+    /// Bits of floats as numbers of the same order, and back.
+    inline fn ordered(bits: i32) i32 {
+        return bits ^ ((bits >> 31) & std.math.maxInt(i32));
+    }
+
+    pub inline fn distance(self: Candidate) f32 {
+        return @bitCast(ordered(@truncate(self.key >> 32)));
+    }
+
+    pub inline fn vertex(self: Candidate) u32 {
+        return @as(u32, @truncate(@as(u64, @bitCast(self.key)))) >> 1;
+    }
+
+    pub inline fn expanded(self: Candidate) bool {
+        return self.key & 1 != 0;
+    }
 };
+
+/// Places of a list that are loaded and stored together, at most.
+pub const list_padding = 8;
 
 /// So many candidates enter a list at once.
 pub const inserted_max = 8;
 
 pub const Inserted = extern struct {
+    /// The nearest newcomer; `none` where there is none.
+    nearest: Candidate,
     /// Of the list.
     len: u32,
-    /// The place of the nearest newcomer; the list's former length where there is none.
-    first: u32,
     /// A bit for each that is nearer than the bound was: only these may have entered.
     entered: u32,
 };

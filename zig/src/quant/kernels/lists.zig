@@ -1,5 +1,5 @@
-//! The list of candidates of a search: several newcomers go into it at once. Where each belongs is found before any moves, so
-//! that nothing is loaded that was just stored; then whatever stands behind them moves once.
+//! The list of candidates of a search. It is a row of ascending numbers, so a newcomer x finds its place and moves what lies
+//! behind in one pass that branches on nothing: a place becomes min(itself, max(the one before it, x)).
 const std = @import("std");
 const builtin = @import("builtin");
 const abi = @import("abi.zig");
@@ -7,97 +7,66 @@ const abi = @import("abi.zig");
 const x86 = builtin.cpu.arch == .x86_64;
 /// Candidates that a register holds.
 const lanes = if (x86 and builtin.cpu.has(.x86, .avx512vl)) 8 else if (x86 and builtin.cpu.has(.x86, .avx2)) 4 else 2;
-/// Of so many it is counted how many are nearer; a longer list is halved before.
-const counted_max = 8 * lanes;
+/// Of a longer list stretches that lie before the newcomer are left out.
+const stretch = 128;
 
 const together = abi.inserted_max;
 const Floats = @Vector(together, f32);
-const Places = @Vector(together, u32);
+const Keys = @Vector(together, i64);
+const Several = @Vector(lanes, i64);
+
+comptime {
+    if (lanes > abi.list_padding) @compileError("a list has too little room behind its end");
+}
 
 pub fn insert_nearest(items: [*]abi.Candidate, len: u32, limit: u32, vertices: [*]const u32, distances: [*]const f32, count: u32, out: *abi.Inserted) callconv(.c) void {
-    const bound = if (len < limit) std.math.inf(f32) else items[len - 1].distance;
-    const number = std.simd.iota(u32, together);
+    const bound = if (len < limit) std.math.inf(f32) else items[len - 1].distance();
     const given: Floats = distances[0..together].*;
-    const entering = (given < @as(Floats, @splat(bound))) & (number < @as(Places, @splat(count)));
+    const asked = std.simd.iota(u32, together) < @as(@Vector(together, u32), @splat(count));
+    const entering = (given < @as(Floats, @splat(bound))) & asked;
     var left: std.meta.Int(.unsigned, together) = @bitCast(entering);
-    out.* = .{ .len = len, .first = len, .entered = left };
+    out.* = .{ .nearest = .none, .len = len, .entered = left };
     if (left == 0) return;
-    const far: Floats = @select(f32, entering, given, @as(Floats, @splat(std.math.inf(f32))));
-    var rank: Places = @splat(0);
-    inline for (0..together) |i| {
-        const one: Floats = @splat(far[i]);
-        const before = (one < far) | ((one == far) & (@as(Places, @splat(i)) < number));
-        rank += @intFromBool(before);
-    }
-    const ranks: [together]u32 = rank;
-    const entered: u32 = @popCount(left);
-    var order: [together]u32 = undefined;
-    var places: [together]u32 = undefined;
+    const numbers: @Vector(together, u32) = vertices[0..together].*;
+    const keys = @select(i64, entering, keys_of(given, numbers), @as(Keys, @splat(abi.Candidate.none.key)));
+    out.nearest = .{ .key = @reduce(.Min, keys) };
+    const each: [together]i64 = keys;
+    const row: [*]i64 = @ptrCast(items);
+    var now = len;
     while (left != 0) : (left &= left - 1) {
-        const i = @ctz(left);
-        order[ranks[i]] = i;
-        places[ranks[i]] = not_above(items, len, distances[i]);
+        now = @min(limit, now + 1);
+        insert(row, now, each[@ctz(left)]);
     }
-    var end = len;
-    var i = entered;
-    while (i > 0) {
-        i -= 1;
-        move_up(items, places[i], end, i + 1);
-        end = places[i];
-        items[end + i] = .{ .distance = distances[order[i]], .tagged = vertices[order[i]] };
-    }
-    out.len = @min(limit, len + entered);
-    out.first = places[0];
+    out.len = now;
 }
 
-/// How many of an ascending list are not above this distance.
-inline fn not_above(items: [*]const abi.Candidate, len: u32, distance: f32) u32 {
-    const Several = @Vector(2 * lanes, f32);
-    const Mask = std.meta.Int(.unsigned, 2 * lanes);
-    const distances_only: Mask = @truncate(0x5555);
-    const words: [*]align(4) const f32 = @ptrCast(items);
-    const wanted: Several = @splat(distance);
-    var first: u32 = 0;
-    var rest = len;
-    while (rest > counted_max) {
-        const half = rest / 2;
-        first += half & at_most(items[first + half - 1].distance, distance);
-        rest -= half;
-    }
-    var found = first;
-    while (rest >= lanes) {
-        const several: Several = words[2 * first ..][0 .. 2 * lanes].*;
-        found += @popCount(@as(Mask, @bitCast(several <= wanted)) & distances_only);
-        first += lanes;
-        rest -= lanes;
-    }
-    const several: Several = words[2 * first ..][0 .. 2 * lanes].*;
-    const there = (@as(Mask, 1) << @intCast(2 * rest)) - 1;
-    return found + @popCount(@as(Mask, @bitCast(several <= wanted)) & distances_only & there);
+inline fn keys_of(distances: Floats, vertices: @Vector(together, u32)) Keys {
+    const Bits = @Vector(together, i32);
+    const bits: Bits = @bitCast(distances + @as(Floats, @splat(0))); // one zero only
+    const ordered = bits ^ ((bits >> @splat(31)) & @as(Bits, @splat(std.math.maxInt(i32))));
+    return @as(Keys, ordered) << @splat(32) | @as(Keys, vertices) << @splat(1);
 }
 
-/// All ones where a is not above b, else 0. Of a comparison of floats the compiler makes a branch, which nobody can
-/// predict; so numbers of the same order are subtracted.
-inline fn at_most(a: f32, b: f32) u32 {
-    return @truncate(@as(u64, @bitCast((rank_of(a) - rank_of(b) - 1) >> 63)));
+/// Into a row that is `end` long afterwards.
+inline fn insert(row: [*]i64, end: u32, key: i64) void {
+    var at: u32 = 0;
+    while (at + stretch < end and row[at + stretch - 1] < key) at += stretch;
+    const newcomer: Several = @splat(key);
+    // What lies before the first place is nearer than the newcomer.
+    var before: Several = @splat(std.math.minInt(i64));
+    while (at < end) : (at += lanes) {
+        const here: Several = row[at..][0..lanes].*;
+        row[at..][0..lanes].* = @min(here, @max(moved_up(before, here), newcomer));
+        before = here;
+    }
 }
 
-inline fn rank_of(distance: f32) i64 {
-    const bits: i32 = @bitCast(distance + 0.0); // one zero only
-    return bits ^ ((bits >> 31) & std.math.maxInt(i32));
-}
-
-/// Moves items[from..end] up by `by` places, several at a time from the top.
-inline fn move_up(items: [*]abi.Candidate, from: u32, end: u32, by: u32) void {
-    const words: [*]align(4) u64 = @ptrCast(items);
-    var at = end;
-    while (at >= from + lanes) {
-        at -= lanes;
-        const several: @Vector(lanes, u64) = words[at..][0..lanes].*;
-        words[at + by ..][0..lanes].* = several;
-    }
-    while (at > from) {
-        at -= 1;
-        words[at + by] = words[at];
-    }
+/// The last of `before`, then all but the last of `here`.
+inline fn moved_up(before: Several, here: Several) Several {
+    const mask = comptime blk: {
+        var places: [lanes]i32 = undefined;
+        for (&places, 0..) |*place, i| place.* = if (i == 0) ~@as(i32, lanes - 1) else @as(i32, @intCast(i)) - 1;
+        break :blk @as(@Vector(lanes, i32), places);
+    };
+    return @shuffle(i64, here, before, mask);
 }

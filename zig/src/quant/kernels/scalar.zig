@@ -30,18 +30,20 @@ pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, codes:
 }
 
 pub fn insert_nearest(items: [*]abi.Candidate, len: u32, limit: u32, vertices: [*]const u32, distances: [*]const f32, count: u32, out: *abi.Inserted) callconv(.c) void {
-    out.* = .{ .len = len, .first = len, .entered = 0 };
-    const bound = if (len < limit) std.math.inf(f32) else items[len - 1].distance;
+    out.* = .{ .nearest = .none, .len = len, .entered = 0 };
+    const bound = if (len < limit) std.math.inf(f32) else items[len - 1].distance();
     for (vertices[0..count], distances[0..count], 0..) |vertex, distance, i| {
         if (!(distance < bound)) continue;
         out.entered |= @as(u32, 1) << @intCast(i);
+        const newcomer: abi.Candidate = .of(vertex, distance);
+        if (newcomer.key < out.nearest.key) out.nearest = newcomer;
         var place = out.len;
-        while (place > 0 and items[place - 1].distance > distance) : (place -= 1) items[place] = items[place - 1];
-        items[place] = .{ .distance = distance, .tagged = vertex };
-        out.first = @min(out.first, place);
-        out.len += 1;
+        while (place > 0 and items[place - 1].key > newcomer.key) : (place -= 1) {
+            if (place < limit) items[place] = items[place - 1];
+        }
+        if (place < limit) items[place] = newcomer;
+        out.len = @min(limit, out.len + 1);
     }
-    out.len = @min(out.len, limit);
 }
 
 pub fn dot_gather2(hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void {
