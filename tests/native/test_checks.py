@@ -23,10 +23,11 @@ FREED = {
     "layout/links.zig": 2,
     "quant/build_codes.zig": 2,
     "quant/query.zig": 2,
-    "quant/store.zig": 3,
+    "quant/store.zig": 2,
     "search/cached.zig": 1,
     "search/entry.zig": 2,
     "search/list.zig": 6,
+    "search/search_state.zig": 2,
 }
 
 

@@ -186,6 +186,45 @@ test "lists of candidates agree with the definition: all lengths, equal distance
     }.check);
 }
 
+test "distances to records agree with the definition, to the bit" {
+    try run_levels(struct {
+        fn check(k: *const dispatch.Kernels, seed: u64) !void {
+            var prng = base.Prng.init(seed);
+            const room = abi.records_together;
+            for (0..600) |_| {
+                const count: u32 = @intCast(prng.below(room + 1));
+                const record_bits: u32 = @intCast(prng.below(9));
+                var dots: abi.RecordDots = undefined;
+                inline for (std.meta.fields(abi.RecordDots)) |field| {
+                    for (&@field(dots, field.name)) |*dot| dot.* = @as(i28, @truncate(@as(i64, @bitCast(prng.next()))));
+                }
+                var factors: [room]u32 = undefined;
+                var centers: [room]u8 = undefined;
+                for (&factors, &centers) |*pair, *center| {
+                    pair.* = (@as(u32, @truncate(prng.next())) & 0x0fff_0fff) + 0x7700_7700;
+                    center.* = @truncate(prng.next());
+                }
+                // As in a page, at any address, and nothing behind the last one.
+                var bytes: [1 + 6 * room]u8 = undefined;
+                const offsets: [*]align(1) f32 = @ptrCast(bytes[1..].ptr);
+                const ratios: [*]align(1) u16 = @ptrCast(bytes[1 + 4 * count ..].ptr);
+                for (0..count) |j| {
+                    offsets[j] = 1000 * prng.gaussian();
+                    ratios[j] = @truncate(prng.next());
+                }
+                const records = abi.Records{ .factors = &factors, .centers = &centers, .offsets = offsets, .ratios = ratios };
+                var query_terms: [abi.centers_max]f32 = undefined;
+                for (&query_terms) |*term| term.* = 1000 * prng.gaussian();
+                const terms = abi.RecordTerms{ .query_terms = &query_terms, .bias = @as(i40, @truncate(@as(i64, @bitCast(prng.next())))), .step = prng.float(), .ratio_step = 1e-6 * prng.float(), .record_bits = record_bits };
+                var out: [2][room + 1]f32 = @splat(@splat(1234.5));
+                scalar.record_distances(&dots, &records, &terms, count, &out[0]);
+                k.record_distances(&dots, &records, &terms, count, &out[1]);
+                try testing.expectEqualSlices(f32, &out[0], &out[1]);
+            }
+        }
+    }.check);
+}
+
 test "float kernels agree with the definition" {
     try run_levels(struct {
         fn check(k: *const dispatch.Kernels, seed: u64) !void {

@@ -12,7 +12,7 @@ const Codes = store.Codes;
 const RecordFactors = store.RecordFactors;
 
 /// Codes refined per inner round: their dot products lie on the stack.
-const chunk = 64;
+const chunk = abi.records_together;
 
 pub const Query = struct {
     params: CodeParams,
@@ -145,6 +145,7 @@ pub const Query = struct {
         assert(std.meta.eql(self.params, codes.params));
         const k = self.kernels;
         const params = self.params;
+        const terms = self.record_terms();
         var done: u32 = 0;
         while (done < count) {
             @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
@@ -155,10 +156,13 @@ pub const Query = struct {
             if (params.record_bits > 0) {
                 k.dot_rows(self.hi.ptr, self.lo.ptr, params.dim, params.record_bits, lower + done * params.lower_bytes(), params.lower_bytes(), part, &dots.lower_hi, &dots.lower_lo);
             }
-            for (out[done..][0..part], 0..) |*o, j| {
-                const id = first + @as(u32, @intCast(j));
-                o.* = self.distance2(codes, id, &dots, j, .{ .offset = offsets[done + j], .ratio = ratios[done + j] });
-            }
+            const records = abi.Records{
+                .factors = codes.factors.ptr + first,
+                .centers = codes.center_ids.ptr + first,
+                .offsets = offsets.ptr + done,
+                .ratios = ratios.ptr + done,
+            };
+            k.record_distances(&dots, &records, &terms, part, out.ptr + done);
             done += part;
         }
     }
@@ -171,6 +175,7 @@ pub const Query = struct {
         assert(std.meta.eql(self.params, codes.params));
         const k = self.kernels;
         const params = self.params;
+        const terms = self.record_terms();
         var done: usize = 0;
         while (done < ids.len) {
             const part = @min(chunk, ids.len - done);
@@ -179,40 +184,61 @@ pub const Query = struct {
             if (params.record_bits > 0) for (0..part) |j| {
                 k.dot_rows(self.hi.ptr, self.lo.ptr, params.dim, params.record_bits, lower[done + j], 0, 1, dots.lower_hi[j..].ptr, dots.lower_lo[j..].ptr);
             };
-            for (out[done..][0..part], ids[done..][0..part], 0..) |*o, id, j| {
-                o.* = self.distance2(codes, id, &dots, j, factors[done + j]);
+            var memory_factors: [chunk]u32 = undefined;
+            var centers: [chunk]u8 = undefined;
+            var offsets: [chunk]f32 = undefined;
+            var ratios: [chunk]u16 = undefined;
+            for (ids[done..][0..part], factors[done..][0..part], 0..) |id, one, j| {
+                memory_factors[j] = codes.factors[id];
+                centers[j] = codes.center_ids[id];
+                offsets[j] = one.offset;
+                ratios[j] = one.ratio;
             }
+            const records = abi.Records{ .factors = &memory_factors, .centers = &centers, .offsets = &offsets, .ratios = &ratios };
+            k.record_distances(&dots, &records, &terms, @intCast(part), out.ptr + done);
             done += part;
         }
     }
 
-    const Dots = struct {
-        upper_hi: [chunk]i32,
-        upper_lo: [chunk]i32,
-        lower_hi: [chunk]i32,
-        lower_lo: [chunk]i32,
-    };
+    const Dots = abi.RecordDots;
 
-    inline fn distance2(self: *const Query, codes: *const Codes, id: u32, dots: *const Dots, j: usize, factors: RecordFactors) f32 {
-        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
-        // ⟨u,q⟩ in units of fine_step: exact in i64, rounded once.
-        var inner = @as(i64, dots.upper_hi[j]) * 256 + dots.upper_lo[j];
-        if (self.params.record_bits > 0)
-            inner = (inner << @intCast(self.params.record_bits)) + @as(i64, dots.lower_hi[j]) * 256 + dots.lower_lo[j];
-        const f = RecordFactors.f_full(factors.ratio, codes.f_upper_of(id), self.params.record_bits);
-        // Twice ⟨x̄,q⟩: the center is a whole number of halves, so this too is exact.
-        const twice_center = (@as(i64, 1) << @intCast(self.params.total_bits())) - 1;
-        const twice_inner: f32 = @floatFromInt(2 * inner - twice_center * self.fine_sum);
-        return factors.offset + self.terms[codes.center_ids[id]] - f * (twice_inner * self.fine_step);
+    fn record_terms(self: *const Query) abi.RecordTerms {
+        return .{
+            .query_terms = &self.terms,
+            // Twice what the center of a code takes from twice ⟨u,q⟩: a whole number, so this is exact.
+            .bias = ((@as(i64, 1) << @intCast(self.params.total_bits())) - 1) * self.fine_sum,
+            .step = self.fine_step,
+            .ratio_step = RecordFactors.step(self.params.record_bits),
+            .record_bits = self.params.record_bits,
+        };
     }
 
     /// One standard deviation of `estimate` for a vertex at about squared distance `near2`. The code's error
     /// is orthogonal to `o`, so only the part of the query less the center that is orthogonal to `o` meets it; and that is
     /// no longer than the way from the vertex to the query. A product's error meets the query itself.
     pub fn sigma_upper(self: *const Query, codes: *const Codes, id: u32, near2: f32) f32 {
+        return self.sigmas_upper(codes, 1, &.{id}, .{near2})[0];
+    }
+
+    /// The same of several vertices.
+    pub inline fn sigmas_upper(self: *const Query, codes: *const Codes, comptime count: u32, ids: *const [count]u32, near2: @Vector(count, f32)) @Vector(count, f32) {
         assert(self.tan_upper >= 0); // bind first
-        const of_code = self.sigma(codes.norm2_of(id), near2, self.tan_upper, self.coarse_error2);
-        const of_rounding = offset_rounding * codes.offset_of(id);
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+        const F = @Vector(count, f32);
+        const U = @Vector(count, u32);
+        var factors: U = undefined;
+        inline for (0..count) |i| {
+            assert(ids[i] < codes.n);
+            factors[i] = codes.factors[ids[i]];
+        }
+        const offset: F = @bitCast((factors & @as(U, @splat(0xffff))) << @splat(15));
+        const f: F = @bitCast((factors >> @splat(16)) << @splat(15));
+        const norm2 = f * f * @as(F, @splat(codes.norm2_per_f2));
+        const freedom: F = @splat(@floatFromInt(self.params.dim - 1));
+        const met2 = if (self.form == .distance) @max(@as(F, @splat(0)), near2) else @as(F, @splat(self.norm2));
+        const tan: F = @splat(self.tan_upper);
+        const of_code = @as(F, @splat(2)) * @sqrt(norm2 * (met2 * tan * tan + @as(F, @splat(self.norm2 * self.coarse_error2))) / freedom);
+        const of_rounding = @as(F, @splat(offset_rounding)) * offset;
         return @sqrt(of_code * of_code + of_rounding * of_rounding);
     }
 

@@ -45,9 +45,13 @@ pub const RecordFactors = struct {
     }
 
     pub inline fn f_full(ratio: u16, f_upper: f32, record_bits: u8) f32 {
-        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+        return f_upper * (@as(f32, @floatFromInt(ratio)) * step(record_bits));
+    }
+
+    /// What F grows by with the ratio, as a share of that of the upper code.
+    pub fn step(record_bits: u8) f32 {
         const grid: f32 = @bitCast((127 - @as(u32, record_bits)) << 23); // 2^−record_bits
-        return f_upper * (@as(f32, @floatFromInt(ratio)) * (ratio_max / std.math.maxInt(u16) * grid));
+        return ratio_max / std.math.maxInt(u16) * grid;
     }
 };
 

@@ -2,6 +2,7 @@
 const std = @import("std");
 const builtin = @import("builtin");
 const base = @import("base");
+const quant = @import("quant");
 const lists = @import("list.zig");
 const on_disk = @import("on_disk.zig");
 const shared_file = @import("shared.zig");
@@ -13,37 +14,71 @@ const centers_looked_max = 64;
 
 pub fn enter(search: *Search) void {
     const shared = search.shared;
-    var best: [best_max]lists.Found = undefined;
-    var best_count: u32 = 0;
     var centers: Centers = .init(shared.center_norms2, &search.query.terms);
     var looked: u32 = 0;
+    var best: Best = .init(search.list.kernels);
     for (0..centers_looked_max) |_| {
         if (looked >= shared_file.entries_looked) break;
         const center = centers.next() orelse break;
-        var at = shared.entry_starts[center];
+        const at = shared.entry_starts[center];
         const end = shared.entry_starts[center + 1];
         looked += end - at;
-        while (at < end) {
-            const count: u32 = @min(Search.fresh_max, end - at);
-            search.query.estimate(&shared.entry_codes, shared.entry_places[at..][0..count], search.distances[0..count]);
-            for (search.distances[0..count], shared.entries[at..][0..count]) |distance, vertex| {
-                @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
-                if (best_count == best_max and distance >= best[best_max - 1].distance) continue;
-                if (best_count < best_max) best_count += 1;
-                var place = best_count - 1;
-                while (place > 0 and best[place - 1].distance > distance) : (place -= 1) best[place] = best[place - 1];
-                best[place] = .{ .distance = distance, .vertex = vertex };
-            }
-            at += count;
-        }
+        best.add(search, shared.entry_places[at..end]);
     }
+    best.look(search);
     search.cost.estimates += looked;
-    for (best[0..best_count]) |found| search.meet(found.vertex, found.distance);
-    if (search.state == .disk) on_disk.look_around(search, best[0..best_count]);
+    for (best.slice()) |candidate| search.meet(shared.entries[candidate.vertex()], candidate.distance());
+    if (search.state == .disk) on_disk.look_around(search, best.slice());
     const medoid = [1]u32{shared.reader.header.entry_vertex};
     search.query.estimate(&shared.reader.codes, &medoid, search.distances[0..1]);
     search.meet(medoid[0], search.distances[0]);
 }
+
+/// The nearest entries, by their places. What is to be looked at gathers in the search's room, so that a kernel sees much at once.
+const Best = struct {
+    kernels: *const quant.Kernels,
+    candidates: [best_max + quant.list_padding]lists.Candidate = @splat(.none),
+    len: u32 = 0,
+    waiting: u32 = 0,
+
+    fn init(kernels: *const quant.Kernels) Best {
+        return .{ .kernels = kernels };
+    }
+
+    fn add(best: *Best, search: *Search, places: []const u32) void {
+        var rest = places;
+        while (rest.len > 0) {
+            const count: u32 = @intCast(@min(rest.len, Search.fresh_max - best.waiting));
+            @memcpy(search.fresh[best.waiting..][0..count], rest[0..count]);
+            best.waiting += count;
+            rest = rest[count..];
+            if (best.waiting == Search.fresh_max) best.look(search);
+        }
+    }
+
+    fn look(best: *Best, search: *Search) void {
+        const count = best.waiting;
+        best.waiting = 0;
+        search.query.estimate(&search.shared.entry_codes, search.fresh[0..count], search.distances[0..count]);
+        var at: u32 = 0;
+        while (at < count) : (at += together) {
+            @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+            var inserted: quant.Inserted = undefined;
+            best.kernels.insert_nearest(&best.candidates, best.len, best_max, search.fresh[at..].ptr, search.distances[at..].ptr, @min(together, count - at), &inserted);
+            best.len = inserted.len;
+        }
+    }
+
+    fn slice(best: *const Best) []const lists.Candidate {
+        return best.candidates[0..best.len];
+    }
+
+    const together = quant.inserted_max;
+
+    comptime {
+        std.debug.assert(Search.fresh_max % together == 0);
+    }
+};
 
 /// The centers by their distance to the query, which it was prepared with anyway; the nearest first, of equal ones the
 /// first. A heap, since few of them are looked at and the order of the others does not matter.

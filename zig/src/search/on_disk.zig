@@ -49,16 +49,16 @@ pub fn scan(search: *Search) void {
     filtered.look_at_all(search);
 }
 
-/// Offers all vertices near in id to the best entry points. As many a stretch as there are vertices to an entry point,
+/// Offers all vertices near in id to the best entry points, which are named by their places. As many a stretch as there are vertices to an entry point,
 /// so with the square root of n.
-pub fn look_around(search: *Search, best: []const lists.Found) void {
+pub fn look_around(search: *Search, best: []const lists.Candidate) void {
     if (ablations.of(search.shared).entries_only) return;
     const n = search.shared.reader.n();
     const length = @max(1, n / @as(u32, @intCast(search.shared.entries.len)));
     var ids: [256]u32 = undefined;
     const stretches: usize = if (is_beside(search)) stretches_bounded_max else stretches_max;
-    for (best[0..@min(best.len, stretches)]) |entry| {
-        var next = entry.vertex -| length / 2;
+    for (best[0..@min(best.len, stretches)]) |place| {
+        var next = search.shared.entries[place.vertex()] -| length / 2;
         const end = @min(n, next + length);
         while (next < end) {
             const count = @min(ids.len, end - next);

@@ -29,6 +29,11 @@ pub const Kernels = struct {
     /// The same for `count` codes that lie one after the other, `stride` bytes apart.
     dot_rows: *const fn (hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, rows: [*]const u8, stride: usize, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void,
 
+    /// Squared distances to records that lie one after the other, from the dot products of their codes.
+    /// inner = 256·upper_hi + upper_lo, shifted up by record_bits and more by 256·lower_hi + lower_lo;
+    /// out[j] = offset + query_terms[center] − f·ratio·ratio_step·(2·inner − bias)·step, with f the upper half of a factor.
+    record_distances: *const fn (dots: *const RecordDots, records: *const Records, terms: *const RecordTerms, count: u32, out: [*]f32) callconv(.c) void,
+
     /// Code against codes, 8 bits each (graph construction).
     /// out[j] = max(0, norm2_j + terms.norm2 − terms.f·f_j·(2·dot + sum_j + terms.bias)).
     pair_gather: *const fn (plane: [*]align(64) const i8, dim: u32, codes: [*]const u8, factors: [*]const PairFactors, ids: [*]const u32, count: u32, terms: *const PairTerms, out: [*]f32) callconv(.c) void,
@@ -124,6 +129,33 @@ pub const EstimateTerms = extern struct {
     query_terms: *const [centers_max]f32,
     scale: f32,
     bias: f32,
+};
+
+/// Records whose dot products are at hand, at most.
+pub const records_together = 64;
+
+pub const RecordDots = extern struct {
+    upper_hi: [records_together]i32,
+    upper_lo: [records_together]i32,
+    /// Not looked at where record_bits is 0.
+    lower_hi: [records_together]i32,
+    lower_lo: [records_together]i32,
+};
+
+/// Of records one after the other: what memory holds of their vertices, and what their page does.
+pub const Records = extern struct {
+    factors: [*]const u32,
+    centers: [*]const u8,
+    offsets: [*]align(1) const f32,
+    ratios: [*]align(1) const u16,
+};
+
+pub const RecordTerms = extern struct {
+    query_terms: *const [centers_max]f32,
+    bias: i64,
+    step: f32,
+    ratio_step: f32,
+    record_bits: u32,
 };
 
 /// Centers that vectors may be coded around: a byte names one.

@@ -4,6 +4,7 @@
 const std = @import("std");
 const builtin = @import("builtin");
 const abi = @import("abi.zig");
+const scalar = @import("scalar.zig");
 
 const x86 = builtin.cpu.arch == .x86_64;
 const vnni = x86 and builtin.cpu.has(.x86, .avx512vnni) and builtin.cpu.has(.x86, .avx512vbmi);
@@ -321,19 +322,59 @@ inline fn prefetch_pair(codes: [*]const u8, factors: [*]const abi.PairFactors, d
 
 pub fn dot_gather2(hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void {
     switch (bits) {
-        inline 1...8 => |b| two_planes(b, hi, lo, dim, base, stride, ids, count, out_hi, out_lo),
+        inline 1...8 => |b| two_planes(b, null, hi, lo, dim, base, stride, ids, count, out_hi, out_lo),
         else => unreachable,
     }
 }
 
 pub fn dot_rows(hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, rows: [*]const u8, stride: usize, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void {
     switch (bits) {
-        inline 1...8 => |b| two_planes(b, hi, lo, dim, rows, stride, null, count, out_hi, out_lo),
+        inline 1...8 => |b| if (dim == dim_unrolled)
+            two_planes(b, dim_unrolled, hi, lo, dim, rows, stride, null, count, out_hi, out_lo)
+        else
+            two_planes(b, null, hi, lo, dim, rows, stride, null, count, out_hi, out_lo),
         else => unreachable,
     }
 }
 
-fn two_planes(comptime bits: u32, hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, base: [*]const u8, stride: usize, ids: ?[*]const u32, count: u32, out_hi: [*]i32, out_lo: [*]i32) void {
+/// Records whose distances are found together.
+const records_at_once = 8;
+
+pub fn record_distances(all: *const abi.RecordDots, records: *const abi.Records, terms: *const abi.RecordTerms, count: u32, out: [*]f32) callconv(.c) void {
+    if (count < records_at_once) return scalar.record_distances(all, records, terms, count, out);
+    var j: u32 = 0;
+    while (true) {
+        some_distances(all, records, terms, j, out);
+        if (j + records_at_once == count) return;
+        j = @min(j + records_at_once, count - records_at_once); // some of the last twice
+    }
+}
+
+inline fn some_distances(all: *const abi.RecordDots, records: *const abi.Records, terms: *const abi.RecordTerms, j: u32, out: [*]f32) void {
+    const F = @Vector(records_at_once, f32);
+    const U = @Vector(records_at_once, u32);
+    const I = @Vector(records_at_once, i64);
+    var inner = whole(&all.upper_hi, &all.upper_lo, j);
+    if (terms.record_bits > 0) inner = (inner << @splat(@intCast(terms.record_bits))) + whole(&all.lower_hi, &all.lower_lo, j);
+    var query_terms: F = undefined;
+    inline for (0..records_at_once) |i| query_terms[i] = terms.query_terms[records.centers[j + i]];
+    const factors: U = records.factors[j..][0..records_at_once].*;
+    const f_upper: F = @bitCast((factors >> @splat(16)) << @splat(15));
+    const offsets: F = @as(*align(1) const [records_at_once]f32, @ptrCast(records.offsets + j)).*;
+    const ratios: @Vector(records_at_once, u16) = @as(*align(1) const [records_at_once]u16, @ptrCast(records.ratios + j)).*;
+    const f = f_upper * (@as(F, @floatFromInt(ratios)) * @as(F, @splat(terms.ratio_step)));
+    const twice_inner: F = @floatFromInt(inner + inner - @as(I, @splat(terms.bias)));
+    out[j..][0..records_at_once].* = offsets + query_terms - f * (twice_inner * @as(F, @splat(terms.step)));
+}
+
+inline fn whole(hi: *const [abi.records_together]i32, lo: *const [abi.records_together]i32, j: u32) @Vector(records_at_once, i64) {
+    const V = @Vector(records_at_once, i32);
+    const high: V = hi[j..][0..records_at_once].*;
+    const low: V = lo[j..][0..records_at_once].*;
+    return (@as(@Vector(records_at_once, i64), high) << @splat(8)) + @as(@Vector(records_at_once, i64), low);
+}
+
+fn two_planes(comptime bits: u32, comptime dim_fixed: ?u32, hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, base: [*]const u8, stride: usize, ids: ?[*]const u32, count: u32, out_hi: [*]i32, out_lo: [*]i32) void {
     @setEvalBranchQuota(100_000);
     if (ids) |list| for (list[0..count]) |id| prefetch(base + id * stride, @as(usize, dim) / 8 * bits);
     var j: usize = 0;
@@ -343,7 +384,7 @@ fn two_planes(comptime bits: u32, hi: [*]align(64) const i8, lo: [*]align(64) co
             const row = @min(j + k, count - 1);
             codes[k] = base + (if (ids) |list| list[row] else row) * stride;
         }
-        const both = dots(bits, 2, null, .{ hi, lo }, chunks_of(dim), codes);
+        const both = dots(bits, 2, if (dim_fixed) |d| comptime chunks_of(d) else null, .{ hi, lo }, chunks_of(dim), codes);
         inline for (0..4) |k| if (j + k < count) {
             out_hi[j + k] = both[0][k];
             out_lo[j + k] = both[1][k];

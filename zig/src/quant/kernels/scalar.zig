@@ -53,6 +53,18 @@ pub fn dot_gather2(hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u3
     }
 }
 
+pub fn record_distances(dots: *const abi.RecordDots, records: *const abi.Records, terms: *const abi.RecordTerms, count: u32, out: [*]f32) callconv(.c) void {
+    for (0..count) |j| {
+        var inner = @as(i64, dots.upper_hi[j]) * 256 + dots.upper_lo[j];
+        if (terms.record_bits > 0) inner = (inner << @intCast(terms.record_bits)) + @as(i64, dots.lower_hi[j]) * 256 + dots.lower_lo[j];
+        const f_upper: f32 = @bitCast((records.factors[j] >> 16) << 15);
+        const f = f_upper * (@as(f32, @floatFromInt(records.ratios[j])) * terms.ratio_step);
+        // Exact in whole numbers, rounded once.
+        const twice_inner: f32 = @floatFromInt(2 * inner - terms.bias);
+        out[j] = records.offsets[j] + terms.query_terms[records.centers[j]] - f * (twice_inner * terms.step);
+    }
+}
+
 pub fn dot_rows(hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, rows: [*]const u8, stride: usize, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void {
     for (0..count) |j| {
         out_hi[j] = dot_code(hi, dim, bits, rows + j * stride);
