@@ -18,7 +18,7 @@ const assert = std.debug.assert;
 const ahead = 32;
 const estimated_together = lists.List.insert_max;
 /// Vertices whose links are on their way.
-const chosen_ahead = 2;
+const chosen_ahead = 3;
 
 /// Beside a larger part most queries have few answers or none. There it is enough to come as near as the way goes: what
 /// leads nearer is followed, and what may lie before the k-th nearest.
@@ -122,21 +122,32 @@ pub fn run(search: *Search, policy: anytype) state.PageError!void {
     }
 }
 
-/// Vertices to be followed, the first chosen first; as many as may wait are chosen at once.
+/// Vertices to be followed, the first chosen first; as many as may wait are chosen at once. What it takes to find a list was
+/// asked for when its vertex was offered, which may be just before it is chosen: so the list is looked for a step later.
 const Chosen = struct {
     vertices: [chosen_ahead]Vertex = undefined,
     count: u32 = 0,
+    /// Of the first so many the list was found, and is on its way.
+    found: u32 = 0,
 
     const Vertex = struct { number: u32, list: layout.links.Links.List };
 
     inline fn next(self: *Chosen, search: *Search, policy: anytype) ?Vertex {
+        const links = &search.shared.reader.links.?;
+        // Those chosen a step before: what finding their lists takes has come meanwhile.
+        for (self.vertices[self.found..self.count]) |*vertex| vertex.list = links.prefetch_list(vertex.number);
+        self.found = self.count;
         while (self.count < chosen_ahead) : (self.count += 1) {
-            const number = policy.choose(search) orelse break;
-            self.vertices[self.count] = .{ .number = number, .list = search.shared.reader.links.?.prefetch_list(number) };
+            self.vertices[self.count].number = policy.choose(search) orelse break;
         }
         if (self.count == 0) return null;
+        if (self.found == 0) {
+            self.vertices[0].list = links.prefetch_list(self.vertices[0].number);
+            self.found = 1;
+        }
         const first = self.vertices[0];
         self.count -= 1;
+        self.found -= 1;
         for (0..self.count) |i| self.vertices[i] = self.vertices[i + 1];
         return first;
     }
