@@ -1,4 +1,4 @@
-"""The rooms of `velo` and `bench`: one table, and what reads a tree's imports against it.
+"""The rooms of `velo`, `velo_serving` and `bench`: one table, and what reads a tree's imports against it.
 
 The table has the form of the one in build.zig: a room may import itself and what its line lists, and a line
 lists only rooms that stand before it, so all arrows point one way. docs/ARCHITECTURE.md shows the same table.
@@ -77,11 +77,61 @@ ROOMS = (
         "velo.errors velo.hints velo.options velo.results velo.filters velo.index velo.building "
         " velo.planning",
     ),
+    _room("velo_serving", "words", "velo.errors velo.results velo"),
+    _room("velo_serving", "wire", "velo.errors velo.filters velo_serving.words"),
+    _room(
+        "velo_serving",
+        "places",
+        "velo.errors velo.options velo.folder velo velo_serving.words velo_serving.wire",
+    ),
+    _room(
+        "velo_serving",
+        "shard",
+        "velo.errors velo.types velo.options velo.formats velo.filters velo.folder velo.building velo "
+        "velo_serving.words velo_serving.wire velo_serving.places",
+    ),
+    _room(
+        "velo_serving",
+        "routing",
+        "velo.errors velo.results velo.filters velo.folder "
+        "velo_serving.words velo_serving.wire velo_serving.places velo_serving.shard",
+    ),
+    _room(
+        "velo_serving",
+        "client",
+        "velo.errors velo.hints velo.results velo.folder velo_serving.words velo_serving.wire",
+    ),
+    _room(
+        "velo_serving",
+        "gateway",
+        "velo.errors velo.hints velo.options velo.filters velo "
+        "velo_serving.words velo_serving.wire velo_serving.routing",
+    ),
+    _room(
+        "velo_serving",
+        "on_ray",
+        "velo.errors velo.types velo.options velo.formats velo.folder velo.building "
+        "velo_serving.words velo_serving.wire velo_serving.places velo_serving.shard velo_serving.routing "
+        "velo_serving.gateway",
+    ),
+    _room(
+        "velo_serving",
+        "hosting",
+        "velo.errors velo_serving.words velo_serving.wire velo_serving.places velo_serving.shard "
+        "velo_serving.routing velo_serving.gateway velo_serving.on_ray",
+    ),
+    _room(
+        "velo_serving",
+        "",
+        "velo_serving.places velo_serving.routing velo_serving.client velo_serving.gateway "
+        "velo_serving.on_ray velo_serving.hosting",
+    ),
     _room(
         "velo",
         "cli",
         "velo.errors velo.types velo.options velo.results velo._native velo.formats velo.testing "
-        "velo.filters velo.folder velo.index velo.building velo.planning velo",
+        "velo.filters velo.folder velo.index velo.building velo.planning velo "
+        "velo_serving.on_ray velo_serving.hosting",
     ),
     _room("velo", "__main__", "velo.cli"),
     _room("bench", "peers", "velo.errors velo.options velo.formats velo.building velo"),
@@ -89,7 +139,8 @@ ROOMS = (
     _room(
         "bench",
         "commands",
-        "velo.formats velo.filters velo.folder velo bench.peers bench.harness",
+        "velo.formats velo.filters velo.folder velo velo_serving.words velo_serving.wire "
+        "velo_serving.places velo_serving.shard velo_serving.hosting velo_serving bench.peers bench.harness",
     ),
     _room("bench", "", ""),
     _room("bench", "__main__", "bench.peers bench.harness bench.commands"),
@@ -108,12 +159,17 @@ class Import:
         return f"{self.source}:{self.line} imports {self.target}"
 
 
+#: Packages that do not lie at the root of the tree.
+HOMES = {"velo_serving": "serving"}
+
+
 def modules_of(root: Path, packages: Sequence[str]) -> dict[str, Path]:
     """Every module below some packages, by its name."""
     found = {}
     for package in packages:
-        for path in sorted((root / package).rglob("*.py")):
-            parts = path.relative_to(root).with_suffix("").parts
+        home = root / HOMES.get(package, "")
+        for path in sorted((home / package).rglob("*.py")):
+            parts = path.relative_to(home).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 

@@ -1,4 +1,4 @@
-"""The rooms of `velo` and `bench`: imports go where the table says, and the documented table is the same."""
+"""The rooms of all packages: imports go where the table says, and the documented table is the same."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.rooms import ROOMS, Room, circle_of, faults_of, imports_of, modules_of
+from tests.rooms import HOMES, ROOMS, Room, circle_of, faults_of, imports_of, modules_of
 
-PACKAGES = ("velo", "bench")
+PACKAGES = ("velo", "velo_serving", "bench")
 
 
 @pytest.fixture
 def tree(root: Path, tmp_path: Path) -> Path:
-    """A copy of both packages, to plant faults in."""
+    """A copy of all packages, to plant faults in."""
     for package in PACKAGES:
         ignored = shutil.ignore_patterns("*.so", "__pycache__")
-        shutil.copytree(root / package, tmp_path / package, ignore=ignored)
+        home = HOMES.get(package, "")
+        shutil.copytree(root / home / package, tmp_path / home / package, ignore=ignored)
     return tmp_path
 
 
@@ -71,6 +72,22 @@ def test_an_import_upward_is_found_wherever_it_stands(tree: Path, text: str) -> 
         ("velo/options.py", "\nfrom bench import harness\n", "velo.options may not import bench.harness"),
         ("velo/attic/old.py", "", "velo.attic.old is in no room"),
         ("velo/stray.py", "", "velo.stray is in no room"),
+        ("serving/velo_serving/stray.py", "", "velo_serving.stray is in no room"),
+        (
+            "serving/velo_serving/wire/server.py",
+            "\nfrom velo_serving.shard.shard import Shard\n",
+            "velo_serving.wire may not import velo_serving.shard",
+        ),
+        (
+            "serving/velo_serving/client/calls.py",
+            "\ndef later():\n    from velo_serving.gateway import bodies\n",
+            "velo_serving.client may not import velo_serving.gateway",
+        ),
+        (
+            "velo/index/open.py",
+            "\nfrom velo_serving import Client\n",
+            "velo.index may not import velo_serving",
+        ),
     ],
 )
 def test_other_ways_around_the_table(tree: Path, file: str, text: str, fault: str) -> None:
@@ -80,6 +97,12 @@ def test_other_ways_around_the_table(tree: Path, file: str, text: str, fault: st
 def test_a_circle_inside_a_room_is_found_also_in_a_function(tree: Path) -> None:
     text = "\ndef later():\n    from velo.filters.dicts import from_dict\n"
     assert any(one.startswith("a circle: ") for one in plant(tree, "velo/filters/tree.py", text))
+
+
+def test_a_circle_of_processes_that_start_each_other_is_found(tree: Path) -> None:
+    text = "\nif TYPE_CHECKING:\n    from velo_serving.hosting.serve import serve_local\n"
+    found = plant(tree, "serving/velo_serving/hosting/processes.py", text)
+    assert any("velo_serving.hosting.serve → " in one for one in found if one.startswith("a circle: ")), found
 
 
 def test_a_room_that_imports_its_own_package_is_a_circle(tree: Path) -> None:
@@ -114,8 +137,9 @@ def test_the_documented_table_is_this_one(root: Path) -> None:
             documented.append(
                 Room(_full(package, name.strip("`")), tuple(_full(package, one) for one in imports))
             )
+    by_package = sorted(ROOMS, key=lambda room: PACKAGES.index(room.name.split(".")[0]))
     assert [(room.name, set(room.imports)) for room in documented] == [
-        (room.name, set(room.imports)) for room in ROOMS
+        (room.name, set(room.imports)) for room in by_package
     ]
 
 

@@ -23,12 +23,13 @@ from bench.harness.lines import Line
 from bench.harness.machine import describe
 from bench.harness.tables import machine_line, table
 from velo.formats import open_vectors
-from velo_serving.processes import backend_of, open_processes
-from velo_serving.shard import Shard, ShardSpec
-from velo_serving.types import SearchRequest
+from velo_serving.hosting.processes import backend_of, open_processes
+from velo_serving.places.spec import ShardSpec
+from velo_serving.shard.shard import Shard
 from velo_serving.wire.channel import SocketChannel, at
 from velo_serving.wire.endpoint import abstract_path
 from velo_serving.wire.server import ShardHost, ShardServer
+from velo_serving.words.types import SearchRequest
 
 __all__ = ["run"]
 
@@ -348,7 +349,7 @@ def at_once(collection: Path, queries_path: Path, seconds: float) -> list[dict[s
 def gateway(collection: Path, queries: np.ndarray, seconds: float, workers: int) -> list[dict[str, Any]]:
     """``velo serve`` with a process a shard, asked over keep-alive connections."""
     program = (
-        "import sys, velo_serving.serve as s; s.serve_local(sys.argv[1], port=0, threads=1, processes=True,"
+        "import sys, velo_serving as s; s.serve_local(sys.argv[1], port=0, threads=1, processes=True,"
         f" workers={workers}, on_ready=lambda url: print(url, flush=True))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

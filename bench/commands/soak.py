@@ -40,7 +40,7 @@ PATIENT = {"quiet_s": 1.0, "trial_s": 10.0}
 _SERVER = """
 import json, sys
 from velo_serving import RouterLimits
-from velo_serving.serve import serve_local
+from velo_serving import serve_local
 
 path, options, limits = sys.argv[1], json.loads(sys.argv[2]), RouterLimits(**json.loads(sys.argv[3]))
 serve_local(path, **options, limits=limits, on_ready=lambda url: print(url, flush=True))
@@ -178,8 +178,8 @@ class _Scene:
             self._judge_load(fault, readers, writers)
             if fault is None:
                 self._judge_rows(events, connect, builds)
-            pids = [server.pid, *children_of(server.pid, "velo_serving.gateway_process")]
-            pids += children_of(server.pid, "velo_serving.shard_process")
+            pids = [server.pid, *children_of(server.pid, "velo_serving.hosting.gateway_process")]
+            pids += children_of(server.pid, "velo_serving.shard.process")
         left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
         told = self._log.read_text()
         clean = server.returncode == 0 and not left and "Traceback" not in told
@@ -269,8 +269,8 @@ class _Scene:
         while not self.ledger.over.wait(SAMPLE_S):
             kinds = {
                 "parent": [server],
-                "gateways": children_of(server, "velo_serving.gateway_process"),
-                "shards": children_of(server, "velo_serving.shard_process"),
+                "gateways": children_of(server, "velo_serving.hosting.gateway_process"),
+                "shards": children_of(server, "velo_serving.shard.process"),
             }
             for who, pids in kinds.items():
                 seen = [one for one in map(_memory_and_descriptors, pids) if one is not None]

@@ -123,10 +123,10 @@ class Events:
         self._kept = self._gateways()[0]
 
     def _gateways(self) -> list[int]:
-        return children_of(self._server, "velo_serving.gateway_process")
+        return children_of(self._server, "velo_serving.hosting.gateway_process")
 
     def _shard_pids(self) -> list[int]:
-        return children_of(self._server, "velo_serving.shard_process")
+        return children_of(self._server, "velo_serving.shard.process")
 
     def run(self, what: str) -> Window:
         """Let something happen and wait until all is well.

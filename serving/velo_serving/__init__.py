@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from velo_serving.backend import Backend, Generation, ServedCollection
-    from velo_serving.client import Client
-    from velo_serving.cluster import Cluster
-    from velo_serving.cluster_search import ClusterSearch
-    from velo_serving.collection import Collection, Pin, read_collection
+    from velo_serving.client.client import Client
     from velo_serving.gateway import GatewayLimits, create_app
     from velo_serving.gateway.access import Access
-    from velo_serving.local_backend import open_local_backend
-    from velo_serving.ray_building import build_on_ray
-    from velo_serving.ray_serve import serve_app
-    from velo_serving.router import Router, RouterLimits
-    from velo_serving.serve import serve_connected, serve_local, serve_ray, start_ray, stop_ray
-    from velo_serving.vector_search import VectorSearch
+    from velo_serving.hosting.serve import serve_connected, serve_local, serve_ray, start_ray, stop_ray
+    from velo_serving.on_ray.building import build_on_ray
+    from velo_serving.on_ray.cluster import Cluster
+    from velo_serving.on_ray.cluster_search import ClusterSearch
+    from velo_serving.on_ray.serve_app import serve_app
+    from velo_serving.on_ray.vector_search import VectorSearch
+    from velo_serving.places.collection import Collection, Pin, read_collection
+    from velo_serving.routing.backend import Backend, Generation, ServedCollection
+    from velo_serving.routing.local_backend import open_local_backend
+    from velo_serving.routing.router import Router, RouterLimits
 
 __all__ = [
     "Access",
@@ -50,28 +50,28 @@ __all__ = [
 
 _HOMES = {
     "Access": "gateway.access",
-    "Backend": "backend",
-    "Client": "client",
-    "Cluster": "cluster",
-    "ClusterSearch": "cluster_search",
-    "Collection": "collection",
+    "Backend": "routing.backend",
+    "Client": "client.client",
+    "Cluster": "on_ray.cluster",
+    "ClusterSearch": "on_ray.cluster_search",
+    "Collection": "places.collection",
     "GatewayLimits": "gateway.limits",
-    "Generation": "served",
-    "Pin": "collection",
-    "Router": "router",
-    "RouterLimits": "router",
-    "ServedCollection": "served",
-    "VectorSearch": "vector_search",
-    "build_on_ray": "ray_building",
+    "Generation": "routing.served",
+    "Pin": "places.collection",
+    "Router": "routing.router",
+    "RouterLimits": "routing.router",
+    "ServedCollection": "routing.served",
+    "VectorSearch": "on_ray.vector_search",
+    "build_on_ray": "on_ray.building",
     "create_app": "gateway.app",
-    "open_local_backend": "local_backend",
-    "read_collection": "collection",
-    "serve_app": "ray_serve",
-    "serve_connected": "serve",
-    "serve_local": "serve",
-    "serve_ray": "serve",
-    "start_ray": "serve",
-    "stop_ray": "serve",
+    "open_local_backend": "routing.local_backend",
+    "read_collection": "places.collection",
+    "serve_app": "on_ray.serve_app",
+    "serve_connected": "hosting.serve",
+    "serve_local": "hosting.serve",
+    "serve_ray": "hosting.serve",
+    "start_ray": "hosting.serve",
+    "stop_ray": "hosting.serve",
 }
 
 

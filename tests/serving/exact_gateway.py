@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from tests.serving.fakes import ExactIndex
-from velo_serving.backend import Backend, Generation, ServedCollection
 from velo_serving.gateway import GatewayLimits, create_app
 from velo_serving.gateway.schemas import ErrorAnswer
-from velo_serving.local_backend import LocalChannel
-from velo_serving.router import Router
-from velo_serving.shard import Shard, ShardSpec
+from velo_serving.places.spec import ShardSpec
+from velo_serving.routing.backend import Backend, Generation, ServedCollection
+from velo_serving.routing.local_backend import LocalChannel
+from velo_serving.routing.router import Router
+from velo_serving.shard.shard import Shard
 
 VECTORS = np.random.default_rng(3).standard_normal((40, 4)).astype(np.float32)
 SHARDS = 4

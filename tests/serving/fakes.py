@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from velo.errors import FilterError, UnknownColumnError
-from velo_serving.backend import Backend, Generation, ServedCollection
-from velo_serving.router import Router, RouterLimits
-from velo_serving.types import Hits, SearchRequest, ShardHealth, ShardReply
+from velo_serving.routing.backend import Backend, Generation, ServedCollection
+from velo_serving.routing.router import Router, RouterLimits
+from velo_serving.words.types import Hits, SearchRequest, ShardHealth, ShardReply
 
 
 async def settle(turns: int = 30) -> None:

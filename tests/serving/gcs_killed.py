@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from tests.serving.conftest import PATIENT
-from velo_serving.cluster import Cluster
-from velo_serving.types import SearchRequest
+from velo_serving.on_ray.cluster import Cluster
+from velo_serving.words.types import SearchRequest
 
 #: For how long searches go on without it, and for how many answers at least.
 WITHOUT_S = 6.0

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from velo_serving.ray_actors import ray
+from velo_serving.on_ray.actors import ray
 
 #: Of the object store: nothing large goes through it.
 STORE_BYTES = 80 << 20

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from tests.serving.conftest import PATIENT
-from velo_serving.cluster import Cluster
-from velo_serving.ray_actors import ray_session
-from velo_serving.serve import bind, run
+from velo_serving.hosting.server import bind, run
+from velo_serving.on_ray.actors import ray_session
+from velo_serving.on_ray.cluster import Cluster
 
 
 def main(address: str, name: str) -> None:

@@ -24,10 +24,10 @@ from tests.serving.gcs_killed import children
 from tests.serving.local_ray import LocalRay
 from velo.errors import InvalidArgumentError, VeloError
 from velo_serving import Client
-from velo_serving.cluster import Cluster
-from velo_serving.errors import ApiKeyError, ApiKeyFileError
-from velo_serving.ray_actors import places_of
-from velo_serving.ray_serve import serve_app
+from velo_serving.on_ray.actors import places_of
+from velo_serving.on_ray.cluster import Cluster
+from velo_serving.on_ray.serve_app import serve_app
+from velo_serving.words.errors import ApiKeyError, ApiKeyFileError
 
 KEY = "a-key-for-reading-alone"
 

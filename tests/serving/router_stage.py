@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.serving.fakes import CommandedChannel, HandClock, request, settle
-from velo_serving.observer import SilentObserver
-from velo_serving.router import Router, RouterLimits
-from velo_serving.types import Answer, SearchRequest
+from velo_serving.routing.router import Router, RouterLimits
+from velo_serving.words.observer import SilentObserver
+from velo_serving.words.types import Answer, SearchRequest
 
 LIMITS = RouterLimits(
     queue_queries_max=8,

@@ -25,7 +25,7 @@ from velo_serving.gateway import GatewayLimits
 PROGRAM = """
     import sys
     from velo_serving.gateway import GatewayLimits
-    from velo_serving.serve import serve_local
+    from velo_serving import serve_local
 
     limits = GatewayLimits(headers_read_s=float(sys.argv[2]), connections_waiting_max=int(sys.argv[3]))
     say = lambda url: print(url, flush=True)

@@ -20,15 +20,15 @@ from velo.errors import (
     VeloError,
 )
 from velo_serving import Client
-from velo_serving.client import ConnectionFailedError
-from velo_serving.errors import (
+from velo_serving.client.client import ConnectionFailedError
+from velo_serving.gateway import create_app
+from velo_serving.words.errors import (
     DeadlineExceededError,
     NoShardAnsweredError,
     QueueFullError,
     RemoteError,
     UnknownCollectionError,
 )
-from velo_serving.gateway import create_app
 
 OK = {
     "ids": [[1, 2]],

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from velo_serving import Client
-from velo_serving.client_calls import FILTER_IN_URL_BYTES_MAX
+from velo_serving.client.calls import FILTER_IN_URL_BYTES_MAX
 from velo_serving.gateway.rows import CountBody, ExplainBody, GetBody, RowsBody
 from velo_serving.gateway.schemas import SearchBody
 from velo_serving.gateway.write_bodies import DeleteBody, InsertBody, UpdateBody, UpsertBody

@@ -17,11 +17,11 @@ import velo
 from tests.serving.conftest import LIST_SIZE, PATIENT, SHARDS, local_answer
 from tests.serving.overload import DEADLINE_S, overload
 from velo.errors import CorruptIndexError
-from velo_serving.backend import ServedCollection
-from velo_serving.errors import ShardNotHereError
-from velo_serving.processes import ShardProcess, backend_of, open_process_backend, open_processes
-from velo_serving.router import Router, RouterLimits
-from velo_serving.types import Answer, SearchRequest
+from velo_serving.hosting.processes import ShardProcess, backend_of, open_process_backend, open_processes
+from velo_serving.routing.backend import ServedCollection
+from velo_serving.routing.router import Router, RouterLimits
+from velo_serving.words.errors import ShardNotHereError
+from velo_serving.words.types import Answer, SearchRequest
 
 #: What a query takes at most where nothing is wrong, on a busy machine.
 PATIENCE_S = 0.25

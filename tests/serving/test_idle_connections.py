@@ -35,7 +35,7 @@ CALM_BYTES = 16 << 20
 PROGRAM = """
     import json, resource, sys
     from velo_serving.gateway import GatewayLimits
-    from velo_serving.serve import serve_local
+    from velo_serving import serve_local
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))  # what a process usually has

@@ -59,12 +59,14 @@ def test_a_missing_package_is_named_with_its_remedy(missing: str, name: str) -> 
 
 def test_one_file_knows_ray_and_one_ray_serve() -> None:
     lines = {
-        path.name: re.findall(r"^\s*(?:import|from) ray\b.*", path.read_text(), re.M)
+        path.relative_to(PACKAGE).as_posix(): re.findall(
+            r"^\s*(?:import|from) ray\b.*", path.read_text(), re.M
+        )
         for path in PACKAGE.rglob("*.py")
     }
     importing = {name: [line.strip() for line in found] for name, found in lines.items() if found}
-    assert set(importing) == {"ray_actors.py", "ray_serve.py"}
-    assert importing["ray_serve.py"] == ["from ray import serve"]
+    assert set(importing) == {"on_ray/actors.py", "on_ray/serve_app.py"}
+    assert importing["on_ray/serve_app.py"] == ["from ray import serve"]
 
 
 def test_a_missing_ray_serve_is_named_with_its_remedy() -> None:

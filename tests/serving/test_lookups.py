@@ -19,7 +19,7 @@ from velo.errors import (
     UnsupportedError,
 )
 from velo_serving import Client, create_app
-from velo_serving.errors import NoShardAnsweredError, ShardUnavailableError
+from velo_serving.words.errors import NoShardAnsweredError, ShardUnavailableError
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from velo_serving import metrics_folder as module
-from velo_serving.metrics_folder import OWNER, PREFIX, metrics_folder
+from velo_serving.hosting import metrics_folder as module
+from velo_serving.hosting.metrics_folder import OWNER, PREFIX, metrics_folder
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 from tests.serving.conftest import SERVE_MARK
 from velo_serving import Cluster, serve_local
-from velo_serving.ray_actors import ActorOptions
-from velo_serving.shard import ShardSpec
+from velo_serving.on_ray.actors import ActorOptions
+from velo_serving.places.spec import ShardSpec
 
 #: What a door may leave to another one.
 OPENING = {"memory", "threads", "io", "plan", "writable", "durability"}
@@ -42,7 +42,7 @@ def test_every_door_opens_shards_alike() -> None:
 
 @pytest.mark.filterwarnings(*SERVE_MARK.args)
 def test_the_app_of_ray_serve_starts_actors_as_others_do() -> None:
-    from velo_serving.ray_serve import ServeArgs
+    from velo_serving.on_ray.serve_app import ServeArgs
 
     check({"ServeArgs": ServeArgs, "Cluster.start": Cluster.start}, OPENING | RUNNING)
     told = set(defaults_of(ActorOptions)) - set(defaults_of(ServeArgs))

@@ -25,11 +25,11 @@ from tests.serving.test_access import ADMIN, READ, write_keys
 from tests.serving.test_writes import serving
 from velo.errors import InvalidArgumentError, VeloError
 from velo_serving import Access, Client, create_app
-from velo_serving.errors import AdminKeyError, AliasFileError, PublicationError, UnknownCollectionError
-from velo_serving.local_backend import open_local_backend
-from velo_serving.processes import open_processes
-from velo_serving.served import served_collection
-from velo_serving.types import SearchRequest
+from velo_serving.hosting.processes import open_processes
+from velo_serving.routing.local_backend import open_local_backend
+from velo_serving.routing.served import served_collection
+from velo_serving.words.errors import AdminKeyError, AliasFileError, PublicationError, UnknownCollectionError
+from velo_serving.words.types import SearchRequest
 
 DIM = 8
 ROWS = 400

@@ -26,9 +26,9 @@ from velo.errors import (
 )
 from velo.folder.manifest import MANIFEST_FILE
 from velo_serving import Cluster, build_on_ray, read_collection
-from velo_serving.errors import BuildTaskError, LocationError, PlacementError
-from velo_serving.local_backend import open_shards
-from velo_serving.locations import checksum_of, stage
+from velo_serving.places.locations import checksum_of, stage
+from velo_serving.routing.local_backend import open_shards
+from velo_serving.words.errors import BuildTaskError, LocationError, PlacementError
 
 pytestmark = RAY_MARKS
 
@@ -195,7 +195,7 @@ def test_a_killed_task_goes_on_and_what_was_finished_is_not_built_again(
 def test_a_task_that_dies_too_often_leaves_what_is_finished(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("velo_serving.ray_building.RETRIES", 0)
+    monkeypatch.setattr("velo_serving.on_ray.building.RETRIES", 0)
     np.save(tmp_path / "in.npy", made(12_000, 24))
     target = tmp_path / "ray.velo"
     killed: list[int] = []

@@ -24,10 +24,12 @@ import velo
 from tests.serving.conftest import LIST_SIZE, PATIENT, RAY_MARKS, SHARDS, Served, local_answer
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError, VeloError
 from velo_serving import Access, Client, ClusterSearch, create_app
-from velo_serving.answers import result_of
-from velo_serving.backend import Backend
-from velo_serving.cluster import Cluster
-from velo_serving.errors import (
+from velo_serving.on_ray.actors import places_of, ray
+from velo_serving.on_ray.cluster import Cluster
+from velo_serving.places.records import Place
+from velo_serving.routing.backend import Backend
+from velo_serving.words.answers import result_of
+from velo_serving.words.errors import (
     ClusterExistsError,
     PlacementError,
     ShardNotHereError,
@@ -35,9 +37,7 @@ from velo_serving.errors import (
     SupersededError,
     UnknownCollectionError,
 )
-from velo_serving.ray_actors import places_of, ray
-from velo_serving.records import Place
-from velo_serving.types import SearchRequest
+from velo_serving.words.types import SearchRequest
 
 pytestmark = RAY_MARKS
 

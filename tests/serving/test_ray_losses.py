@@ -22,9 +22,9 @@ import pytest
 import velo
 from tests.serving.conftest import PATIENT, RAY_MARKS
 from velo_serving import Client, create_app
-from velo_serving.backend import Backend
-from velo_serving.cluster import Cluster
-from velo_serving.ray_actors import ray, ray_session
+from velo_serving.on_ray.actors import ray, ray_session
+from velo_serving.on_ray.cluster import Cluster
+from velo_serving.routing.backend import Backend
 
 pytestmark = RAY_MARKS
 

@@ -24,11 +24,11 @@ from lightkube.models import core_v1
 import velo
 from tests.serving.conftest import LIST_SIZE, RAY_MARKS, local_answer
 from velo.errors import VeloError
-from velo_serving.cluster import Cluster
-from velo_serving.collection import Pin
 from velo_serving.gateway import GatewayLimits
-from velo_serving.ray_actors import places_of, ray
-from velo_serving.types import SearchRequest
+from velo_serving.on_ray.actors import places_of, ray
+from velo_serving.on_ray.cluster import Cluster
+from velo_serving.places.collection import Pin
+from velo_serving.words.types import SearchRequest
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = ROOT / "serving" / "deploy" / "velo-rayservice.yaml"
@@ -78,7 +78,7 @@ def test_the_app_is_made_of_its_arguments(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What Serve is told, the actors that are started, and the gateway that each replica makes."""
-    from velo_serving import ray_serve
+    from velo_serving.on_ray import serve_app as ray_serve
 
     vectors = np.random.default_rng(5).standard_normal((300, 16)).astype(np.float32)
     path = velo.build_collection(tmp_path / "photos.velo", vectors, shards=2, calibrate=False, threads=1)
@@ -155,7 +155,7 @@ def app_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
 def test_serve_takes_the_configuration_and_the_app_its_arguments(manifest: Mapping[str, Any]) -> None:
     from ray.serve.schema import ServeDeploySchema
 
-    from velo_serving.ray_serve import ServeArgs, serve_app
+    from velo_serving.on_ray.serve_app import ServeArgs, serve_app
 
     ServeDeploySchema.model_validate(yaml.safe_load(manifest["spec"]["serveConfigV2"]))
     app = app_of(manifest)

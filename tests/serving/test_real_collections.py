@@ -17,9 +17,9 @@ import pytest
 import velo
 from velo.errors import CorruptIndexError, DimensionMismatchError, VeloError
 from velo_serving import Client, VectorSearch, create_app, open_local_backend, read_collection
-from velo_serving.backend import Backend
-from velo_serving.local_backend import open_shards
-from velo_serving.shard import Shard
+from velo_serving.routing.backend import Backend
+from velo_serving.routing.local_backend import open_shards
+from velo_serving.shard.shard import Shard
 
 ROWS, DIM = 400, 16
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests.serving.fakes import CommandedChannel, HandClock, request, settle
 from velo.errors import CorruptIndexError, InvalidArgumentError
-from velo_serving.errors import DeadlineExceededError, NoShardAnsweredError, ShardUnavailableError
-from velo_serving.observer import SilentObserver
-from velo_serving.router import Router, RouterLimits
-from velo_serving.types import Answer, Failure, SearchRequest, ShardReply
+from velo_serving.routing.router import Router, RouterLimits
+from velo_serving.words.errors import DeadlineExceededError, NoShardAnsweredError, ShardUnavailableError
+from velo_serving.words.observer import SilentObserver
+from velo_serving.words.types import Answer, Failure, SearchRequest, ShardReply
 
 LIMITS = RouterLimits(quiet_s=0.1, trial_s=0.12, probe_interval_s=2.0, probe_down_interval_s=0.25)
 

@@ -10,14 +10,14 @@ import pytest
 from tests.serving.fakes import CommandedChannel, hits, request, settle
 from tests.serving.router_stage import Stage, gated, held_back, on_stage
 from velo.errors import InvalidArgumentError
-from velo_serving.errors import (
+from velo_serving.routing.router import RouterLimits
+from velo_serving.words.errors import (
     DeadlineExceededError,
     NoShardAnsweredError,
     QueueFullError,
     ShuttingDownError,
 )
-from velo_serving.router import RouterLimits
-from velo_serving.types import SearchRequest
+from velo_serving.words.types import SearchRequest
 
 
 @on_stage()

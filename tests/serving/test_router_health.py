@@ -10,13 +10,13 @@ import pytest
 from tests.serving.fakes import CommandedChannel, HandClock, request, settle
 from tests.serving.router_stage import LIMITS, Stage, gated, held_back, on_stage
 from velo.errors import UnknownColumnError
-from velo_serving.errors import (
+from velo_serving.routing.router import Router
+from velo_serving.words.errors import (
     NoShardAnsweredError,
     ShardUnavailableError,
 )
-from velo_serving.observer import SilentObserver
-from velo_serving.router import Router
-from velo_serving.types import Failure, SearchRequest, ShardHealth, ShardIdentity
+from velo_serving.words.observer import SilentObserver
+from velo_serving.words.types import Failure, SearchRequest, ShardHealth, ShardIdentity
 
 # ---- failures ----
 

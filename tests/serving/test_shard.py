@@ -13,10 +13,11 @@ import pytest
 
 from tests.serving.fakes import ExactIndex
 from velo.errors import CorruptIndexError, NotAnIndexError, SearchTimeoutError, VeloError
-from velo_serving.errors import QueueFullError, RemoteError, ShardNotHereError, ShardUnavailableError
-from velo_serving.hits import concat_hits, with_rows
-from velo_serving.shard import PART_HEAVY_QUERIES, PART_QUERIES, Shard, ShardSpec
-from velo_serving.types import Failure, Hits, SearchRequest, ShardReply
+from velo_serving.places.spec import ShardSpec
+from velo_serving.shard.shard import PART_HEAVY_QUERIES, PART_QUERIES, Shard
+from velo_serving.words.errors import QueueFullError, RemoteError, ShardNotHereError, ShardUnavailableError
+from velo_serving.words.hits import concat_hits, with_rows
+from velo_serving.words.types import Failure, Hits, SearchRequest, ShardReply
 
 VECTORS = np.random.default_rng(7).standard_normal((50, 4)).astype(np.float32)
 

@@ -209,7 +209,7 @@ def test_without_a_tracer_nothing_of_the_extra_is_imported() -> None:
         "import sys, asyncio, httpx\n"
         "from tests.serving.fakes import CommandedChannel, backend_of\n"
         "from velo_serving import create_app\n"
-        "import velo_serving.serve\n"
+        "import velo_serving.hosting.serve\n"
         "async def run():\n"
         "    app = create_app(backend_of([CommandedChannel(0)]))\n"
         "    transport = httpx.ASGITransport(app)\n"

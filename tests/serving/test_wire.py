@@ -17,15 +17,8 @@ import uvloop
 from tests.serving.fakes import ExactIndex
 from velo.errors import VeloError
 from velo.filters import from_dict
-from velo_serving.errors import (
-    FrameTooLargeError,
-    ProtocolError,
-    ProtocolVersionError,
-    ShardUnavailableError,
-    WrongTokenError,
-)
-from velo_serving.shard import Shard, ShardSpec
-from velo_serving.types import Failure, Hits, SearchRequest
+from velo_serving.places.spec import ShardSpec
+from velo_serving.shard.shard import Shard
 from velo_serving.wire import frames
 from velo_serving.wire.channel import SocketChannel, at
 from velo_serving.wire.codec import (
@@ -40,6 +33,14 @@ from velo_serving.wire.codec import (
 from velo_serving.wire.endpoint import Endpoint, abstract_path, this_host
 from velo_serving.wire.frames import Frame, FrameReader, frame_start
 from velo_serving.wire.server import HELLO_BYTES_MAX, ServerLimits, ShardHost, ShardServer
+from velo_serving.words.errors import (
+    FrameTooLargeError,
+    ProtocolError,
+    ProtocolVersionError,
+    ShardUnavailableError,
+    WrongTokenError,
+)
+from velo_serving.words.types import Failure, Hits, SearchRequest
 
 VECTORS = np.random.default_rng(5).standard_normal((60, 4)).astype(np.float32)
 

@@ -19,10 +19,10 @@ import velo
 from tests.serving.exact_gateway import ARROW_TYPE, checked, exact_backend, play
 from velo.errors import InvalidArgumentError
 from velo_serving import Access, Client, create_app
-from velo_serving.errors import ProtocolError
 from velo_serving.gateway.bodies import table_of_arrow
-from velo_serving.local_backend import open_local_backend
+from velo_serving.routing.local_backend import open_local_backend
 from velo_serving.wire.codec import is_compressed, table_of
+from velo_serving.words.errors import ProtocolError
 
 SCHEMA = pa.schema(
     [

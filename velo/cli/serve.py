@@ -189,9 +189,9 @@ def _refuse(given: dict[str, Any], why: str, *, defaults: dict[str, Any]) -> Non
 def _serving(*, ray: bool) -> Any:
     """The serving package, by name: the core one neither needs nor knows it."""
     try:
-        serving = importlib.import_module("velo_serving.serve")
+        serving = importlib.import_module("velo_serving.hosting.serve")
         if ray:
-            importlib.import_module("velo_serving.ray_actors")
+            importlib.import_module("velo_serving.on_ray.actors")
     except ImportError as error:
         raise MissingDependencyError(
             f"serving needs packages that are not installed ({error}): pip install 'veloann[serving]'"

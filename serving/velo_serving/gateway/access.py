@@ -17,9 +17,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from velo.errors import InvalidArgumentError
-from velo_serving.errors import AdminKeyError, ApiKeyError, ApiKeyFileError
 from velo_serving.gateway.errors import error_response
 from velo_serving.gateway.watched import WatchedFile, read_lines
+from velo_serving.words.errors import AdminKeyError, ApiKeyError, ApiKeyFileError
 
 __all__ = ["OPEN_PATHS", "Access", "ApiKeys", "Guarded", "check_may_write", "describe_security"]
 

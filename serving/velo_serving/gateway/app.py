@@ -17,9 +17,6 @@ from starlette.requests import ClientDisconnect
 
 import velo
 from velo.errors import SearchTimeoutError
-from velo_serving import hit_vectors, lookups
-from velo_serving.backend import Backend, Generation, ServedCollection
-from velo_serving.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
 from velo_serving.gateway import bodies, publishing
 from velo_serving.gateway.access import Access, ApiKeys, Guarded, check_may_write, describe_security
 from velo_serving.gateway.aliases import Aliases
@@ -41,8 +38,11 @@ from velo_serving.gateway.schemas import (
 )
 from velo_serving.gateway.tracing import Traced
 from velo_serving.gateway.writes import WRITE_ROUTES, WriteRoute, write_body
-from velo_serving.router import Router
-from velo_serving.types import Answer, SearchRequest
+from velo_serving.routing import hit_vectors, lookups
+from velo_serving.routing.backend import Backend, Generation, ServedCollection
+from velo_serving.routing.router import Router
+from velo_serving.words.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
+from velo_serving.words.types import Answer, SearchRequest
 
 __all__ = ["create_app"]
 

@@ -15,17 +15,17 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from velo.errors import DimensionMismatchError, EmptyError, NotFiniteError
-from velo_serving.errors import (
+from velo_serving.gateway.errors import RequestError
+from velo_serving.gateway.limits import GatewayLimits
+from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, refusal
+from velo_serving.wire.codec import is_compressed, table_of
+from velo_serving.words.errors import (
     BodyTooLargeError,
     MalformedBodyError,
     ProtocolError,
     UnsupportedMediaTypeError,
 )
-from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.limits import GatewayLimits
-from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, refusal
-from velo_serving.types import FilterForm, Float32Matrix, SearchRequest
-from velo_serving.wire.codec import is_compressed, table_of
+from velo_serving.words.types import FilterForm, Float32Matrix, SearchRequest
 
 __all__ = [
     "ARROW",

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic_core import to_json
 
-from velo_serving.errors import NotAcceptableError
 from velo_serving.gateway.bodies import ARROW, JSON, NPZ
-from velo_serving.types import Answer
+from velo_serving.words.errors import NotAcceptableError
+from velo_serving.words.types import Answer
 
 __all__ = ["choose_encoder"]
 

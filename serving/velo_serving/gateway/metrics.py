@@ -21,8 +21,8 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import velo
-from velo_serving.backend import Backend
-from velo_serving.types import Hits
+from velo_serving.routing.backend import Backend
+from velo_serving.words.types import Hits
 
 __all__ = ["CONTENT_TYPE", "Measured", "Metrics"]
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from velo_serving.errors import AdminKeyError
 from velo_serving.gateway.access import check_may_write
 from velo_serving.gateway.logs import note
 from velo_serving.gateway.schemas import refusal
-from velo_serving.served import ServedCollection
+from velo_serving.routing.served import ServedCollection
+from velo_serving.words.errors import AdminKeyError
 
 __all__ = ["PublishAnswer", "PublishBody", "publish"]
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
-from velo_serving import lookups
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.schemas import (
@@ -22,8 +21,9 @@ from velo_serving.gateway.schemas import (
     check_filter,
     refusal,
 )
-from velo_serving.lookups import Found
-from velo_serving.served import Generation
+from velo_serving.routing import lookups
+from velo_serving.routing.lookups import Found
+from velo_serving.routing.served import Generation
 
 __all__ = ["ROUTES", "Lookup", "LookupRoute", "json_body"]
 

@@ -15,7 +15,7 @@ from velo.filters import from_dict, from_sql
 from velo.hints import OPTIONS
 from velo.options import limit_of
 from velo_serving.gateway.errors import RequestError, filter_place
-from velo_serving.types import FilterForm
+from velo_serving.words.types import FilterForm
 
 __all__ = [
     "CollectionAnswer",

@@ -14,8 +14,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from velo.errors import MissingDependencyError
-from velo_serving import spans
 from velo_serving.gateway.logs import request_id
+from velo_serving.words import spans
 
 __all__ = ["Traced", "provider_of_environment"]
 

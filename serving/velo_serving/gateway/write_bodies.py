@@ -21,12 +21,12 @@ from velo.errors import (
     NotFiniteError,
     UnknownColumnError,
 )
-from velo_serving.collection_writes import RowFormat, Verb, WriteRequest
-from velo_serving.errors import BodyTooLargeError
 from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.schemas import FilterJson, Timeout, check_filter, refusal
+from velo_serving.routing.writes import RowFormat, Verb, WriteRequest
+from velo_serving.words.errors import BodyTooLargeError
 
 __all__ = [
     "BODIES",

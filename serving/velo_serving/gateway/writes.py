@@ -11,8 +11,6 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_json
 
-from velo_serving import collection_writes
-from velo_serving.collection_writes import Upkeep, Verb
 from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.limits import GatewayLimits
@@ -20,7 +18,9 @@ from velo_serving.gateway.logs import note
 from velo_serving.gateway.operations import query_parameters
 from velo_serving.gateway.schemas import refusal
 from velo_serving.gateway.write_bodies import BODIES, WriteOptions, parse_write
-from velo_serving.served import Generation
+from velo_serving.routing import writes as collection_writes
+from velo_serving.routing.served import Generation
+from velo_serving.routing.writes import Upkeep, Verb
 
 __all__ = ["WRITE_ROUTES", "WriteRoute", "write_body"]
 

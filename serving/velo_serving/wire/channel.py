@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 from velo.errors import VeloError
-from velo_serving.errors import ProtocolError, ShardUnavailableError
-from velo_serving.types import Failure, SearchRequest, ShardHealth, ShardReply
 from velo_serving.wire import frames
 from velo_serving.wire.codec import Call, Hello, decode, decode_health, decode_hits, encode, encode_search
 from velo_serving.wire.endpoint import Endpoint, this_host
 from velo_serving.wire.frames import Frame, FrameReader, frame_start
 from velo_serving.wire.tls import asks
+from velo_serving.words.errors import ProtocolError, ShardUnavailableError
+from velo_serving.words.types import Failure, SearchRequest, ShardHealth, ShardReply
 
 __all__ = ["SocketChannel", "at"]
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from velo.errors import InvalidArgumentError, VeloError
 from velo.filters import from_dict, to_dict
-from velo_serving.errors import ProtocolError
-from velo_serving.types import Failure, FilterForm, Hits, MetadataRow, SearchRequest, ShardHealth
+from velo_serving.words.errors import ProtocolError
+from velo_serving.words.types import Failure, FilterForm, Hits, MetadataRow, SearchRequest, ShardHealth
 
 __all__ = [
     "Call",
@@ -28,8 +28,10 @@ __all__ = [
     "encode",
     "encode_hits",
     "encode_search",
+    "ids_of",
     "is_compressed",
     "stream_of",
+    "stream_of_ids",
     "table_of",
 ]
 
@@ -415,6 +417,19 @@ def table_of(stream: bytes) -> pa.Table:
         if _holds_unreadable(field.type):
             raise ProtocolError(f"column {field.name!r} is of a type that cannot be read: {field.type}")
     return table
+
+
+def stream_of_ids(ids: Any) -> bytes:
+    """Ids as they travel: an Arrow stream of one column."""
+    return stream_of(pa.table({"id": ids}))
+
+
+def ids_of(stream: bytes) -> Any:
+    """Ids that travelled: int64, or an Arrow array of large strings."""
+    column: Any = table_of(stream).column("id").combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    return np.asarray(column, np.int64) if pa.types.is_integer(column.type) else column
 
 
 def _holds_unreadable(kind: pa.DataType) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from velo_serving.errors import FrameTooLargeError, ProtocolError, ProtocolVersionError
+from velo_serving.words.errors import FrameTooLargeError, ProtocolError, ProtocolVersionError
 
 __all__ = [
     "CALL",

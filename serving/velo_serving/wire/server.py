@@ -9,11 +9,17 @@ import errno
 import hmac
 import os
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Protocol, cast
 
 from velo.errors import VeloError
-from velo_serving.errors import (
+from velo_serving.wire import frames
+from velo_serving.wire.codec import Call, Hello, decode, decode_search, encode, encode_hits
+from velo_serving.wire.endpoint import Endpoint, ports_of, this_host
+from velo_serving.wire.frames import Frame, FrameReader, frame_start
+from velo_serving.wire.tls import listens
+from velo_serving.words.errors import (
     PortInUseError,
     ProtocolError,
     ServingError,
@@ -21,15 +27,8 @@ from velo_serving.errors import (
     WrongPlaceError,
     WrongTokenError,
 )
-from velo_serving.loops import LoopThread
-from velo_serving.shard import Shard
-from velo_serving.types import Failure, Hits, SearchRequest, ShardHealth
-from velo_serving.wire import frames
-from velo_serving.wire.codec import Call, Hello, decode, decode_search, encode, encode_hits
-from velo_serving.wire.endpoint import Endpoint, ports_of, this_host
-from velo_serving.wire.frames import Frame, FrameReader, frame_start
-from velo_serving.wire.tls import listens
-from velo_serving.writing import WRITES
+from velo_serving.words.loops import LoopThread
+from velo_serving.words.types import WRITES, Failure, Hits, SearchRequest, ShardHealth, ShardReply
 
 __all__ = ["ServerLimits", "ShardHost", "ShardServer"]
 
@@ -62,12 +61,37 @@ class ServerLimits:
     unread_bytes_max: int = 256 << 20
 
 
+class Answerer(Protocol):
+    """What stands behind the connections: a shard."""
+
+    @property
+    def name(self) -> str:
+        """Of the shard."""
+
+    def health(self) -> ShardHealth:
+        """Say how it is."""
+
+    async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
+        """Answer a request."""
+
+    async def trial(self, timeout_s: float) -> bool:
+        """Show that searches still end."""
+
+    async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Look something up in the rows."""
+
+    async def write(
+        self, what: str, arguments: Mapping[str, Any], timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """Do something to the rows."""
+
+
 class ShardServer:
     """Listens for routers and answers what they ask of a shard.
 
     Parameters
     ----------
-    shard : Shard
+    shard : Answerer
     token : str
         What an asker must show.
     version : str
@@ -79,7 +103,7 @@ class ShardServer:
 
     def __init__(
         self,
-        shard: Shard,
+        shard: Answerer,
         *,
         token: str,
         version: str = "",

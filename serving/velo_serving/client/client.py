@@ -1,0 +1,526 @@
+"""The client of the gateway: one call for a search, blocking or awaited, retried where the server says so."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy.typing as npt
+
+from velo.errors import InvalidArgumentError
+from velo.hints import hinted
+from velo.results import RangeResult, SearchResult
+from velo_serving.client.calls import TYPES, BodyFormat, ClientCall
+from velo_serving.client.lookups import ClientLookups
+from velo_serving.client.tries import ConnectionFailedError, Tries, httpx
+from velo_serving.client.writes import ClientWrites, WriteCall
+from velo_serving.words.types import FilterForm
+
+__all__ = ["Client", "ConnectionFailedError"]
+
+
+class Client(ClientLookups, ClientWrites):
+    """A connection to a gateway; threads may share it, and so may the tasks of one event loop.
+
+    Parameters
+    ----------
+    url : str
+        Such as ``http://127.0.0.1:8000``.
+    collection : str, optional
+        Needed where the gateway serves several.
+    body_format : {"json", "npy"}
+        How vectors travel. npy is smaller and faster; where it cannot carry a request (a filter each,
+        metadata), JSON is used.
+    timeout_s : float
+        Of a request as a whole, tries and pauses included.
+    retries : int
+        Further tries after 429, 503 or a broken connection, paced by ``Retry-After``.
+    api_key : str, optional
+        One of the server's file.
+    verify : bool, path or ssl.SSLContext
+        By what a server's certificate is trusted: the authorities that httpx brings, those of a file or
+        folder in PEM, or, with False, anything. A certificate of the client's own goes with a context.
+    connections_max : int
+        Connections at once; calls beyond them wait for one, as long as their own time lasts.
+    idle_s : float
+        How long a connection that nobody uses stays open.
+    transport, async_transport : optional
+        httpx transports, for tests.
+
+    Examples
+    --------
+    >>> from velo_serving import Client
+    >>> with Client(url) as client:
+    ...     ids, distances = client.search(queries, k=10)
+    >>> ids.shape
+    (5, 10)
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        collection: str | None = None,
+        body_format: BodyFormat = "json",
+        timeout_s: float = 30.0,
+        retries: int = 3,
+        api_key: str | None = None,
+        verify: bool | str | Path | ssl.SSLContext = True,
+        connections_max: int = 100,
+        idle_s: float = 5.0,
+        transport: httpx.BaseTransport | None = None,
+        async_transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        sleep_async: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        if body_format not in TYPES:
+            raise InvalidArgumentError(
+                f"body_format is 'json' or 'npy', not {body_format!r}", argument="body_format"
+            )
+        if retries < 0:
+            raise InvalidArgumentError(f"retries must not be negative, not {retries}", argument="retries")
+        if connections_max < 1:
+            raise InvalidArgumentError(
+                f"there is at least one connection, not {connections_max}", argument="connections_max"
+            )
+        if not idle_s >= 0:
+            raise InvalidArgumentError(f"idle_s must not be negative, not {idle_s}", argument="idle_s")
+        self._path = "/v1/search" if collection is None else f"/v1/collections/{collection}/search"
+        self._collection = collection
+        self._url = url.rstrip("/")
+        self._body_format = body_format
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {_plain_key(api_key)}"}
+        self._verify = _verify_of(verify)
+        self._limits = httpx.Limits(
+            max_connections=connections_max,
+            max_keepalive_connections=connections_max,
+            keepalive_expiry=idle_s,
+        )
+        self._transport = transport
+        self._async_transport = async_transport
+        self._sleep = sleep
+        self._sleep_async = sleep_async
+        self._jitter = random.Random()
+        self._first = threading.Lock()
+        self._sync: httpx.Client | None = None
+        self._async: httpx.AsyncClient | None = None
+
+    # ---- searching ----
+
+    @hinted
+    def search(
+        self,
+        queries: npt.ArrayLike | None = None,
+        k: int = 10,
+        *,
+        ids: Sequence[int] | Sequence[str] | int | str | None = None,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        filters: Sequence[FilterForm | None] | None = None,
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
+        return_vectors: bool = False,
+        group_by: str | None = None,
+        group_size: int = 1,
+        timeout_s: float | None = None,
+        allow_partial: bool = True,
+    ) -> SearchResult:
+        """Find the k nearest vectors of each query.
+
+        Parameters
+        ----------
+        queries : array of shape (query_count, dim) or (dim,)
+        k : int
+        ids : sequence of int or str, or one, optional
+            Instead of queries: rows whose stored vectors are the queries.
+        filter : dict or str, optional
+            Restricts every query: conditions, or SQL text.
+        filters : sequence of dict, str or None, optional
+            A filter for each query, in their order.
+        recall, list_size
+            As in ``velo.Index.search``.
+        return_metadata : sequence of str or True, optional
+            Columns to bring with the hits; True for all.
+        return_vectors : bool
+            Bring the stored vectors of the hits, too, as ``vectors`` of the answer. The build must have
+            stored them (``store_vectors=True``).
+        group_by : str, optional
+            A column: answer with the nearest k groups of rows with equal values.
+        group_size : int
+            Rows of a group.
+        timeout_s : float, optional
+            Deadline of this search at the server; default: the server's.
+        allow_partial : bool
+            False: an answer without some shard is an error.
+
+        Returns
+        -------
+        SearchResult
+            What ``velo.Index.search`` answers with, a ``GroupedResult`` with ``group_by``. ``stats`` are each
+            query's share of what the request cost; times and dates in ``metadata`` are ISO 8601 texts.
+
+        Raises
+        ------
+        VeloError
+            The error that the gateway answered with, by its own class; ``ConnectionFailedError`` if it cannot
+            be reached.
+        """
+        call = ClientCall.of(
+            queries,
+            self._body_format,
+            k=k,
+            ids=ids,
+            filter=filter,
+            filters=filters,
+            recall=recall,
+            list_size=list_size,
+            return_metadata=return_metadata,
+            return_vectors=return_vectors,
+            group_by=group_by,
+            group_size=group_size,
+            timeout_s=timeout_s,
+            allow_partial=allow_partial,
+        )
+        return call.result(self._send("POST", self._path, call))
+
+    @hinted
+    async def search_async(
+        self,
+        queries: npt.ArrayLike | None = None,
+        k: int = 10,
+        *,
+        ids: Sequence[int] | Sequence[str] | int | str | None = None,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        filters: Sequence[FilterForm | None] | None = None,
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
+        return_vectors: bool = False,
+        group_by: str | None = None,
+        group_size: int = 1,
+        timeout_s: float | None = None,
+        allow_partial: bool = True,
+    ) -> SearchResult:
+        """Find the k nearest vectors of each query without blocking the event loop.
+
+        Parameters
+        ----------
+        queries, k, ids, filter, filters, recall, list_size, return_metadata, return_vectors :
+            As for ``search``.
+        group_by, group_size, timeout_s, allow_partial :
+            As for ``search``.
+
+        Returns
+        -------
+        SearchResult
+        """
+        call = ClientCall.of(
+            queries,
+            self._body_format,
+            k=k,
+            ids=ids,
+            filter=filter,
+            filters=filters,
+            recall=recall,
+            list_size=list_size,
+            return_metadata=return_metadata,
+            return_vectors=return_vectors,
+            group_by=group_by,
+            group_size=group_size,
+            timeout_s=timeout_s,
+            allow_partial=allow_partial,
+        )
+        return call.result(await self._send_async("POST", self._path, call))
+
+    @hinted
+    def range_search(
+        self,
+        queries: npt.ArrayLike | None,
+        radius: float,
+        *,
+        ids: Sequence[int] | Sequence[str] | int | str | None = None,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        filters: Sequence[FilterForm | None] | None = None,
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
+        return_vectors: bool = False,
+        limit: int | None = None,
+        timeout_s: float | None = None,
+        allow_partial: bool = True,
+    ) -> RangeResult:
+        """Find all vectors within a distance of each query, as ``velo.Index.range_search`` does.
+
+        Parameters
+        ----------
+        queries : array of shape (query_count, dim) or (dim,)
+            None with `ids`.
+        radius : float
+        ids, filter, filters, recall, list_size, return_metadata, return_vectors :
+            As for ``search``.
+        limit : int, optional
+            Hits of a query at most; default: as many as the server allows.
+        timeout_s, allow_partial :
+            As for ``search``.
+
+        Returns
+        -------
+        RangeResult
+            Unpacks as ``lims, distances, ids``.
+        """
+        call = ClientCall.of(
+            queries,
+            self._body_format,
+            radius=float(radius),
+            ids=ids,
+            filter=filter,
+            filters=filters,
+            recall=recall,
+            list_size=list_size,
+            return_metadata=return_metadata,
+            return_vectors=return_vectors,
+            limit=limit,
+            timeout_s=timeout_s,
+            allow_partial=allow_partial,
+        )
+        return call.ranges(self._send("POST", self._path, call))
+
+    @hinted
+    async def range_search_async(
+        self,
+        queries: npt.ArrayLike | None,
+        radius: float,
+        *,
+        ids: Sequence[int] | Sequence[str] | int | str | None = None,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        filters: Sequence[FilterForm | None] | None = None,
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
+        return_vectors: bool = False,
+        limit: int | None = None,
+        timeout_s: float | None = None,
+        allow_partial: bool = True,
+    ) -> RangeResult:
+        """Find all vectors within a distance without blocking the event loop.
+
+        Parameters
+        ----------
+        queries, radius, ids, filter, filters, recall, list_size, return_metadata, return_vectors :
+            As for ``range_search``.
+        limit, timeout_s, allow_partial :
+            As for ``range_search``.
+
+        Returns
+        -------
+        RangeResult
+        """
+        call = ClientCall.of(
+            queries,
+            self._body_format,
+            radius=float(radius),
+            ids=ids,
+            filter=filter,
+            filters=filters,
+            recall=recall,
+            list_size=list_size,
+            return_metadata=return_metadata,
+            return_vectors=return_vectors,
+            limit=limit,
+            timeout_s=timeout_s,
+            allow_partial=allow_partial,
+        )
+        return call.ranges(await self._send_async("POST", self._path, call))
+
+    def _look_up(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        answer = self._send("POST", self._path_of(what), ClientCall.of_fields(fields)).json()
+        assert isinstance(answer, dict)
+        return answer
+
+    async def _look_up_async(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        answer = (await self._send_async("POST", self._path_of(what), ClientCall.of_fields(fields))).json()
+        assert isinstance(answer, dict)
+        return answer
+
+    def _write(self, call: WriteCall) -> dict[str, Any]:
+        answer = self._send("POST", self._path_of(call.what), self._write_call(call)).json()
+        assert isinstance(answer, dict)
+        return answer
+
+    async def _write_async(self, call: WriteCall) -> dict[str, Any]:
+        answer = (await self._send_async("POST", self._path_of(call.what), self._write_call(call))).json()
+        assert isinstance(answer, dict)
+        return answer
+
+    def _path_of(self, what: str) -> str:
+        if self._collection is None:
+            raise InvalidArgumentError(f"{what} needs the name of a collection", argument="collection")
+        return f"{self._info_path}/{what}"
+
+    @staticmethod
+    def _write_call(call: WriteCall) -> ClientCall:
+        headers = {"Content-Type": call.media_type, "Accept": TYPES["json"]}
+        return ClientCall(call.body, headers, call.params, False, 0, None)
+
+    def info(self) -> dict[str, Any]:
+        """Ask what the gateway says of the collection, or of all where the client names none.
+
+        Returns
+        -------
+        dict
+        """
+        answer = self._send("GET", self._info_path).json()
+        assert isinstance(answer, dict)
+        return answer
+
+    async def info_async(self) -> dict[str, Any]:
+        """Ask what the gateway says of the collection without blocking the event loop.
+
+        Returns
+        -------
+        dict
+        """
+        answer = (await self._send_async("GET", self._info_path)).json()
+        assert isinstance(answer, dict)
+        return answer
+
+    @property
+    def _info_path(self) -> str:
+        return "/v1/collections" if self._collection is None else f"/v1/collections/{self._collection}"
+
+    def ready(self) -> bool:
+        """Ask whether the gateway can answer searches now.
+
+        Returns
+        -------
+        bool
+        """
+        try:
+            return self._client().get("/readyz", timeout=self._timeout_s).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    # ---- sending ----
+
+    def _client(self) -> httpx.Client:
+        with self._first:  # threads that call together share one pool
+            if self._sync is None:
+                self._sync = httpx.Client(
+                    base_url=self._url,
+                    headers=self._headers,
+                    verify=self._verify,
+                    limits=self._limits,
+                    transport=self._transport,
+                    trust_env=False,
+                )
+            return self._sync
+
+    def _client_async(self) -> httpx.AsyncClient:
+        if self._async is None:
+            self._async = httpx.AsyncClient(
+                base_url=self._url,
+                headers=self._headers,
+                verify=self._verify,
+                limits=self._limits,
+                transport=self._async_transport,
+                trust_env=False,
+            )
+        return self._async
+
+    def _send(self, method: str, path: str, call: ClientCall | None = None) -> httpx.Response:
+        client, tries = self._client(), self._tries(method, path, call)
+        while True:
+            outcome: httpx.Response | httpx.HTTPError
+            try:
+                outcome = client.request(**tries.arguments())
+            except httpx.HTTPError as error:
+                outcome = error
+            pause_s = tries.after(outcome)
+            if pause_s is None:
+                assert isinstance(outcome, httpx.Response)
+                return outcome
+            self._sleep(pause_s)
+
+    async def _send_async(self, method: str, path: str, call: ClientCall | None = None) -> httpx.Response:
+        client, tries = self._client_async(), self._tries(method, path, call)
+        while True:
+            outcome: httpx.Response | httpx.HTTPError
+            try:
+                outcome = await client.request(**tries.arguments())
+            except httpx.HTTPError as error:
+                outcome = error
+            pause_s = tries.after(outcome)
+            if pause_s is None:
+                assert isinstance(outcome, httpx.Response)
+                return outcome
+            await self._sleep_async(pause_s)
+
+    def _tries(self, method: str, path: str, call: ClientCall | None) -> Tries:
+        request: dict[str, Any] = {"method": method, "url": path}
+        if call is not None:
+            request |= {"content": call.body, "headers": dict(call.headers), "params": dict(call.params)}
+        return Tries(self._retries, self._timeout_s, self._jitter, self._url, request)
+
+    # ---- ending ----
+
+    def close(self) -> None:
+        """Close the blocking connections."""
+        if self._sync is not None:
+            self._sync.close()
+            self._sync = None
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        self.close()
+        if self._async is not None:
+            await self._async.aclose()
+            self._async = None
+
+    def __enter__(self) -> Client:
+        """Return this client."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    async def __aenter__(self) -> Client:
+        """Return this client."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        await self.aclose()
+
+
+def _plain_key(key: str) -> str:
+    if not key.isascii() or not key.isprintable() or " " in key or not key:
+        raise InvalidArgumentError("an API key is text without spaces, of ASCII alone", argument="api_key")
+    return key
+
+
+def _verify_of(given: bool | str | Path | ssl.SSLContext) -> bool | ssl.SSLContext:
+    if not isinstance(given, str | Path):
+        return given
+    path = Path(given)
+    try:
+        return ssl.create_default_context(
+            cafile=None if path.is_dir() else str(path), capath=str(path) if path.is_dir() else None
+        )
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{path} holds no certificates that can be read: {error}", argument="verify"
+        ) from None

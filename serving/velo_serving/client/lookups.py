@@ -1,0 +1,337 @@
+"""The client's questions that need no search: counts, rows, explanations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from velo.hints import hinted
+from velo_serving.words.types import FilterForm
+
+__all__ = ["ClientLookups"]
+
+
+class ClientLookups(ABC):
+    """What a ``Client`` can ask of rows."""
+
+    @abstractmethod
+    def _look_up(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask a path below the collection."""
+
+    @abstractmethod
+    async def _look_up_async(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The same without blocking the event loop."""
+
+    @hinted
+    def count(
+        self,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.count
+        *,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Count the rows that pass a filter, or all.
+
+        Parameters
+        ----------
+        filter : dict or str, optional
+        timeout_s : float, optional
+            Deadline at the server; default: the server's.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        NoShardAnsweredError
+            A shard is away: a count without it would be of nothing in particular.
+        """
+        return int(self._look_up("count", _of_count(filter, timeout_s))["count"])
+
+    @hinted
+    async def count_async(
+        self,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.count
+        *,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Count rows without blocking the event loop; as ``count``.
+
+        Parameters
+        ----------
+        filter, timeout_s :
+            As for ``count``.
+
+        Returns
+        -------
+        int
+        """
+        return int((await self._look_up_async("count", _of_count(filter, timeout_s)))["count"])
+
+    @hinted
+    def get(
+        self,
+        ids: Sequence[int] | Sequence[str] | int | str,
+        *,
+        columns: Sequence[str] | bool = True,
+        timeout_s: float | None = None,
+    ) -> list[dict[str, Any] | None]:
+        """Bring the rows of some ids, None where there is none.
+
+        Parameters
+        ----------
+        ids : sequence of int or str, or one
+        columns : sequence of str, or bool
+            All of them with True.
+        timeout_s : float, optional
+            Deadline at the server; default: the server's.
+
+        Returns
+        -------
+        list of dict
+            ``id`` and the columns, in the order of `ids`.
+        """
+        rows: list[dict[str, Any] | None] = self._look_up("get", _of_get(ids, columns, timeout_s))["rows"]
+        return rows
+
+    @hinted
+    async def get_async(
+        self,
+        ids: Sequence[int] | Sequence[str] | int | str,
+        *,
+        columns: Sequence[str] | bool = True,
+        timeout_s: float | None = None,
+    ) -> list[dict[str, Any] | None]:
+        """Bring rows without blocking the event loop; as ``get``.
+
+        Parameters
+        ----------
+        ids, columns, timeout_s :
+            As for ``get``.
+
+        Returns
+        -------
+        list of dict
+        """
+        answer = await self._look_up_async("get", _of_get(ids, columns, timeout_s))
+        rows: list[dict[str, Any] | None] = answer["rows"]
+        return rows
+
+    def rows(
+        self,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.rows
+        *,
+        columns: Sequence[str] | bool = True,
+        page_rows: int = 100,
+        timeout_s: float | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Bring all rows that pass a filter, page by page as they are asked for.
+
+        Parameters
+        ----------
+        filter : dict or str, optional
+        columns : sequence of str, or bool
+        page_rows : int
+            Rows that one request brings.
+        timeout_s : float, optional
+            Deadline of each of them at the server; default: the server's.
+
+        Yields
+        ------
+        dict
+            ``id`` and the columns.
+        """
+        asked = _of_rows(filter, columns, page_rows, timeout_s)
+        while True:
+            answer = self._look_up("rows", asked)
+            yield from answer["rows"]
+            if answer["next"] is None:
+                return
+            asked["page"] = answer["next"]
+
+    async def rows_async(
+        self,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.rows
+        *,
+        columns: Sequence[str] | bool = True,
+        page_rows: int = 100,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Bring all rows that pass a filter without blocking the event loop; as ``rows``.
+
+        Parameters
+        ----------
+        filter, columns, page_rows, timeout_s :
+            As for ``rows``.
+
+        Yields
+        ------
+        dict
+        """
+        asked = _of_rows(filter, columns, page_rows, timeout_s)
+        while True:
+            answer = await self._look_up_async("rows", asked)
+            for row in answer["rows"]:
+                yield row
+            if answer["next"] is None:
+                return
+            asked["page"] = answer["next"]
+
+    def publish(self, path: str, version: str) -> dict[str, Any]:
+        """Have another build served under the collection's name; it takes an admin key.
+
+        The server opens it beside what it serves, so this takes as long as that: give the client a
+        ``timeout_s`` to match.
+
+        Parameters
+        ----------
+        path : str
+            A folder of the server, or a place in an object store.
+        version : str
+            What it is called; another one than now.
+
+        Returns
+        -------
+        dict
+            ``version``, ``n``, ``dim`` and ``metric`` of what is served now.
+
+        Raises
+        ------
+        AdminKeyError, PublicationError, InvalidArgumentError
+        """
+        return self._look_up("publish", {"path": path, "version": version})
+
+    async def publish_async(self, path: str, version: str) -> dict[str, Any]:
+        """Have another build served without blocking the event loop; as ``publish``.
+
+        Parameters
+        ----------
+        path, version :
+            As for ``publish``.
+
+        Returns
+        -------
+        dict
+        """
+        return await self._look_up_async("publish", {"path": path, "version": version})
+
+    @hinted
+    def explain(
+        self,
+        query: npt.ArrayLike,
+        k: int = 10,
+        *,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.explain
+        recall: float | None = None,
+        list_size: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[dict[str, Any]]:
+        """Run one query and tell how each shard answered it.
+
+        Parameters
+        ----------
+        query : array of shape (dim,)
+        k : int
+        filter : dict or str, optional
+        recall, list_size :
+            As in ``velo.Index.search``.
+        timeout_s : float, optional
+            Deadline at the server; default: the server's.
+
+        Returns
+        -------
+        list of dict
+            Of each shard, what ``velo.Index.explain`` tells.
+        """
+        fields = _of_explain(query, k, filter, recall, list_size, timeout_s)
+        shards: list[dict[str, Any]] = self._look_up("explain", fields)["shards"]
+        return shards
+
+    @hinted
+    async def explain_async(
+        self,
+        query: npt.ArrayLike,
+        k: int = 10,
+        *,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.explain
+        recall: float | None = None,
+        list_size: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[dict[str, Any]]:
+        """Run one query and tell of each shard without blocking the event loop; as ``explain``.
+
+        Parameters
+        ----------
+        query, k, filter, recall, list_size, timeout_s :
+            As for ``explain``.
+
+        Returns
+        -------
+        list of dict
+        """
+        fields = _of_explain(query, k, filter, recall, list_size, timeout_s)
+        shards: list[dict[str, Any]] = (await self._look_up_async("explain", fields))["shards"]
+        return shards
+
+
+# ---- what is asked
+
+_Columns = Sequence[str] | bool
+
+
+def _of_count(condition: FilterForm | None, timeout_s: float | None) -> dict[str, Any]:
+    return {"filter": condition, "timeout_ms": _milliseconds(timeout_s), "allow_partial": False}
+
+
+def _of_get(
+    ids: Sequence[int] | Sequence[str] | int | str, columns: _Columns, timeout_s: float | None
+) -> dict[str, Any]:
+    return {
+        "ids": np.atleast_1d(np.asarray(ids)).tolist(),
+        "columns": _names(columns),
+        "timeout_ms": _milliseconds(timeout_s),
+        "allow_partial": False,
+    }
+
+
+def _of_rows(
+    condition: FilterForm | None, columns: _Columns, page_rows: int, timeout_s: float | None
+) -> dict[str, Any]:
+    """The first page."""
+    return {
+        "filter": condition,
+        "columns": _names(columns),
+        "limit": page_rows,
+        "timeout_ms": _milliseconds(timeout_s),
+        "page": None,
+    }
+
+
+def _of_explain(
+    query: npt.ArrayLike,
+    k: int,
+    condition: FilterForm | None,
+    recall: float | None,
+    list_size: int | None,
+    timeout_s: float | None,
+) -> dict[str, Any]:
+    return {
+        "vector": np.asarray(query, np.float32).tolist(),
+        "k": k,
+        "filter": condition,
+        "recall": recall,
+        "list_size": list_size,
+        "timeout_ms": _milliseconds(timeout_s),
+    }
+
+
+def _names(columns: _Columns) -> list[str] | bool:
+    return columns if isinstance(columns, bool) else [columns] if isinstance(columns, str) else list(columns)
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000

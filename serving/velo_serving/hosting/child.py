@@ -1,0 +1,216 @@
+"""Processes that are started here, spoken to in lines of JSON, and started again when they die."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from typing import Any
+
+from velo_serving.shard.process import QUESTION
+from velo_serving.words.errors import ChildEndedError
+
+__all__ = ["Child"]
+
+#: Pauses before a process that died is started again: the first, and the most.
+RESTART_S = 0.05
+RESTART_MAX_S = 5.0
+
+#: How long a process may take to end before it is killed.
+END_S = 5.0
+
+
+class Child:
+    """A Python module in a process of its own, started again whenever it dies.
+
+    The first line that it reads is a message. The first that it writes, questions apart, says that it is
+    there. It ends when its input ends, so none outlives its parent.
+
+    Parameters
+    ----------
+    name : str
+        For errors and threads.
+    module : str
+        What ``python -m`` runs.
+    message : callable
+        Called at each start: what the process is told then.
+    environment : mapping, optional
+        Variables in addition to ours.
+    descriptors : sequence of int
+        Which it inherits.
+    on_question : callable, optional
+        Called in a thread with what follows a question mark at the head of a line.
+    on_death : callable, optional
+        Called before it is started again, in a thread.
+
+    Attributes
+    ----------
+    starts : int
+        How often it was started.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        message: Callable[[], Mapping[str, Any]],
+        *,
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+        on_question: Callable[[str], None] | None = None,
+        on_death: Callable[[], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.starts = 0
+        self._module = module
+        self._message = message
+        self._environment = dict(environment or {})
+        self._descriptors = tuple(descriptors)
+        self._on_question = on_question
+        self._on_death = on_death
+        self._first: futures.Future[str] = futures.Future()
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._watch = threading.Thread(target=self._keep_alive, name=f"velo-watch-{name}", daemon=True)
+
+    @property
+    def pid(self) -> int:
+        """Of the process as it is now."""
+        with self._lock:
+            return 0 if self._process is None else self._process.pid
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        self._start()
+        self._watch.start()
+
+    def first_line(self) -> str:
+        """Wait for the first line of the first process.
+
+        Raises
+        ------
+        ChildEndedError
+            It ended before it wrote one.
+        """
+        return self._first.result()
+
+    def is_there(self, timeout_s: float) -> bool:
+        """Wait a while for the first line of the first process; whether it came.
+
+        Raises
+        ------
+        ChildEndedError
+        """
+        done, _ = futures.wait([self._first], timeout_s)
+        return bool(done) and self._first.result() is not None
+
+    def tell(self, message: Any) -> None:
+        """Write a line; to a process that is gone, nothing."""
+        with self._lock:
+            process = self._process
+            if process is None or process.stdin is None or process.stdin.closed:
+                return
+            with contextlib.suppress(OSError):  # it died; who watches it will see
+                process.stdin.write(json.dumps(message) + "\n")
+                process.stdin.flush()
+
+    def poke(self, number: int) -> None:
+        """Send the process a signal that does not end it; to one that is gone, nothing."""
+        with self._lock:
+            if self._process is not None:
+                self._process.send_signal(number)
+
+    def signal(self, number: int) -> None:
+        """Send the process a signal, and start it no more."""
+        self._closing.set()
+        with self._lock:
+            if self._process is not None:
+                self._process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a process to end that will not be started again; whether it did."""
+        self._watch.join(timeout_s)
+        return not self._watch.is_alive()
+
+    def close(self) -> None:
+        """End the process for good; twice is once."""
+        self._closing.set()
+        with self._lock:
+            process = self._process
+            if process is None:
+                return
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):  # it may be gone already
+                    process.stdin.close()  # its sign to end
+        if not self.wait(END_S):
+            process.kill()
+            self._watch.join()
+
+    def _start(self) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", self._module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=self._descriptors,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                **self._environment,
+            },
+        )
+        with self._lock:
+            self._process = process
+            self.starts += 1
+        self.tell(self._message())
+        return process
+
+    def _keep_alive(self) -> None:
+        pause_s = RESTART_S
+        process = self._process
+        assert process is not None
+        while True:
+            if self._listen(process):
+                pause_s = RESTART_S
+            code = process.wait()
+            with self._lock:
+                self._let_go(process)
+            if not self._first.done():
+                self._first.set_exception(
+                    ChildEndedError(f"the process of {self.name} ended with {code} as it started")
+                )
+                return
+            if self._on_death is not None:
+                self._on_death()
+            if self._closing.wait(pause_s):
+                return
+            pause_s = min(2 * pause_s, RESTART_MAX_S)
+            process = self._start()
+            if self._closing.is_set():
+                process.kill()  # whoever closes saw the one before
+
+    def _listen(self, process: subprocess.Popen[str]) -> bool:
+        """Hear what the process says until it ends; whether it said anything."""
+        assert process.stdout is not None
+        said = False
+        for line in process.stdout:
+            said = True
+            if line.startswith(QUESTION):
+                assert self._on_question is not None
+                self._on_question(line[len(QUESTION) :])
+            elif not self._first.done():
+                self._first.set_result(line)
+        return said
+
+    @staticmethod
+    def _let_go(process: subprocess.Popen[str]) -> None:
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # what was not written yet has nobody to read it
+                    pipe.close()

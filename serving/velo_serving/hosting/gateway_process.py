@@ -1,0 +1,178 @@
+"""The program of one gateway among several: ``python -m velo_serving.hosting.gateway_process``.
+
+``workers.py`` starts it. It inherits the socket that all of them accept from, asks its parent where shards
+are, and ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+import msgspec
+from prometheus_client import values
+
+from velo_serving.gateway import GatewayLimits
+from velo_serving.gateway.access import Access
+from velo_serving.hosting.server import run
+from velo_serving.places.records import CollectionRecord, Place
+from velo_serving.routing.backend import Backend
+from velo_serving.routing.router import RouterLimits
+from velo_serving.routing.served import served_collection
+from velo_serving.shard.process import QUESTION
+from velo_serving.wire.endpoint import Endpoint
+from velo_serving.words.errors import ShardUnavailableError, SupersededError
+from velo_serving.words.types import Failure
+
+__all__ = ["Publication", "Question", "Told", "WorkerMessage", "main"]
+
+
+#: A gateway that is started again takes no connections for so long, unless all shards answer it sooner: those
+#: beside it have them.
+START_S = 5.0
+
+
+class WorkerMessage(msgspec.Struct):
+    """What a gateway is told as it starts."""
+
+    number: int
+    listener: int
+    records: list[CollectionRecord]
+    limits: RouterLimits
+    gateway_limits: GatewayLimits
+    ready_shards: int | None
+    drain_s: float
+    slow_s: float | None
+    log_json: bool
+    access: Access
+
+
+class Publication(msgspec.Struct):
+    """What shall be served under a name."""
+
+    collection: str
+    path: str
+    version: str
+
+
+class Question(msgspec.Struct):
+    """Where is this shard? Or: what was published under a name, and a number? Or: publish."""
+
+    number: int
+    asked: Place | tuple[str, int] | None = None
+    publication: Publication | None = None
+
+
+class Told(msgspec.Struct):
+    """What was asked for, or why nobody knows, perhaps because another generation is served by now."""
+
+    number: int
+    endpoint: Endpoint | None = None
+    record: CollectionRecord | None = None
+    failure: Failure | None = None
+    successor: int | None = None
+
+
+class _Parent:
+    """Who started this process: knows where shards are."""
+
+    def __init__(self, told: TextIO, heard: TextIO, records: Sequence[CollectionRecord]) -> None:
+        self._records = tuple(records)
+        self._told = told
+        self._heard = heard
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Told]]] = {}
+
+    def say(self, line: str) -> None:
+        self._told.write(line + "\n")
+        self._told.flush()
+
+    @property
+    def records(self) -> tuple[CollectionRecord, ...]:
+        return self._records
+
+    async def locate(self, place: Place) -> Endpoint:
+        told = await self._ask(place)
+        assert told.endpoint is not None
+        return told.endpoint
+
+    async def record(self, collection: str, generation: int) -> CollectionRecord:
+        told = await self._ask((collection, generation))
+        assert told.record is not None
+        return told.record
+
+    async def exchange(self, collection: str, path: str, version: str) -> None:
+        await self._ask(None, Publication(collection, path, version))
+
+    async def _ask(
+        self, what: Place | tuple[str, int] | None, publication: Publication | None = None
+    ) -> Told:
+        loop = asyncio.get_running_loop()
+        number = next(self._numbers)
+        future: asyncio.Future[Told] = loop.create_future()
+        self._waiting[number] = loop, future
+        try:
+            self.say(QUESTION + msgspec.json.encode(Question(number, what, publication)).decode())
+            told = await future
+        finally:
+            self._waiting.pop(number, None)
+        if told.failure is not None:
+            if publication is not None:
+                raise told.failure.to_error()
+            if told.successor is not None:
+                raise SupersededError(told.failure.message, generation=told.successor)
+            raise ShardUnavailableError(told.failure.message)
+        return told
+
+    def listen(self) -> None:
+        """Hear answers until the parent is gone; then end as if asked to."""
+        for line in self._heard:
+            answer = msgspec.json.decode(line, type=Told)
+            loop, future = self._waiting.get(answer.number, (None, None))
+            if loop is not None and future is not None:
+                loop.call_soon_threadsafe(_settle, future, answer)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _settle(future: asyncio.Future[Told], told: Told) -> None:
+    if not future.done():
+        future.set_result(told)
+
+
+def main() -> None:
+    """Serve until told to end, or until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
+    told = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what others print must not be taken for ours
+    message = msgspec.json.decode(sys.stdin.readline(), type=WorkerMessage)
+    # By its number and not by its pid: the next gateway of this number goes on counting where this one ended.
+    value_class: Any = values.MultiProcessValue
+    values.ValueClass = value_class(lambda: message.number)
+    parent = _Parent(told, sys.stdin, message.records)
+    collections = [served_collection(record, parent, limits=message.limits) for record in parent.records]
+    backend = Backend(collections, start_s=START_S)
+    threading.Thread(target=parent.listen, name="velo-parent", daemon=True).start()
+    run(
+        backend,
+        socket.socket(fileno=message.listener),
+        gateway_limits=message.gateway_limits,
+        on_ready=parent.say,
+        ready_shards=message.ready_shards,
+        drain_s=message.drain_s,
+        slow_s=message.slow_s,
+        log_json=message.log_json,
+        access=message.access,
+        # SIGUSR1 is the parent's word for an interrupt: end at once, without a drain.
+        signals=(signal.SIGTERM, signal.SIGUSR1),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""One gateway: a backend served over HTTP at a bound socket, until a signal ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import resource
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
+
+try:
+    import uvicorn
+    from fastapi import FastAPI
+
+    from velo_serving.gateway import GatewayLimits, create_app
+    from velo_serving.gateway.access import Access
+    from velo_serving.gateway.connections import bounded_protocol
+    from velo_serving.gateway.logs import log_as_json
+    from velo_serving.gateway.tracing import provider_of_environment
+except ImportError as error:
+    raise MissingDependencyError(
+        "the server's packages are not installed; pip install 'veloann[serving]'"
+    ) from error
+
+from velo_serving.routing.backend import Backend
+from velo_serving.words.errors import PortInUseError
+
+__all__ = ["access_of", "bind", "run", "say_url", "url_of"]
+
+#: Connections above what the gateway's own limits count. Beyond these uvicorn refuses what is asked, with a
+#: 503 that has neither type nor id; so our own limits, which say more, must be reached first.
+CONNECTIONS_SPARE = 256
+BACKLOG = 256
+
+#: Descriptors that a process needs beside its connections: files of indexes, shards, logs.
+DESCRIPTORS_SPARE = 1024
+
+log = logging.getLogger("velo_serving")
+
+
+def access_of(
+    api_keys: str | Path | None,
+    cors_origins: Sequence[str],
+    ssl_certfile: str | Path | None,
+    ssl_keyfile: str | Path | None,
+    ssl_keyfile_password: str | None,
+    ssl_ca_certs: str | Path | None,
+    aliases: str | Path | None,
+) -> Access:
+    """Who may ask, from the options of a command; checked."""
+    access = Access(
+        _text(api_keys),
+        tuple(cors_origins),
+        _text(ssl_certfile),
+        _text(ssl_keyfile),
+        ssl_keyfile_password,
+        _text(ssl_ca_certs),
+        _text(aliases),
+    )
+    access.check()
+    return access
+
+
+def _text(path: str | Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the address to serve at.
+
+    Raises
+    ------
+    PortInUseError
+        Somebody has it, or it may not be taken.
+    """
+    if not 0 <= port <= 65535:
+        raise InvalidArgumentError(f"a port lies between 0 and 65535, not {port}", argument="port")
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{host!r} is no address of this machine: {error}", argument="host"
+        ) from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        # Listening now, not when the index is open, makes a second server fail before it opens anything.
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUseError(f"port {port} of {host} is in use; choose another with --port") from None
+        raise PortInUseError(f"cannot serve at {host} port {port}: {error.strerror}") from None
+    return listener
+
+
+def run(
+    backend: Backend,
+    listener: socket.socket,
+    *,
+    gateway_limits: GatewayLimits | None = None,
+    on_ready: Callable[[str], None] | None = None,
+    ready_shards: int | None = None,
+    drain_s: float = 0.0,
+    slow_s: float | None = None,
+    log_json: bool = False,
+    access: Access | None = None,
+    signals: Sequence[int] = (signal.SIGINT, signal.SIGTERM),
+) -> None:
+    """Serve a backend at a bound socket until SIGINT or SIGTERM; requests under way are answered first.
+
+    Parameters
+    ----------
+    backend : Backend
+    listener : socket
+    gateway_limits : GatewayLimits, optional
+    on_ready : callable, optional
+    ready_shards : int, optional
+    drain_s : float
+        As in ``serve_local``. A second signal ends the wait.
+    slow_s, log_json
+        As in ``serve_local``.
+    access : Access, optional
+        API keys, TLS and origins.
+    signals : sequence of int
+        Those that end it; only SIGTERM drains.
+    """
+    who = access or Access()
+    provider = provider_of_environment()
+    app = create_app(
+        backend,
+        limits=gateway_limits,
+        ready_shards=ready_shards,
+        slow_s=slow_s,
+        access=who,
+        tracer_provider=provider,
+    )
+    _announce(app, url_of(listener, who), on_ready or say_url)
+    logging.getLogger("velo_serving").setLevel(logging.INFO)
+    if log_json:
+        log_as_json()
+    reload: Callable[[], None] = app.state.reload
+    bounds = gateway_limits or GatewayLimits()
+    connections_max = bounds.connections_waiting_max + bounds.requests_max + CONNECTIONS_SPARE
+    _raise_descriptor_limit(connections_max + DESCRIPTORS_SPARE)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        log_config=None if log_json else uvicorn.config.LOGGING_CONFIG,
+        access_log=False,
+        limit_concurrency=connections_max,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=10,
+        lifespan="on",
+        http=bounded_protocol(bounds),
+        **who.uvicorn_options,
+    )
+    _Server(config, backend, drain_s, signals, _reloader(config, who, reload)).run(sockets=[listener])
+    if provider is not None:
+        provider.shutdown()  # sends what is left
+
+
+def _raise_descriptor_limit(wanted: int) -> None:
+    """Let this process open as many files as it may need, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reach = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < reach:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (reach, hard))
+
+
+def _reloader(config: uvicorn.Config, access: Access, reload: Callable[[], None]) -> Callable[[], None]:
+    """What SIGHUP does: keys and aliases are read again, and the certificate for connections that come."""
+
+    def all_of_it() -> None:
+        reload()
+        if config.ssl is None:
+            return
+        try:
+            access.check()  # with the files as they are now: a broken one changes nothing
+            access.load_certificate(config.ssl)
+            log.info("%s is read", access.ssl_certfile)
+        except (VeloError, OSError) as error:
+            log.error("the certificate stays as it was: %s", error)
+
+    return all_of_it
+
+
+def url_of(listener: socket.socket, access: Access) -> str:
+    host, port = listener.getsockname()[:2]
+    scheme = "http" if access.ssl_certfile is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Ends on a signal without raising it again, so that what comes after serving is done too."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        backend: Backend,
+        drain_s: float,
+        signals: Sequence[int],
+        reload: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self._reload = reload
+        self._signals = signals
+        self._backend = backend
+        self._drain_s = drain_s
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Be ready no more, and end after a while; at once where there is none, or on a second signal."""
+        first = not self._backend.draining
+        self._backend.drain()
+        if first and self._drain_s > 0 and sig == signal.SIGTERM:
+            end = threading.Timer(self._drain_s, super().handle_exit, (sig, None))
+            end.daemon = True
+            end.start()
+        else:
+            super().handle_exit(sig, frame)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle what ends it while serving."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in self._signals}
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda number, frame: self._reload())
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _announce(app: FastAPI, url: str, say: Callable[[str], None]) -> None:
+    """Say where we serve once the app has started: the socket listens already."""
+    inner: Any = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def outer(served: FastAPI) -> AsyncIterator[Any]:
+        async with inner(served) as state:
+            say(url)
+            yield state
+
+    app.router.lifespan_context = outer
+
+
+def say_url(url: str) -> None:
+    print(f"velo serves at {url} (documentation at {url}/docs)", file=sys.stderr, flush=True)

@@ -1,0 +1,179 @@
+"""Several gateways on one port: processes that share a socket, watched from here."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+import msgspec
+from prometheus_client.multiprocess import mark_process_dead
+
+from velo_serving.gateway import GatewayLimits
+from velo_serving.gateway.access import Access
+from velo_serving.hosting.child import Child
+from velo_serving.hosting.gateway_process import Question, Told, WorkerMessage
+from velo_serving.hosting.metrics_folder import metrics_folder
+from velo_serving.places.records import Directory, Place
+from velo_serving.routing.router import RouterLimits
+from velo_serving.words.errors import SupersededError
+from velo_serving.words.loops import LoopThread
+from velo_serving.words.types import Failure
+
+__all__ = ["run_workers"]
+
+#: How long a gateway may take to answer what is under way, after its drain.
+END_S = 15.0
+
+#: How often we look whether a signal came meanwhile.
+LOOK_S = 0.1
+
+
+def run_workers(
+    directory: Directory,
+    listener: socket.socket,
+    count: int,
+    *,
+    limits: RouterLimits | None = None,
+    gateway_limits: GatewayLimits | None = None,
+    ready_shards: int | None = None,
+    drain_s: float = 0.0,
+    slow_s: float | None = None,
+    log_json: bool = False,
+    access: Access | None = None,
+    on_ready: Callable[[], None],
+) -> None:
+    """Serve with several gateways until SIGINT or SIGTERM; one that dies is started again.
+
+    Parameters
+    ----------
+    directory : Directory
+    listener : socket
+        Bound and listening. All gateways accept from it, so a connection that waits there when one dies is
+        taken by another.
+    count : int
+    limits, gateway_limits
+        Of each gateway.
+    ready_shards, drain_s, slow_s, log_json, access
+        As in ``serve_local``.
+    on_ready : callable
+        Called once all gateways answer.
+
+    Raises
+    ------
+    ChildEndedError
+        A gateway ended as it started.
+    """
+    with ExitStack() as stack:
+        folder, owner = stack.enter_context(metrics_folder())
+        loop = LoopThread("velo-directory")
+        stack.callback(loop.close)
+        gateways: list[Child] = []
+        signals = stack.enter_context(_signals())
+
+        def message(number: int) -> dict[str, Any]:
+            """With what is served now: one that is started again must not look for what was before."""
+            told: dict[str, Any] = msgspec.to_builtins(
+                WorkerMessage(
+                    number=number,
+                    listener=listener.fileno(),
+                    records=list(directory.records),
+                    limits=limits or RouterLimits(),
+                    gateway_limits=gateway_limits or GatewayLimits(),
+                    ready_shards=ready_shards,
+                    drain_s=drain_s,
+                    slow_s=slow_s,
+                    log_json=log_json,
+                    access=access or Access(),
+                )
+            )
+            return told
+
+        for number in range(count):
+            gateway = Child(
+                f"gateway {number}",
+                "velo_serving.hosting.gateway_process",
+                partial(message, number),
+                environment={"PROMETHEUS_MULTIPROC_DIR": folder},
+                descriptors=[listener.fileno(), owner],
+                on_question=_answerer(directory, loop, gateways, number),
+                on_death=_mourner(number, folder),
+            )
+            stack.callback(gateway.close)
+            gateways.append(gateway)
+        for gateway in gateways:
+            gateway.launch()
+        while signals.empty() and not all(gateway.is_there(LOOK_S) for gateway in gateways):
+            pass
+        if signals.empty():
+            on_ready()
+        while (number := signals.get()) == signal.SIGHUP:
+            for gateway in gateways:
+                gateway.poke(number)
+        for gateway in gateways:
+            gateway.signal(number)
+        deadline = time.monotonic() + drain_s + END_S
+        while not all(gateway.wait(LOOK_S) for gateway in gateways) and time.monotonic() < deadline:
+            if not signals.empty():
+                number = signals.get()
+                if number != signal.SIGHUP:
+                    for gateway in gateways:
+                        gateway.signal(number)
+
+
+def _answerer(
+    directory: Directory, loop: LoopThread, gateways: Sequence[Child], number: int
+) -> Callable[[str], None]:
+    """What a gateway asks, answered without making others wait."""
+
+    async def answer(question: Question) -> None:
+        try:
+            asked = question.asked
+            if question.publication is not None:
+                wanted = question.publication
+                await directory.exchange(wanted.collection, wanted.path, wanted.version)
+                answer = Told(question.number)
+            elif isinstance(asked, Place):
+                answer = Told(question.number, endpoint=await directory.locate(asked))
+            else:
+                assert asked is not None
+                answer = Told(question.number, record=await directory.record(*asked))
+        except SupersededError as error:
+            answer = Told(question.number, successor=error.generation, failure=Failure.of(error))
+        except Exception as error:
+            answer = Told(question.number, failure=Failure.of(error))
+        gateways[number].tell(msgspec.to_builtins(answer))
+
+    def hear(line: str) -> None:
+        loop.submit(answer(msgspec.json.decode(line, type=Question)))
+
+    return hear
+
+
+def _mourner(number: int, folder: str) -> Callable[[], None]:
+    """What a gateway that died was doing is no longer done; what it counted stays."""
+    mark: Callable[[int, str], None] = mark_process_dead
+    return lambda: mark(number, folder)
+
+
+@contextmanager
+def _signals() -> Iterator[SimpleQueue[int]]:
+    """SIGTERM, SIGINT and SIGHUP as they come, in the words that gateways understand."""
+    heard: SimpleQueue[int] = SimpleQueue()
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.put(signal.SIGUSR1 if number == signal.SIGINT else number)
+
+    ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, hear) for number in ours}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,633 @@
+"""Shards as Ray actors: how they start, where, and how they are found. The only file that imports
+Ray (but for Ray Serve: ``serve_app.py``).
+
+Ray places processes, restarts them and says where they listen. Queries go over connections of our own
+(``wire``): what a shard does is in ``shard``; who waits for whom and what happens when an actor dies is in
+``routing.router``; how gateways go over to what is published is in ``routing.served``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+# Before Ray is imported: it reads these once. Nothing here reports to anyone; to ask an actor that died where
+# it is fails after about one second instead of two; and a process goes on for a day without Ray's own service
+# (GCS), where Ray's default ends it after a minute: queries need none.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_timeout_ms_task_wait_for_death_info", "50")
+os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "86400")
+
+from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
+
+try:
+    import ray
+    from ray import exceptions as ray_exceptions
+    from ray._private import services
+except ImportError as error:
+    raise MissingDependencyError("Ray is not installed; pip install 'veloann[serving]'") from error
+
+from velo_serving.places.collection import Collection, Pin
+from velo_serving.places.records import CollectionRecord, Place, record_of
+from velo_serving.places.shares import check_shard, share_of_cores, split_memory
+from velo_serving.places.spec import ShardSpec
+from velo_serving.shard.shard import Shard
+from velo_serving.wire.endpoint import Endpoint, abstract_path
+from velo_serving.wire.server import ShardHost, ShardServer
+from velo_serving.words.errors import (
+    ClusterExistsError,
+    PlacementError,
+    ShardUnavailableError,
+    UnknownCollectionError,
+)
+from velo_serving.words.types import Failure, ShardHealth
+
+__all__ = [
+    "About",
+    "ActorOptions",
+    "ShardActor",
+    "answers_of",
+    "await_end",
+    "await_shards",
+    "exists_error",
+    "first_healths",
+    "first_line",
+    "first_word",
+    "get_actor",
+    "handles_of",
+    "join_ray",
+    "kill",
+    "names_of",
+    "newest",
+    "node_has",
+    "pin_options",
+    "places_of",
+    "ray",
+    "ray_exceptions",
+    "ray_session",
+    "record_in",
+    "start_actors",
+    "start_local_ray",
+    "unknown",
+]
+
+NAMESPACE = "velo"
+
+#: Calls of Ray's that an actor takes at once: they ask how and where it is, never for a search.
+CALLS_AT_ONCE = 64
+
+#: A shard takes this much of a node's resource; the resource says where, not how many.
+PIN_SHARE = 0.001
+
+#: How long a start that failed waits for the end of what it had started, at most.
+END_S = 10.0
+
+#: How often errors of Ray's are asked for where there are none.
+ERRORS_S = 0.5
+
+#: By when a Ray that is to be joined must take a connection.
+JOIN_S = 5.0
+
+#: How long an actor waits to hear on which nodes the others are.
+NEIGHBORS_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ActorOptions:
+    """How the shards of a collection run; what is published later runs in the same way.
+
+    Attributes
+    ----------
+    replicas, pin, memory, threads, io, plan, num_cpus, detached, writable, durability, ports,
+    tls
+        As in ``Cluster.start``.
+    """
+
+    replicas: int = 1
+    pin: str | Mapping[str, str] | None = None
+    memory: int | float | str | None = None
+    threads: int | None = None
+    io: str = "auto"
+    plan: str = "auto"
+    num_cpus: float = 0
+    detached: bool = False
+    writable: bool = False
+    durability: str = "sync"
+    ports: str | None = None
+    tls: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What all actors of a generation know."""
+
+    collection: Collection
+    options: ActorOptions
+    generation: int
+    token: str
+
+    def places(self) -> list[Place]:
+        name = self.collection.name
+        return [
+            Place(name, self.generation, entry.name, replica)
+            for entry in self.collection.shards
+            for replica in range(self.options.replicas)
+        ]
+
+    def label(self, place: Place) -> str:
+        return place.shard if self.options.replicas == 1 else f"{place.shard}/{place.replica}"
+
+
+class ShardActor:
+    """A ``Shard`` as an actor: a shell that says where the shard listens, and how it is.
+
+    It opens its index when it is first asked, not when it is made: by then all actors have their nodes, and
+    those of one node share its cores.
+    """
+
+    def __init__(self, about: About, place: Place, spec: ShardSpec) -> None:
+        self._about = about
+        self._place = place
+        self._spec = spec
+        self._opening = asyncio.Lock()
+        self._shard: Shard | None = None
+        self._server: ShardServer | None = None
+        self._endpoint: Endpoint | None = None
+        self._host: ShardHost | None = None
+
+    async def node(self) -> str:
+        """Which node this is."""
+        return _node_id()
+
+    async def endpoint(self) -> Endpoint:
+        """Where the shard listens."""
+        await self._opened()
+        assert self._endpoint is not None
+        return self._endpoint
+
+    async def health(self) -> ShardHealth:
+        """Say how the shard is."""
+        try:
+            shard = await self._opened()
+        except VeloError as error:  # it cannot listen
+            return ShardHealth(node=_node_id(), pid=os.getpid(), failure=Failure.of(error))
+        health = await asyncio.to_thread(shard.health)
+        return dataclasses.replace(health, version=self._about.collection.version)
+
+    async def word(self) -> tuple[About, int]:
+        """What the shard is a part of, and the generation that comes after it, or zero."""
+        return self._about, 0 if self._server is None else self._server.successor
+
+    async def succeed(self, generation: int) -> None:
+        """Send whoever asks to another generation."""
+        await self._opened()
+        assert self._server is not None
+        self._server.successor = generation
+
+    async def peers(self) -> int:
+        """How many gateways are connected."""
+        return 0 if self._server is None else len(self._server.peers)
+
+    async def close(self) -> None:
+        """Release the index."""
+        if self._host is not None:
+            self._host.close()
+        if self._shard is not None:
+            self._shard.close()
+
+    async def _opened(self) -> Shard:
+        async with self._opening:
+            if self._shard is None:
+                self._shard = await asyncio.to_thread(self._open)
+            return self._shard
+
+    def _open(self) -> Shard:
+        spec = self._spec
+        if spec.threads is None:
+            spec = dataclasses.replace(spec, threads=share_of_cores(self._count_here()))
+        shard = Shard(spec)
+        shard.health()  # opens the index; where that fails, the cluster hears why from health()
+        about = self._about
+        self._server = ShardServer(
+            shard,
+            token=about.token,
+            version=about.collection.version,
+            name=about.label(self._place),
+        )
+        self._host = ShardHost(self._server)
+        util: Any = ray.util
+        try:
+            self._endpoint = self._host.start(
+                path=abstract_path(spec.name),
+                host=util.get_node_ip_address(),
+                ports=about.options.ports,
+                tls=about.options.tls,
+            )
+        except BaseException:
+            self._host.close()
+            shard.close()
+            raise
+        return shard
+
+    def _count_here(self) -> int:
+        """How many shards of this collection run on this node; those that do not say may be here, too."""
+        others = [place for place in self._about.places() if place != self._place]
+        asked = []
+        for place in others:
+            try:
+                asked.append(get_actor(place).node.remote())
+            except ValueError:
+                continue
+        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=NEIGHBORS_S) if asked else ([], [])
+        elsewhere = 0
+        for one in ready:
+            try:
+                elsewhere += ray.get(one) != _node_id()
+            except ray_exceptions.RayError:
+                continue
+        return 1 + len(others) - elsewhere
+
+
+def _node_id() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def actor_name(place: Place) -> str:
+    return f"velo-{place.collection}-{place.generation}-shard-{place.shard}-replica-{place.replica}"
+
+
+def get_actor(place: Place) -> Any:
+    """Find an actor by its name; ValueError where there is none."""
+    return ray.get_actor(actor_name(place), namespace=NAMESPACE)
+
+
+def places_of(collection: str) -> list[Place]:
+    """All actors of a collection that run, of whatever generation."""
+    pattern = re.compile(rf"velo-{re.escape(collection)}-(\d+)-shard-(\d+)-replica-(\d+)")
+    util: Any = ray.util
+    places = []
+    for named in util.list_named_actors(all_namespaces=True):
+        match = pattern.fullmatch(named["name"]) if named["namespace"] == NAMESPACE else None
+        if match is not None:
+            places.append(Place(collection, int(match[1]), match[2], int(match[3])))
+    return sorted(places, key=lambda place: (place.generation, int(place.shard), place.replica))
+
+
+def names_of() -> list[str]:
+    """The names of all collections whose actors run."""
+    pattern = re.compile(r"velo-(.+)-\d+-shard-\d+-replica-\d+")
+    util: Any = ray.util
+    matches = [
+        pattern.fullmatch(named["name"])
+        for named in util.list_named_actors(all_namespaces=True)
+        if named["namespace"] == NAMESPACE
+    ]
+    return sorted({match[1] for match in matches if match is not None})
+
+
+def unknown(name: str) -> UnknownCollectionError:
+    """Nothing runs under a name: say what does."""
+    there = names_of()
+    told = f"; there are {', '.join(map(repr, there))}" if there else ""
+    return UnknownCollectionError(f"no actors of a collection {name!r} run here{told}")
+
+
+def first_word(places: Sequence[Place], timeout_s: float) -> tuple[About, int]:
+    """What the first of some actors that answers says; a successor, if any of them knows one."""
+    words: list[tuple[About, int]] = []
+    failure = ""
+    for place in places:
+        try:
+            words.append(ray.get(get_actor(place).word.remote(), timeout=timeout_s))
+        except (ValueError, ray_exceptions.RayError) as error:
+            failure = first_line(error)
+    if not words:
+        name = places[0].collection if places else ""
+        raise ShardUnavailableError(f"no shard of {name!r} answers: {failure}")
+    return max(words, key=lambda word: word[1])
+
+
+def first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def newest(name: str, timeout_s: float) -> About:
+    """What is served under a name: the oldest generation that runs says which one comes after it."""
+    there = places_of(name)
+    if not there:
+        raise unknown(name)
+    number = min(place.generation for place in there)
+    while True:
+        about, successor = first_word([one for one in there if one.generation == number], timeout_s)
+        if not any(one.generation == successor for one in there):
+            return about
+        number = successor
+
+
+def record_in(about: About, healths: Mapping[Place, ShardHealth]) -> CollectionRecord:
+    """Describe a generation by what at least one replica of each shard says."""
+    first = {place.shard: health for place, health in reversed(list(healths.items()))}
+    return record_of(
+        about.collection.name,
+        [(entry.name, first[entry.name]) for entry in about.collection.shards],
+        replicas=about.options.replicas,
+        version=about.collection.version,
+        generation=about.generation,
+    )
+
+
+def start_actors(
+    about: About, timeout_s: float, progress: Callable[[str], None] | None
+) -> tuple[dict[Place, Any], dict[Place, ShardHealth]]:
+    """Start all actors of a generation, or none."""
+    make: Any = ray.remote
+    remote_class = make(max_restarts=-1, max_task_retries=0, max_concurrency=CALLS_AT_ONCE)(ShardActor)
+    options = about.options
+    shards = {entry.name: entry for entry in about.collection.shards}
+    budgets = dict(zip(shards, split_memory(about.collection, options.memory), strict=True))
+    actors: dict[Place, Any] = {}
+    try:
+        for place in about.places():
+            entry = shards[place.shard]
+            spec = entry.spec(
+                memory=budgets[place.shard],
+                threads=options.threads,
+                io=options.io,
+                plan=options.plan,
+                writable=options.writable,
+                durability=options.durability,
+            ).of_replica(place.replica)
+            where = _placement(_pin_of(options.pin, place) or entry.pin, options.replicas)
+            arguments = where | {
+                "name": actor_name(place),
+                "namespace": NAMESPACE,
+                "lifetime": "detached" if options.detached else None,
+                "num_cpus": options.num_cpus,
+            }
+            try:
+                actors[place] = remote_class.options(**arguments).remote(about, place, spec)
+            except ValueError as error:
+                if "already" not in str(error):
+                    raise InvalidArgumentError(first_line(error)) from None
+                raise exists_error(place) from None
+        return actors, await_shards(about, actors, timeout_s, progress)
+    except BaseException:
+        kill(list(actors.values()))
+        await_end(about.collection.name, actors)
+        raise
+
+
+def await_end(collection: str, places: Mapping[Place, Any]) -> None:
+    """Wait until Ray knows the names of killed actors no more: whoever asked may try again at once."""
+    deadline = time.monotonic() + END_S
+    while not set(places).isdisjoint(places_of(collection)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def exists_error(place: Place) -> ClusterExistsError:
+    return ClusterExistsError(
+        f"actor {actor_name(place)} runs already: `velo stop {place.collection}` ends it, "
+        f"`velo serve --connect {place.collection}` serves it, another name makes another one",
+        argument="name",
+    )
+
+
+def _pin_of(pin: str | Mapping[str, str] | None, place: Place) -> Pin | None:
+    text = pin.get(place.shard) if isinstance(pin, Mapping) else pin
+    return None if text is None else Pin.parse(text.replace("{replica}", str(place.replica)), place.shard)
+
+
+def _placement(pin: Pin | None, replicas: int) -> dict[str, Any]:
+    # Replicas on one node die together.
+    spread: dict[str, Any] = {} if replicas == 1 else {"scheduling_strategy": "SPREAD"}
+    return pin_options(pin) if pin is not None and pin.label is not None else spread | pin_options(pin)
+
+
+def pin_options(pin: Pin | None) -> dict[str, Any]:
+    """What Ray is told of where an actor or a task shall run."""
+    if pin is None:
+        return {}
+    if pin.label is not None:
+        return {"label_selector": {pin.label[0]: pin.label[1]}}
+    return {"resources": {pin.resource: PIN_SHARE}}
+
+
+def node_has(node: Mapping[str, Any], pin: Pin | None, *, memory: float, num_cpus: float) -> bool:
+    """Tell whether one of ``ray.nodes()`` matches a pin and could ever reserve so much."""
+    has = node["Resources"]
+    if not node["Alive"] or has.get("memory", 0) < memory or has.get("CPU", 0) < num_cpus:
+        return False
+    if pin is None:
+        return True
+    if pin.label is not None:
+        return bool(node.get("Labels", {}).get(pin.label[0]) == pin.label[1])
+    return bool(has.get(pin.resource, 0) >= PIN_SHARE)
+
+
+def await_shards(
+    about: About,
+    actors: Mapping[Place, Any],
+    timeout_s: float,
+    progress: Callable[[str], None] | None = None,
+) -> dict[Place, ShardHealth]:
+    """Wait for all at once: the slowest shard sets the time, not their sum."""
+    replies = {place: actor.health.remote() for place, actor in actors.items()}
+    waiting = list(replies.values())
+    deadline = time.monotonic() + timeout_s
+    ready: list[Any] = []
+    while len(ready) < len(waiting) and time.monotonic() < deadline:
+        if progress is not None:
+            progress(f"{len(ready)} of {len(waiting)} shards are up")
+        wanted = len(ready) + 1
+        ready, _ = ray.wait(waiting, num_returns=wanted, timeout=max(0.0, deadline - time.monotonic()))
+    late = [about.label(place) for place, one in replies.items() if one not in ready]
+    if late:
+        raise PlacementError(
+            f"shards {', '.join(late)} of {about.collection.name!r} did not start within {timeout_s:g} s: "
+            "is there a node with the resource or label that they are pinned to, and with enough processors?",
+            argument="pin",
+        )
+    healths: dict[Place, ShardHealth] = {}
+    for place, one in replies.items():
+        label = about.label(place)
+        try:
+            health = cast("ShardHealth", ray.get(one))
+        except ray_exceptions.RayError as error:
+            raise ShardUnavailableError(f"shard {label} did not start: {first_line(error)}") from None
+        if health.failure is not None:
+            raise health.failure.to_error()
+        check_shard(about.collection, health, label)
+        healths[place] = health
+    return healths
+
+
+def first_healths(about: About, timeout_s: float) -> dict[Place, ShardHealth]:
+    """What one replica of each shard says of itself, the first that answers; another may be restarting."""
+    asked = {}
+    for place in about.places():
+        with contextlib.suppress(ValueError):
+            asked[get_actor(place).health.remote()] = place
+    missing = {entry.name for entry in about.collection.shards}
+    healths: dict[Place, ShardHealth] = {}
+    waiting, failure = list(asked), "it does not run"
+    deadline = time.monotonic() + timeout_s
+    while missing and waiting and time.monotonic() < deadline:
+        ready, waiting = ray.wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
+        for one in ready:
+            try:
+                health = cast("ShardHealth", ray.get(one))
+                if health.failure is not None:
+                    raise health.failure.to_error()
+            except (VeloError, ray_exceptions.RayError) as error:
+                failure = first_line(error)
+                continue
+            healths[asked[one]] = health
+            missing.discard(asked[one].shard)
+    if missing:
+        raise ShardUnavailableError(
+            f"shard {', '.join(sorted(missing))} of {about.collection.name!r} does not answer: {failure}"
+        )
+    return healths
+
+
+def handles_of(places: Sequence[Place]) -> list[Any]:
+    """Handles of those actors that still run."""
+    handles = []
+    for place in places:
+        try:
+            handles.append(get_actor(place))
+        except ValueError:
+            continue
+    return handles
+
+
+def answers_of(replies: Sequence[Any], timeout_s: float) -> list[Any]:
+    """What actors answered in time; one that died says nothing."""
+    if not replies:
+        return []
+    ready, _ = ray.wait(list(replies), num_returns=len(replies), timeout=timeout_s)
+    answers = []
+    for one in ready:
+        try:
+            answers.append(ray.get(one))
+        except ray_exceptions.RayError:
+            continue
+    return answers
+
+
+def kill(actors: Sequence[Any]) -> None:
+    if not ray.is_initialized():
+        return
+    for actor in actors:
+        ray.kill(actor, no_restart=True)
+
+
+class _PatientSubscriber:
+    """What a thread of Ray's asks for errors, again and again: where Ray's own service is gone, now and then.
+
+    Without it that thread takes the interpreter of a gateway for itself, which then answers fifty times as
+    slowly.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def poll(self) -> tuple[Any, Any]:
+        found: tuple[Any, Any] = self._inner.poll()
+        if found[1] is None:
+            time.sleep(ERRORS_S)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _calm() -> None:
+    """Let this process, once connected, wait for Ray's own service without work."""
+    worker: Any = ray._private.worker.global_worker
+    inner = getattr(worker, "gcs_error_subscriber", None)
+    if inner is not None and not isinstance(inner, _PatientSubscriber):
+        worker.gcs_error_subscriber = _PatientSubscriber(inner)
+
+
+def start_local_ray() -> None:
+    """Start a Ray of this machine's own: on the loopback address, without a dashboard."""
+    ray.init(
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _node_ip_address="127.0.0.1",
+    )
+    _calm()
+
+
+def join_ray(address: str = "auto") -> None:
+    """Connect to a Ray that runs, unless this process is connected to one; never start one.
+
+    Parameters
+    ----------
+    address : str
+        "auto" finds the one that ``RAY_ADDRESS`` or this machine knows.
+
+    Raises
+    ------
+    PlacementError
+        There is none.
+    """
+    if ray.is_initialized():
+        _calm()
+        return
+    try:
+        where = services.canonicalize_bootstrap_address_or_die(address)
+        # Ray itself would try for as long as a process that is connected waits for it: a day.
+        host, _, port = where.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), JOIN_S).close()
+        # By the address as it was given: "auto" reads Ray's token, too.
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        _calm()
+    except Exception as error:  # of many kinds, some of them plain: a user wants the line that says why
+        what = "no Ray is found" if address == "auto" else f"there is no Ray at {address!r}"
+        raise PlacementError(f"{what}: {first_line(error)}", argument="address") from None
+
+
+@contextmanager
+def ray_session(address: str | None = None) -> Iterator[bool]:
+    """Be connected to Ray for a while; a connection that exists already is used and kept.
+
+    Parameters
+    ----------
+    address : str, optional
+        Of a running cluster, "auto" to find one; default: a Ray of this machine's own, without a dashboard.
+
+    Yields
+    ------
+    bool
+        Whether this Ray was started here, and so ends here.
+    """
+    if ray.is_initialized():
+        yield False
+        return
+    if address is None:
+        try:
+            start_local_ray()
+        except Exception as error:
+            raise PlacementError(
+                f"Ray does not start here: {first_line(error)}; velo serve --processes does without Ray",
+                argument="address",
+            ) from None
+    else:
+        join_ray(address)
+    try:
+        yield address is None
+    finally:
+        ray.shutdown()

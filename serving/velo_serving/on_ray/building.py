@@ -1,0 +1,409 @@
+"""``build_on_ray``: each shard of a collection built by a task on the node where it will live."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from velo.building.collection import row_ranges, shard_name
+from velo.building.queries import query_sample
+from velo.building.tables import check_order, parts_of
+from velo.errors import EmptyError, IndexExistsError, InvalidArgumentError, VeloError
+from velo.folder.ids import given_ids
+from velo.folder.metadata import given_metadata
+from velo.folder.replace import durable_file, os_failure
+from velo.formats.source import Source, chunk_rows
+from velo.options import BuildKeywords, build_options, folder_path, in_range, memory_bytes
+from velo.options.bits import dim_code_of
+from velo.types import AnyArray, Memory
+from velo_serving.on_ray.actors import (
+    first_line,
+    node_has,
+    pin_options,
+    ray,
+    ray_exceptions,
+    start_local_ray,
+)
+from velo_serving.places.collection import COLLECTION_FILE, FORMAT_VERSION, Collection, Pin, read_collection
+from velo_serving.places.locations import is_url, join, read_file, write_file
+from velo_serving.shard.building import BuildJob, BuiltShard, build_job, plain_table
+from velo_serving.words.errors import BuildTaskError, LocationError, PlacementError
+from velo_serving.words.types import Failure
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["build_on_ray", "reserved_bytes"]
+
+#: How often a task is tried when its process or its node dies.
+RETRIES: Final = 3
+
+#: What a build takes beside what grows with its vectors.
+FIXED_BYTES: Final = 64 << 20
+
+#: Bytes a vector of the graph stage, beside its code and its links.
+FACTOR_BYTES: Final = 12
+REST_BYTES: Final = 32
+
+#: How often nodes and tasks are looked at.
+LOOK_S: Final = 0.5
+
+
+Ranges: TypeAlias = Sequence[tuple[int, int]]
+
+
+@dataclass
+class _Handed:
+    vectors: Any = None
+    ids: Any = None
+    metadata: Any = None
+    queries: AnyArray | None = None
+
+
+@dataclass(frozen=True)
+class _Input:
+    """What a build reads, and what the tasks of its ranges of rows are handed."""
+
+    rows: int
+    dim: int
+    hand: Callable[[Ranges], Iterator[dict[str, Any]]]
+    job: dict[str, Any]
+
+
+def build_on_ray(
+    target: str | Path,
+    vectors: Any,
+    *,
+    shards: int,
+    pin: str | Mapping[str, str] | None = None,
+    build_memory: Memory | None = None,
+    resume: bool = True,
+    column: str | None = None,
+    ids: Any = None,
+    ids_column: str | None = None,
+    metadata: Any = None,
+    queries: Any = None,
+    version: str = "",
+    num_cpus: float = 1,
+    start_timeout_s: float = 120.0,
+    progress: Callable[[str], None] | None = None,
+    **options: Unpack[BuildKeywords],
+) -> Collection:
+    """Build a collection, each shard by a Ray task on the node where it will live.
+
+    A task whose process dies is started again and goes on where it was. A shard that is complete stays,
+    whatever happens to others. Where a shard cannot be built, the others are finished before the error is
+    raised, and the same call goes on.
+
+    Parameters
+    ----------
+    target : path or str
+        The collection's folder, under the same path on every node, or a place in an object store such as
+        ``s3://bucket/photos``. ``collection.json`` is written there last, by this process.
+    vectors : path, Arrow table, array, or ray.data.Dataset
+        A file must be there for every node under this path. Tables and arrays go to the tasks in pieces. A
+        dataset stays in Ray: its rows do not pass through this process.
+    shards : int
+        How many; at most as many as rows.
+    pin : str or mapping, optional
+        As in ``Cluster.start``. ``collection.json`` says it, so that a cluster finds the shards. Without it
+        Ray chooses: right where all nodes see the same folder, and for object stores.
+    build_memory : int, float or str, optional
+        What the build of one shard may keep in memory. Ray reserves as much for its task, and without it
+        what the build takes in one piece.
+    resume : bool
+        Keep complete shards of the same rows and options, and go on with those that were begun.
+    column, ids, ids_column, metadata, queries
+        As in ``velo.build``. A dataset takes `ids_column` and ``metadata=True``.
+    version : str
+        What the build is called; see ``Cluster.publish``.
+    num_cpus : float
+        Processors that Ray reserves for a task; a build uses as many threads unless `threads` says otherwise.
+    start_timeout_s : float
+        By when nodes must be there that match the pins and have as much memory.
+    progress : callable, optional
+        Called with a line of text as shards are done.
+    **options
+        What else shapes an index, as for ``velo.build``.
+
+    Returns
+    -------
+    Collection
+
+    Raises
+    ------
+    PlacementError
+        No node matches a pin, or has as much memory.
+    BuildTaskError
+        A task died too often.
+    IndexExistsError
+        The target holds a collection, or folders that are not ours.
+    VeloError
+        As for ``velo.build``.
+    """
+    place = _checked_target(target, vectors)
+    chosen = build_options("build_on_ray", options)
+    if chosen.threads is None:
+        chosen = dataclasses.replace(chosen, threads=max(1, int(num_cpus)))
+    if not ray.is_initialized():
+        start_local_ray()
+    count = in_range(shards, "shards")
+    given = _input_of(vectors, column, ids, ids_column, metadata)
+    if not given.rows:
+        raise EmptyError("there are no vectors to index", argument="vectors")
+    if count > given.rows:
+        raise InvalidArgumentError(f"{count} shards cannot hold {given.rows} vectors", argument="shards")
+    chosen = chosen.for_vectors(given.rows, given.dim)
+    sample = query_sample(queries, given.dim, chosen)
+    pins = [_pin_of(pin, str(number)) for number in range(count)]
+    jobs = []
+    for number, (start, stop) in enumerate(row_ranges(given.rows, count)):
+        limit = memory_bytes(build_memory, stop - start, given.dim, "build_memory") or None
+        name = shard_name(number)
+        jobs.append(
+            BuildJob(
+                place, name, start, stop, given.rows, chosen, build_memory=limit, resume=resume, **given.job
+            )
+        )
+    _await_nodes(jobs, pins, given.dim, num_cpus, start_timeout_s)
+    built = _run(jobs, pins, given, sample, num_cpus, progress)
+    document: dict[str, Any] = {
+        "format": FORMAT_VERSION,
+        "n": given.rows,
+        "dim": given.dim,
+        "metric": chosen.metric,
+        **({"version": version} if version else {}),
+        "shards": [
+            {
+                "path": job.shard,
+                "first_row": job.start,
+                "rows": job.stop - job.start,
+                "uuid": shard.uuid,
+                "checksum": shard.checksum,
+                **({} if where is None else {"pin": str(where)}),
+            }
+            for job, shard, where in zip(jobs, built, pins, strict=True)
+        ],
+    }
+    _write_last(place, document)
+    return read_collection(place)
+
+
+def reserved_bytes(job: BuildJob, dim: int) -> int:
+    """What Ray reserves for the build of a shard: its budget, else what it takes in one piece."""
+    if job.build_memory is not None:
+        return job.build_memory + FIXED_BYTES
+    vector = dim_code_of(dim) + FACTOR_BYTES + 4 * job.options.degree + REST_BYTES
+    return (job.stop - job.start) * vector + FIXED_BYTES
+
+
+def _checked_target(target: str | Path, vectors: Any) -> str:
+    check_order(target, vectors)
+    if isinstance(target, str) and is_url(target):
+        with suppress(LocationError):
+            read_file(join(target, COLLECTION_FILE))
+            raise IndexExistsError(f"{target} already holds a collection", argument="target")
+        return target
+    folder = folder_path(target, "target").absolute()
+    if (folder / COLLECTION_FILE).exists():
+        raise IndexExistsError(f"{folder} already holds a collection", argument="target")
+    if not folder.parent.is_dir():
+        raise InvalidArgumentError(
+            f"cannot create {folder}: its parent folder does not exist", argument="target"
+        )
+    return str(folder)
+
+
+def _pin_of(pin: str | Mapping[str, str] | None, shard: str) -> Pin | None:
+    text = pin.get(shard) if isinstance(pin, Mapping) else pin
+    if text is None:
+        return None
+    if "{replica}" in text:
+        raise InvalidArgumentError(
+            "a shard is built once, so its pin cannot depend on {replica}: build into an object store, "
+            "from which each replica takes its copy",
+            argument="pin",
+        )
+    return Pin.parse(text, shard)
+
+
+def _is_dataset(vectors: Any) -> bool:
+    return hasattr(vectors, "split_at_indices") and hasattr(vectors, "to_arrow_refs")
+
+
+def _input_of(vectors: Any, column: str | None, ids: Any, ids_column: str | None, metadata: Any) -> _Input:
+    if _is_dataset(vectors):
+        return _dataset(vectors, column, ids, ids_column, metadata)
+    source, ids, metadata = parts_of(
+        vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata
+    )
+    total, dim = source.shape
+    all_ids = None if ids is None else given_ids(ids, total)
+    table = None if metadata is None else given_metadata(metadata, total).table()
+    is_file = isinstance(vectors, str | Path)
+
+    def hand(ranges: Ranges) -> Iterator[dict[str, Any]]:
+        for start, stop in ranges:
+            yield {
+                "vectors": None if is_file else _copied(source, start, stop),
+                "ids": None if all_ids is None else all_ids[start:stop],
+                "metadata": None if table is None else table.slice(start, stop - start),
+            }
+
+    job = {"file": str(Path(vectors).absolute()), "column": column} if is_file else {}
+    return _Input(total, dim, hand, job)
+
+
+def _copied(source: Source, start: int, stop: int) -> AnyArray:
+    rows = chunk_rows(source.shape[1] * source.dtype.itemsize)
+    return np.concatenate([np.array(chunk) for chunk in source.chunks(rows, start, stop)])
+
+
+def _dataset(dataset: Any, column: str | None, ids: Any, ids_column: str | None, metadata: Any) -> _Input:
+    if ids is not None:
+        raise InvalidArgumentError(
+            "the ids of a dataset stand in one of its columns: ids_column", argument="ids"
+        )
+    if metadata not in (None, True):
+        raise InvalidArgumentError(
+            "the metadata of a dataset is True: all columns beside vectors and ids", argument="metadata"
+        )
+    with _ordered(dataset):
+        held = dataset.materialize()  # once: another reading might bring other rows
+    total = int(held.count())
+    if not total:
+        return _Input(0, 0, lambda ranges: iter(()), {})
+    first = plain_table([held.take_batch(1, batch_format="pyarrow")])
+    source, _, _ = parts_of(first, column=column, ids_column=ids_column, metadata=True if metadata else None)
+    if ids_column is not None:
+        # No two shards may have an id in common; only this process sees all of them.
+        names = plain_table(ray.get(held.select_columns([ids_column]).to_arrow_refs()))
+        given_ids(names.column(0), total)
+    job = {"column": column, "ids_column": ids_column, "others": metadata is True}
+
+    def hand(ranges: Ranges) -> Iterator[dict[str, Any]]:
+        starts = [start for start, _ in ranges[1:]]
+        for part in held.split_at_indices(starts) if starts else [held]:
+            yield {"blocks": part.to_arrow_refs()}
+
+    return _Input(total, source.shape[1], hand, job)
+
+
+@contextmanager
+def _ordered(dataset: Any) -> Iterator[None]:
+    """Rows in the order that the dataset gives them: what is built again must be the same."""
+    options = dataset.context.execution_options
+    before, options.preserve_order = options.preserve_order, True
+    try:
+        yield
+    finally:
+        options.preserve_order = before
+
+
+def _task(job: BuildJob, blocks: Sequence[Any] | None, handed: dict[str, Any]) -> BuiltShard | Failure:
+    """What runs on the node of a shard."""
+    try:
+        if blocks is not None:
+            handed = {**handed, "vectors": plain_table(ray.get(list(blocks)))}
+        return build_job(job, _Handed(**handed))
+    except VeloError as error:
+        failure = Failure.of(error)
+        message = f"{job.shard}, rows {job.start} to {job.stop - 1} of all: {failure.message}"
+        row = failure.row if failure.row is None or failure.argument != "vectors" else job.start + failure.row
+        return dataclasses.replace(failure, message=message, row=row)
+
+
+def _await_nodes(
+    jobs: Sequence[BuildJob], pins: Sequence[Pin | None], dim: int, num_cpus: float, timeout_s: float
+) -> None:
+    """Wait for nodes that match: a task that none does would wait for ever."""
+    deadline = time.monotonic() + timeout_s
+    nodes: Any = ray.nodes
+    for job, pin in zip(jobs, pins, strict=True):
+        needed = reserved_bytes(job, dim)
+        while not any(node_has(node, pin, memory=needed, num_cpus=num_cpus) for node in nodes()):
+            if time.monotonic() > deadline:
+                where = "node" if pin is None else f"node with {pin}"
+                raise PlacementError(
+                    f"no {where} can reserve {needed} bytes and {num_cpus:g} processors for {job.shard}",
+                    argument="build_memory" if pin is None else "pin",
+                )
+            time.sleep(LOOK_S)
+
+
+def _run(
+    jobs: Sequence[BuildJob],
+    pins: Sequence[Pin | None],
+    given: _Input,
+    sample: AnyArray | None,
+    num_cpus: float,
+    progress: Callable[[str], None] | None,
+) -> list[BuiltShard]:
+    make: Any = ray.remote
+    remote = make(max_retries=RETRIES)(_task)
+    tasks: dict[Any, int] = {}
+    done: dict[int, BuiltShard] = {}
+    parts = given.hand([(job.start, job.stop) for job in jobs])
+    for number, (job, pin, part) in enumerate(zip(jobs, pins, parts, strict=True)):
+        blocks = part.pop("blocks", None)
+        task = remote.options(
+            name=f"velo-build-{job.shard}",
+            num_cpus=num_cpus,
+            memory=reserved_bytes(job, given.dim),
+            **pin_options(pin),
+        ).remote(job, blocks, ray.put(part | {"queries": sample}))
+        tasks[task] = number
+    failures: list[VeloError] = []
+    waiting = list(tasks)
+    while waiting:
+        ready, waiting = ray.wait(waiting, num_returns=1)
+        number = tasks[ready[0]]
+        try:
+            done[number] = _result_of(ready[0], jobs[number])
+        except VeloError as error:
+            # Others go on, and what they finish stays. They are not canceled: to cancel a task as it ends
+            # is fatal to the process that started it (Ray 2.60, "task that was not pending").
+            failures.append(error)
+            continue
+        if progress is not None:
+            how = "built" if done[number].fresh else "there already"
+            progress(f"{jobs[number].shard} is {how}: {len(done)} of {len(jobs)}")
+    if failures:
+        raise failures[0]
+    return [done[number] for number in range(len(jobs))]
+
+
+def _result_of(task: Any, job: BuildJob) -> BuiltShard:
+    try:
+        told = ray.get(task)
+    except ray_exceptions.RayError as error:
+        raise BuildTaskError(
+            f"{job.shard} of {job.target} was not built: {first_line(error)}; what is complete stays, "
+            "and the same call goes on"
+        ) from None
+    if isinstance(told, Failure):
+        raise told.to_error()
+    built: BuiltShard = told
+    return built
+
+
+def _write_last(place: str, document: Mapping[str, Any]) -> None:
+    content = f"{json.dumps(document, indent=2)}\n".encode()
+    if is_url(place):
+        write_file(join(place, COLLECTION_FILE), content)
+        return
+    folder = Path(place)
+    try:
+        folder.mkdir(exist_ok=True)
+        with durable_file(folder / COLLECTION_FILE) as file:
+            file.write(content)
+    except OSError as error:
+        raise os_failure(error, place) from error

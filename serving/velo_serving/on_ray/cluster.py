@@ -1,0 +1,412 @@
+"""The cluster: starts the actors of a collection, finds them, searches them, exchanges them, stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from velo.errors import InvalidArgumentError
+from velo_serving.on_ray.actors import (
+    About,
+    ActorOptions,
+    answers_of,
+    await_end,
+    exists_error,
+    first_healths,
+    first_line,
+    first_word,
+    get_actor,
+    handles_of,
+    join_ray,
+    kill,
+    newest,
+    places_of,
+    ray,
+    ray_exceptions,
+    record_in,
+    start_actors,
+    start_local_ray,
+    unknown,
+)
+from velo_serving.places.collection import Collection, read_collection
+from velo_serving.places.records import CollectionRecord, Place
+from velo_serving.routing.backend import Backend
+from velo_serving.routing.job import JobSearches
+from velo_serving.routing.router import RouterLimits
+from velo_serving.routing.router_thread import JOB_LIMITS
+from velo_serving.routing.served import ServedCollection, served_collection
+from velo_serving.wire.endpoint import Endpoint, ports_of
+from velo_serving.words.errors import ShardUnavailableError, SupersededError
+from velo_serving.words.types import ShardHealth
+
+__all__ = ["Cluster"]
+
+#: How long actors of a former version stay for gateways that have not left them, and how often we look.
+LEAVE_S = 30.0
+LOOK_S = 0.1
+
+#: How long actors may take to close their indexes before they are ended.
+CLOSE_S = 10.0
+
+
+class Cluster(JobSearches):
+    """The actors of one collection; ``start`` makes it, ``stop`` or ``with`` ends it.
+
+    Attributes
+    ----------
+    collection : Collection
+        What is served now.
+    """
+
+    def __init__(
+        self,
+        about: About,
+        actors: Mapping[Place, Any],
+        healths: Mapping[Place, ShardHealth],
+        *,
+        owner: bool = True,
+    ) -> None:
+        super().__init__(about.collection.name, self._served)
+        self._about = about
+        self._actors = dict(actors)
+        self._healths = dict(healths)
+        self._owner = owner
+
+    @classmethod
+    def start(
+        cls,
+        collection: str | Path | Collection,
+        *,
+        name: str | None = None,
+        replicas: int = 1,
+        pin: str | Mapping[str, str] | None = None,
+        memory: int | float | str | None = None,
+        threads: int | None = None,
+        io: str = "auto",
+        plan: str = "auto",
+        num_cpus: float = 0,
+        detached: bool = False,
+        writable: bool = False,
+        durability: str = "sync",
+        ports: str | None = None,
+        tls: str | None = None,
+        start_timeout_s: float = 120.0,
+        progress: Callable[[str], None] | None = None,
+    ) -> Cluster:
+        """Start the actors of every shard and wait until each has opened its index.
+
+        Parameters
+        ----------
+        collection : path or Collection
+            A sharded build or a single index.
+        name : str, optional
+            Name of the collection; its actors are ``velo-NAME-1-shard-0-replica-0`` and so on, in namespace
+            ``velo``. The first number counts what was published.
+        replicas : int
+            Actors of each shard. Where one dies or hangs, another answers. Each takes as much memory.
+        pin : str or mapping, optional
+            Where shards run: ``"resource:NAME"`` or ``"label:KEY=VALUE"``, in which ``{shard}`` stands for
+            the shard's name and ``{replica}`` for the replica's number; or one such text for each shard's
+            name. It goes before what ``collection.json`` says. Without any pin Ray may choose any node: right
+            only where all nodes see the same folders.
+        memory, threads, io, plan
+            As in ``velo.open``; ``memory`` is for the whole collection and divided by rows. Without
+            ``threads`` the shards of a node share its cores.
+        num_cpus : float
+            What Ray reserves a shard. Nothing unless told otherwise: a shard stands where its disk is, and
+            Ray's counting of processors should not keep it from there.
+        detached : bool
+            Whether the actors outlive this process.
+        writable : bool
+            Whether rows can be written. The first replica of each shard writes; the others must see the same
+            folder, and see what was written a tenth of a second later.
+        durability : {"sync", "interval", "process"}
+            As in ``velo.open``.
+        ports : str, optional
+            Where shards listen for gateways of other machines, such as ``"7100-7199"``: each takes the first
+            of them that is free on its node. Any free port without it.
+        tls : str, optional
+            Absolute path of a folder, on each node and on each machine of a gateway, with ``cert.pem``,
+            ``key.pem`` and ``ca.pem``: what goes from one machine to another is encrypted, and both ends show
+            a certificate that the authority vouches for.
+        start_timeout_s : float
+            Time for all shards to open.
+        progress : callable, optional
+            Called with a line of text as shards come up.
+
+        Raises
+        ------
+        ShardNotHereError
+            A shard's folder does not exist on the node where it was started.
+        PlacementError
+            No node matches a pin, or not in time.
+        ClusterExistsError
+            Actors of that name run already.
+        PortInUseError
+            Of the ports that were given none is free on some node.
+
+        Returns
+        -------
+        Cluster
+        """
+        ports_of(ports)  # here, before anything is started
+        if replicas < 1:
+            raise InvalidArgumentError(f"there is at least one replica, not {replicas}", argument="replicas")
+        described = (
+            collection if isinstance(collection, Collection) else read_collection(collection, name=name)
+        )
+        if not ray.is_initialized():
+            start_local_ray()
+        there = places_of(described.name)
+        if there:
+            raise exists_error(there[0])
+        options = ActorOptions(
+            replicas, pin, memory, threads, io, plan, num_cpus, detached, writable, durability, ports, tls
+        )
+        about = About(described, options, 1, secrets.token_urlsafe(32))
+        return cls(about, *start_actors(about, start_timeout_s, progress))
+
+    @classmethod
+    def connect(cls, name: str, *, address: str = "auto", timeout_s: float = 30.0) -> Cluster:
+        """Find the running actors of a collection, which another process started; ``stop`` leaves them alone.
+
+        Parameters
+        ----------
+        name : str
+            Of the collection.
+        address : str
+            Of the Ray that they run on, where this process is connected to none; "auto" finds the one that
+            ``RAY_ADDRESS`` or this machine knows. No Ray is started.
+        timeout_s : float
+            Time for all shards to say how they are.
+
+        Returns
+        -------
+        Cluster
+
+        Raises
+        ------
+        UnknownCollectionError
+            No actors of that name run.
+        PlacementError
+            No Ray runs at that address.
+        """
+        join_ray(address)
+        about = newest(name, timeout_s)
+        healths = first_healths(about, timeout_s)
+        handles = {place: actor for place in about.places() for actor in handles_of([place])}
+        return cls(about, handles, healths, owner=False)
+
+    @classmethod
+    def end(cls, name: str, *, address: str = "auto") -> int:
+        """End the actors of a collection, whoever started them, and wait until they are gone.
+
+        Parameters
+        ----------
+        name : str
+            Of the collection; all that was published under it ends.
+        address : str
+            As in ``connect``.
+
+        Returns
+        -------
+        int
+            How many actors there were.
+
+        Raises
+        ------
+        UnknownCollectionError
+            No actors of that name run.
+        PlacementError
+            No Ray runs at that address.
+        """
+        join_ray(address)
+        places = places_of(name)
+        if not places:
+            raise unknown(name)
+        actors = {place: actor for place in places for actor in handles_of([place])}
+        # A folder that was closed opens sooner; what was acknowledged is safe in any case.
+        answers_of([actor.close.remote() for actor in actors.values()], CLOSE_S)
+        kill(list(actors.values()))
+        await_end(name, actors)
+        return len(places)
+
+    @property
+    def collection(self) -> Collection:
+        """What is served now."""
+        return self._about.collection
+
+    @property
+    def actors(self) -> tuple[Any, ...]:
+        """Handles of the actors, in the order of the shards and of their replicas."""
+        return tuple(self._actors.values())
+
+    def publish(
+        self,
+        path: str | Path,
+        version: str,
+        *,
+        start_timeout_s: float = 120.0,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        """Serve another build under this name, without an answer that is late, wrong or of two versions.
+
+        Its actors start beside those of now. When all of them are up, every gateway goes over to them, and
+        the former ones end when no gateway is connected any more, or after half a minute. Meanwhile both
+        take their memory. Where the new actors do not start, nothing changes.
+
+        Parameters
+        ----------
+        path : path
+            A sharded build or a single index. It may have another number of shards.
+        version : str
+            What the build is called; another one than now. Answers tell it.
+        start_timeout_s, progress
+            As in ``start``.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The version is empty, or served already.
+        ShardNotHereError, PlacementError, VeloError
+            As in ``start``.
+        """
+        name = self.collection.name
+        before = newest(name, start_timeout_s)
+        if not version or version == before.collection.version:
+            raise InvalidArgumentError(
+                f"a version has a name of its own, {version!r} is served already"
+                if version
+                else "a version has a name",
+                argument="version",
+            )
+        described = dataclasses.replace(read_collection(path, name=name), version=version)
+        number = 1 + max(place.generation for place in places_of(name))
+        # What another process started must not end with this one.
+        options = dataclasses.replace(before.options, detached=before.options.detached or not self._owner)
+        about = About(described, options, number, secrets.token_urlsafe(32))
+        actors, healths = start_actors(about, start_timeout_s, progress)
+        former = [place for place in places_of(name) if place.generation != number]
+        handles = handles_of(former)
+        _ = answers_of([actor.succeed.remote(number) for actor in handles], LEAVE_S)
+        held, self._actors, self._healths, self._about = self._actors, actors, healths, about
+        deadline = time.monotonic() + LEAVE_S
+        while time.monotonic() < deadline and any(
+            answers_of([actor.peers.remote() for actor in handles], LOOK_S * 10)
+        ):
+            time.sleep(LOOK_S)
+        kill([*handles, *held.values()])
+
+    def backend(self, *, limits: RouterLimits | None = None) -> Backend:
+        """Make a backend over these actors, for ``create_app``; closing it leaves the actors running.
+
+        Parameters
+        ----------
+        limits : RouterLimits, optional
+            Of the router; the default suits actors.
+
+        Returns
+        -------
+        Backend
+        """
+        return Backend([served_collection(record, self, limits=limits) for record in self.records])
+
+    @property
+    def records(self) -> tuple[CollectionRecord, ...]:
+        """What a gateway needs to know of the collection."""
+        return (record_in(self._about, self._healths),)
+
+    async def record(self, collection: str, generation: int) -> CollectionRecord:
+        """Describe what was published under a number.
+
+        Parameters
+        ----------
+        collection : str
+            The name of the cluster.
+        generation : int
+            1 is what it started with; each publication is one more.
+
+        Returns
+        -------
+        CollectionRecord
+        """
+
+        def ask() -> CollectionRecord:
+            places = [one for one in places_of(collection) if one.generation == generation]
+            about, _ = first_word(places, LEAVE_S)
+            return record_in(about, first_healths(about, LEAVE_S))
+
+        return await asyncio.to_thread(ask)
+
+    async def exchange(self, collection: str, path: str, version: str) -> None:
+        """Publish, for a gateway that was asked to.
+
+        Parameters
+        ----------
+        collection : str
+            The name of the cluster.
+        path, version : str
+            As in ``publish``.
+        """
+        await asyncio.to_thread(self.publish, path, version)
+
+    async def locate(self, place: Place) -> Endpoint:
+        """Say where a shard listens: Ray is asked when there is no connection, and for nothing else.
+
+        Parameters
+        ----------
+        place : Place
+            Collection, generation, shard and replica.
+
+        Returns
+        -------
+        Endpoint
+        """
+        try:
+            known: Any = self._actors.get(place)
+            if known is not None:
+                try:
+                    return cast("Endpoint", await known.endpoint.remote())
+                except ray_exceptions.ActorDiedError:
+                    del self._actors[place]  # for good; perhaps another one has its name by now
+            actor: Any = await asyncio.to_thread(get_actor, place)
+            return cast("Endpoint", await actor.endpoint.remote())
+        except (ValueError, ray_exceptions.RayError) as error:
+            if isinstance(error, ValueError | ray_exceptions.ActorDiedError):
+                there = {one.generation for one in await asyncio.to_thread(places_of, place.collection)}
+                if there and place.generation not in there:
+                    raise SupersededError(
+                        f"generation {place.generation} of {place.collection} is served no more",
+                        # The oldest: one after it may still be starting, and it says itself what follows.
+                        generation=min(there),
+                    ) from None
+            raise ShardUnavailableError(
+                f"shard {place.shard} cannot be reached: {first_line(error)}"
+            ) from None
+
+    def _served(self) -> ServedCollection:
+        return served_collection(self.records[0], self, limits=JOB_LIMITS)
+
+    def stop(self) -> None:
+        """End the actors for good, unless another process started them; twice is once."""
+        self.end_searches()
+        actors, self._actors = self._actors, {}
+        if self._owner and actors and ray.is_initialized():
+            # What others published under this name ends, too.
+            kill([*actors.values(), *handles_of(places_of(self.collection.name))])
+
+    def __enter__(self) -> Cluster:
+        """Return this cluster."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop it."""
+        self.stop()

@@ -1,0 +1,77 @@
+"""Search over running actors as a step of a data pipeline: a class for ``ray.data.Dataset.map_batches``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from velo.errors import InvalidArgumentError
+from velo_serving.on_ray.cluster import Cluster
+from velo_serving.on_ray.vector_search import BatchStep
+from velo_serving.words.errors import NoShardAnsweredError
+from velo_serving.words.types import FilterForm, Float32Matrix, Hits
+
+__all__ = ["ClusterSearch"]
+
+
+class ClusterSearch(BatchStep):
+    """Adds ``ids`` and ``distances`` to every batch, from the actors of a collection that runs already.
+
+    It opens nothing: ``VectorSearch`` takes the memory of an index for each of its actors, this asks the
+    shards where they are.
+
+    Parameters
+    ----------
+    name : str
+        Of the collection, as in ``Cluster.connect``.
+    k : int
+    column : str
+        The column that holds the query vectors.
+    filter : dict or str, optional
+        The same for all queries.
+    recall, list_size
+        As in ``velo.Index.search``.
+    timeout_s : float
+        For each batch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        k: int = 10,
+        column: str = "vector",
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        recall: float | None = None,
+        list_size: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        if k < 1:
+            raise InvalidArgumentError(f"k must be at least 1, not {k}", argument="k")
+        self._column = column
+        self._k = k
+        self._filter = filter
+        self._recall = recall
+        self._list_size = list_size
+        self._timeout_s = timeout_s
+        self._cluster = Cluster.connect(name)
+        self._dim = self._cluster.records[0].dim
+
+    def close(self) -> None:
+        """Let go of the shards; they run on."""
+        self._cluster.stop()
+
+    def _search(self, queries: Float32Matrix) -> Hits:
+        found = self._cluster.search(
+            queries,
+            self._k,
+            filter=self._filter,
+            recall=self._recall,
+            list_size=self._list_size,
+            timeout_s=self._timeout_s,
+        )
+        if found.partial:  # a batch job wants all shards or an error, never a silent part
+            reasons = "; ".join(f"{one['shard']}: {one['message']}" for one in found.failures)
+            raise NoShardAnsweredError(
+                f"{found.shards_answered} of {found.shards_total} shards answered ({reasons})"
+            )
+        return Hits(found.ids, found.distances, np.asarray(found.counts, np.int64))

@@ -1,0 +1,175 @@
+"""Search as a step of a data pipeline: a class for ``ray.data.Dataset.map_batches``. It needs no Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from velo.errors import DimensionMismatchError, DtypeError, InvalidArgumentError
+from velo_serving.places.collection import read_collection
+from velo_serving.routing.local_backend import open_shards
+from velo_serving.routing.merge import merge_top_k
+from velo_serving.shard.shard import Shard
+from velo_serving.words.types import Failure, FilterForm, Float32Matrix, Hits, SearchRequest
+
+__all__ = ["BatchStep", "VectorSearch"]
+
+
+class BatchStep(ABC):
+    """What adds the columns ``ids`` and ``distances`` to a batch, wherever it searches."""
+
+    _column: str
+    _dim: int
+
+    @abstractmethod
+    def _search(self, queries: Float32Matrix) -> Hits:
+        """Search for all vectors of a batch."""
+
+    def __call__(self, batch: Any) -> Any:
+        """Return the batch with ``ids`` and ``distances``, lists of length k for each row.
+
+        Parameters
+        ----------
+        batch : dict of ndarray, or pyarrow.Table
+            Batch formats "numpy" and "pyarrow" of Ray Data.
+
+        Returns
+        -------
+        dict of ndarray, or pyarrow.Table
+            As the batch came.
+        """
+        if isinstance(batch, pa.Table):
+            return self._table(batch)
+        if not isinstance(batch, Mapping):
+            raise DtypeError(f"a batch is a dict of arrays or an Arrow table, not {type(batch).__name__}")
+        if self._column not in batch:
+            raise self._no_column(list(batch))
+        hits = self._search(_matrix(batch[self._column], self._dim, self._column))
+        return {**batch, "ids": _id_column(hits), "distances": hits.distances}
+
+    def _table(self, table: pa.Table) -> pa.Table:
+        if self._column not in table.column_names:
+            raise self._no_column(table.column_names)
+        hits = self._search(_matrix(table.column(self._column).to_pylist(), self._dim, self._column))
+        identity = pa.string() if hits.ids.dtype == object else pa.int64()
+        return table.append_column("ids", pa.array(hits.ids.tolist(), pa.list_(identity))).append_column(
+            "distances", pa.array(hits.distances.tolist(), pa.list_(pa.float32()))
+        )
+
+    def _no_column(self, names: Sequence[str]) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"the batch has no column {self._column!r}, only {', '.join(names)}", argument="column"
+        )
+
+
+class VectorSearch(BatchStep):
+    """Opens an index once, then adds the columns ``ids`` and ``distances`` to every batch it is called with.
+
+    Parameters
+    ----------
+    path : path
+        An index or a sharded collection, on the node where the actor runs.
+    k : int
+    column : str
+        The column that holds the query vectors.
+    filter : dict, optional
+        The same for all queries.
+    recall, list_size
+        As in ``velo.Index.search``.
+    memory, threads, io, plan
+        As in ``velo.open``.
+
+    Examples
+    --------
+    Ray Data makes the object, from ``map_batches(VectorSearch, fn_constructor_kwargs={"path": …})``. It is an
+    ordinary callable:
+
+    >>> from velo_serving import VectorSearch
+    >>> step = VectorSearch("shop.velo", k=3)
+    >>> batch = step({"vector": queries})
+    >>> sorted(batch), batch["ids"].shape
+    (['distances', 'ids', 'vector'], (5, 3))
+    >>> step.close()
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        k: int = 10,
+        column: str = "vector",
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        recall: float | None = None,
+        list_size: int | None = None,
+        memory: int | float | str | None = None,
+        threads: int | None = None,
+        io: str = "auto",
+        plan: str = "auto",
+    ) -> None:
+        if k < 1:
+            raise InvalidArgumentError(f"k must be at least 1, not {k}", argument="k")
+        self._column = column
+        self._k = k
+        self._filters = None if filter is None else (filter,)
+        self._recall = recall
+        self._list_size = list_size
+        collection = read_collection(path)
+        self._shards: list[Shard] = open_shards(collection, memory=memory, threads=threads, io=io, plan=plan)
+        self._dim = self._shards[0].health().dim
+
+    def close(self) -> None:
+        """Release the index."""
+        for shard in self._shards:
+            shard.close()
+
+    def _search(self, queries: Float32Matrix) -> Hits:
+        request = SearchRequest(queries, self._k, self._filters, self._recall, self._list_size)
+        # An event loop of a batch's own: Ray may call from any thread, with or without a loop of its own.
+        return asyncio.run(self._gather(request))
+
+    async def _gather(self, request: SearchRequest) -> Hits:
+        parts: list[Hits] = []
+        for reply in await asyncio.gather(*(shard.search(request) for shard in self._shards)):
+            if isinstance(reply, Failure):
+                raise reply.to_error()  # a batch job wants all shards or an error, never a silent part
+            parts.append(reply)
+        return merge_top_k(parts, request.k)
+
+
+def _id_column(hits: Hits) -> Any:
+    """Make a column of ids: a matrix of numbers, or for strings an array of lists, as Arrow wants it."""
+    if hits.ids.dtype != object:
+        return hits.ids
+    column = np.empty(len(hits.ids), dtype=object)
+    column[:] = hits.ids.tolist() or None
+    return column
+
+
+def _matrix(column: Any, dim: int, name: str) -> Float32Matrix:
+    """Make a matrix of a column of vectors, whether it came as one array or as an array of arrays."""
+    values: Any = column
+    if not (isinstance(values, np.ndarray) and values.dtype != object):
+        values = list(values)
+        lengths = {np.size(one) for one in values}
+        if lengths - {dim}:
+            raise DimensionMismatchError(
+                f"column {name!r} holds vectors of {sorted(lengths)} dimensions, the index has {dim}",
+                argument=name,
+            )
+    try:
+        matrix: Float32Matrix = np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"column {name!r} does not hold vectors: {error}", argument=name) from None
+    if matrix.size == 0:
+        return np.empty((0, dim), dtype=np.float32)
+    if matrix.ndim != 2 or matrix.shape[1] != dim:
+        raise DimensionMismatchError(
+            f"column {name!r} has the shape {matrix.shape}, the index takes (rows, {dim})", argument=name
+        )
+    return matrix

@@ -1,0 +1,101 @@
+"""What a gateway knows of collections whose shards run elsewhere: plain data that travels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from velo_serving.wire.endpoint import Endpoint
+from velo_serving.words.types import ShardHealth, ShardIdentity
+
+__all__ = ["CollectionRecord", "Directory", "Place", "ShardRecord", "record_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """A shard, what it must be, and how many processes serve it."""
+
+    name: str
+    identity: ShardIdentity
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionRecord:
+    """A collection.
+
+    Attributes
+    ----------
+    name : str
+    n, dim : int
+    metric : str
+    shards : tuple of ShardRecord
+    version : str
+    generation : int
+        Counts what was published under this name; each has shards of its own.
+    """
+
+    name: str
+    n: int
+    dim: int
+    metric: str
+    shards: tuple[ShardRecord, ...]
+    version: str = ""
+    generation: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A replica of a shard, by names that stay while its process changes."""
+
+    collection: str
+    generation: int
+    shard: str
+    replica: int = 0
+
+
+class Directory(Protocol):
+    """What is served, and where its shards listen: processes of ours, or Ray's."""
+
+    @property
+    def records(self) -> Sequence[CollectionRecord]:
+        """The collections."""
+
+    async def record(self, collection: str, generation: int) -> CollectionRecord:
+        """Describe what was published under a collection's name."""
+
+    async def exchange(self, collection: str, path: str, version: str) -> None:
+        """Start what is at a path, and send whoever asks the collection's shards there."""
+
+    async def locate(self, place: Place) -> Endpoint:
+        """Say where a shard listens now."""
+
+
+def record_of(
+    name: str,
+    healths: Sequence[tuple[str, ShardHealth]],
+    *,
+    replicas: int = 1,
+    version: str = "",
+    generation: int = 1,
+) -> CollectionRecord:
+    """Describe a collection by what its shards said of themselves.
+
+    Parameters
+    ----------
+    name : str
+    healths : sequence of (str, ShardHealth)
+        Of every shard, by name.
+    replicas, version, generation
+    """
+    first = healths[0][1]
+    return CollectionRecord(
+        name,
+        sum(health.n for _, health in healths),
+        first.dim,
+        first.metric,
+        tuple(ShardRecord(shard, health.identity, replicas) for shard, health in healths),
+        version,
+        generation,
+    )

@@ -1,0 +1,161 @@
+"""Searches of a job that blocks: it asks shards that run elsewhere, without a gateway. No Ray."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from velo.errors import DimensionMismatchError, InvalidArgumentError
+from velo.results import RangeResult, SearchResult
+from velo_serving.routing.router_thread import RouterThread
+from velo_serving.routing.served import ServedCollection
+from velo_serving.words.answers import result_of
+from velo_serving.words.errors import ShuttingDownError
+from velo_serving.words.types import FilterForm, SearchRequest
+
+__all__ = ["JobSearches"]
+
+
+class JobSearches:
+    """The searches of a ``Cluster``; its router starts with the first.
+
+    Parameters
+    ----------
+    name : str
+        Of the collection.
+    serve : callable
+        Makes what is searched, in the loop that will run it.
+    """
+
+    def __init__(self, name: str, serve: Callable[[], ServedCollection]) -> None:
+        self._name = name
+        self._serve = serve
+        self._starting = threading.Lock()
+        self._caller: RouterThread | None = None
+        self._ended = False
+
+    def end_searches(self) -> None:
+        """Give up what is under way; later searches are refused."""
+        with self._starting:
+            self._ended = True
+            caller, self._caller = self._caller, None
+        if caller is not None:
+            caller.close()
+
+    def search(
+        self,
+        queries: npt.ArrayLike,
+        k: int = 10,
+        *,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | None = None,
+        return_vectors: bool = False,
+        group_by: str | None = None,
+        group_size: int = 1,
+        timeout_s: float = 60.0,
+    ) -> SearchResult:
+        """Search all shards from a job, without a gateway.
+
+        Parameters
+        ----------
+        queries : array of shape (query_count, dim)
+        k, filter, recall, list_size, return_metadata, group_by, group_size
+            As in ``velo.Index.search``.
+        return_vectors : bool
+            Bring the stored vectors of the hits, too, as ``vectors`` of the answer. The build must have
+            stored them (``store_vectors=True``). NaN stands for one whose row or shard went away meanwhile.
+        timeout_s : float
+            Shards that have not answered by then are missing from the answer.
+
+        Returns
+        -------
+        SearchResult
+            As of ``velo.Index.search``; ``shards_answered``, ``partial`` and ``failures`` tell of the shards.
+        """
+        request = _request(
+            queries,
+            k,
+            filters=None if filter is None else (filter,),
+            recall=recall,
+            list_size=list_size,
+            return_metadata=None if return_metadata is None else tuple(return_metadata),
+            return_vectors=return_vectors,
+            timeout_s=timeout_s,
+            group_by=group_by,
+            group_size=group_size,
+        )
+        found = self._ask(request, timeout_s)
+        assert isinstance(found, SearchResult)
+        return found
+
+    def range_search(
+        self,
+        queries: npt.ArrayLike,
+        radius: float,
+        *,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.range_search
+        limit: int = 10_000,
+        recall: float | None = None,
+        list_size: int | None = None,
+        return_metadata: Sequence[str] | None = None,
+        return_vectors: bool = False,
+        timeout_s: float = 60.0,
+    ) -> RangeResult:
+        """Find all within a distance of each query in all shards; ``limited`` says where there are more.
+
+        Parameters
+        ----------
+        queries : array of shape (query_count, dim)
+        radius, filter, limit, recall, list_size, return_metadata
+            As in ``velo.Index.range_search``; the limit is for all shards together.
+        return_vectors : bool
+            As for ``search``. While the answer is made, every query takes room for as many vectors as the one
+            that has most: with many queries choose a `limit`.
+        timeout_s : float
+            Shards that have not answered by then are missing from the answer.
+
+        Returns
+        -------
+        RangeResult
+        """
+        request = _request(
+            queries,
+            limit,
+            filters=None if filter is None else (filter,),
+            recall=recall,
+            list_size=list_size,
+            return_metadata=None if return_metadata is None else tuple(return_metadata),
+            return_vectors=return_vectors,
+            timeout_s=timeout_s,
+            radius=float(radius),
+        )
+        found = self._ask(request, timeout_s)
+        assert isinstance(found, RangeResult)
+        return found
+
+    def _ask(self, request: SearchRequest, timeout_s: float) -> SearchResult | RangeResult:
+        with self._starting:
+            if self._ended:
+                raise ShuttingDownError(f"{self._name!r} was stopped")
+            if self._caller is None:
+                self._caller = RouterThread(self._serve)
+            caller = self._caller
+        started = time.perf_counter()
+        answer = caller.search(request, timeout_s)
+        return result_of(answer, request, (time.perf_counter() - started) * 1000)
+
+
+def _request(queries: npt.ArrayLike, k: int, **options: Any) -> SearchRequest:
+    matrix = np.ascontiguousarray(queries, dtype=np.float32)
+    if matrix.ndim != 2:
+        raise DimensionMismatchError(f"queries of shape {matrix.shape} are no matrix", argument="queries")
+    if k < 1:
+        raise InvalidArgumentError(f"k must be at least 1, not {k}", argument="k")
+    return SearchRequest(matrix, k, **options)

@@ -1,0 +1,189 @@
+"""Shards in this process: what ``velo serve INDEX`` runs on. No Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from velo_serving.places.collection import Collection, read_collection
+from velo_serving.places.shares import check_shard, share_of_cores, split_memory
+from velo_serving.routing.backend import Backend, Generation, ServedCollection
+from velo_serving.routing.router import Router, RouterLimits
+from velo_serving.shard.shard import IndexOpener, Shard, open_velo_index
+from velo_serving.words.hits import with_rows
+from velo_serving.words.types import Hits, SearchRequest, ShardHealth, ShardReply
+
+__all__ = [
+    "LocalChannel",
+    "open_local_backend",
+    "open_shards",
+]
+
+
+class LocalChannel:
+    """The way to a shard in this process."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    @property
+    def name(self) -> str:
+        """Name of the shard."""
+        return self._shard.name
+
+    def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
+        """Search in this event loop; canceling ends it."""
+        return asyncio.ensure_future(self._search(request, timeout_s))
+
+    async def _search(self, request: SearchRequest, timeout_s: float) -> ShardReply:
+        reply = await self._shard.search(request, timeout_s)
+        return with_rows(reply) if isinstance(reply, Hits) else reply
+
+    async def health(self) -> ShardHealth:
+        """Say how the shard is; in a thread, because it may have to open the index again."""
+        return await asyncio.to_thread(self._shard.health)
+
+    async def trial(self, timeout_s: float) -> bool:
+        """Let the shard show that searches still end."""
+        return await self._shard.trial(timeout_s)
+
+    async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Look something up in the shard's rows."""
+        return await self._shard.look_up(what, arguments)
+
+    async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Do something to the shard's rows."""
+        return await self._shard.write(what, arguments, timeout_s)
+
+    def watch(self, lost: Callable[[str], None]) -> None:
+        """There is no connection to lose."""
+
+    def reset(self) -> None:
+        """There is no connection to let go of."""
+
+    async def close(self) -> None:
+        """The shard belongs to whoever opened it."""
+
+
+def open_shards(
+    collection: Collection, *, opener: IndexOpener = open_velo_index, memory: Any = None, **options: Any
+) -> list[Shard]:
+    """Open every shard of a collection here.
+
+    Parameters
+    ----------
+    collection : Collection
+    opener : callable, optional
+    memory : int, float or str, optional
+        Of the whole collection: bytes are divided among the shards by their rows, a share is a share of each.
+    **options
+        ``threads``, ``io``, ``plan``, ``writable``, ``durability``, as in ``velo.open``; without ``threads``
+        the shards share the cores.
+
+    Raises
+    ------
+    VeloError
+        A shard cannot be opened; those that were are closed again.
+    """
+    if options.get("threads") is None:
+        options["threads"] = share_of_cores(len(collection.shards))
+    shards: list[Shard] = []
+    try:
+        for entry, budget in zip(collection.shards, split_memory(collection, memory), strict=True):
+            shard = Shard(entry.spec(memory=budget, **options), opener)
+            shards.append(shard)
+            check_shard(collection, shard.open(), entry.name)
+    except BaseException:
+        for shard in shards:
+            shard.close()
+        raise
+    return shards
+
+
+def open_local_backend(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    limits: RouterLimits | None = None,
+    opener: IndexOpener = open_velo_index,
+    **options: Any,
+) -> Backend:
+    """Open indexes or sharded collections in this process.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        Each becomes a collection, named after its folder.
+    limits : RouterLimits, optional
+        Of each collection.
+    opener : callable, optional
+    **options
+        ``memory``, ``threads``, ``io``, ``plan``, ``writable``, ``durability``, as in ``velo.open``, for each
+        collection; all shards share the cores where ``threads`` is not given.
+
+    Returns
+    -------
+    Backend
+    """
+    folders = [paths] if isinstance(paths, str | Path) else list(paths)
+    shards: list[Shard] = []
+    served: list[ServedCollection] = []
+
+    async def close() -> None:
+        await _close(shards)
+
+    def generation(collection: Collection, own: Sequence[Shard], number: int) -> Generation:
+        router = Router(collection.name, [LocalChannel(shard) for shard in own], limits=limits)
+        healths = [shard.health() for shard in own]
+        first = healths[0]
+        n = sum(one.n for one in healths)
+        return Generation(n, first.dim, first.metric, router, collection.version, number)
+
+    def exchange_of(name: str) -> Callable[[str, str], Awaitable[None]]:
+        async def exchange(path: str, version: str) -> None:
+            one = next(one for one in served if one.name == name)
+            collection = replace(await asyncio.to_thread(read_collection, path, name=name), version=version)
+            own = await asyncio.to_thread(partial(open_shards, collection, opener=opener, **options))
+            former = held[name]
+
+            async def left() -> None:
+                await _close(former)
+
+            try:
+                await one.go_over(generation(collection, own, one.now.number + 1), left)
+            except BaseException:
+                await _close(own)
+                raise
+            held[name] = own
+            shards.extend(own)
+
+        return exchange
+
+    held: dict[str, list[Shard]] = {}
+    collections = [read_collection(path) for path in folders]
+    if options.get("threads") is None:
+        options["threads"] = share_of_cores(sum(len(one.shards) for one in collections))
+    try:
+        for collection in collections:
+            own = open_shards(collection, opener=opener, **options)
+            shards += own
+            held[collection.name] = own
+            served.append(
+                ServedCollection(
+                    collection.name,
+                    generation(collection, own, 1),
+                    exchange=exchange_of(collection.name),
+                )
+            )
+        return Backend(served, on_close=close)
+    except BaseException:
+        for shard in shards:
+            shard.close()
+        raise
+
+
+async def _close(shards: Sequence[Shard]) -> None:
+    await asyncio.gather(*(asyncio.to_thread(shard.close) for shard in shards))

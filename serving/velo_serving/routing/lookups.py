@@ -1,0 +1,148 @@
+"""What is known of rows without a search: how many pass a filter, which they are, what stands at an id.
+
+A shard looks them up in its own rows (``shard.look_up``); what shards found becomes one answer here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from velo.errors import InvalidArgumentError, UnknownIdError
+from velo_serving.routing.router import Router
+from velo_serving.wire.codec import table_of
+from velo_serving.words.errors import NoShardAnsweredError
+from velo_serving.words.types import Failure, Float32Matrix, ShardFailure
+
+__all__ = ["Found", "count", "explain", "get", "rows", "vectors"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was looked up, and how complete it is."""
+
+    value: Any
+    shards_answered: int
+    shards_total: int
+    failures: tuple[ShardFailure, ...] = ()
+
+
+async def _of_all(
+    router: Router, what: str, arguments: Mapping[str, Any], timeout_s: float | None, allow_partial: bool
+) -> tuple[list[tuple[str, dict[str, Any]]], Found]:
+    replies = await router.look_up(what, arguments, timeout_s)
+    found = [(name, reply) for name, reply in replies if not isinstance(reply, Failure)]
+    failures = tuple(ShardFailure(name, reply) for name, reply in replies if isinstance(reply, Failure))
+    if not found or (failures and not allow_partial):
+        reasons = "; ".join(f"{one.shard}: {one.failure.message}" for one in failures)
+        raise NoShardAnsweredError(
+            f"{len(found)} of {len(replies)} shards of {router.name!r} answered ({reasons})"
+        )
+    return found, Found(None, len(found), len(replies), failures)
+
+
+async def count(
+    router: Router, condition: Any, *, timeout_s: float | None = None, allow_partial: bool = True
+) -> Found:
+    """Count rows that pass a filter in all shards."""
+    found, status = await _of_all(router, "count", {"filter": condition}, timeout_s, allow_partial)
+    total = sum(int(reply["count"]) for _, reply in found)
+    return Found(total, status.shards_answered, status.shards_total, status.failures)
+
+
+async def get(
+    router: Router,
+    ids: Sequence[Any],
+    columns: Sequence[str] | bool,
+    *,
+    timeout_s: float | None = None,
+    allow_partial: bool = True,
+) -> Found:
+    """Bring the rows of some ids, None for one that no shard has."""
+    arguments = {"filter": list(ids), "limit": len(ids), "columns": columns}
+    found, status = await _of_all(router, "rows", arguments, timeout_s, allow_partial)
+    by_id = {row["id"]: row for _, reply in found for row in table_of(reply["table"]).to_pylist()}
+    value = [by_id.get(one) for one in ids]
+    return Found(value, status.shards_answered, status.shards_total, status.failures)
+
+
+async def rows(
+    router: Router,
+    condition: Any,
+    *,
+    limit: int,
+    columns: Sequence[str] | bool,
+    page: str | None = None,
+    timeout_s: float | None = None,
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Bring rows that pass a filter, shard after shard; where the next page begins, if there is one.
+
+    Raises
+    ------
+    NoShardAnsweredError
+        A shard is away: a page without its rows would skip them.
+    """
+    place, after = _page_of(page, router.shards_total)
+    brought: list[dict[str, Any]] = []
+    while place < router.shards_total and len(brought) < limit:
+        arguments = {
+            "filter": condition,
+            "limit": limit - len(brought),
+            "after": after,
+            "columns": columns,
+        }
+        ((name, reply),) = await router.look_up("rows", arguments, timeout_s, only=place)
+        if isinstance(reply, Failure):
+            raise NoShardAnsweredError(f"shard {name} of {router.name!r}: {reply.message}")
+        part: list[dict[str, Any]] = table_of(reply["table"]).to_pylist()
+        brought += part
+        if len(brought) == limit:
+            return brought, json.dumps([place, part[-1]["id"]])
+        place, after = place + 1, None
+    return brought, None
+
+
+def _page_of(page: str | None, shards: int) -> tuple[int, Any]:
+    if page is None:
+        return 0, None
+    try:
+        place, after = json.loads(page)
+    except (ValueError, TypeError, RecursionError):
+        place, after = -1, None
+    if type(place) is not int or not 0 <= place < shards or type(after) not in (int, str):
+        raise InvalidArgumentError("'page' is none that an answer called 'next'", argument="page")
+    return place, after
+
+
+async def vectors(
+    router: Router, ids: Sequence[Any], dim: int, *, timeout_s: float | None = None
+) -> Float32Matrix:
+    """Bring the stored vectors of some ids.
+
+    Raises
+    ------
+    UnknownIdError
+    UnsupportedError
+        The shards were built without ``store_vectors=True``.
+    """
+    found, _ = await _of_all(router, "vectors", {"ids": list(ids)}, timeout_s, False)
+    by_id: dict[Any, Any] = {}
+    for _, reply in found:
+        matrix = np.frombuffer(reply["vectors"], "<f4").reshape(len(reply["ids"]), dim)
+        by_id |= dict(zip(reply["ids"], matrix, strict=True))
+    for row, one in enumerate(ids):
+        if one not in by_id:
+            raise UnknownIdError(f"no vector has the id {one!r}", argument="ids", row=row)
+    matrix = np.stack([by_id[one] for one in ids])
+    return matrix.astype(np.float32)
+
+
+async def explain(router: Router, arguments: Mapping[str, Any], *, timeout_s: float | None = None) -> Found:
+    """Let every shard tell how it answers a query."""
+    found, status = await _of_all(router, "explain", arguments, timeout_s, True)
+    value = [{"shard": name, **reply} for name, reply in found]
+    return Found(value, status.shards_answered, status.shards_total, status.failures)

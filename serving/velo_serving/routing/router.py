@@ -1,0 +1,493 @@
+"""The router: sends each request to all shards of a collection, gathers and merges their replies.
+
+Plain Python on one event loop. It knows neither Ray nor HTTP; shards are channels, time is a clock that
+tests crank. A *lane* stands before every shard (``lane.py``). All waiting is bounded: queries admitted,
+seconds they would wait, queries a shard works on, seconds a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from velo.errors import InvalidArgumentError
+from velo_serving.routing.grouping import fill_groups, follow_ups, thin_groups
+from velo_serving.routing.lane import Gather, Lane, ShardState
+from velo_serving.routing.merge import merge
+from velo_serving.routing.replicas import Replicas
+from velo_serving.words.clock import Clock, LoopClock
+from velo_serving.words.errors import (
+    DeadlineExceededError,
+    NoShardAnsweredError,
+    QueueFullError,
+    ShuttingDownError,
+)
+from velo_serving.words.hits import ids_of_hits
+from velo_serving.words.limits import RouterLimits
+from velo_serving.words.observer import Observer, SilentObserver
+from velo_serving.words.spans import ShardSpans, span
+from velo_serving.words.types import (
+    Answer,
+    Failure,
+    Hits,
+    SearchRequest,
+    ShardChannel,
+    ShardFailure,
+    ShardHealth,
+    ShardIdentity,
+    ShardReply,
+)
+
+__all__ = ["Router", "RouterLimits", "ShardState", "answer_of", "homes_of", "refusal_of"]
+
+#: Merging more distances than this leaves the event loop for a thread.
+MERGE_INLINE_MAX = 20_000
+
+
+class Router:
+    """Fans a request out to every shard of one collection and merges what comes back in time.
+
+    Parameters
+    ----------
+    name : str
+        Name of the collection.
+    channels : sequence of ShardChannel, or of sequences of them
+        One a shard, or one a replica of each shard.
+    limits : RouterLimits, optional
+    clock : Clock, optional
+    observer : Observer, optional
+    identities : sequence of ShardIdentity, optional
+        What each shard must be; default: what it is when it first comes up.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        channels: Sequence[ShardChannel | Sequence[ShardChannel]],
+        *,
+        limits: RouterLimits | None = None,
+        clock: Clock | None = None,
+        observer: Observer | None = None,
+        identities: Sequence[ShardIdentity] | None = None,
+    ) -> None:
+        if not channels:
+            raise InvalidArgumentError(f"collection {name!r} has no shards", argument="channels")
+        self.name = name
+        self.limits = limits or RouterLimits()
+        self._clock: Clock = clock or LoopClock()
+        self._observer: Observer = observer or SilentObserver()
+        self._channels = tuple(tuple(one) if isinstance(one, Sequence) else (one,) for one in channels)
+        self._identities = tuple(identities) if identities is not None else (None,) * len(self._channels)
+        #: Called with the number of the generation that a shard says comes after its own.
+        self.on_successor: Callable[[int], None] | None = None
+        #: Requests that will search here, or do: it is not closed before they have ended.
+        self.holders = 0
+        self._shards = self._make_shards()
+        self._queries_admitted = 0
+        self._closed = False
+
+    def _make_shards(self) -> list[Replicas]:
+        return [
+            Replicas(
+                place,
+                channels[0].name.partition("/")[0],
+                channels,
+                self.limits,
+                self._clock,
+                self._observer,
+                identity,
+                self._heard,
+            )
+            for place, (channels, identity) in enumerate(zip(self._channels, self._identities, strict=True))
+        ]
+
+    def _heard(self, health: ShardHealth) -> None:
+        if health.successor and self.on_successor is not None:
+            self.on_successor(health.successor)
+
+    @property
+    def _lanes(self) -> list[Lane]:
+        return [lane for shard in self._shards for lane in shard.lanes]
+
+    def observe(self, observer: Observer) -> None:
+        """Report to another observer; before ``start``.
+
+        Parameters
+        ----------
+        observer : Observer
+        """
+        self._observer = observer
+        self._shards = self._make_shards()
+
+    @property
+    def queries_admitted(self) -> int:
+        """Queries taken in and not answered yet; never above ``limits.queue_queries_max``."""
+        return self._queries_admitted
+
+    @property
+    def shards_up(self) -> int:
+        """How many shards can be asked now."""
+        return sum(shard.up for shard in self._shards)
+
+    @property
+    def shards_total(self) -> int:
+        """How many shards the collection has."""
+        return len(self._shards)
+
+    def shards(self) -> list[ShardState]:
+        """Tell how every shard is, or every replica of each.
+
+        Returns
+        -------
+        list of ShardState
+        """
+        return [lane.state() for lane in self._lanes]
+
+    async def start(self) -> None:
+        """Ask every shard for its health once, and from then on regularly."""
+        await asyncio.gather(*(lane.probe() for lane in self._lanes))
+
+    async def close(self) -> None:
+        """Stop probing, give up what is under way, refuse what comes."""
+        self._closed = True
+        await asyncio.gather(*(lane.close() for lane in self._lanes))
+
+    async def search(self, request: SearchRequest) -> Answer:
+        """Answer one request from all shards that reply by its deadline.
+
+        Parameters
+        ----------
+        request : SearchRequest
+
+        Returns
+        -------
+        Answer
+
+        Raises
+        ------
+        QueueFullError
+            Too many queries wait already; nothing was sent.
+        DeadlineExceededError
+            The deadline passed before any shard replied.
+        NoShardAnsweredError
+            Every shard is down or failed, or one did and ``allow_partial`` is false.
+        ShuttingDownError
+            The router is closing.
+        VeloError
+            What the shards found wrong with the request.
+        """
+        outcome, hits = "error", None
+        started = self._clock.now()
+        try:
+            with span("velo.search", **_attributes(self.name, request)) as one:
+                answer = await self._search(request)
+                if answer.thin_groups:
+                    answer = await self._fill(request, answer, started)
+                one.note(**{"velo.reads": answer.hits.reads, "velo.shards_answered": answer.shards_answered})
+            outcome, hits = ("partial" if answer.partial else "complete"), answer.hits
+            return answer
+        except QueueFullError:
+            outcome = "rejected"
+            raise
+        except DeadlineExceededError:
+            outcome = "deadline"
+            raise
+        except (NoShardAnsweredError, ShuttingDownError):
+            outcome = "unavailable"
+            raise
+        finally:
+            self._observer.request_ended(outcome, len(request.queries), hits)
+
+    async def look_up(
+        self,
+        what: str,
+        arguments: Mapping[str, Any],
+        timeout_s: float | None = None,
+        *,
+        only: int | None = None,
+        writers: bool = False,
+    ) -> list[tuple[str, dict[str, Any] | Failure]]:
+        """Look something up in the rows of all shards, or of one.
+
+        Parameters
+        ----------
+        what : str
+        arguments : mapping
+        timeout_s : float, optional
+        only : int, optional
+            Place of the only shard that is asked.
+        writers : bool
+            Ask the replica of each shard that writes, and no other: it knows what was written just now.
+
+        Returns
+        -------
+        list of (str, dict or Failure)
+            Of each shard, by name.
+
+        Raises
+        ------
+        QueueFullError, ShuttingDownError
+        VeloError
+            What is wrong with the arguments.
+        """
+        places = range(len(self._shards)) if only is None else (only,)
+        return await self.look_up_each(what, dict.fromkeys(places, arguments), timeout_s, writers=writers)
+
+    async def look_up_each(
+        self,
+        what: str,
+        arguments: Mapping[int, Mapping[str, Any]],
+        timeout_s: float | None = None,
+        *,
+        writers: bool = False,
+    ) -> list[tuple[str, dict[str, Any] | Failure]]:
+        """Look something up in the rows of some shards, something else in each.
+
+        Parameters
+        ----------
+        what : str
+        arguments : mapping
+            Of each shard that is asked, by its place.
+        timeout_s, writers
+            As for ``look_up``.
+
+        Returns
+        -------
+        list of (str, dict or Failure)
+            Of each of them, by name, in the order of `arguments`.
+
+        Raises
+        ------
+        QueueFullError, ShuttingDownError
+        VeloError
+            What is wrong with the arguments.
+        """
+        if self._closed:
+            raise ShuttingDownError("the server is closing")
+        if self._queries_admitted >= self.limits.queue_queries_max:
+            raise QueueFullError(f"{self._queries_admitted} queries wait already")
+        limit_s = self.limits.timeout_default_s if timeout_s is None else timeout_s
+        limit_s = min(limit_s, self.limits.timeout_max_s)
+        self._queries_admitted += 1
+        try:
+            replies = await asyncio.gather(
+                *(
+                    self._shards[place].look_up(what, asked, limit_s, writer=writers)
+                    for place, asked in arguments.items()
+                )
+            )
+        finally:
+            self._queries_admitted -= 1
+        for reply in replies:
+            if isinstance(reply, Failure) and reply.fault == "caller":
+                raise reply.to_error()
+        return [(self._shards[place].name, reply) for place, reply in zip(arguments, replies, strict=True)]
+
+    async def write(
+        self,
+        what: str,
+        arguments: Mapping[int, Mapping[str, Any]],
+        timeout_s: float | None = None,
+    ) -> dict[int, dict[str, Any] | Failure]:
+        """Do something to the rows of some shards; each does it wholly or not at all.
+
+        Parameters
+        ----------
+        what : str
+            One of ``words.types.WRITES``.
+        arguments : mapping
+            Of each shard that has to do something, by its place.
+        timeout_s : float, optional
+
+        Returns
+        -------
+        dict of int to dict or Failure
+            What each of them says.
+
+        Raises
+        ------
+        QueueFullError, ShuttingDownError
+            Nothing was written.
+        """
+        if self._closed:
+            raise ShuttingDownError("the server is closing")
+        if self._queries_admitted >= self.limits.queue_queries_max:
+            raise QueueFullError(f"{self._queries_admitted} queries wait already")
+        limit_s = self.limits.timeout_default_s if timeout_s is None else timeout_s
+        limit_s = min(limit_s, self.limits.timeout_max_s)
+        self._queries_admitted += 1
+        try:
+            replies = await asyncio.gather(
+                *(self._shards[place].write(what, asked, limit_s) for place, asked in arguments.items())
+            )
+        finally:
+            self._queries_admitted -= 1
+        return dict(zip(arguments, replies, strict=True))
+
+    def note_write(self, verb: str, outcome: str, rows: int) -> None:
+        """Tell the observer how a write ended.
+
+        Parameters
+        ----------
+        verb : str
+            As in the path of the request.
+        outcome : str
+        rows : int
+            That it changed.
+        """
+        self._observer.write_ended(verb, outcome, rows)
+
+    @property
+    def writers(self) -> list[ShardHealth | None]:
+        """What the replica of each shard that writes said last; None where it never answered."""
+        return [shard.writer for shard in self._shards]
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of all shards, when they were last asked; None where one never answered."""
+        healths = [shard.health for shard in self._shards]
+        return None if None in healths else sum(one.n for one in healths if one is not None)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the shards."""
+        return [shard.name for shard in self._shards]
+
+    async def _fill(self, request: SearchRequest, answer: Answer, started: float) -> Answer:
+        """Ask all shards for the rows of groups that one of them may not have shown."""
+        limit_s = self.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
+        for part in follow_ups(request, answer, self.limits.in_flight_queries_max):
+            left_s = max(limit_s - (self._clock.now() - started), 0.001)
+            more = await self._search(dataclasses.replace(part.request, timeout_s=left_s))
+            answer = fill_groups(answer, request, part, more)
+        return answer
+
+    async def _search(self, request: SearchRequest) -> Answer:
+        if self._closed:
+            raise ShuttingDownError("the server is closing")
+        count = len(request.queries)
+        limits = self.limits
+        if count > limits.queue_queries_max:
+            raise InvalidArgumentError(
+                f"a request of {count} queries is above the limit of {limits.queue_queries_max}",
+                argument="queries",
+            )
+        if self._queries_admitted + count > limits.queue_queries_max:
+            raise QueueFullError(
+                f"{self._queries_admitted} queries wait already, the limit is {limits.queue_queries_max}",
+                retry_after_s=max((shard.wait_s for shard in self._shards), default=1.0) or 1.0,
+            )
+        limit_s = limits.timeout_default_s if request.timeout_s is None else request.timeout_s
+        timeout_s = min(limit_s, limits.timeout_max_s)
+        self._refuse_what_would_be_late(timeout_s)
+        deadline = self._clock.now() + timeout_s
+        spans = ShardSpans([shard.name for shard in self._shards])
+        gather = Gather(request, len(self._shards), deadline, spans)
+        timer = self._clock.call_at(deadline, gather.expire)
+        self._queries_admitted += count
+        try:
+            for shard in self._shards:
+                shard.offer(gather)
+            await gather.done
+        finally:
+            timer.cancel()
+            self._queries_admitted -= count
+            spans.close()
+            gather.done.cancel()  # when the caller went away: later replies find nobody
+            for shard in self._shards:
+                shard.withdraw(gather)
+        return await self._answer(gather)
+
+    def _refuse_what_would_be_late(self, timeout_s: float) -> None:
+        """Refuse now, while it costs nothing, what would wait for most of its time."""
+        wait_s = max(shard.wait_s for shard in self._shards)
+        allowed_s = min(self.limits.queue_wait_max_s, timeout_s / 2)
+        if wait_s > allowed_s:
+            raise QueueFullError(
+                f"{self._queries_admitted} queries wait already, the next one would wait for {wait_s:.1f} s",
+                retry_after_s=wait_s - allowed_s / 2,
+            )
+
+    async def _answer(self, gather: Gather) -> Answer:
+        late = Failure("DeadlineExceededError", "no reply before the deadline", "deadline")
+        replies = [
+            (shard.name, late if reply is None else reply)
+            for shard, reply in zip(self._shards, gather.replies, strict=True)
+        ]
+        width = sum(reply.distances.shape[1] for _, reply in replies if isinstance(reply, Hits))
+        if len(gather.request.queries) * width > MERGE_INLINE_MAX:
+            return await asyncio.to_thread(answer_of, self.name, replies, gather.request)
+        return answer_of(self.name, replies, gather.request)
+
+
+def _attributes(collection: str, request: SearchRequest) -> dict[str, Any]:
+    return {"velo.collection": collection, "velo.queries": len(request.queries), "velo.k": request.k}
+
+
+def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], request: SearchRequest) -> Answer:
+    """Make one answer of what each shard replied, or raise if there is none to make.
+
+    Parameters
+    ----------
+    collection : str
+    replies : sequence of (str, ShardReply)
+        Of every shard, by name.
+    request : SearchRequest
+
+    Raises
+    ------
+    DeadlineExceededError, NoShardAnsweredError, VeloError
+        As in ``Router.search``.
+    """
+    parts = [reply for _, reply in replies if isinstance(reply, Hits)]
+    failures = [ShardFailure(name, reply) for name, reply in replies if isinstance(reply, Failure)]
+    for one in failures:
+        if one.failure.fault == "caller":
+            raise one.failure.to_error()
+    if not parts or (failures and not request.allow_partial):
+        raise refusal_of(collection, failures, len(parts), len(replies))
+    hits = merge(parts, request)
+    thin = thin_groups(parts, hits, request) if request.group_by is not None else ()
+    homes = homes_of(replies, hits) if request.return_vectors else {}
+    return Answer(hits, len(parts), len(replies), tuple(failures), thin, homes=homes)
+
+
+def homes_of(replies: Sequence[tuple[str, ShardReply]], hits: Hits) -> dict[Any, int]:
+    """The place of the shard that each of some hits is from, by id.
+
+    Parameters
+    ----------
+    replies : sequence of (str, ShardReply)
+        Of every shard.
+    hits : Hits
+        What became of them.
+    """
+    kept = set(ids_of_hits(hits))
+    return {
+        one: place
+        for place, (_, reply) in enumerate(replies)
+        if isinstance(reply, Hits)
+        for one in ids_of_hits(reply)
+        if one in kept
+    }
+
+
+def refusal_of(
+    collection: str, failures: Sequence[ShardFailure], answered: int, total: int
+) -> DeadlineExceededError | NoShardAnsweredError:
+    """The error of a search that too few shards answered.
+
+    Parameters
+    ----------
+    collection : str
+    failures : sequence of ShardFailure
+    answered, total : int
+        Shards.
+    """
+    reasons = "; ".join(f"{one.shard}: {one.failure.message}" for one in failures)
+    message = f"{answered} of {total} shards of {collection!r} answered ({reasons})"
+    if any(one.failure.fault == "deadline" for one in failures):
+        return DeadlineExceededError(message)
+    return NoShardAnsweredError(message)

@@ -1,0 +1,305 @@
+"""A collection under its name: what it serves now, and how it goes over to what is published next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from velo.errors import BusyError, DeviceError, InvalidArgumentError, UnsupportedError, VeloError
+from velo_serving.places.records import CollectionRecord, Directory, Place, ShardRecord
+from velo_serving.routing.router import Router, RouterLimits
+from velo_serving.wire.channel import SocketChannel
+from velo_serving.wire.endpoint import Endpoint
+from velo_serving.words.errors import NoShardAnsweredError, PublicationError, SupersededError
+from velo_serving.words.observer import Observer
+
+__all__ = ["Generation", "ServedCollection", "served_collection"]
+
+log = logging.getLogger("velo_serving")
+
+#: By when the shards of what is published must answer here.
+MOVE_S: Final = 30.0
+
+#: How often we look whether shards are up, or requests have ended.
+LOOK_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a name serves at one moment; a request is parsed, searched and answered by one of them.
+
+    Attributes
+    ----------
+    n, dim : int
+    metric : str
+    router : Router
+    version : str
+    number : int
+    """
+
+    n: int
+    dim: int
+    metric: str
+    router: Router
+    version: str = ""
+    number: int = 1
+
+
+class ServedCollection:
+    """A collection that is being served.
+
+    Parameters
+    ----------
+    name : str
+    now : Generation
+    succeed : callable, optional
+        Makes the generation of a number.
+    exchange : callable, optional
+        Starts what is at a path, under a version, and makes this collection go over to it.
+
+    Attributes
+    ----------
+    name : str
+    now : Generation
+        It may be another one at any time; who searches holds it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        now: Generation,
+        *,
+        succeed: Callable[[int], Awaitable[Generation]] | None = None,
+        exchange: Callable[[str, str], Awaitable[None]] | None = None,
+    ) -> None:
+        self.name = name
+        self.now = now
+        self._succeed = succeed
+        self.exchange = exchange
+        self._is_publishing = False
+        self._observer: Observer | None = None
+        self._move: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    @property
+    def router(self) -> Router:
+        """Of the generation that is served now."""
+        return self.now.router
+
+    @property
+    def rows(self) -> int:
+        """Rows that live, when shards were last asked."""
+        rows = self.router.rows
+        return self.now.n if rows is None else rows
+
+    @contextmanager
+    def hold(self) -> Iterator[Generation]:
+        """Keep what is served now for a request, whatever is published meanwhile.
+
+        Returns
+        -------
+        context manager of Generation
+        """
+        now = self.now
+        now.router.holders += 1
+        try:
+            yield now
+        finally:
+            now.router.holders -= 1
+
+    def observe(self, observer: Observer) -> None:
+        """Report to another observer; before ``start``.
+
+        Parameters
+        ----------
+        observer : Observer
+        """
+        self._observer = observer
+        self.router.observe(observer)
+
+    async def publish(self, path: str, version: str) -> Generation:
+        """Serve another build under this name; no answer fails, and each is of one version.
+
+        Parameters
+        ----------
+        path : str
+            A sharded build or a single index, where the shards' processes see it.
+        version : str
+            What it is called; another one than now.
+
+        Returns
+        -------
+        Generation
+            What is served now.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The version is empty, or served already.
+        PublicationError
+            It cannot be served; what was served still is.
+        BusyError
+            Something is being published already.
+        DeviceError
+            The system refused a read, or had no descriptor left; what was served still is.
+        """
+        if self.exchange is None:
+            raise UnsupportedError(f"nothing can be published as {self.name} here")
+        if not version or version == self.now.version:
+            raise InvalidArgumentError(
+                f"a version has a name of its own, {version!r} is served already"
+                if version
+                else "a version has a name",
+                argument="version",
+            )
+        if self._is_publishing:
+            raise BusyError(f"something is being published as {self.name} already")
+        self._is_publishing = True
+        try:
+            await self.exchange(path, version)
+            deadline = time.monotonic() + MOVE_S
+            while self.now.version != version:
+                if time.monotonic() > deadline:
+                    raise PublicationError(
+                        f"{self.name} serves version {self.now.version!r} still: {version!r} does not answer"
+                    )
+                await asyncio.sleep(LOOK_S)
+        except (BusyError, DeviceError, InvalidArgumentError, PublicationError):
+            raise
+        except VeloError as error:
+            raise PublicationError(f"{path} cannot be served: {error}", argument="path") from error
+        finally:
+            self._is_publishing = False
+        return self.now
+
+    async def go_over(self, after: Generation, left: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Serve another generation once all of its shards answer; what is under way stays where it is.
+
+        Parameters
+        ----------
+        after : Generation
+        left : callable, optional
+            Awaited when nobody searches in the generation of before any more.
+        """
+        if self._observer is not None:
+            after.router.observe(self._observer)
+        try:
+            await self._until_up(after.router)
+        except BaseException:
+            await after.router.close()
+            raise
+        before, self.now = self.now, after
+        after.router.on_successor = self.heard
+        log.info("%s serves version %r", self.name, after.version)
+        leaving = asyncio.get_running_loop().create_task(self._leave(before.router, left))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    async def start(self, wait_s: float = 0.0) -> None:
+        """Ask all shards how they are, and from then on follow what is published.
+
+        Parameters
+        ----------
+        wait_s : float
+            So long it waits for shards that are not up at once.
+        """
+        self.router.on_successor = self.heard
+        await self.router.start()
+        deadline = time.monotonic() + wait_s
+        while self.router.shards_up < self.router.shards_total and time.monotonic() < deadline:
+            await asyncio.sleep(LOOK_S)
+
+    async def close(self) -> None:
+        """Refuse what comes and give up what is under way."""
+        tasks = [*self._leaving, *([] if self._move is None else [self._move])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.router.close()
+
+    def heard(self, number: int) -> None:
+        """Go over to another generation, which was published meanwhile.
+
+        Parameters
+        ----------
+        number : int
+        """
+        if self._succeed is not None and self._move is None and number != self.now.number:
+            self._move = asyncio.get_running_loop().create_task(self._move_to(number, self._succeed))
+
+    async def _move_to(self, number: int, succeed: Callable[[int], Awaitable[Generation]]) -> None:
+        """Serve another generation once all of its shards answer; what is under way stays where it is."""
+        try:
+            await self.go_over(await succeed(number))
+        except Exception as error:
+            log.warning("%s stays at version %r: %s", self.name, self.now.version, error)
+            # Whoever speaks of the successor again begins anew.
+        finally:
+            self._move = None
+
+    async def _until_up(self, router: Router) -> None:
+        await router.start()
+        deadline = time.monotonic() + MOVE_S
+        while router.shards_up < router.shards_total:
+            if time.monotonic() > deadline:
+                raise NoShardAnsweredError(f"only {router.shards_up} shards of what was published answer")
+            await asyncio.sleep(LOOK_S)
+
+    @staticmethod
+    async def _leave(router: Router, left: Callable[[], Awaitable[None]] | None) -> None:
+        """Let go of a generation once nobody searches there."""
+        try:
+            while router.holders:
+                await asyncio.sleep(LOOK_S)
+        finally:
+            await router.close()
+            if left is not None:
+                await left()
+
+
+def served_collection(
+    record: CollectionRecord, directory: Directory, *, limits: RouterLimits | None = None
+) -> ServedCollection:
+    """Serve shards that run elsewhere, and follow what is published.
+
+    Parameters
+    ----------
+    record : CollectionRecord
+    directory : Directory
+    limits : RouterLimits, optional
+    """
+
+    def channel(shard: ShardRecord, replica: int, record: CollectionRecord) -> SocketChannel:
+        place = Place(record.name, record.generation, shard.name, replica)
+
+        async def where() -> Endpoint:
+            try:
+                return await directory.locate(place)
+            except SupersededError as error:
+                # Nobody of that version is left who could have told.
+                served.heard(error.generation)
+                raise
+
+        return SocketChannel(shard.name if shard.replicas == 1 else f"{shard.name}/{replica}", where)
+
+    def generation(record: CollectionRecord) -> Generation:
+        channels = [
+            [channel(shard, replica, record) for replica in range(shard.replicas)] for shard in record.shards
+        ]
+        identities = [shard.identity for shard in record.shards]
+        router = Router(record.name, channels, limits=limits, identities=identities)
+        return Generation(record.n, record.dim, record.metric, router, record.version, record.generation)
+
+    async def succeed(number: int) -> Generation:
+        return generation(await directory.record(record.name, number))
+
+    async def exchange(path: str, version: str) -> None:
+        await directory.exchange(record.name, path, version)
+
+    served = ServedCollection(record.name, generation(record), succeed=succeed, exchange=exchange)
+    return served

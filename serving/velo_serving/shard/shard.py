@@ -1,0 +1,504 @@
+"""One shard at work: opens an index, answers requests. It knows no Ray, no HTTP, no other shard."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from velo.errors import FilterError, SearchTimeoutError, VeloError
+from velo.filters import from_sql
+from velo.folder.live import is_live
+from velo.folder.shards import built_uuid, check_shard
+from velo_serving.places.locations import shard_folder
+from velo_serving.places.spec import ShardSpec
+from velo_serving.shard.writing import Follower, ShardWriter
+from velo_serving.words.errors import ShardUnavailableError
+from velo_serving.words.hits import concat_hits
+from velo_serving.words.loops import LoopThread
+from velo_serving.words.types import (
+    Failure,
+    FilterForm,
+    Float32Matrix,
+    Hits,
+    SearchIndex,
+    SearchRequest,
+    ShardHealth,
+    ShardReply,
+)
+
+__all__ = ["IndexOpener", "Shard", "open_velo_index"]
+
+#: Deadlines are rounded up to this.
+TIMEOUT_STEP_S = 0.1
+
+#: Queries that go to the index in one call, plain ones and heavy ones, and calls of one request at once: what
+#: others wait for.
+PART_QUERIES = 64
+PART_HEAVY_QUERIES = 8
+PARTS_AT_ONCE = 2
+
+#: How often a search on trial looks whether another search has ended meanwhile.
+TRIAL_LOOK_S = 0.005
+
+#: A shard whose searches take processor time of less than this share of a trial does not work on any.
+WORK_SHARE_MIN = 0.02
+
+
+IndexOpener = Callable[[ShardSpec], SearchIndex]
+
+
+def open_velo_index(spec: ShardSpec) -> SearchIndex:
+    """Open the index that a spec describes."""
+    import velo  # here, so that the router and the client work where the native library is missing
+
+    arguments: dict[str, Any] = {"io": spec.io, "plan": spec.plan, **spec.options}
+    if spec.memory is not None:
+        arguments["memory"] = spec.memory
+    if spec.threads is not None:
+        arguments["threads"] = spec.threads
+    if spec.writable:
+        arguments |= {"writable": True, "durability": spec.durability}
+    index = velo.open(spec.path, **arguments)
+    _warm(index)
+    opened: SearchIndex = index
+    return opened
+
+
+def _warm(index: Any) -> None:
+    """Load now what a first filter and a first row of metadata would load, while nobody waits."""
+    with contextlib.suppress(VeloError):  # a damaged page is told to the search that needs it
+        from_sql("a = 1")
+    info = index.info()
+    columns = list(info.get("columns", ()))[:1]
+    if columns:
+        one = np.ones((1, int(info["dim"])), dtype=np.float32)
+        with contextlib.suppress(VeloError):
+            index.search(one, 1, filter={columns[0]: {"$exists": True}}, return_metadata=columns)
+
+
+class Shard:
+    """An index that answers requests, and that can be asked how it is.
+
+    A shard whose index cannot be opened exists all the same and says why, so that one bad disk does not take
+    the process with it; asking for its health tries again.
+    """
+
+    def __init__(self, spec: ShardSpec, opener: IndexOpener = open_velo_index) -> None:
+        self.spec = spec
+        self._opener = opener
+        self._opening = threading.Lock()  # health and search may run in different threads
+        self._index: SearchIndex | None = None
+        self._health = ShardHealth()
+        self._closed = False
+        self._ended = 0  # searches that the index has answered
+        self._writer = ShardWriter(spec.name, spec.writable)
+        self._follower: Follower | None = None
+        # Filters are compiled and rows read in a loop of their own: the loop that hears requests stays free.
+        self._aside = LoopThread(f"velo-shard-{spec.name}")
+
+    @property
+    def name(self) -> str:
+        """Name of the shard."""
+        return self.spec.name
+
+    def open(self) -> ShardHealth:
+        """Open the index unless it is open.
+
+        Raises
+        ------
+        ShardNotHereError
+            The folder does not exist on this node, and no store has it.
+        LocationError
+            The store does not bring it.
+        VeloError
+            The folder holds no index that can be opened.
+        """
+        with self._opening:
+            if self._closed:
+                raise ShardUnavailableError(f"shard {self.name} is closed")
+            if self._index is None:
+                node = socket.gethostname()
+                found = shard_folder(
+                    self.name,
+                    (self.spec.path, *self.spec.locations),
+                    checksum=self.spec.checksum,
+                    writable=self.spec.writable,
+                )
+                spec = dataclasses.replace(self.spec, path=found)
+                index = self._opener(spec)
+                try:
+                    check_shard(Path(found), self.name, self.spec.uuid)
+                except VeloError:
+                    index.close()
+                    raise
+                self._health = _health_of(index, node, spec)
+                self._index = index
+                if self.spec.follows or (is_live(Path(found)) and not self.spec.writable):
+                    self._follower = Follower(index)
+            return self._now()
+
+    def _now(self) -> ShardHealth:
+        """What changes with time."""
+        index, follower = self._index, self._follower
+        if follower is not None and follower.failure is not None:
+            raise ShardUnavailableError(f"shard {self.name} does not see what is written: {follower.failure}")
+        if follower is None and not self.spec.writable:
+            return self._health
+        live: Any = index
+        return dataclasses.replace(self._health, n=len(live))
+
+    def health(self) -> ShardHealth:
+        """Return what the shard serves, or why it cannot; opens the index if that failed before."""
+        try:
+            return self.open()
+        except VeloError as error:
+            return ShardHealth(node=socket.gethostname(), pid=os.getpid(), failure=Failure.of(error))
+
+    def close(self) -> None:
+        """Release the index; later searches fail as unavailable."""
+        with self._opening:
+            self._closed = True
+            index, self._index = self._index, None
+        if self._follower is not None:
+            self._follower.close()
+        self._writer.close()
+        if index is not None:
+            index.close()
+        self._aside.close()
+
+    async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
+        """Answer a request; what is wrong with it is a ``Failure``.
+
+        Many queries are searched in parts, so that a request that comes meanwhile waits for a part alone.
+
+        Parameters
+        ----------
+        request : SearchRequest
+        timeout_s : float, optional
+            Seconds that are left for it.
+
+        Raises
+        ------
+        ShardUnavailableError
+            The shard has no open index.
+        """
+        index = self._index
+        if index is None:
+            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        if _is_heavy(request):
+            return await self._aside.run(self._reply(index, request, timeout_s, PART_HEAVY_QUERIES))
+        return await self._reply(index, request, timeout_s, PART_QUERIES)
+
+    async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Look something up in the rows; as ``lookups.look_up``.
+
+        Raises
+        ------
+        ShardUnavailableError
+            The shard has no open index.
+        VeloError
+            What is wrong with the arguments.
+        """
+        index = self._index
+        if index is None:
+            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        from velo_serving.shard.look_up import look_up
+
+        return await asyncio.to_thread(look_up, index, what, arguments)
+
+    async def write(
+        self, what: str, arguments: Mapping[str, Any], timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """Do something to the rows; as ``ShardWriter.write``.
+
+        Who stops waiting does not undo it.
+
+        Raises
+        ------
+        ShardUnavailableError
+            The shard has no open index.
+        VeloError
+            What the index says.
+        """
+        index = self._index
+        if index is None:
+            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        return await self._writer.write(index, what, arguments, timeout_s)
+
+    async def trial(self, timeout_s: float) -> bool:
+        """Show that searches still end: one of our own, or any other.
+
+        Health answers come from memory. This comes from where answers come from.
+
+        Parameters
+        ----------
+        timeout_s : float
+
+        Returns
+        -------
+        bool
+            True if a search ended. False if none did in time while the processor was at work on some: a few
+            heavy ones take longer than any trial.
+
+        Raises
+        ------
+        ShardUnavailableError
+            The shard has no open index.
+        SearchTimeoutError
+            No search ended in time, and nothing works on any: the disk is gone, or a lock.
+        """
+        index = self._index
+        if index is None:
+            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        request = SearchRequest(np.ones((1, self._health.dim), dtype=np.float32), 1)
+        ended, worked_s = self._ended, _worked_s()
+        own = asyncio.ensure_future(_search(index, request, timeout_s))
+        # Time in which this process was awake: one that is starved ends no search, and is not hung.
+        awake_s, last = 0.0, time.monotonic()
+        try:
+            while not own.done() and self._ended == ended and awake_s < timeout_s:
+                await asyncio.wait({own}, timeout=TRIAL_LOOK_S)
+                now = time.monotonic()
+                awake_s += min(now - last, 2 * TRIAL_LOOK_S)
+                last = now
+            # A page that is damaged is told to those who need it: such a search has ended, too.
+            if self._ended != ended or (own.done() and not isinstance(own.exception(), SearchTimeoutError)):
+                return True
+            if _worked_s() - worked_s < timeout_s * WORK_SHARE_MIN:
+                raise SearchTimeoutError(f"no search of shard {self.name} ended within {timeout_s:g} s")
+            return False
+        finally:
+            own.cancel()
+
+    async def _reply(
+        self, index: SearchIndex, request: SearchRequest, timeout_s: float | None, part_queries: int
+    ) -> ShardReply:
+        try:
+            return await self._answer(index, request, timeout_s, part_queries)
+        except Exception as error:
+            return await _blame(index, request, error)
+
+    async def _answer(
+        self, index: SearchIndex, request: SearchRequest, timeout_s: float | None, part_queries: int
+    ) -> Hits:
+        count = len(request.queries)
+        if count <= part_queries:
+            return await self._ending(_search(index, request, timeout_s))
+        parts = [
+            _part_of(request, start, min(start + part_queries, count))
+            for start in range(0, count, part_queries)
+        ]
+        answers: list[Hits | None] = [None] * len(parts)
+        rest = iter(enumerate(parts))
+
+        async def take() -> None:
+            for place, part in rest:
+                answers[place] = await self._ending(_search(index, part, timeout_s))
+
+        # In their order, as many at once as keep an index at work from one to the next.
+        takers = [asyncio.ensure_future(take()) for _ in range(PARTS_AT_ONCE)]
+        try:
+            await asyncio.gather(*takers)
+        finally:
+            for taker in takers:
+                taker.cancel()
+        return concat_hits([hits for hits in answers if hits is not None])
+
+    async def _ending(self, searching: Awaitable[Hits]) -> Hits:
+        hits = await searching
+        self._ended += 1
+        return hits
+
+
+def _worked_s() -> float:
+    """Processor time of this process without the thread that asks: what searches, compiles and merges."""
+    return time.process_time() - time.thread_time()
+
+
+def _is_heavy(request: SearchRequest) -> bool:
+    """Whether a search may keep the interpreter, or a query the index, for more than a millisecond or two."""
+    return (
+        request.filters is not None
+        or request.group_by is not None
+        or request.radius is not None
+        or request.return_metadata is not None
+    )
+
+
+def _part_of(request: SearchRequest, start: int, stop: int) -> SearchRequest:
+    filters = request.filters
+    if filters is not None and len(filters) > 1:
+        filters = filters[start:stop]
+    return dataclasses.replace(request, queries=request.queries[start:stop], filters=filters)
+
+
+async def _search(index: SearchIndex, request: SearchRequest, timeout_s: float | None) -> Hits:
+    columns = request.return_metadata
+    options: dict[str, Any] = {
+        "filter": _filter_argument(request),
+        "recall": request.recall,
+        "list_size": request.list_size,
+        "return_metadata": None if columns is None else list(columns),
+        "timeout_s": _rounded(timeout_s),
+    }
+    queries = request.queries
+    if request.radius is not None:
+        return _of_ranges(await index.range_search_async(queries, request.radius, limit=request.k, **options))
+    if request.group_by is not None:
+        options |= {"group_by": request.group_by, "group_size": request.group_size}
+        return _of_groups(await index.search_async(queries, request.k, **options))
+    return _of_nearest(await index.search_async(queries, request.k, **options))
+
+
+def _filter_argument(request: SearchRequest) -> Any:
+    """One filter for all queries where that is enough, else one each."""
+    filters = request.filters
+    if filters is None or len(filters) == 1:
+        return filters[0] if filters else None
+    return [_read(one) for one in filters]
+
+
+def _read(condition: FilterForm | None) -> Any:
+    """A filter as it may stand in a list: there a text would be an id."""
+    return from_sql(condition) if isinstance(condition, str) else condition
+
+
+def _rounded(timeout_s: float | None) -> float | None:
+    """An index keeps what it has made ready for one set of options: few deadlines, few sets."""
+    return None if timeout_s is None else max(1, math.ceil(timeout_s / TIMEOUT_STEP_S)) * TIMEOUT_STEP_S
+
+
+async def _blame(index: SearchIndex, request: SearchRequest, error: Exception) -> Failure:
+    """Describe a failure; with a filter each, find the query whose filter is wrong."""
+    if isinstance(error, FilterError) and request.filters is not None and len(request.filters) > 1:
+        for query, one in enumerate(request.filters):
+            if one is None:
+                continue
+            try:
+                await index.search_async(request.queries[query : query + 1], 1, filter=one, timeout_s=1.0)
+            except FilterError as culprit:
+                return Failure.of(culprit, query=query)
+            except VeloError:
+                break  # the index has other troubles by now: the first error stands
+    return Failure.of(error)
+
+
+def _of_nearest(result: Any) -> Hits:
+    """A ``velo.SearchResult`` of a matrix of queries."""
+    counts = np.asarray(result.counts, dtype=np.int64)
+    ids, distances = np.asarray(result.ids), np.asarray(result.distances, dtype=np.float32)
+    return _hits(result, ids, distances, counts, tables=result.metadata)
+
+
+def _of_ranges(result: Any) -> Hits:
+    """A ``velo.RangeResult`` with each query's hits in a row of its own."""
+    counts = np.asarray(result.counts, np.int64)
+    places = np.arange(max(1, int(counts.max(initial=1))))[None, :] < counts[:, None]
+    tables = None
+    if result.metadata is not None:
+        ends = result.lims[1:].tolist()
+        starts = result.lims[:-1].tolist()
+        tables = [result.metadata.slice(start, end - start) for start, end in zip(starts, ends, strict=True)]
+    ids, distances = _in_rows(result.ids, result.distances, places)
+    return _hits(result, ids, distances, counts, tables=tables, limited=np.asarray(result.limited, np.bool_))
+
+
+def _of_groups(result: Any) -> Hits:
+    """A ``velo.GroupedResult`` with the hits of a query's groups one after another in a row."""
+    sizes = np.asarray(result.group_sizes, np.int64)
+    counts = sizes.sum(axis=1)
+    places = np.arange(max(1, int(counts.max(initial=1))))[None, :] < counts[:, None]
+    real = np.arange(result.ids.shape[-1])[None, None, :] < sizes[:, :, None]
+    ids, distances = _in_rows(result.ids[real], result.distances[real], places)
+    groups = [
+        list(zip(values, row.tolist(), strict=False))
+        for values, row in zip(result.groups, sizes, strict=True)
+    ]
+    return _hits(result, ids, distances, counts, tables=result.metadata, groups=groups)
+
+
+def _in_rows(flat_ids: Any, flat_distances: Any, places: Any) -> tuple[Any, Any]:
+    """Hits of all queries one after another, to rows that are padded."""
+    strings = flat_ids.dtype == object
+    ids = np.full(places.shape, None if strings else -1, object if strings else np.int64)
+    distances = np.full(places.shape, np.inf, np.float32)
+    ids[places], distances[places] = flat_ids, flat_distances
+    return ids, distances
+
+
+def _hits(result: Any, ids: Any, distances: Any, counts: Any, **further: Any) -> Hits:
+    stats = result.stats
+    costs: dict[str, Any] = {}
+    for name in ("reads", "bytes_read", "shared_reads", "cache_hits"):
+        each = stats.get(name)
+        costs[name] = 0 if each is None else sum(each.tolist())  # a few numbers: quicker than numpy
+    return Hits(ids, distances, counts, **costs, **further)
+
+
+def _uuid_of(info: Mapping[str, Any], spec: ShardSpec) -> str:
+    """By what an index is known again: its own uuid; of one that is written to, whose parts come and go with
+    theirs, that of the one that was built, and the folder: a copy is not written to with it."""
+    folder = Path(spec.path)
+    if spec.writable or spec.follows or is_live(folder):
+        built = ""
+        with contextlib.suppress(VeloError):  # what cannot be read is told by those who open it
+            built = f"{built_uuid(folder)}-"
+        return f"{built.removeprefix('-')}folder-{folder.stat().st_ino}"
+    return str(info.get("uuid", ""))
+
+
+def _writable_details(index: Any, info: Mapping[str, Any]) -> dict[str, Any]:
+    """What a gateway needs to know to make rows of what clients send."""
+    live = info.get("live") or {}
+    if not live.get("writable"):
+        return {}
+    schema = pa.schema(list(index.get([]).schema)[1:])
+    return {
+        "writable": True,
+        "durability": live["durability"],
+        "dtype": info["dtype"],
+        "numbered": live["numbered"],
+        "schema": base64.b64encode(schema.serialize().to_pybytes()).decode(),
+    }
+
+
+def _health_of(index: SearchIndex, node: str, spec: ShardSpec) -> ShardHealth:
+    info = index.info()
+    memory = info.get("memory_bytes", 0)
+    device = info.get("device", "")
+    return ShardHealth(
+        uuid=_uuid_of(info, spec),
+        n=int(info["n"]),
+        dim=int(info["dim"]),
+        metric=str(info["metric"]),
+        node=node,
+        pid=os.getpid(),
+        memory_bytes=sum(memory.values()) if isinstance(memory, Mapping) else int(memory),
+        device=str(device.get("name", "")) if isinstance(device, Mapping) else str(device),
+        details={
+            "plan": info.get("plan", ""),
+            "threads": int(info.get("threads", 0)),
+            "ids": info.get("ids", ""),
+            "columns": list(info.get("columns", ())),
+            **_writable_details(index, info),
+        },
+    )
+
+
+def as_queries(vectors: Any) -> Float32Matrix:
+    """Return vectors as a matrix of float32, one row a query."""
+    matrix = np.asarray(vectors, dtype=np.float32)
+    return matrix.reshape(1, -1) if matrix.ndim == 1 else matrix

@@ -1,0 +1,237 @@
+"""Writes at a shard: what arrives is done to the index, in threads, and told in plain data. No Ray, no HTTP.
+
+The shard's process is the only one that writes to its index. Other replicas of the shard open the same folder
+to read and look every ``FOLLOW_S`` whether something was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import numpy as np
+
+from velo.errors import InvalidArgumentError, ReadOnlyError
+from velo_serving.wire.codec import ids_of, table_of
+
+__all__ = ["FOLLOW_S", "Follower", "ShardWriter"]
+
+#: How often a replica that only reads looks for what the writer wrote.
+FOLLOW_S: Final = 0.1
+
+#: Writes at once. They wait together for one sync, and for room.
+WRITES_AT_ONCE: Final = 32
+
+#: An index is told this share of the time that is left, so that what it says arrives.
+TIME_SHARE: Final = 0.9
+
+
+class _TwoSides:
+    """A door for two kinds of work: any number of one kind at a time, never both.
+
+    Upserts of rows that must be there stand on one side, deletes on the other: a row that was looked for
+    stays until it is replaced.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._side = ""
+        self._inside = 0
+
+    @contextlib.contextmanager
+    def on(self, side: str) -> Iterator[None]:
+        with self._turn:
+            while self._inside and self._side != side:
+                self._turn.wait()
+            self._side = side
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._inside -= 1
+                if not self._inside:
+                    self._turn.notify_all()
+
+
+class ShardWriter:
+    """Does writes to one index.
+
+    Parameters
+    ----------
+    name : str
+        Of the shard.
+    writable : bool
+        Whether the index was opened to write.
+    """
+
+    def __init__(self, name: str, writable: bool) -> None:
+        self._name = name
+        self._writable = writable
+        self._sides = _TwoSides()
+        self._threads = ThreadPoolExecutor(WRITES_AT_ONCE, thread_name_prefix=f"velo-write-{name}")
+        self._upkeep = ThreadPoolExecutor(1, thread_name_prefix=f"velo-upkeep-{name}")
+        #: Flushes and optimizes that wait or run; whoever asks for one of them again waits for the same.
+        self._under_way: dict[str, asyncio.Future[None]] = {}
+
+    async def write(
+        self, index: Any, what: str, arguments: Mapping[str, Any], timeout_s: float | None
+    ) -> dict[str, Any]:
+        """Do one write.
+
+        Parameters
+        ----------
+        index : velo.Index
+        what : str
+            One of ``words.types.WRITES``.
+        arguments : mapping
+            As ``collection_writes`` makes them.
+        timeout_s : float, optional
+            How long it may wait for room.
+
+        Returns
+        -------
+        dict
+            The fields of ``velo.Written``, or ``{"moved": True}`` where rows that must be there are not.
+
+        Raises
+        ------
+        VeloError
+            What the index says.
+        """
+        if not self._writable:
+            raise ReadOnlyError(f"shard {self._name} was opened to read: serve it with --writable")
+        if what in ("flush", "optimize"):
+            return await self._keep_up(index, what, bool(arguments.get("wait", True)), timeout_s)
+        work = _VERBS.get(what)
+        if work is None:
+            raise InvalidArgumentError(f"nothing called {what!r} is written", argument="what")
+        patience_s = None if timeout_s is None else TIME_SHARE * timeout_s
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._threads, work, self._sides, index, dict(arguments), patience_s
+        )
+
+    async def _keep_up(self, index: Any, what: str, wait: bool, timeout_s: float | None) -> dict[str, Any]:
+        task = self._under_way.get(what)
+        if task is None:
+            loop = asyncio.get_running_loop()
+            task = loop.run_in_executor(self._upkeep, getattr(index, what))
+            self._under_way[what] = task
+            task.add_done_callback(lambda done: self._ended(what, done))
+        if wait:
+            patience_s = None if timeout_s is None else TIME_SHARE * timeout_s
+            await asyncio.wait({task}, timeout=patience_s)
+        if not task.done():
+            return {"done": False}
+        task.result()
+        return {"done": True}
+
+    def _ended(self, what: str, task: asyncio.Future[None]) -> None:
+        self._under_way.pop(what, None)
+        if not task.cancelled():
+            task.exception()  # told to those who waited; info()["live"] tells the others
+
+    def close(self) -> None:
+        """Take no more; what is under way ends first."""
+        self._threads.shutdown()
+        self._upkeep.shutdown()
+
+
+def _rows_given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Vectors, ids and metadata of a call, as the library takes them."""
+    vectors, dim = arguments["vectors"], int(arguments["dim"])
+    dtype = np.dtype(arguments["dtype"])
+    ids, columns = arguments.get("ids"), arguments.get("columns")
+    return {
+        "vectors": np.frombuffer(vectors, dtype).reshape(-1, dim),
+        "ids": None if ids is None else ids_of(ids),
+        "metadata": None if columns is None else table_of(columns),
+        "request": arguments.get("request"),
+    }
+
+
+def _told(done: Any) -> dict[str, Any]:
+    return {
+        "rows": done.rows,
+        "missing": done.missing,
+        "sequence": done.sequence,
+        "durable": done.durable,
+        "replaced": done.replaced,
+        "first_id": done.first_id,
+        "repeated": done.repeated,
+        "pressure": done.pressure,
+    }
+
+
+def _insert(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
+    return _told(index.insert(**_rows_given(arguments), timeout_s=timeout_s))
+
+
+def _upsert(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
+    expected = arguments.get("expected")
+    if expected is None:
+        return _told(index.upsert(**_rows_given(arguments), timeout_s=timeout_s))
+    ids = ids_of(expected)
+    with sides.on("upsert"):
+        if not index.contains(ids).all():
+            return {"moved": True}
+        return _told(index.upsert(**_rows_given(arguments), timeout_s=timeout_s))
+
+
+def _update(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
+    columns = table_of(arguments["columns"])
+    ids = ids_of(arguments["ids"])
+    return _told(index.update(ids, columns, arguments.get("request"), timeout_s))
+
+
+def _delete(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
+    with sides.on("delete"):
+        ids = arguments.get("ids")
+        if ids is not None:
+            return _told(index.delete(ids_of(ids)))
+        return _told(index.delete(filter=arguments["filter"]))
+
+
+_VERBS: Final[Mapping[str, Callable[..., Any]]] = {
+    "insert": _insert,
+    "upsert": _upsert,
+    "update": _update,
+    "delete": _delete,
+}
+
+
+class Follower:
+    """Sees for an index that was opened to read what another process writes.
+
+    Parameters
+    ----------
+    index : velo.Index
+    every_s : float
+        How often it looks.
+    """
+
+    def __init__(self, index: Any, every_s: float = FOLLOW_S) -> None:
+        self._index = index
+        self._every_s = every_s
+        self._over = threading.Event()
+        self.failure: Exception | None = None
+        self._thread = threading.Thread(target=self._follow, name="velo-follow", daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        while not self._over.wait(self._every_s):
+            try:
+                self._index.refresh()
+                self.failure = None
+            except Exception as error:
+                self.failure = error  # told by the shard's health: what it answers may be old
+
+    def close(self) -> None:
+        """Look no more."""
+        self._over.set()
+        self._thread.join()

@@ -1,0 +1,1 @@
+"""What every room speaks in: requests, hits, answers, errors, clocks, bounds, threads with a loop."""

@@ -1,0 +1,72 @@
+"""Hits of one shard: their metadata as rows, and several parts as one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from velo_serving.words.types import Hits
+
+__all__ = ["concat_hits", "ids_of_hits", "with_rows"]
+
+
+def with_rows(hits: Hits) -> Hits:
+    """Make dicts of the tables that an index brought."""
+    if hits.tables is None:
+        return hits
+    return dataclasses.replace(hits, metadata=[table.to_pylist() for table in hits.tables], tables=None)
+
+
+def concat_hits(parts: Sequence[Hits]) -> Hits:
+    """The hits of a request whose queries were searched in parts.
+
+    Parameters
+    ----------
+    parts : sequence of Hits
+        At least one, in the order of the queries. They may be of different widths.
+    """
+    width = max(part.distances.shape[1] for part in parts)
+    return Hits(
+        ids=np.concatenate(
+            [_padded(part.ids, width, None if part.ids.dtype == object else -1) for part in parts]
+        ),
+        distances=np.concatenate([_padded(part.distances, width, np.inf) for part in parts]),
+        counts=np.concatenate([part.counts for part in parts]),
+        reads=sum(part.reads for part in parts),
+        bytes_read=sum(part.bytes_read for part in parts),
+        shared_reads=sum(part.shared_reads for part in parts),
+        cache_hits=sum(part.cache_hits for part in parts),
+        metadata=None
+        if any(part.metadata is None for part in parts)
+        else [row for part in parts for row in part.metadata or ()],
+        groups=None if parts[0].groups is None else [row for part in parts for row in part.groups or ()],
+        limited=None
+        if parts[0].limited is None
+        else np.concatenate([part.limited for part in parts if part.limited is not None]),
+        tables=None if parts[0].tables is None else [one for part in parts for one in part.tables or ()],
+        vectors=None
+        if parts[0].vectors is None
+        else np.concatenate([_padded(part.vectors, width, np.nan) for part in parts]),
+    )
+
+
+def ids_of_hits(hits: Hits) -> list[Any]:
+    """The ids of all hits, one query after another.
+
+    Parameters
+    ----------
+    hits : Hits
+    """
+    real = np.arange(hits.ids.shape[1])[None, :] < hits.counts[:, None]
+    found: list[Any] = hits.ids[real].tolist()
+    return found
+
+
+def _padded(rows: Any, width: int, fill: Any) -> Any:
+    missing = width - rows.shape[1]
+    if missing == 0:
+        return rows
+    return np.concatenate([rows, np.full((len(rows), missing, *rows.shape[2:]), fill, rows.dtype)], axis=1)
