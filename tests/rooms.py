@@ -77,7 +77,7 @@ ROOMS = (
         "velo.errors velo.hints velo.options velo.results velo.filters velo.index velo.building "
         " velo.planning",
     ),
-    _room("velo_serving", "words", "velo.errors velo.results velo"),
+    _room("velo_serving", "words", "velo.errors velo.options velo.results velo"),
     _room("velo_serving", "wire", "velo.errors velo.filters velo_serving.words"),
     _room(
         "velo_serving",
@@ -123,7 +123,8 @@ ROOMS = (
     _room(
         "velo_serving",
         "",
-        "velo_serving.places velo_serving.routing velo_serving.client velo_serving.gateway "
+        "velo_serving.words velo_serving.places velo_serving.routing velo_serving.client "
+        "velo_serving.gateway "
         "velo_serving.on_ray velo_serving.hosting",
     ),
     _room(
@@ -131,7 +132,7 @@ ROOMS = (
         "cli",
         "velo.errors velo.types velo.options velo.results velo._native velo.formats velo.testing "
         "velo.filters velo.folder velo.index velo.building velo.planning velo "
-        "velo_serving.on_ray velo_serving.hosting",
+        "velo_serving.words velo_serving.on_ray velo_serving.hosting",
     ),
     _room("velo", "__main__", "velo.cli"),
     _room("bench", "peers", "velo.errors velo.options velo.formats velo.building velo"),

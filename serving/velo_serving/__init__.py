@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from velo_serving.client.client import Client
-    from velo_serving.gateway import GatewayLimits, create_app
+    from velo_serving.gateway import create_app
     from velo_serving.gateway.access import Access
     from velo_serving.hosting.serve import serve_connected, serve_local, serve_ray, start_ray, stop_ray
     from velo_serving.on_ray.building import build_on_ray
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from velo_serving.places.collection import Collection, Pin, read_collection
     from velo_serving.routing.backend import Backend, Generation, ServedCollection
     from velo_serving.routing.local_backend import open_local_backend
-    from velo_serving.routing.router import Router, RouterLimits
+    from velo_serving.routing.router import Router
+    from velo_serving.words.limits import GatewayLimits, RouterLimits
+    from velo_serving.words.options import ServeOptions
 
 __all__ = [
     "Access",
@@ -34,6 +36,7 @@ __all__ = [
     "Pin",
     "Router",
     "RouterLimits",
+    "ServeOptions",
     "ServedCollection",
     "VectorSearch",
     "build_on_ray",
@@ -55,11 +58,12 @@ _HOMES = {
     "Cluster": "on_ray.cluster",
     "ClusterSearch": "on_ray.cluster_search",
     "Collection": "places.collection",
-    "GatewayLimits": "gateway.limits",
+    "GatewayLimits": "words.limits",
     "Generation": "routing.served",
     "Pin": "places.collection",
     "Router": "routing.router",
-    "RouterLimits": "routing.router",
+    "RouterLimits": "words.limits",
+    "ServeOptions": "words.options",
     "ServedCollection": "routing.served",
     "VectorSearch": "on_ray.vector_search",
     "build_on_ray": "on_ray.building",

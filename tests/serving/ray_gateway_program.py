@@ -8,11 +8,16 @@ from tests.serving.conftest import PATIENT
 from velo_serving.hosting.server import bind, run
 from velo_serving.on_ray.actors import ray_session
 from velo_serving.on_ray.cluster import Cluster
+from velo_serving.words.options import ServeOptions
 
 
 def main(address: str, name: str) -> None:
     with bind("127.0.0.1", 0) as listener, ray_session(address), Cluster.connect(name) as cluster:
-        run(cluster.backend(limits=PATIENT), listener, on_ready=lambda url: print(url, flush=True))
+        run(
+            cluster.backend(limits=PATIENT),
+            listener,
+            ServeOptions(on_ready=lambda url: print(url, flush=True)),
+        )
 
 
 if __name__ == "__main__":

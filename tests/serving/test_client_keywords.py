@@ -100,6 +100,7 @@ EVERYTHING: dict[str, Any] = {
     "filters": [{"year": 2020}, None],
     "recall": 0.9,
     "list_size": 50,
+    "exact": True,
     "return_metadata": ["title"],
     "group_by": "year",
     "group_size": 2,
@@ -114,13 +115,16 @@ def test_every_keyword_travels() -> None:
     body = json.loads(sent("json", k=7, **EVERYTHING).content)
     assert body == expected
     SearchBody.model_validate(body)
-    plain = {name: EVERYTHING[name] for name in ("recall", "list_size", "timeout_s", "allow_partial")}
+    plain = {
+        name: EVERYTHING[name] for name in ("recall", "list_size", "exact", "timeout_s", "allow_partial")
+    }
     request = sent("npy", k=7, filter="year = 2020", **plain)
     assert dict(request.url.params) == {
         "k": "7",
         "filter": "year = 2020",
         "recall": "0.9",
         "list_size": "50",
+        "exact": "true",
         "timeout_ms": "1500.0",
         "allow_partial": "false",
     }

@@ -212,7 +212,17 @@ def test_json_of_any_shape(body: dict[str, Any]) -> None:
     st.lists(
         st.tuples(
             st.sampled_from(
-                ["k", "filter", "recall", "list_size", "return_metadata", "timeout_ms", "allow_partial", "x"]
+                [
+                    "k",
+                    "filter",
+                    "recall",
+                    "list_size",
+                    "exact",
+                    "return_metadata",
+                    "timeout_ms",
+                    "allow_partial",
+                    "x",
+                ]
             ),
             st.text(max_size=8) | JSON_VALUES.map(json.dumps),
         ),

@@ -66,6 +66,29 @@ def test_pages_hold_every_row_once(client: Client) -> None:
         assert response.json()["error"]["argument"] == "page"
 
 
+def test_exact_distances_are_those_of_the_vectors(
+    client: Client, things_served: Served, things_vectors: np.ndarray
+) -> None:
+    """Through a gateway and over shards: nearest, in groups, within a radius, in either body."""
+    queries = things_vectors[[5, 250]] + np.float32(0.25)
+    distances = ((things_vectors[None, :, :] - queries[:, None, :]).astype(np.float64) ** 2).sum(2)
+    nearest = np.argsort(distances, axis=1)[:, :10]
+    wanted = np.take_along_axis(distances, nearest, 1).astype(np.float32)
+    estimates = client.search(queries, 10, list_size=300)
+    assert not np.array_equal(estimates.distances, wanted)
+    with Client(things_served.url, collection="things", body_format="npy") as other:
+        for one in (client, other):
+            found = one.search(queries, 10, list_size=300, exact=True)
+            np.testing.assert_array_equal(found.ids, nearest)
+            np.testing.assert_allclose(found.distances, wanted, rtol=2e-7)
+    groups = client.search(queries, 3, list_size=300, exact=True, group_by="color")
+    np.testing.assert_allclose(groups.distances[:, 0, 0], wanted[:, 0], rtol=2e-7)
+    near = client.range_search(queries, float(wanted[0, 4]), list_size=300, exact=True)
+    np.testing.assert_allclose(np.sort(near.distances[: near.lims[1]]), wanted[0, :5], rtol=2e-7)
+    with Client(things_served.url, collection="codes") as codes, pytest.raises(UnsupportedError):
+        codes.search(queries[0], exact=True)
+
+
 def test_a_search_by_id_is_a_search_by_its_vector(
     client: Client, things_served: Served, things_vectors: np.ndarray
 ) -> None:

@@ -29,6 +29,7 @@ TAKEN: dict[str, tuple[str, dict[str, str]]] = {
     "filter": ('{"year": {"$gt": 3}}', {}),
     "recall": ("0.9", {}),
     "list_size": ("50", {}),
+    "exact": ("true", {}),
     "return_metadata": ("year", {}),
     "return_vectors": ("true", {}),
     "group_by": ("year", {}),

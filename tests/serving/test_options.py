@@ -1,50 +1,115 @@
-"""How shards open is said at several doors: the same names, the same defaults at each."""
+"""What serving may be asked for is said once: Python, Ray and the command line take it from there."""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from tests.serving.conftest import SERVE_MARK
-from velo_serving import Cluster, serve_local
-from velo_serving.on_ray.actors import ActorOptions
+from velo.cli.serve import serve as command
+from velo.errors import InvalidArgumentError
+from velo_serving import Cluster, ServeOptions, serve_connected, serve_local, serve_ray, start_ray
 from velo_serving.places.spec import ShardSpec
 
-#: What a door may leave to another one.
-OPENING = {"memory", "threads", "io", "plan", "writable", "durability"}
-RUNNING = {"replicas", "pin"}
+#: The doors, their own parameters apart, and the groups of options that each takes.
+DOORS: list[tuple[Callable[..., Any], set[str]]] = [
+    (serve_local, {"shards", "local", "gateway"}),
+    (serve_ray, {"shards", "ray", "address", "gateway"}),
+    (start_ray, {"shards", "ray", "address"}),
+    (serve_connected, {"gateway", "address"}),
+    (Cluster.start, {"shards", "ray"}),
+]
 
 
-def defaults_of(door: Any) -> dict[str, Any]:
-    """Its options that have a default."""
-    if dataclasses.is_dataclass(door):
-        return {one.name: one.default for one in dataclasses.fields(door)}
-    if isinstance(door, type) and issubclass(door, msgspec.Struct):
-        return {one.name: one.default for one in msgspec.structs.fields(door)}
-    return {name: one.default for name, one in inspect.signature(door).parameters.items()}
+@pytest.mark.parametrize(("door", "groups"), DOORS)
+def test_a_door_shows_its_options_with_the_same_defaults(door: Callable[..., Any], groups: set[str]) -> None:
+    shown = {
+        name: one.default
+        for name, one in inspect.signature(door).parameters.items()
+        if one.kind is one.KEYWORD_ONLY
+    }
+    own = set(inspect.signature(door).parameters) - set(shown)
+    wanted = {one.name: one.default for one in ServeOptions.all_fields() if one.said.group in groups}
+    assert shown == {name: default for name, default in wanted.items() if name not in own}
+    assert len(shown) > 7
 
 
-def check(doors: dict[str, Any], names: set[str]) -> None:
-    for name in names:
-        values = {door: defaults_of(one)[name] for door, one in doors.items()}
-        assert len(set(values.values())) == 1, f"{name}: {values}"
+@pytest.mark.parametrize(("door", "groups"), DOORS)
+def test_what_means_nothing_at_a_door_is_refused_by_name(door: Callable[..., Any], groups: set[str]) -> None:
+    given: dict[str, Any] = {
+        "shards": {"replicas": 2},
+        "ray": {"pin": "label:a=b"},
+        "address": {"address": "auto"},
+        "local": {"processes": True},
+        "gateway": {"port": 1},
+    }
+    for group in given.keys() - groups:
+        (name,) = given[group]
+        with pytest.raises(InvalidArgumentError, match=f"^{name}|^ray-address") as caught:
+            door("/nowhere", **given[group])
+        assert caught.value.argument == name
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'colour'"):
+        door("/nowhere", colour=1)
 
 
-def test_every_door_opens_shards_alike() -> None:
-    doors = {one.__name__: one for one in (ShardSpec, ActorOptions, serve_local)}
-    check({**doors, "Cluster.start": Cluster.start}, OPENING)
-    assert set(defaults_of(ActorOptions)) <= set(inspect.signature(Cluster.start).parameters)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("replicas", 0),
+        ("workers", 0),
+        ("ready_shards", 0),
+        ("drain_s", -1.0),
+        ("drain_s", float("nan")),
+        ("slow_s", -1),
+        ("threads", -1),
+        ("durability", "never"),
+        ("start_timeout_s", -1),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(name: str, value: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=name) as caught:
+        ServeOptions(**{name: value})
+    assert caught.value.argument == name
+
+
+def test_a_shard_opens_as_options_say() -> None:
+    told = ShardSpec(name="0", path="x", **ServeOptions().opening)
+    assert told == ShardSpec(name="0", path="x")
+
+
+def test_the_command_has_an_option_for_each_that_has_a_word() -> None:
+    shown = inspect.signature(command).parameters
+    public = {one.name for one in ServeOptions.all_fields() if one.said.help}
+    assert set(shown) - public == {"paths", "ray", "detached", "connect", "as_json"}
+    assert public <= set(shown)
+    hidden = {"num_cpus", "detached", "start_timeout_s", "on_progress", "on_ready"}
+    hidden |= {"limits", "gateway_limits"}
+    assert {one.name for one in ServeOptions.all_fields() if not one.said.help} == hidden
+    for one in ServeOptions.all_fields():
+        if one.name in public and one.default != ():
+            assert shown[one.name].default == one.default, one.name
+
+
+def test_what_several_gateways_are_told_is_plain_and_whole(tmp_path: Path) -> None:
+    given = ServeOptions(api_keys=tmp_path / "keys", slow_s=0.5, cors_origins=["*"], workers=3, log_json=True)
+    told = ServeOptions(**msgspec.json.decode(msgspec.json.encode(given.of_gateway)))
+    assert (told.api_keys, told.slow_s, told.log_json) == (str(tmp_path / "keys"), 0.5, True)
+    assert (list(told.cors_origins), told.workers) == (["*"], 1)
 
 
 @pytest.mark.filterwarnings(*SERVE_MARK.args)
-def test_the_app_of_ray_serve_starts_actors_as_others_do() -> None:
-    from velo_serving.on_ray.serve_app import ServeArgs
+def test_the_app_of_ray_serve_takes_options_as_others_do() -> None:
+    from velo_serving.on_ray.serve_app import _checked
 
-    check({"ServeArgs": ServeArgs, "Cluster.start": Cluster.start}, OPENING | RUNNING)
-    told = set(defaults_of(ActorOptions)) - set(defaults_of(ServeArgs))
-    # It reserves for gateways, not for shards, and its actors outlive it.
-    assert told == {"num_cpus", "detached"}
+    args = {"name": "films", "gateways": 2, "replicas": 2, "slow_s": 0.5, "cors_origins": ["*"]}
+    own, options = _checked(args)
+    assert (own.name, own.gateways, own.cpus, own.path) == ("films", 2, 1.0, None)
+    assert options == ServeOptions(replicas=2, slow_s=0.5, cors_origins=("*",))
+    for wrong in ({"replicas": 0}, {"replicas": "two"}, {"colour": 1}, {"detached": True}, {"port": 1}):
+        with pytest.raises(InvalidArgumentError):
+            _checked({"name": "films", **wrong})

@@ -227,7 +227,7 @@ def test_where_no_ray_runs_none_is_started(run_python: Any, monkeypatch: pytest.
         (("--connect", "films", "films.velo"), "paths"),
         (("films.velo", "--ray", "--detached", "--workers", "2"), "port"),
         (("films.velo", "--name", "other"), "name"),
-        (("films.velo", "--shard-ports", "7100-7199"), "ports"),
+        (("films.velo", "--shard-ports", "7100-7199"), "shard-ports"),
         (("films.velo", "--pin", "label:a=b"), "pin"),
         (("films.velo", "--ray-address", "auto"), "ray-address"),
     ],

@@ -155,14 +155,14 @@ def app_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
 def test_serve_takes_the_configuration_and_the_app_its_arguments(manifest: Mapping[str, Any]) -> None:
     from ray.serve.schema import ServeDeploySchema
 
-    from velo_serving.on_ray.serve_app import ServeArgs, serve_app
+    from velo_serving.on_ray.serve_app import _checked, serve_app
 
     ServeDeploySchema.model_validate(yaml.safe_load(manifest["spec"]["serveConfigV2"]))
     app = app_of(manifest)
     module, _, name = app["import_path"].partition(":")
     assert getattr(import_module(module), name) is serve_app
     assert list(inspect.signature(serve_app).parameters) == ["args"]
-    told = msgspec.convert(app["args"], ServeArgs)
+    told, _ = _checked(app["args"])
     assert told.path is not None
     assert app["route_prefix"] == "/"  # the paths of the gateway begin there
 

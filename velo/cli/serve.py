@@ -3,156 +3,65 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
-from velo.cli.arguments import AsJson, IoDevice, MemoryText, PlanChoice, Threads
+from velo.cli.arguments import AsJson
 from velo.errors import InvalidArgumentError, MissingDependencyError
-from velo.options import in_range
+from velo_serving.words.options import Field, ServeOptions
 
 __all__ = ["serve", "stop"]
 
-RayAddress = Annotated[
-    str | None,
-    typer.Option(help='Of a running Ray cluster, "auto" to find one; --ray without it starts one.'),
-]
+#: The options of ``velo serve``: those that have a word for ``--help``.
+OPTIONS = [one for one in ServeOptions.all_fields() if one.said.help]
+
+#: Those that are paths, or may be more in Python than on the command line.
+KINDS: dict[str, Any] = {"memory": str | None, "pin": str | None, "cors_origins": list[str] | None}
 
 
 def serve(
     paths: Annotated[
         list[Path] | None, typer.Argument(help="Indexes or collections; each is served under its name.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
-    memory: MemoryText = None,
-    threads: Threads = None,
-    io: IoDevice = "auto",
-    plan: PlanChoice = "auto",
     ray: Annotated[
         bool, typer.Option("--ray", help="Start the shards of a collection as Ray actors.")
     ] = False,
-    ray_address: RayAddress = None,
-    name: Annotated[
-        str | None, typer.Option(help="What --ray serves the collection as; its folder's name without it.")
-    ] = None,
     detached: Annotated[
         bool, typer.Option("--detached", help="Start actors on a Ray that runs, and leave them running.")
     ] = False,
     connect: Annotated[
         str | None, typer.Option(metavar="NAME", help="Serve actors that run already under this name.")
     ] = None,
-    pin: Annotated[
-        str | None, typer.Option(help='Where shards run: "resource:NAME" or "label:KEY=VALUE".')
-    ] = None,
-    shard_ports: Annotated[
-        str | None,
-        typer.Option(
-            help="Where shards on Ray listen for gateways; any free ports without it.", metavar="FIRST-LAST"
-        ),
-    ] = None,
-    shard_tls: Annotated[
-        Path | None,
-        typer.Option(help="Folder with cert.pem, key.pem, ca.pem: encrypt what goes to shards on Ray."),
-    ] = None,
-    processes: Annotated[
-        bool, typer.Option("--processes", help="Give each shard a process of its own, without Ray.")
-    ] = False,
-    ready_shards: Annotated[
-        int | None, typer.Option(min=1, help="Shards that must be up for /readyz; one if not said.")
-    ] = None,
-    drain_s: Annotated[
-        float, typer.Option(min=0, help="Seconds to go on answering after SIGTERM, while /readyz says no.")
-    ] = 0.0,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Gateway processes on this port; more than one implies --processes.")
-    ] = 1,
-    replicas: Annotated[
-        int, typer.Option(min=1, help="Processes or actors of each shard; another one answers when one dies.")
-    ] = 1,
-    slow_ms: Annotated[
-        float | None, typer.Option(min=0, help="Write requests to the log that take as long.")
-    ] = None,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as lines of JSON.")] = False,
-    writable: Annotated[
-        bool, typer.Option("--writable", help="Let clients write rows; nobody else may write meanwhile.")
-    ] = False,
-    durability: Annotated[
-        str, typer.Option(help='When a write is on the device: "sync", "interval" or "process".')
-    ] = "sync",
-    api_keys: Annotated[
-        Path | None, typer.Option(help='File of lines "read KEY" and "admin KEY"; ask for one of them.')
-    ] = None,
-    cors_origin: Annotated[
-        list[str] | None, typer.Option(help='Let web pages of this origin ask; "*": of any.')
-    ] = None,
-    ssl_certfile: Annotated[Path | None, typer.Option(help="Certificate in PEM: serve HTTPS.")] = None,
-    ssl_keyfile: Annotated[Path | None, typer.Option(help="Its key, if it is in another file.")] = None,
-    ssl_keyfile_password: Annotated[
-        str | None, typer.Option(envvar="VELO_SSL_KEYFILE_PASSWORD", help="Of the key.")
-    ] = None,
-    ssl_ca_certs: Annotated[
-        Path | None, typer.Option(help="Ask clients for a certificate that one of these vouches for.")
-    ] = None,
-    aliases: Annotated[Path | None, typer.Option(help='File of lines "ALIAS COLLECTION".')] = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Serve indexes or sharded collections over HTTP until interrupted."""
-    if threads is not None:  # here, for a shard that cannot be opened is served as one that is down
-        in_range(threads, "threads")
-    gateway: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "ready_shards": ready_shards,
-        "drain_s": drain_s,
-        "workers": workers,
-        "slow_s": None if slow_ms is None else slow_ms / 1000,
-        "log_json": log_json,
-        "api_keys": api_keys,
-        "cors_origins": cors_origin or (),
-        "ssl_certfile": ssl_certfile,
-        "ssl_keyfile": ssl_keyfile,
-        "ssl_keyfile_password": ssl_keyfile_password,
-        "ssl_ca_certs": ssl_ca_certs,
-        "aliases": aliases,
-    }
-    shards: dict[str, Any] = {
-        "memory": memory,
-        "threads": threads,
-        "io": io,
-        "plan": plan,
-        "replicas": replicas,
-        "writable": writable,
-        "durability": durability,
-    }
-    tls = None if shard_tls is None else str(shard_tls.absolute())
-    on_ray: dict[str, Any] = {"name": name, "pin": pin, "ports": shard_ports, "tls": tls}
+    given = {one.name: _value_of(one, options[one.name]) for one in OPTIONS}
+    given = {one.name: given[one.name] for one in OPTIONS if given[one.name] != one.default}
     if as_json and not detached:
-        gateway["on_ready"] = lambda url: _print({"url": url})
+        given["on_ready"] = lambda url: _print({"url": url})
     if connect is not None:
-        given = {"paths": paths, "processes": processes, "detached": detached, **on_ray}
-        _refuse(given, "with --connect the shards run already", defaults={})
-        _refuse(shards, "with --connect the shards run already", defaults=SHARD_DEFAULTS)
-        _serving(ray=True).serve_connected(connect, address=ray_address or "auto", **gateway)
+        for name, value in (("paths", paths), ("detached", detached)):
+            if value:
+                raise InvalidArgumentError(f"{name}: the shards run already, at --connect", argument=name)
+        _serving(ray=True).serve_connected(connect, **given)
         return
     if not paths:
         raise typer.BadParameter("give indexes or collections, or --connect NAME", param_hint="PATHS")
     if not (ray or detached):
-        _refuse({"ray_address": ray_address, **on_ray}, "this goes with --ray", defaults={})
-        _serving(ray=False).serve_local(paths, processes=processes, **shards, **gateway)
+        _serving(ray=False).serve_local(paths, **given)
         return
     if len(paths) != 1:
         raise InvalidArgumentError("--ray serves one collection", argument="paths")
-    if processes:
-        raise InvalidArgumentError("give one of --ray and --processes", argument="processes")
     if not detached:
-        _serving(ray=True).serve_ray(paths[0], address=ray_address, **on_ray, **shards, **gateway)
+        _serving(ray=True).serve_ray(paths[0], **given)
         return
-    _refuse(gateway, "with --detached no gateway is started", defaults=GATEWAY_DEFAULTS)
-    started = _serving(ray=True).start_ray(paths[0], address=ray_address or "auto", **on_ray, **shards)
+    started = _serving(ray=True).start_ray(paths[0], **given)
     if as_json:
         _print({"name": started})
     else:
@@ -161,14 +70,50 @@ def serve(
         )
 
 
-#: What ``serve``'s options are that nobody gave: of those that say how shards run, and of a gateway's.
-SHARD_DEFAULTS = {"io": "auto", "plan": "auto", "replicas": 1, "durability": "sync"}
-GATEWAY_DEFAULTS = {"host": "127.0.0.1", "port": 8000, "workers": 1}
+def _value_of(option: Field, value: Any) -> Any:
+    """An option as Python takes it."""
+    if value is None or value == []:
+        return option.default
+    return value / option.said.unit if option.said.unit != 1 else value
+
+
+def _parameter(option: Field) -> inspect.Parameter:
+    """An option as typer takes it."""
+    said, default = option.said, option.default
+    kind = KINDS.get(option.name, option.type)
+    if Path in get_args(kind):
+        kind = Path | None
+    flag = said.flag or option.name.replace("_", "-")
+    told: dict[str, Any] = {"help": said.help, "metavar": said.metavar, "envvar": said.envvar}
+    if said.least is not None:
+        told["min"] = said.least if float in (kind, *get_args(kind)) else int(said.least)
+    if default == ():
+        default = None
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, typer.Option(f"--{flag}", **told)],
+    )
+
+
+def _show_options() -> None:
+    """Give ``serve`` an argument for each option, in the place of its ``**options``."""
+    signature = inspect.signature(serve, eval_str=True)
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    shown = [one.replace(kind=one.KEYWORD_ONLY) for one in own] + [_parameter(one) for one in OPTIONS]
+    serve.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    serve.__annotations__ = {one.name: one.annotation for one in shown} | {"return": None}
+
+
+_show_options()
 
 
 def stop(
     name: Annotated[str, typer.Argument(help="What the collection is served as.", metavar="NAME")],
-    ray_address: RayAddress = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help='Of a running Ray cluster, "auto" to find one.')
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """End the actors of a collection on Ray, whoever started them."""
@@ -179,15 +124,8 @@ def stop(
         typer.echo(f"{name} ended: {count} actors")
 
 
-def _refuse(given: dict[str, Any], why: str, *, defaults: dict[str, Any]) -> None:
-    """Options that mean nothing here, named by the first."""
-    for name, value in given.items():
-        if value != defaults[name] if name in defaults else value:
-            raise InvalidArgumentError(f"{name.replace('_', '-')}: {why}", argument=name)
-
-
 def _serving(*, ray: bool) -> Any:
-    """The serving package, by name: the core one neither needs nor knows it."""
+    """The serving package, by name: what else the command does, it does without."""
     try:
         serving = importlib.import_module("velo_serving.hosting.serve")
         if ray:

@@ -127,6 +127,7 @@ class Client(ClientLookups, ClientWrites):
         filters: Sequence[FilterForm | None] | None = None,
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         return_metadata: Sequence[str] | bool | None = None,
         return_vectors: bool = False,
         group_by: str | None = None,
@@ -146,7 +147,7 @@ class Client(ClientLookups, ClientWrites):
             Restricts every query: conditions, or SQL text.
         filters : sequence of dict, str or None, optional
             A filter for each query, in their order.
-        recall, list_size
+        recall, list_size, exact
             As in ``velo.Index.search``.
         return_metadata : sequence of str or True, optional
             Columns to bring with the hits; True for all.
@@ -183,6 +184,7 @@ class Client(ClientLookups, ClientWrites):
             filters=filters,
             recall=recall,
             list_size=list_size,
+            exact=exact,
             return_metadata=return_metadata,
             return_vectors=return_vectors,
             group_by=group_by,
@@ -203,6 +205,7 @@ class Client(ClientLookups, ClientWrites):
         filters: Sequence[FilterForm | None] | None = None,
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         return_metadata: Sequence[str] | bool | None = None,
         return_vectors: bool = False,
         group_by: str | None = None,
@@ -214,7 +217,7 @@ class Client(ClientLookups, ClientWrites):
 
         Parameters
         ----------
-        queries, k, ids, filter, filters, recall, list_size, return_metadata, return_vectors :
+        queries, k, ids, filter, filters, recall, list_size, exact, return_metadata, return_vectors :
             As for ``search``.
         group_by, group_size, timeout_s, allow_partial :
             As for ``search``.
@@ -232,6 +235,7 @@ class Client(ClientLookups, ClientWrites):
             filters=filters,
             recall=recall,
             list_size=list_size,
+            exact=exact,
             return_metadata=return_metadata,
             return_vectors=return_vectors,
             group_by=group_by,
@@ -252,6 +256,7 @@ class Client(ClientLookups, ClientWrites):
         filters: Sequence[FilterForm | None] | None = None,
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         return_metadata: Sequence[str] | bool | None = None,
         return_vectors: bool = False,
         limit: int | None = None,
@@ -265,7 +270,7 @@ class Client(ClientLookups, ClientWrites):
         queries : array of shape (query_count, dim) or (dim,)
             None with `ids`.
         radius : float
-        ids, filter, filters, recall, list_size, return_metadata, return_vectors :
+        ids, filter, filters, recall, list_size, exact, return_metadata, return_vectors :
             As for ``search``.
         limit : int, optional
             Hits of a query at most; default: as many as the server allows.
@@ -286,6 +291,7 @@ class Client(ClientLookups, ClientWrites):
             filters=filters,
             recall=recall,
             list_size=list_size,
+            exact=exact,
             return_metadata=return_metadata,
             return_vectors=return_vectors,
             limit=limit,
@@ -305,6 +311,7 @@ class Client(ClientLookups, ClientWrites):
         filters: Sequence[FilterForm | None] | None = None,
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         return_metadata: Sequence[str] | bool | None = None,
         return_vectors: bool = False,
         limit: int | None = None,
@@ -315,7 +322,7 @@ class Client(ClientLookups, ClientWrites):
 
         Parameters
         ----------
-        queries, radius, ids, filter, filters, recall, list_size, return_metadata, return_vectors :
+        queries, radius, ids, filter, filters, recall, list_size, exact, return_metadata, return_vectors :
             As for ``range_search``.
         limit, timeout_s, allow_partial :
             As for ``range_search``.
@@ -333,6 +340,7 @@ class Client(ClientLookups, ClientWrites):
             filters=filters,
             recall=recall,
             list_size=list_size,
+            exact=exact,
             return_metadata=return_metadata,
             return_vectors=return_vectors,
             limit=limit,

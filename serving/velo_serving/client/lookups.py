@@ -228,6 +228,7 @@ class ClientLookups(ABC):
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.explain
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         timeout_s: float | None = None,
     ) -> list[dict[str, Any]]:
         """Run one query and tell how each shard answered it.
@@ -237,7 +238,7 @@ class ClientLookups(ABC):
         query : array of shape (dim,)
         k : int
         filter : dict or str, optional
-        recall, list_size :
+        recall, list_size, exact :
             As in ``velo.Index.search``.
         timeout_s : float, optional
             Deadline at the server; default: the server's.
@@ -247,7 +248,7 @@ class ClientLookups(ABC):
         list of dict
             Of each shard, what ``velo.Index.explain`` tells.
         """
-        fields = _of_explain(query, k, filter, recall, list_size, timeout_s)
+        fields = _of_explain(query, k, filter, recall, list_size, exact, timeout_s)
         shards: list[dict[str, Any]] = self._look_up("explain", fields)["shards"]
         return shards
 
@@ -260,20 +261,21 @@ class ClientLookups(ABC):
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.explain
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         timeout_s: float | None = None,
     ) -> list[dict[str, Any]]:
         """Run one query and tell of each shard without blocking the event loop; as ``explain``.
 
         Parameters
         ----------
-        query, k, filter, recall, list_size, timeout_s :
+        query, k, filter, recall, list_size, exact, timeout_s :
             As for ``explain``.
 
         Returns
         -------
         list of dict
         """
-        fields = _of_explain(query, k, filter, recall, list_size, timeout_s)
+        fields = _of_explain(query, k, filter, recall, list_size, exact, timeout_s)
         shards: list[dict[str, Any]] = (await self._look_up_async("explain", fields))["shards"]
         return shards
 
@@ -317,6 +319,7 @@ def _of_explain(
     condition: FilterForm | None,
     recall: float | None,
     list_size: int | None,
+    exact: bool | None,
     timeout_s: float | None,
 ) -> dict[str, Any]:
     return {
@@ -325,6 +328,7 @@ def _of_explain(
         "filter": condition,
         "recall": recall,
         "list_size": list_size,
+        "exact": exact,
         "timeout_ms": _milliseconds(timeout_s),
     }
 

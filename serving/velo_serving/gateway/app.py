@@ -23,7 +23,6 @@ from velo_serving.gateway.aliases import Aliases
 from velo_serving.gateway.docs_page import render_docs
 from velo_serving.gateway.encoders import choose_encoder
 from velo_serving.gateway.errors import BodyTimeoutError, install
-from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.logs import Logged, note
 from velo_serving.gateway.metrics import CONTENT_TYPE, Measured, Metrics
 from velo_serving.gateway.operations import ERRORS, PUBLISH_ERRORS, SEARCH, WRITE_ERRORS
@@ -42,6 +41,7 @@ from velo_serving.routing import hit_vectors, lookups
 from velo_serving.routing.backend import Backend, Generation, ServedCollection
 from velo_serving.routing.router import Router
 from velo_serving.words.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
+from velo_serving.words.limits import GatewayLimits
 from velo_serving.words.types import Answer, SearchRequest
 
 __all__ = ["create_app"]
@@ -410,6 +410,7 @@ class _Gate:
             filters=0 if parsed.filters is None else len(parsed.filters),
             recall=parsed.recall,
             list_size=parsed.list_size,
+            exact=parsed.exact,
         )
         answer = await _unless_gone(request, _search(now, parsed))
         if answer is None:

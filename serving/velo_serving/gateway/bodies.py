@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from velo.errors import DimensionMismatchError, EmptyError, NotFiniteError
 from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, refusal
 from velo_serving.wire.codec import is_compressed, table_of
 from velo_serving.words.errors import (
@@ -25,6 +24,7 @@ from velo_serving.words.errors import (
     ProtocolError,
     UnsupportedMediaTypeError,
 )
+from velo_serving.words.limits import GatewayLimits
 from velo_serving.words.types import FilterForm, Float32Matrix, SearchRequest
 
 __all__ = [
@@ -273,6 +273,7 @@ def _request(
         filters=filters,
         recall=options.recall,
         list_size=options.list_size,
+        exact=options.exact,
         return_metadata=None if columns is None else tuple(columns),
         timeout_s=None if options.timeout_ms is None else options.timeout_ms / 1000,
         allow_partial=options.allow_partial,

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
 from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.schemas import (
     AllowPartial,
+    Exact,
     FilterJson,
     ListSize,
     NeighborCount,
@@ -24,6 +24,7 @@ from velo_serving.gateway.schemas import (
 from velo_serving.routing import lookups
 from velo_serving.routing.lookups import Found
 from velo_serving.routing.served import Generation
+from velo_serving.words.limits import GatewayLimits
 
 __all__ = ["ROUTES", "Lookup", "LookupRoute", "json_body"]
 
@@ -85,6 +86,7 @@ class ExplainBody(BaseModel):
     filter: OneFilter = None
     recall: Recall = None
     list_size: ListSize = None
+    exact: Exact = None
     timeout_ms: Timeout = None
 
 
@@ -236,6 +238,7 @@ async def _explain(body: bytes, now: Generation, limits: GatewayLimits) -> bytes
         "filter": asked.filter,
         "recall": asked.recall,
         "list_size": asked.list_size,
+        "exact": asked.exact,
     }
     found = await lookups.explain(now.router, arguments, timeout_s=_seconds(asked.timeout_ms))
     return _written({"shards": found.value}, found)

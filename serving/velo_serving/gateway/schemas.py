@@ -42,6 +42,9 @@ def _within(argument: str, description: str) -> Any:
 
 NeighborCount = Annotated[int, _within("k", "How many neighbors of each query.")]
 ListSize = Annotated[int | None, _within("list_size", "Length of the candidate list.")]
+Exact = Annotated[
+    bool | None, Field(description="Whether distances are exact, from stored vectors, or estimates.")
+]
 GroupSize = Annotated[int | None, _within("group_hits", "Rows of a group; default 1.")]
 HitLimit = Annotated[int | None, _within("limit", "Hits of a query within the radius, at most.")]
 Recall = Annotated[
@@ -99,6 +102,7 @@ class SearchBody(BaseModel):
     ] = None
     recall: Recall = None
     list_size: ListSize = None
+    exact: Exact = None
     return_metadata: Annotated[
         list[str] | StrictBool | None,
         Field(description="Columns to bring with the hits; true for all of them."),
@@ -136,6 +140,7 @@ class QueryOptions(BaseModel):
     ] = None
     recall: Recall = None
     list_size: ListSize = None
+    exact: Exact = None
     return_metadata: Columns = None
     return_vectors: ReturnVectors = False
     group_by: GroupBy = None

@@ -23,10 +23,10 @@ from velo.errors import (
 )
 from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.schemas import FilterJson, Timeout, check_filter, refusal
 from velo_serving.routing.writes import RowFormat, Verb, WriteRequest
 from velo_serving.words.errors import BodyTooLargeError
+from velo_serving.words.limits import GatewayLimits
 
 __all__ = [
     "BODIES",

@@ -13,7 +13,6 @@ from pydantic_core import to_json
 
 from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.limits import GatewayLimits
 from velo_serving.gateway.logs import note
 from velo_serving.gateway.operations import query_parameters
 from velo_serving.gateway.schemas import refusal
@@ -21,6 +20,7 @@ from velo_serving.gateway.write_bodies import BODIES, WriteOptions, parse_write
 from velo_serving.routing import writes as collection_writes
 from velo_serving.routing.served import Generation
 from velo_serving.routing.writes import Upkeep, Verb
+from velo_serving.words.limits import GatewayLimits
 
 __all__ = ["WRITE_ROUTES", "WriteRoute", "write_body"]
 

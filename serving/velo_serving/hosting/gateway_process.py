@@ -19,16 +19,15 @@ from typing import Any, TextIO
 import msgspec
 from prometheus_client import values
 
-from velo_serving.gateway import GatewayLimits
-from velo_serving.gateway.access import Access
 from velo_serving.hosting.server import run
 from velo_serving.places.records import CollectionRecord, Place
 from velo_serving.routing.backend import Backend
-from velo_serving.routing.router import RouterLimits
 from velo_serving.routing.served import served_collection
 from velo_serving.shard.process import QUESTION
 from velo_serving.wire.endpoint import Endpoint
 from velo_serving.words.errors import ShardUnavailableError, SupersededError
+from velo_serving.words.limits import GatewayLimits, RouterLimits
+from velo_serving.words.options import ServeOptions
 from velo_serving.words.types import Failure
 
 __all__ = ["Publication", "Question", "Told", "WorkerMessage", "main"]
@@ -45,13 +44,9 @@ class WorkerMessage(msgspec.Struct):
     number: int
     listener: int
     records: list[CollectionRecord]
+    options: dict[str, Any]
     limits: RouterLimits
     gateway_limits: GatewayLimits
-    ready_shards: int | None
-    drain_s: float
-    slow_s: float | None
-    log_json: bool
-    access: Access
 
 
 class Publication(msgspec.Struct):
@@ -162,13 +157,7 @@ def main() -> None:
     run(
         backend,
         socket.socket(fileno=message.listener),
-        gateway_limits=message.gateway_limits,
-        on_ready=parent.say,
-        ready_shards=message.ready_shards,
-        drain_s=message.drain_s,
-        slow_s=message.slow_s,
-        log_json=message.log_json,
-        access=message.access,
+        ServeOptions(**message.options, gateway_limits=message.gateway_limits, on_ready=parent.say),
         # SIGUSR1 is the parent's word for an interrupt: end at once, without a drain.
         signals=(signal.SIGTERM, signal.SIGUSR1),
     )

@@ -2,104 +2,38 @@
 
 from __future__ import annotations
 
-import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from velo.errors import InvalidArgumentError
 from velo_serving.hosting.processes import backend_of, open_processes
-from velo_serving.hosting.server import access_of, bind, run, say_url, url_of
+from velo_serving.hosting.server import access_of, bind, run
+from velo_serving.hosting.workers import run_workers
 from velo_serving.routing.local_backend import open_local_backend
-from velo_serving.words.limits import RouterLimits
+from velo_serving.words.options import ServeOptions, takes_options
 
 if TYPE_CHECKING:
-    from velo_serving.gateway import GatewayLimits
-    from velo_serving.gateway.access import Access
+    import socket
+
     from velo_serving.on_ray.cluster import Cluster
 
 __all__ = ["serve_connected", "serve_local", "serve_ray", "start_ray", "stop_ray"]
 
-DURABILITIES = ("sync", "interval", "process")
 
-
-def serve_local(
-    path: str | Path | Sequence[str | Path],
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    memory: int | float | str | None = None,
-    threads: int | None = None,
-    io: str = "auto",
-    plan: str = "auto",
-    limits: RouterLimits | None = None,
-    gateway_limits: GatewayLimits | None = None,
-    on_ready: Callable[[str], None] | None = None,
-    processes: bool = False,
-    ready_shards: int | None = None,
-    drain_s: float = 0.0,
-    workers: int = 1,
-    replicas: int = 1,
-    slow_s: float | None = None,
-    log_json: bool = False,
-    writable: bool = False,
-    durability: str = "sync",
-    api_keys: str | Path | None = None,
-    cors_origins: Sequence[str] = (),
-    ssl_certfile: str | Path | None = None,
-    ssl_keyfile: str | Path | None = None,
-    ssl_keyfile_password: str | None = None,
-    ssl_ca_certs: str | Path | None = None,
-    aliases: str | Path | None = None,
-) -> None:
+@takes_options(ServeOptions, "shards", "local", "gateway")
+def serve_local(path: str | Path | Sequence[str | Path], options: ServeOptions) -> None:
     """Serve indexes or sharded collections from this machine until interrupted.
 
     Parameters
     ----------
     path : path or sequence of paths
-    host : str
-        The loopback address unless told otherwise.
-    port : int
-        0 takes a free one.
-    memory, threads, io, plan
-        As in ``velo.open``.
-    limits : RouterLimits, optional
-    gateway_limits : GatewayLimits, optional
-    on_ready : callable, optional
-        Called with the URL once searches are answered; default: print it.
-    processes : bool
-        Whether each shard gets a process of its own, started again when it dies; default: all in this one.
-    ready_shards : int, optional
-        As in ``create_app``.
-    drain_s : float
-        After SIGTERM requests are still taken for so long while ``/readyz`` sends new ones elsewhere.
-    workers : int
-        Gateways on this port, each a process of its own; with more than one, shards have processes, too.
-        Limits are those of each gateway. Metrics are those of all together.
-    replicas : int
-        Processes of each shard; more than one implies `processes`. Each takes as much memory.
-    slow_s : float, optional
-        As in ``create_app``.
-    log_json : bool
-        Whether the log on stderr is lines of JSON.
-    writable : bool
-        Whether rows can be written. This server is then the only one that may write to these indexes.
-    durability : {"sync", "interval", "process"}
-        As in ``velo.open``.
-    api_keys : path, optional
-        A file of lines ``read KEY`` and ``admin KEY``. With it each request needs a key, to write one of an
-        admin. It is read again when it changes.
-    cors_origins : sequence of str
-        Origins whose web pages may ask, ``"*"`` for any.
-    ssl_certfile, ssl_keyfile : path, optional
-        Certificate and key in PEM: serve HTTPS.
-    ssl_keyfile_password : str, optional
-    ssl_ca_certs : path, optional
-        Clients must show a certificate that one of these vouches for.
-    aliases : path, optional
-        A file of lines ``ALIAS COLLECTION``: other names of collections. It is read again when it changes.
-        SIGHUP reads aliases, keys and certificate at once.
+    **options
+        As keywords, those of :class:`ServeOptions` that have nothing to do with Ray: `host`, `port`,
+        `workers`, `processes`, `replicas`, `memory`, `threads`, `io`, `plan`, `writable`, `durability`,
+        `ready_shards`, `drain_s`, `slow_s`, `log_json`, `api_keys`, `cors_origins`, `ssl_certfile`,
+        `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `limits`, `gateway_limits`,
+        `on_ready`.
 
     Raises
     ------
@@ -108,93 +42,20 @@ def serve_local(
     VeloError
         The index cannot be opened.
     """
-    _check_workers(workers)
-    _check_durability(durability)
-    access = access_of(
-        api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, aliases
-    )
-    options: dict[str, Any] = {
-        "memory": memory,
-        "threads": threads,
-        "io": io,
-        "plan": plan,
-        "writable": writable,
-        "durability": durability,
-    }
-    common: dict[str, Any] = {
-        "gateway_limits": gateway_limits,
-        "on_ready": on_ready,
-        "ready_shards": ready_shards,
-        "drain_s": drain_s,
-        "slow_s": slow_s,
-        "log_json": log_json,
-        "access": access,
-    }
-    with bind(host, port) as listener:
-        if workers > 1:
-            with open_processes(path, replicas=replicas, **options) as shards:
-                _run_workers(shards, listener, workers, limits=limits, **common)
-        elif processes or replicas > 1:
-            opened = open_processes(path, replicas=replicas, **options)
-            run(backend_of(opened, limits=limits), listener, **common)
+    access_of(options)  # before anything is opened
+    with bind(options.host, options.port) as listener:
+        if options.workers > 1:
+            with open_processes(path, replicas=options.replicas, **options.opening) as shards:
+                run_workers(shards, listener, options)
+        elif options.processes or options.replicas > 1:
+            opened = open_processes(path, replicas=options.replicas, **options.opening)
+            run(backend_of(opened, limits=options.limits), listener, options)
         else:
-            run(open_local_backend(path, limits=limits, **options), listener, **common)
+            run(open_local_backend(path, limits=options.limits, **options.opening), listener, options)
 
 
-def _check_workers(workers: int) -> None:
-    if workers < 1:
-        raise InvalidArgumentError(f"there is at least one worker, not {workers}", argument="workers")
-
-
-def _check_durability(durability: str) -> None:
-    """Here, for a shard that cannot be opened is served as one that is down."""
-    if durability not in DURABILITIES:
-        raise InvalidArgumentError(
-            f"durability must be one of {', '.join(map(repr, DURABILITIES))}, not {durability!r}",
-            argument="durability",
-        )
-
-
-def _run_workers(
-    directory: Any,
-    listener: socket.socket,
-    count: int,
-    *,
-    on_ready: Callable[[str], None] | None,
-    access: Access,
-    **options: Any,
-) -> None:
-    from velo_serving.hosting.workers import run_workers
-
-    say, url = on_ready or say_url, url_of(listener, access)
-    run_workers(directory, listener, count, on_ready=lambda: say(url), access=access, **options)
-
-
-def serve_ray(
-    path: str | Path,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    address: str | None = None,
-    name: str | None = None,
-    on_progress: Callable[[str], None] | None = None,
-    limits: RouterLimits | None = None,
-    gateway_limits: GatewayLimits | None = None,
-    on_ready: Callable[[str], None] | None = None,
-    ready_shards: int | None = None,
-    drain_s: float = 0.0,
-    workers: int = 1,
-    slow_s: float | None = None,
-    log_json: bool = False,
-    api_keys: str | Path | None = None,
-    cors_origins: Sequence[str] = (),
-    ssl_certfile: str | Path | None = None,
-    ssl_keyfile: str | Path | None = None,
-    ssl_keyfile_password: str | None = None,
-    ssl_ca_certs: str | Path | None = None,
-    aliases: str | Path | None = None,
-    **shards: Any,
-) -> None:
+@takes_options(ServeOptions, "shards", "ray", "address", "gateway")
+def serve_ray(path: str | Path, options: ServeOptions) -> None:
     """Start a Ray actor for each shard, serve them until interrupted, stop them.
 
     They end with an interrupt of this process, not with its death: where it is killed, other gateways go on
@@ -204,65 +65,48 @@ def serve_ray(
     ----------
     path : path
         A sharded build or a single index; every node must see its shards under this path.
-    address : str, optional
-        Of a running Ray cluster, "auto" to find one; default: a Ray of this machine's own.
-    name : str, optional
-        Name of the collection.
-    on_progress : callable, optional
-        Called with a line of text as Ray and the shards start; default: print it on stderr.
-    host, port, limits, gateway_limits, on_ready, ready_shards, drain_s, workers, slow_s, log_json
-        As in ``serve_local``.
-    api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, aliases
-        As in ``serve_local``.
-    **shards
-        ``pin``, ``ports``, ``tls``, ``replicas``, ``memory``, ``threads``, ``io``, ``plan``, ``writable``,
-        ``durability``, as in ``Cluster.start``.
+    **options
+        As keywords, those of :class:`ServeOptions` but `processes`: for Ray `address`, `name`, `pin`,
+        `ports`, `tls`, `num_cpus`, `start_timeout_s`, `on_progress`; how shards are opened `memory`,
+        `threads`, `io`, `plan`, `writable`, `durability`, `replicas`; of the gateway `host`, `port`,
+        `workers`, `ready_shards`, `drain_s`, `slow_s`, `log_json`, `api_keys`, `cors_origins`,
+        `ssl_certfile`, `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `limits`,
+        `gateway_limits`, `on_ready`. The actors are `detached` where the Ray is not this process's own.
+
+    Raises
+    ------
+    PortInUseError
+        Before anything is started.
+    ShardNotHereError, PlacementError, VeloError
+        As in ``Cluster.start``.
     """
-    _check_workers(workers)
-    _check_durability(shards.get("durability", "sync"))
-    access = access_of(
-        api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, aliases
-    )
+    access_of(options)
     from velo_serving.on_ray.actors import ray_session
-    from velo_serving.on_ray.cluster import Cluster
+    from velo_serving.on_ray.cluster import start
 
-    tell = on_progress or _tell
-    with bind(host, port) as listener:
-        tell("starting Ray; some seconds" if address is None else f"connecting to Ray at {address}")
-        with ray_session(address) as own:
+    tell = options.on_progress or _tell
+    where = options.address
+    with bind(options.host, options.port) as listener:
+        tell("starting Ray; some seconds" if where is None else f"connecting to Ray at {where}")
+        with ray_session(where) as own:
             tell("starting an actor for each shard")
-            with Cluster.start(path, name=name, detached=not own, progress=tell, **shards) as cluster:
-                _serve_cluster(
-                    cluster,
-                    listener,
-                    workers,
-                    limits=limits,
-                    gateway_limits=gateway_limits,
-                    on_ready=on_ready,
-                    ready_shards=ready_shards,
-                    drain_s=drain_s,
-                    slow_s=slow_s,
-                    log_json=log_json,
-                    access=access,
-                )
+            with start(path, options, detached=not own, on_progress=tell) as cluster:
+                _serve_cluster(cluster, listener, options)
 
 
-def start_ray(
-    path: str | Path,
-    *,
-    address: str = "auto",
-    name: str | None = None,
-    on_progress: Callable[[str], None] | None = None,
-    **shards: Any,
-) -> str:
+@takes_options(ServeOptions, "shards", "ray", "address")
+def start_ray(path: str | Path, options: ServeOptions) -> str:
     """Start a Ray actor for each shard and leave them running, for ``serve_connected`` on any machine.
 
     Parameters
     ----------
-    path, name, on_progress, **shards
+    path : path
         As in ``serve_ray``.
-    address : str
-        Of a running Ray cluster; "auto" finds one. No Ray is started: it would end with this process.
+    **options
+        As keywords, those of :class:`ServeOptions` that say how shards run: `address` (a Ray that runs,
+        "auto" without it: one that is started here would end with this process), `name`, `pin`, `ports`,
+        `tls`, `num_cpus`, `start_timeout_s`, `on_progress`, `memory`, `threads`, `io`, `plan`, `writable`,
+        `durability`, `replicas`. The actors are `detached` in any case.
 
     Returns
     -------
@@ -276,51 +120,30 @@ def start_ray(
     ClusterExistsError
         Actors of that name run already.
     """
-    _check_durability(shards.get("durability", "sync"))
     from velo_serving.on_ray.actors import ray_session
-    from velo_serving.on_ray.cluster import Cluster
+    from velo_serving.on_ray.cluster import start
 
-    tell = on_progress or _tell
+    tell = options.on_progress or _tell
+    address = options.address or "auto"
     tell(f"connecting to Ray at {address}")
     with ray_session(address):
         tell("starting an actor for each shard")
-        return Cluster.start(path, name=name, detached=True, progress=tell, **shards).collection.name
+        return start(path, options, detached=True, on_progress=tell).collection.name
 
 
-def serve_connected(
-    name: str,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    address: str = "auto",
-    limits: RouterLimits | None = None,
-    gateway_limits: GatewayLimits | None = None,
-    on_ready: Callable[[str], None] | None = None,
-    ready_shards: int | None = None,
-    drain_s: float = 0.0,
-    workers: int = 1,
-    slow_s: float | None = None,
-    log_json: bool = False,
-    api_keys: str | Path | None = None,
-    cors_origins: Sequence[str] = (),
-    ssl_certfile: str | Path | None = None,
-    ssl_keyfile: str | Path | None = None,
-    ssl_keyfile_password: str | None = None,
-    ssl_ca_certs: str | Path | None = None,
-    aliases: str | Path | None = None,
-) -> None:
+@takes_options(ServeOptions, "gateway", "address")
+def serve_connected(name: str, options: ServeOptions) -> None:
     """Serve actors that run already until interrupted, and leave them running.
 
     Parameters
     ----------
     name : str
         Of the collection.
-    address : str
-        Of the Ray that they run on; "auto" finds one. No Ray is started.
-    host, port, limits, gateway_limits, on_ready, ready_shards, drain_s, workers, slow_s, log_json
-        As in ``serve_local``.
-    api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, aliases
-        As in ``serve_local``.
+    **options
+        As keywords, those of :class:`ServeOptions` that a gateway has: `host`, `port`, `workers`,
+        `ready_shards`, `drain_s`, `slow_s`, `log_json`, `api_keys`, `cors_origins`, `ssl_certfile`,
+        `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `limits`, `gateway_limits`,
+        `on_ready`; and `address`, of the Ray that the actors run on; "auto" without it. No Ray is started.
 
     Raises
     ------
@@ -329,27 +152,13 @@ def serve_connected(
     PlacementError
         No Ray runs there.
     """
-    _check_workers(workers)
-    access = access_of(
-        api_keys, cors_origins, ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs, aliases
-    )
+    access_of(options)
     from velo_serving.on_ray.actors import ray_session
     from velo_serving.on_ray.cluster import Cluster
 
-    with bind(host, port) as listener, ray_session(address), Cluster.connect(name) as cluster:
-        _serve_cluster(
-            cluster,
-            listener,
-            workers,
-            limits=limits,
-            gateway_limits=gateway_limits,
-            on_ready=on_ready,
-            ready_shards=ready_shards,
-            drain_s=drain_s,
-            slow_s=slow_s,
-            log_json=log_json,
-            access=access,
-        )
+    address = options.address or "auto"
+    with bind(options.host, options.port) as listener, ray_session(address), Cluster.connect(name) as cluster:
+        _serve_cluster(cluster, listener, options)
 
 
 def stop_ray(name: str, *, address: str = "auto") -> int:
@@ -381,13 +190,11 @@ def stop_ray(name: str, *, address: str = "auto") -> int:
         return Cluster.end(name)
 
 
-def _serve_cluster(
-    cluster: Cluster, listener: socket.socket, workers: int, *, limits: RouterLimits | None, **common: Any
-) -> None:
-    if workers > 1:
-        _run_workers(cluster, listener, workers, limits=limits, **common)
+def _serve_cluster(cluster: Cluster, listener: socket.socket, options: ServeOptions) -> None:
+    if options.workers > 1:
+        run_workers(cluster, listener, options)
     else:
-        run(cluster.backend(limits=limits), listener, **common)
+        run(cluster.backend(limits=options.limits), listener, options)
 
 
 def _tell(line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import logging
 import resource
@@ -22,7 +23,7 @@ try:
     import uvicorn
     from fastapi import FastAPI
 
-    from velo_serving.gateway import GatewayLimits, create_app
+    from velo_serving.gateway import create_app
     from velo_serving.gateway.access import Access
     from velo_serving.gateway.connections import bounded_protocol
     from velo_serving.gateway.logs import log_as_json
@@ -34,6 +35,8 @@ except ImportError as error:
 
 from velo_serving.routing.backend import Backend
 from velo_serving.words.errors import PortInUseError
+from velo_serving.words.limits import GatewayLimits
+from velo_serving.words.options import ServeOptions
 
 __all__ = ["access_of", "bind", "run", "say_url", "url_of"]
 
@@ -48,31 +51,20 @@ DESCRIPTORS_SPARE = 1024
 log = logging.getLogger("velo_serving")
 
 
-def access_of(
-    api_keys: str | Path | None,
-    cors_origins: Sequence[str],
-    ssl_certfile: str | Path | None,
-    ssl_keyfile: str | Path | None,
-    ssl_keyfile_password: str | None,
-    ssl_ca_certs: str | Path | None,
-    aliases: str | Path | None,
-) -> Access:
-    """Who may ask, from the options of a command; checked."""
-    access = Access(
-        _text(api_keys),
-        tuple(cors_origins),
-        _text(ssl_certfile),
-        _text(ssl_keyfile),
-        ssl_keyfile_password,
-        _text(ssl_ca_certs),
-        _text(aliases),
-    )
+def access_of(options: ServeOptions) -> Access:
+    """Who may ask, checked.
+
+    Raises
+    ------
+    ApiKeyFileError, InvalidArgumentError
+    """
+    told = {one.name: getattr(options, one.name) for one in dataclasses.fields(Access)}
+    for name, value in told.items():
+        if isinstance(value, Path):
+            told[name] = str(value)
+    access = Access(**told | {"cors_origins": tuple(options.cors_origins)})
     access.check()
     return access
-
-
-def _text(path: str | Path | None) -> str | None:
-    return None if path is None else str(path)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -110,14 +102,8 @@ def bind(host: str, port: int) -> socket.socket:
 def run(
     backend: Backend,
     listener: socket.socket,
+    options: ServeOptions | None = None,
     *,
-    gateway_limits: GatewayLimits | None = None,
-    on_ready: Callable[[str], None] | None = None,
-    ready_shards: int | None = None,
-    drain_s: float = 0.0,
-    slow_s: float | None = None,
-    log_json: bool = False,
-    access: Access | None = None,
     signals: Sequence[int] = (signal.SIGINT, signal.SIGTERM),
 ) -> None:
     """Serve a backend at a bound socket until SIGINT or SIGTERM; requests under way are answered first.
@@ -126,40 +112,34 @@ def run(
     ----------
     backend : Backend
     listener : socket
-    gateway_limits : GatewayLimits, optional
-    on_ready : callable, optional
-    ready_shards : int, optional
-    drain_s : float
-        As in ``serve_local``. A second signal ends the wait.
-    slow_s, log_json
-        As in ``serve_local``.
-    access : Access, optional
-        API keys, TLS and origins.
+    options : ServeOptions, optional
+        Those of a gateway count. A second signal ends `drain_s`.
     signals : sequence of int
         Those that end it; only SIGTERM drains.
     """
-    who = access or Access()
+    how = options or ServeOptions()
+    who = access_of(how)
     provider = provider_of_environment()
     app = create_app(
         backend,
-        limits=gateway_limits,
-        ready_shards=ready_shards,
-        slow_s=slow_s,
+        limits=how.gateway_limits,
+        ready_shards=how.ready_shards,
+        slow_s=how.slow_s,
         access=who,
         tracer_provider=provider,
     )
-    _announce(app, url_of(listener, who), on_ready or say_url)
+    _announce(app, url_of(listener, how), how.on_ready or say_url)
     logging.getLogger("velo_serving").setLevel(logging.INFO)
-    if log_json:
+    if how.log_json:
         log_as_json()
     reload: Callable[[], None] = app.state.reload
-    bounds = gateway_limits or GatewayLimits()
+    bounds = how.gateway_limits or GatewayLimits()
     connections_max = bounds.connections_waiting_max + bounds.requests_max + CONNECTIONS_SPARE
     _raise_descriptor_limit(connections_max + DESCRIPTORS_SPARE)
     config = uvicorn.Config(
         app,
         log_level="warning",
-        log_config=None if log_json else uvicorn.config.LOGGING_CONFIG,
+        log_config=None if how.log_json else uvicorn.config.LOGGING_CONFIG,
         access_log=False,
         limit_concurrency=connections_max,
         backlog=BACKLOG,
@@ -168,7 +148,7 @@ def run(
         http=bounded_protocol(bounds),
         **who.uvicorn_options,
     )
-    _Server(config, backend, drain_s, signals, _reloader(config, who, reload)).run(sockets=[listener])
+    _Server(config, backend, how.drain_s, signals, _reloader(config, who, reload)).run(sockets=[listener])
     if provider is not None:
         provider.shutdown()  # sends what is left
 
@@ -198,9 +178,9 @@ def _reloader(config: uvicorn.Config, access: Access, reload: Callable[[], None]
     return all_of_it
 
 
-def url_of(listener: socket.socket, access: Access) -> str:
+def url_of(listener: socket.socket, options: ServeOptions) -> str:
     host, port = listener.getsockname()[:2]
-    scheme = "http" if access.ssl_certfile is None else "https"
+    scheme = "http" if options.ssl_certfile is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 

@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 from prometheus_client.multiprocess import mark_process_dead
 
-from velo_serving.gateway import GatewayLimits
-from velo_serving.gateway.access import Access
 from velo_serving.hosting.child import Child
 from velo_serving.hosting.gateway_process import Question, Told, WorkerMessage
 from velo_serving.hosting.metrics_folder import metrics_folder
+from velo_serving.hosting.server import say_url, url_of
 from velo_serving.places.records import Directory, Place
-from velo_serving.routing.router import RouterLimits
 from velo_serving.words.errors import SupersededError
+from velo_serving.words.limits import GatewayLimits, RouterLimits
 from velo_serving.words.loops import LoopThread
+from velo_serving.words.options import ServeOptions
 from velo_serving.words.types import Failure
 
 __all__ = ["run_workers"]
@@ -38,16 +38,7 @@ LOOK_S = 0.1
 def run_workers(
     directory: Directory,
     listener: socket.socket,
-    count: int,
-    *,
-    limits: RouterLimits | None = None,
-    gateway_limits: GatewayLimits | None = None,
-    ready_shards: int | None = None,
-    drain_s: float = 0.0,
-    slow_s: float | None = None,
-    log_json: bool = False,
-    access: Access | None = None,
-    on_ready: Callable[[], None],
+    options: ServeOptions,
 ) -> None:
     """Serve with several gateways until SIGINT or SIGTERM; one that dies is started again.
 
@@ -57,13 +48,8 @@ def run_workers(
     listener : socket
         Bound and listening. All gateways accept from it, so a connection that waits there when one dies is
         taken by another.
-    count : int
-    limits, gateway_limits
-        Of each gateway.
-    ready_shards, drain_s, slow_s, log_json, access
-        As in ``serve_local``.
-    on_ready : callable
-        Called once all gateways answer.
+    options : ServeOptions
+        Of each gateway; how many there are is `workers`.
 
     Raises
     ------
@@ -84,18 +70,14 @@ def run_workers(
                     number=number,
                     listener=listener.fileno(),
                     records=list(directory.records),
-                    limits=limits or RouterLimits(),
-                    gateway_limits=gateway_limits or GatewayLimits(),
-                    ready_shards=ready_shards,
-                    drain_s=drain_s,
-                    slow_s=slow_s,
-                    log_json=log_json,
-                    access=access or Access(),
+                    options=options.of_gateway,
+                    limits=options.limits or RouterLimits(),
+                    gateway_limits=options.gateway_limits or GatewayLimits(),
                 )
             )
             return told
 
-        for number in range(count):
+        for number in range(options.workers):
             gateway = Child(
                 f"gateway {number}",
                 "velo_serving.hosting.gateway_process",
@@ -112,13 +94,13 @@ def run_workers(
         while signals.empty() and not all(gateway.is_there(LOOK_S) for gateway in gateways):
             pass
         if signals.empty():
-            on_ready()
+            (options.on_ready or say_url)(url_of(listener, options))
         while (number := signals.get()) == signal.SIGHUP:
             for gateway in gateways:
                 gateway.poke(number)
         for gateway in gateways:
             gateway.signal(number)
-        deadline = time.monotonic() + drain_s + END_S
+        deadline = time.monotonic() + options.drain_s + END_S
         while not all(gateway.wait(LOOK_S) for gateway in gateways) and time.monotonic() < deadline:
             if not signals.empty():
                 number = signals.get()

@@ -50,11 +50,11 @@ from velo_serving.words.errors import (
     ShardUnavailableError,
     UnknownCollectionError,
 )
+from velo_serving.words.options import ServeOptions
 from velo_serving.words.types import Failure, ShardHealth
 
 __all__ = [
     "About",
-    "ActorOptions",
     "ShardActor",
     "answers_of",
     "await_end",
@@ -103,36 +103,11 @@ NEIGHBORS_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class ActorOptions:
-    """How the shards of a collection run; what is published later runs in the same way.
-
-    Attributes
-    ----------
-    replicas, pin, memory, threads, io, plan, num_cpus, detached, writable, durability, ports,
-    tls
-        As in ``Cluster.start``.
-    """
-
-    replicas: int = 1
-    pin: str | Mapping[str, str] | None = None
-    memory: int | float | str | None = None
-    threads: int | None = None
-    io: str = "auto"
-    plan: str = "auto"
-    num_cpus: float = 0
-    detached: bool = False
-    writable: bool = False
-    durability: str = "sync"
-    ports: str | None = None
-    tls: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class About:
     """What all actors of a generation know."""
 
     collection: Collection
-    options: ActorOptions
+    options: ServeOptions
     generation: int
     token: str
 
@@ -359,14 +334,7 @@ def start_actors(
     try:
         for place in about.places():
             entry = shards[place.shard]
-            spec = entry.spec(
-                memory=budgets[place.shard],
-                threads=options.threads,
-                io=options.io,
-                plan=options.plan,
-                writable=options.writable,
-                durability=options.durability,
-            ).of_replica(place.replica)
+            spec = entry.spec(**options.opening | {"memory": budgets[place.shard]}).of_replica(place.replica)
             where = _placement(_pin_of(options.pin, place) or entry.pin, options.replicas)
             arguments = where | {
                 "name": actor_name(place),

@@ -14,7 +14,6 @@ from typing import Any, cast
 from velo.errors import InvalidArgumentError
 from velo_serving.on_ray.actors import (
     About,
-    ActorOptions,
     answers_of,
     await_end,
     exists_error,
@@ -43,9 +42,10 @@ from velo_serving.routing.router_thread import JOB_LIMITS
 from velo_serving.routing.served import ServedCollection, served_collection
 from velo_serving.wire.endpoint import Endpoint, ports_of
 from velo_serving.words.errors import ShardUnavailableError, SupersededError
+from velo_serving.words.options import ServeOptions, method_takes_options
 from velo_serving.words.types import ShardHealth
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "start"]
 
 #: How long actors of a former version stay for gateways that have not left them, and how often we look.
 LEAVE_S = 30.0
@@ -79,66 +79,18 @@ class Cluster(JobSearches):
         self._owner = owner
 
     @classmethod
-    def start(
-        cls,
-        collection: str | Path | Collection,
-        *,
-        name: str | None = None,
-        replicas: int = 1,
-        pin: str | Mapping[str, str] | None = None,
-        memory: int | float | str | None = None,
-        threads: int | None = None,
-        io: str = "auto",
-        plan: str = "auto",
-        num_cpus: float = 0,
-        detached: bool = False,
-        writable: bool = False,
-        durability: str = "sync",
-        ports: str | None = None,
-        tls: str | None = None,
-        start_timeout_s: float = 120.0,
-        progress: Callable[[str], None] | None = None,
-    ) -> Cluster:
+    @method_takes_options(ServeOptions, "shards", "ray")
+    def start(cls: type[Cluster], collection: str | Path | Collection, options: ServeOptions) -> Cluster:
         """Start the actors of every shard and wait until each has opened its index.
 
         Parameters
         ----------
         collection : path or Collection
             A sharded build or a single index.
-        name : str, optional
-            Name of the collection; its actors are ``velo-NAME-1-shard-0-replica-0`` and so on, in namespace
-            ``velo``. The first number counts what was published.
-        replicas : int
-            Actors of each shard. Where one dies or hangs, another answers. Each takes as much memory.
-        pin : str or mapping, optional
-            Where shards run: ``"resource:NAME"`` or ``"label:KEY=VALUE"``, in which ``{shard}`` stands for
-            the shard's name and ``{replica}`` for the replica's number; or one such text for each shard's
-            name. It goes before what ``collection.json`` says. Without any pin Ray may choose any node: right
-            only where all nodes see the same folders.
-        memory, threads, io, plan
-            As in ``velo.open``; ``memory`` is for the whole collection and divided by rows. Without
-            ``threads`` the shards of a node share its cores.
-        num_cpus : float
-            What Ray reserves a shard. Nothing unless told otherwise: a shard stands where its disk is, and
-            Ray's counting of processors should not keep it from there.
-        detached : bool
-            Whether the actors outlive this process.
-        writable : bool
-            Whether rows can be written. The first replica of each shard writes; the others must see the same
-            folder, and see what was written a tenth of a second later.
-        durability : {"sync", "interval", "process"}
-            As in ``velo.open``.
-        ports : str, optional
-            Where shards listen for gateways of other machines, such as ``"7100-7199"``: each takes the first
-            of them that is free on its node. Any free port without it.
-        tls : str, optional
-            Absolute path of a folder, on each node and on each machine of a gateway, with ``cert.pem``,
-            ``key.pem`` and ``ca.pem``: what goes from one machine to another is encrypted, and both ends show
-            a certificate that the authority vouches for.
-        start_timeout_s : float
-            Time for all shards to open.
-        progress : callable, optional
-            Called with a line of text as shards come up.
+        **options
+            As keywords, those of :class:`ServeOptions` that say how shards run: `name`, `replicas`, `pin`,
+            `memory`, `threads`, `io`, `plan`, `writable`, `durability`, `ports`, `tls`, `num_cpus`,
+            `detached`, `start_timeout_s`, `on_progress`.
 
         Raises
         ------
@@ -155,22 +107,7 @@ class Cluster(JobSearches):
         -------
         Cluster
         """
-        ports_of(ports)  # here, before anything is started
-        if replicas < 1:
-            raise InvalidArgumentError(f"there is at least one replica, not {replicas}", argument="replicas")
-        described = (
-            collection if isinstance(collection, Collection) else read_collection(collection, name=name)
-        )
-        if not ray.is_initialized():
-            start_local_ray()
-        there = places_of(described.name)
-        if there:
-            raise exists_error(there[0])
-        options = ActorOptions(
-            replicas, pin, memory, threads, io, plan, num_cpus, detached, writable, durability, ports, tls
-        )
-        about = About(described, options, 1, secrets.token_urlsafe(32))
-        return cls(about, *start_actors(about, start_timeout_s, progress))
+        return start(collection, options)
 
     @classmethod
     def connect(cls, name: str, *, address: str = "auto", timeout_s: float = 30.0) -> Cluster:
@@ -253,7 +190,7 @@ class Cluster(JobSearches):
         version: str,
         *,
         start_timeout_s: float = 120.0,
-        progress: Callable[[str], None] | None = None,
+        on_progress: Callable[[str], None] | None = None,
     ) -> None:
         """Serve another build under this name, without an answer that is late, wrong or of two versions.
 
@@ -267,7 +204,7 @@ class Cluster(JobSearches):
             A sharded build or a single index. It may have another number of shards.
         version : str
             What the build is called; another one than now. Answers tell it.
-        start_timeout_s, progress
+        start_timeout_s, on_progress
             As in ``start``.
 
         Raises
@@ -291,7 +228,7 @@ class Cluster(JobSearches):
         # What another process started must not end with this one.
         options = dataclasses.replace(before.options, detached=before.options.detached or not self._owner)
         about = About(described, options, number, secrets.token_urlsafe(32))
-        actors, healths = start_actors(about, start_timeout_s, progress)
+        actors, healths = start_actors(about, start_timeout_s, on_progress)
         former = [place for place in places_of(name) if place.generation != number]
         handles = handles_of(former)
         _ = answers_of([actor.succeed.remote(number) for actor in handles], LEAVE_S)
@@ -410,3 +347,30 @@ class Cluster(JobSearches):
     ) -> None:
         """Stop it."""
         self.stop()
+
+
+def start(collection: str | Path | Collection, options: ServeOptions, **changes: Any) -> Cluster:
+    """Start the actors of every shard; as ``Cluster.start``."""
+    how = dataclasses.replace(options, **changes)
+    ports_of(how.ports)  # here, before anything is started
+    described = (
+        collection if isinstance(collection, Collection) else read_collection(collection, name=how.name)
+    )
+    if not ray.is_initialized():
+        start_local_ray()
+    there = places_of(described.name)
+    if there:
+        raise exists_error(there[0])
+    tls = None if how.tls is None else str(Path(how.tls).absolute())
+    # What was only for this process does not travel.
+    told = ServeOptions(
+        **how.opening,
+        replicas=how.replicas,
+        pin=how.pin,
+        ports=how.ports,
+        tls=tls,
+        num_cpus=how.num_cpus,
+        detached=how.detached,
+    )
+    about = About(described, told, 1, secrets.token_urlsafe(32))
+    return Cluster(about, *start_actors(about, how.start_timeout_s, how.on_progress))

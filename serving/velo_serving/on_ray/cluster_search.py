@@ -28,7 +28,7 @@ class ClusterSearch(BatchStep):
         The column that holds the query vectors.
     filter : dict or str, optional
         The same for all queries.
-    recall, list_size
+    recall, list_size, exact
         As in ``velo.Index.search``.
     timeout_s : float
         For each batch.
@@ -43,6 +43,7 @@ class ClusterSearch(BatchStep):
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         timeout_s: float = 60.0,
     ) -> None:
         if k < 1:
@@ -52,6 +53,7 @@ class ClusterSearch(BatchStep):
         self._filter = filter
         self._recall = recall
         self._list_size = list_size
+        self._exact = exact
         self._timeout_s = timeout_s
         self._cluster = Cluster.connect(name)
         self._dim = self._cluster.records[0].dim
@@ -67,6 +69,7 @@ class ClusterSearch(BatchStep):
             filter=self._filter,
             recall=self._recall,
             list_size=self._list_size,
+            exact=self._exact,
             timeout_s=self._timeout_s,
         )
         if found.partial:  # a batch job wants all shards or an error, never a silent part

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,60 +19,46 @@ try:
 except ImportError as error:
     raise MissingDependencyError("Ray Serve is not installed; pip install 'veloann[ray-serve]'") from error
 
-from velo_serving.gateway import GatewayLimits, create_app
+from velo_serving.gateway import create_app
 from velo_serving.gateway.access import Access
-from velo_serving.on_ray.cluster import Cluster
+from velo_serving.on_ray.cluster import Cluster, start
 from velo_serving.words.errors import ClusterExistsError
+from velo_serving.words.limits import GatewayLimits
+from velo_serving.words.options import ServeOptions
 
-__all__ = ["ServeArgs", "serve_app"]
+__all__ = ["serve_app"]
 
 #: How long requests under way have to end when Serve takes a gateway away.
 END_S = 10.0
 
 
-class ServeArgs(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What the app is told, in ``args`` of Serve's configuration.
-
-    Attributes
-    ----------
-    name : str
-        Of a collection whose actors run, or shall.
-    path : str, optional
-        A sharded build or a single index. Where no actors of that name run, they are started from it, and go
-        on when the app ends.
-    gateways : int
-        Processes of the gateway.
-    cpus : float
-        What Ray reserves each of them.
-    replicas, pin, memory, threads, io, plan, writable, durability, ports, tls
-        As in ``Cluster.start``.
-    ready_shards, slow_s
-        As in ``create_app``.
-    api_keys, cors_origins
-        As in ``serve_local``; every node of a gateway must see the file of keys.
-    start_timeout_s : float
-        Time for all shards to open.
-    """
+class _Own(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What the app is told beside options."""
 
     name: str
     path: str | None = None
     gateways: int = 1
     cpus: float = 1.0
-    replicas: int = 1
-    pin: str | dict[str, str] | None = None
-    memory: int | float | str | None = None
-    threads: int | None = None
-    io: str = "auto"
-    plan: str = "auto"
-    writable: bool = False
-    durability: str = "sync"
-    ports: str | None = None
-    tls: str | None = None
-    ready_shards: int | None = None
-    slow_s: float | None = None
-    api_keys: str | None = None
-    cors_origins: tuple[str, ...] = ()
     start_timeout_s: float = 600.0
+
+
+#: Types of options as a configuration has them, where Python takes more.
+_PLAIN: Final = {"pin": str | dict[str, str] | None, "api_keys": str | None, "cors_origins": tuple[str, ...]}
+
+#: Options that the app takes: how shards run, and what a gateway of Serve's can have of a gateway's.
+_NAMES: Final = {
+    *("replicas", "pin", "memory", "threads", "io", "plan", "writable", "durability", "ports", "tls"),
+    *("ready_shards", "slow_s", "api_keys", "cors_origins"),
+}
+_OPTIONS: Final = tuple(one for one in ServeOptions.all_fields() if one.name in _NAMES)
+
+_Args: Any = msgspec.defstruct(
+    "_Args",
+    [(one.name, _PLAIN.get(one.name, one.type), one.default) for one in _OPTIONS],
+    bases=(_Own,),
+    forbid_unknown_fields=True,
+    frozen=True,
+)
 
 
 def serve_app(args: Mapping[str, Any]) -> serve.Application:
@@ -81,7 +67,18 @@ def serve_app(args: Mapping[str, Any]) -> serve.Application:
     Parameters
     ----------
     args : mapping
-        The fields of ``ServeArgs``.
+        `name`
+            Of a collection whose actors run, or shall.
+        `path`
+            A sharded build or a single index. Where no actors of that name run, they are started from it, and
+            go on when the app ends.
+        `gateways`, `cpus`
+            Processes of the gateway, and what Ray reserves each of them.
+        `start_timeout_s`
+            Time for all shards to open.
+        `replicas`, `pin`, `memory`, `threads`, `io`, `plan`, `writable`, `durability`, `ports`, `tls`
+            How shards run; as in :class:`ServeOptions`, `ready_shards`, `slow_s`, `api_keys` and
+            `cors_origins`, too. Every node of a gateway must see the file of keys.
 
     Returns
     -------
@@ -95,34 +92,21 @@ def serve_app(args: Mapping[str, Any]) -> serve.Application:
     ShardNotHereError, PlacementError, VeloError
         As in ``Cluster.start``.
     """
-    told = _checked(args)
+    told, options = _checked(args)
+    access = Access(api_keys=told.api_keys, cors_origins=told.cors_origins)
+    access.check()
     if told.path is not None:
         # Unless a former deployment of this app, or whoever else, has started them.
         with contextlib.suppress(ClusterExistsError):
-            Cluster.start(
-                told.path,
-                name=told.name,
-                replicas=told.replicas,
-                pin=told.pin,
-                memory=told.memory,
-                threads=told.threads,
-                io=told.io,
-                plan=told.plan,
-                writable=told.writable,
-                durability=told.durability,
-                ports=told.ports,
-                tls=told.tls,
-                detached=True,
-                start_timeout_s=told.start_timeout_s,
-            )
+            start(told.path, options, name=told.name, detached=True, start_timeout_s=told.start_timeout_s)
 
     def gateway() -> Any:
         """In the process of a gateway: its app."""
         return create_app(
             Cluster.connect(told.name).backend(),
-            ready_shards=told.ready_shards,
-            slow_s=told.slow_s,
-            access=Access(api_keys=told.api_keys, cors_origins=told.cors_origins),
+            ready_shards=options.ready_shards,
+            slow_s=options.slow_s,
+            access=access,
         )
 
     deployment = serve.deployment(
@@ -137,12 +121,12 @@ def serve_app(args: Mapping[str, Any]) -> serve.Application:
     return app
 
 
-def _checked(args: Mapping[str, Any]) -> ServeArgs:
+def _checked(args: Mapping[str, Any]) -> tuple[Any, ServeOptions]:
+    """The arguments, and the options among them."""
     try:
-        told = msgspec.convert(dict(args), ServeArgs)
+        told = msgspec.convert(dict(args), _Args)
     except msgspec.ValidationError as error:
         raise InvalidArgumentError(f"args of the app: {error}", argument="args") from None
     if told.gateways < 1:
         raise InvalidArgumentError(f"there is at least one gateway, not {told.gateways}", argument="gateways")
-    Access(api_keys=told.api_keys, cors_origins=told.cors_origins).check()
-    return told
+    return told, ServeOptions(**{one.name: getattr(told, one.name) for one in _OPTIONS})

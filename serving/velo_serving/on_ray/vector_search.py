@@ -80,7 +80,7 @@ class VectorSearch(BatchStep):
         The column that holds the query vectors.
     filter : dict, optional
         The same for all queries.
-    recall, list_size
+    recall, list_size, exact
         As in ``velo.Index.search``.
     memory, threads, io, plan
         As in ``velo.open``.
@@ -107,6 +107,7 @@ class VectorSearch(BatchStep):
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         memory: int | float | str | None = None,
         threads: int | None = None,
         io: str = "auto",
@@ -119,6 +120,7 @@ class VectorSearch(BatchStep):
         self._filters = None if filter is None else (filter,)
         self._recall = recall
         self._list_size = list_size
+        self._exact = exact
         collection = read_collection(path)
         self._shards: list[Shard] = open_shards(collection, memory=memory, threads=threads, io=io, plan=plan)
         self._dim = self._shards[0].health().dim
@@ -129,7 +131,7 @@ class VectorSearch(BatchStep):
             shard.close()
 
     def _search(self, queries: Float32Matrix) -> Hits:
-        request = SearchRequest(queries, self._k, self._filters, self._recall, self._list_size)
+        request = SearchRequest(queries, self._k, self._filters, self._recall, self._list_size, self._exact)
         # An event loop of a batch's own: Ray may call from any thread, with or without a loop of its own.
         return asyncio.run(self._gather(request))
 

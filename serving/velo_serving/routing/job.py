@@ -55,6 +55,7 @@ class JobSearches:
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         return_metadata: Sequence[str] | None = None,
         return_vectors: bool = False,
         group_by: str | None = None,
@@ -66,7 +67,7 @@ class JobSearches:
         Parameters
         ----------
         queries : array of shape (query_count, dim)
-        k, filter, recall, list_size, return_metadata, group_by, group_size
+        k, filter, recall, list_size, exact, return_metadata, group_by, group_size
             As in ``velo.Index.search``.
         return_vectors : bool
             Bring the stored vectors of the hits, too, as ``vectors`` of the answer. The build must have
@@ -85,6 +86,7 @@ class JobSearches:
             filters=None if filter is None else (filter,),
             recall=recall,
             list_size=list_size,
+            exact=exact,
             return_metadata=None if return_metadata is None else tuple(return_metadata),
             return_vectors=return_vectors,
             timeout_s=timeout_s,
@@ -104,6 +106,7 @@ class JobSearches:
         limit: int = 10_000,
         recall: float | None = None,
         list_size: int | None = None,
+        exact: bool | None = None,
         return_metadata: Sequence[str] | None = None,
         return_vectors: bool = False,
         timeout_s: float = 60.0,
@@ -113,7 +116,7 @@ class JobSearches:
         Parameters
         ----------
         queries : array of shape (query_count, dim)
-        radius, filter, limit, recall, list_size, return_metadata
+        radius, filter, limit, recall, list_size, exact, return_metadata
             As in ``velo.Index.range_search``; the limit is for all shards together.
         return_vectors : bool
             As for ``search``. While the answer is made, every query takes room for as many vectors as the one
@@ -131,6 +134,7 @@ class JobSearches:
             filters=None if filter is None else (filter,),
             recall=recall,
             list_size=list_size,
+            exact=exact,
             return_metadata=None if return_metadata is None else tuple(return_metadata),
             return_vectors=return_vectors,
             timeout_s=timeout_s,

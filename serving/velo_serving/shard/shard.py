@@ -351,6 +351,7 @@ async def _search(index: SearchIndex, request: SearchRequest, timeout_s: float |
         "filter": _filter_argument(request),
         "recall": request.recall,
         "list_size": request.list_size,
+        "exact": request.exact,
         "return_metadata": None if columns is None else list(columns),
         "timeout_s": _rounded(timeout_s),
     }

@@ -62,6 +62,7 @@ class _Search(msgspec.Struct, array_like=True):
     filters: list[str | None] | None
     recall: float | None
     list_size: int | None
+    exact: bool | None
     return_metadata: list[str] | None
     group_by: str | None
     group_size: int
@@ -140,6 +141,7 @@ def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
                 None if request.filters is None else [_filter_text(one) for one in request.filters],
                 request.recall,
                 request.list_size,
+                request.exact,
                 None if columns is None else list(columns),
                 request.group_by,
                 request.group_size,
@@ -178,6 +180,7 @@ def decode_search(head: bytes, body: bytes) -> SearchRequest:
         filters=None if message.filters is None else tuple(_filter_of(text) for text in message.filters),
         recall=message.recall,
         list_size=message.list_size,
+        exact=message.exact,
         return_metadata=None if columns is None else tuple(columns),
         group_by=message.group_by,
         group_size=message.group_size,

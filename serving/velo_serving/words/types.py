@@ -68,7 +68,7 @@ class SearchRequest:
     k : int
     filters : tuple of dict, SQL text or None, optional
         Of length 1 (the same for all queries) or query_count (each may be None).
-    recall, list_size, return_metadata, group_by, group_size
+    recall, list_size, exact, return_metadata, group_by, group_size
         As in ``velo.Index.search``.
     ids : tuple of int or str, optional
         Rows of which the vectors are the queries; whoever routes the request puts them into `queries`.
@@ -87,6 +87,7 @@ class SearchRequest:
     filters: tuple[FilterForm | None, ...] | None = None
     recall: float | None = None
     list_size: int | None = None
+    exact: bool | None = None
     return_metadata: tuple[str, ...] | None = None
     timeout_s: float | None = None
     allow_partial: bool = True
@@ -305,6 +306,7 @@ class SearchIndex(Protocol):
         filter: Any = ...,  # noqa: A002 - the public name
         recall: float | None = ...,
         list_size: int | None = ...,
+        exact: bool | None = ...,
         return_metadata: Sequence[str] | None = ...,
         group_by: str | None = ...,
         group_size: int = ...,
@@ -321,6 +323,7 @@ class SearchIndex(Protocol):
         limit: int = ...,
         recall: float | None = ...,
         list_size: int | None = ...,
+        exact: bool | None = ...,
         return_metadata: Sequence[str] | None = ...,
         timeout_s: float | None = ...,
     ) -> Any:
