@@ -39,7 +39,7 @@ def main(index: str | None = None) -> None:
             VectorSearch,
             fn_constructor_kwargs={"path": path, "k": 5, "memory": "20%", "threads": 1},
             batch_size=64,
-            concurrency=1,
+            compute=ray.data.ActorPoolStrategy(size=1),
         )
         # --8<-- [end:batch]
         rows = sorted(found.take_all(), key=lambda row: row["query"])

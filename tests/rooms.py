@@ -110,7 +110,7 @@ ROOMS = (
     _room(
         "velo_serving",
         "on_ray",
-        "velo.errors velo.types velo.options velo.formats velo.folder velo.building "
+        "velo.errors velo.types velo.options velo.formats velo.folder velo.building velo "
         "velo_serving.words velo_serving.wire velo_serving.places velo_serving.shard velo_serving.routing "
         "velo_serving.gateway",
     ),

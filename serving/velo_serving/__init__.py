@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from velo_serving.on_ray.building import build_on_ray
     from velo_serving.on_ray.cluster import Cluster
     from velo_serving.on_ray.cluster_search import ClusterSearch
+    from velo_serving.on_ray.datasets import read_velo, write_velo
     from velo_serving.on_ray.serve_app import serve_app
     from velo_serving.on_ray.vector_search import VectorSearch
     from velo_serving.places.collection import Collection, Pin, read_collection
@@ -43,12 +44,14 @@ __all__ = [
     "create_app",
     "open_local_backend",
     "read_collection",
+    "read_velo",
     "serve_app",
     "serve_connected",
     "serve_local",
     "serve_ray",
     "start_ray",
     "stop_ray",
+    "write_velo",
 ]
 
 _HOMES = {
@@ -70,12 +73,14 @@ _HOMES = {
     "create_app": "gateway.app",
     "open_local_backend": "routing.local_backend",
     "read_collection": "places.collection",
+    "read_velo": "on_ray.datasets",
     "serve_app": "on_ray.serve_app",
     "serve_connected": "hosting.serve",
     "serve_local": "hosting.serve",
     "serve_ray": "hosting.serve",
     "start_ray": "hosting.serve",
     "stop_ray": "hosting.serve",
+    "write_velo": "on_ray.datasets",
 }
 
 
