@@ -227,3 +227,63 @@ def test_against_the_gateway(tmp_path: Path, body_format: Any) -> None:
                 await client.search_async([1.0, 2.0])
 
     asyncio.run(run())
+
+
+# ---- one source, blocking and awaited ----
+
+_WROTE = {"rows": 1, "missing": 0, "replaced": 0, "first_id": None, "repeated": False, "durable": True}
+_FOUND: dict[str, Any] = {
+    "ids": [[3]],
+    "distances": [[0.5]],
+    "counts": [1],
+    "limited": [False],
+    "took_ms": 1.0,
+}
+_FOUND["stats"] = dict.fromkeys(("reads", "bytes_read", "shared_reads", "cache_hits"), 1)
+#: A question of each kind, and what a gateway answers.
+_QUESTIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "search": (([[0.0, 1.0]], 1), _FOUND),
+    "range_search": (([[0.0, 1.0]], 2.0), _FOUND),
+    "count": ((), {"count": 7}),
+    "get": (([3],), {"rows": [{"id": 3}]}),
+    "explain": (([0.0, 1.0],), {"shards": [{"shard": "0"}]}),
+    "publish": (("/x", "v2"), {"version": "v2"}),
+    "insert": (([[0.0, 1.0]], [3]), _WROTE),
+    "upsert": (([[0.0, 1.0]], [3]), _WROTE),
+    "update": (([3], {"year": [1]}), _WROTE),
+    "delete": (([3],), _WROTE),
+    "info": ((), {"name": "things"}),
+}
+
+
+def test_all_that_can_be_awaited_is_known_here() -> None:
+    awaited = {name.removesuffix("_async") for name in dir(Client) if name.endswith("_async")}
+    assert {name for name in awaited if not name.startswith("_")} == {*_QUESTIONS, "rows"}
+
+
+@pytest.mark.parametrize("name", _QUESTIONS)
+def test_what_is_awaited_asks_and_answers_the_same_and_never_blocks(name: str) -> None:
+    arguments, answer = _QUESTIONS[name]
+    status = {"shards_answered": 1, "shards_total": 1, "sequences": {"0": 4}, "pressure": 0.0}
+    asked: list[tuple[str, str]] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        asked.append((request.method, request.url.path))
+        return httpx.Response(200, json={**status, **answer} if name != "info" else answer)
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise AssertionError("the loop was blocked")
+
+    with Client("http://velo", collection="things", transport=httpx.MockTransport(respond)) as client:
+        blocking = getattr(client, name)(*arguments)
+
+    async def run() -> Any:
+        transports: dict[str, Any] = {
+            "transport": httpx.MockTransport(refuse),
+            "async_transport": httpx.MockTransport(respond),
+        }
+        async with Client("http://velo", collection="things", **transports) as client:
+            return await getattr(client, f"{name}_async")(*arguments)
+
+    assert repr(asyncio.run(run())) == repr(blocking)
+    assert asked[0] == asked[1]

@@ -7,23 +7,26 @@ import random
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
 from velo.errors import InvalidArgumentError
 from velo.hints import hinted
 from velo.results import RangeResult, SearchResult
+from velo_serving.client.awaited import awaited
 from velo_serving.client.calls import TYPES, BodyFormat, ClientCall
 from velo_serving.client.lookups import ClientLookups
 from velo_serving.client.tries import ConnectionFailedError, Tries, httpx
-from velo_serving.client.writes import ClientWrites, WriteCall
+from velo_serving.client.writes import ClientWrites
 from velo_serving.words.types import FilterForm
 
 __all__ = ["Client", "ConnectionFailedError"]
+
+R = TypeVar("R")
 
 
 class Client(ClientLookups, ClientWrites):
@@ -192,58 +195,10 @@ class Client(ClientLookups, ClientWrites):
             timeout_s=timeout_s,
             allow_partial=allow_partial,
         )
-        return call.result(self._send("POST", self._path, call))
+        return self._ask("POST", self._path, call, call.result)
 
-    @hinted
-    async def search_async(
-        self,
-        queries: npt.ArrayLike | None = None,
-        k: int = 10,
-        *,
-        ids: Sequence[int] | Sequence[str] | int | str | None = None,
-        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
-        filters: Sequence[FilterForm | None] | None = None,
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
-        return_metadata: Sequence[str] | bool | None = None,
-        return_vectors: bool = False,
-        group_by: str | None = None,
-        group_size: int = 1,
-        timeout_s: float | None = None,
-        allow_partial: bool = True,
-    ) -> SearchResult:
-        """Find the k nearest vectors of each query without blocking the event loop.
-
-        Parameters
-        ----------
-        queries, k, ids, filter, filters, recall, list_size, exact, return_metadata, return_vectors :
-            As for ``search``.
-        group_by, group_size, timeout_s, allow_partial :
-            As for ``search``.
-
-        Returns
-        -------
-        SearchResult
-        """
-        call = ClientCall.of(
-            queries,
-            self._body_format,
-            k=k,
-            ids=ids,
-            filter=filter,
-            filters=filters,
-            recall=recall,
-            list_size=list_size,
-            exact=exact,
-            return_metadata=return_metadata,
-            return_vectors=return_vectors,
-            group_by=group_by,
-            group_size=group_size,
-            timeout_s=timeout_s,
-            allow_partial=allow_partial,
-        )
-        return call.result(await self._send_async("POST", self._path, call))
+    search_async = awaited(search)
+    """As ``search``, without blocking the event loop."""
 
     @hinted
     def range_search(
@@ -298,86 +253,15 @@ class Client(ClientLookups, ClientWrites):
             timeout_s=timeout_s,
             allow_partial=allow_partial,
         )
-        return call.ranges(self._send("POST", self._path, call))
+        return self._ask("POST", self._path, call, call.ranges)
 
-    @hinted
-    async def range_search_async(
-        self,
-        queries: npt.ArrayLike | None,
-        radius: float,
-        *,
-        ids: Sequence[int] | Sequence[str] | int | str | None = None,
-        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
-        filters: Sequence[FilterForm | None] | None = None,
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
-        return_metadata: Sequence[str] | bool | None = None,
-        return_vectors: bool = False,
-        limit: int | None = None,
-        timeout_s: float | None = None,
-        allow_partial: bool = True,
-    ) -> RangeResult:
-        """Find all vectors within a distance without blocking the event loop.
-
-        Parameters
-        ----------
-        queries, radius, ids, filter, filters, recall, list_size, exact, return_metadata, return_vectors :
-            As for ``range_search``.
-        limit, timeout_s, allow_partial :
-            As for ``range_search``.
-
-        Returns
-        -------
-        RangeResult
-        """
-        call = ClientCall.of(
-            queries,
-            self._body_format,
-            radius=float(radius),
-            ids=ids,
-            filter=filter,
-            filters=filters,
-            recall=recall,
-            list_size=list_size,
-            exact=exact,
-            return_metadata=return_metadata,
-            return_vectors=return_vectors,
-            limit=limit,
-            timeout_s=timeout_s,
-            allow_partial=allow_partial,
-        )
-        return call.ranges(await self._send_async("POST", self._path, call))
-
-    def _look_up(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        answer = self._send("POST", self._path_of(what), ClientCall.of_fields(fields)).json()
-        assert isinstance(answer, dict)
-        return answer
-
-    async def _look_up_async(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        answer = (await self._send_async("POST", self._path_of(what), ClientCall.of_fields(fields))).json()
-        assert isinstance(answer, dict)
-        return answer
-
-    def _write(self, call: WriteCall) -> dict[str, Any]:
-        answer = self._send("POST", self._path_of(call.what), self._write_call(call)).json()
-        assert isinstance(answer, dict)
-        return answer
-
-    async def _write_async(self, call: WriteCall) -> dict[str, Any]:
-        answer = (await self._send_async("POST", self._path_of(call.what), self._write_call(call))).json()
-        assert isinstance(answer, dict)
-        return answer
+    range_search_async = awaited(range_search)
+    """As ``range_search``, without blocking the event loop."""
 
     def _path_of(self, what: str) -> str:
         if self._collection is None:
             raise InvalidArgumentError(f"{what} needs the name of a collection", argument="collection")
         return f"{self._info_path}/{what}"
-
-    @staticmethod
-    def _write_call(call: WriteCall) -> ClientCall:
-        headers = {"Content-Type": call.media_type, "Accept": TYPES["json"]}
-        return ClientCall(call.body, headers, call.params, False, 0, None)
 
     def info(self) -> dict[str, Any]:
         """Ask what the gateway says of the collection, or of all where the client names none.
@@ -386,20 +270,10 @@ class Client(ClientLookups, ClientWrites):
         -------
         dict
         """
-        answer = self._send("GET", self._info_path).json()
-        assert isinstance(answer, dict)
-        return answer
+        return self._ask("GET", self._info_path, None, lambda told: dict(told.json()))
 
-    async def info_async(self) -> dict[str, Any]:
-        """Ask what the gateway says of the collection without blocking the event loop.
-
-        Returns
-        -------
-        dict
-        """
-        answer = (await self._send_async("GET", self._info_path)).json()
-        assert isinstance(answer, dict)
-        return answer
+    info_async = awaited(info)
+    """As ``info``, without blocking the event loop."""
 
     @property
     def _info_path(self) -> str:
@@ -443,6 +317,14 @@ class Client(ClientLookups, ClientWrites):
                 trust_env=False,
             )
         return self._async
+
+    def _ask(self, method: str, path: str, call: ClientCall | None, read: Callable[[httpx.Response], R]) -> R:
+        return read(self._send(method, path, call))
+
+    async def _ask_async(
+        self, method: str, path: str, call: ClientCall | None, read: Callable[[httpx.Response], R]
+    ) -> R:
+        return read(await self._send_async(method, path, call))
 
     def _send(self, method: str, path: str, call: ClientCall | None = None) -> httpx.Response:
         client, tries = self._client(), self._tries(method, path, call)

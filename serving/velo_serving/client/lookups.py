@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from velo.hints import hinted
+from velo_serving.client.awaited import Asking, awaited
+from velo_serving.client.calls import ClientCall
 from velo_serving.words.types import FilterForm
 
 __all__ = ["ClientLookups"]
 
+R = TypeVar("R")
 
-class ClientLookups(ABC):
+
+class ClientLookups(Asking):
     """What a ``Client`` can ask of rows."""
 
-    @abstractmethod
-    def _look_up(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _look_up(self, what: str, fields: Mapping[str, Any], read: Callable[[dict[str, Any]], R]) -> R:
         """Ask a path below the collection."""
-
-    @abstractmethod
-    async def _look_up_async(self, what: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The same without blocking the event loop."""
+        return self._ask(
+            "POST", self._path_of(what), ClientCall.of_fields(fields), lambda told: read(told.json())
+        )
 
     @hinted
     def count(
@@ -50,27 +52,10 @@ class ClientLookups(ABC):
         NoShardAnsweredError
             A shard is away: a count without it would be of nothing in particular.
         """
-        return int(self._look_up("count", _of_count(filter, timeout_s))["count"])
+        return self._look_up("count", _of_count(filter, timeout_s), lambda told: int(told["count"]))
 
-    @hinted
-    async def count_async(
-        self,
-        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.count
-        *,
-        timeout_s: float | None = None,
-    ) -> int:
-        """Count rows without blocking the event loop; as ``count``.
-
-        Parameters
-        ----------
-        filter, timeout_s :
-            As for ``count``.
-
-        Returns
-        -------
-        int
-        """
-        return int((await self._look_up_async("count", _of_count(filter, timeout_s)))["count"])
+    count_async = awaited(count)
+    """As ``count``, without blocking the event loop."""
 
     @hinted
     def get(
@@ -95,31 +80,11 @@ class ClientLookups(ABC):
         list of dict
             ``id`` and the columns, in the order of `ids`.
         """
-        rows: list[dict[str, Any] | None] = self._look_up("get", _of_get(ids, columns, timeout_s))["rows"]
-        return rows
+        read: Callable[[dict[str, Any]], list[dict[str, Any] | None]] = itemgetter("rows")
+        return self._look_up("get", _of_get(ids, columns, timeout_s), read)
 
-    @hinted
-    async def get_async(
-        self,
-        ids: Sequence[int] | Sequence[str] | int | str,
-        *,
-        columns: Sequence[str] | bool = True,
-        timeout_s: float | None = None,
-    ) -> list[dict[str, Any] | None]:
-        """Bring rows without blocking the event loop; as ``get``.
-
-        Parameters
-        ----------
-        ids, columns, timeout_s :
-            As for ``get``.
-
-        Returns
-        -------
-        list of dict
-        """
-        answer = await self._look_up_async("get", _of_get(ids, columns, timeout_s))
-        rows: list[dict[str, Any] | None] = answer["rows"]
-        return rows
+    get_async = awaited(get)
+    """As ``get``, without blocking the event loop."""
 
     def rows(
         self,
@@ -147,7 +112,7 @@ class ClientLookups(ABC):
         """
         asked = _of_rows(filter, columns, page_rows, timeout_s)
         while True:
-            answer = self._look_up("rows", asked)
+            answer = self._page(asked)
             yield from answer["rows"]
             if answer["next"] is None:
                 return
@@ -174,12 +139,17 @@ class ClientLookups(ABC):
         """
         asked = _of_rows(filter, columns, page_rows, timeout_s)
         while True:
-            answer = await self._look_up_async("rows", asked)
+            answer = await self._page_async(asked)
             for row in answer["rows"]:
                 yield row
             if answer["next"] is None:
                 return
             asked["page"] = answer["next"]
+
+    def _page(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return self._look_up("rows", asked, dict)
+
+    _page_async = awaited(_page)
 
     def publish(self, path: str, version: str) -> dict[str, Any]:
         """Have another build served under the collection's name; it takes an admin key.
@@ -203,21 +173,10 @@ class ClientLookups(ABC):
         ------
         AdminKeyError, PublicationError, InvalidArgumentError
         """
-        return self._look_up("publish", {"path": path, "version": version})
+        return self._look_up("publish", {"path": path, "version": version}, dict)
 
-    async def publish_async(self, path: str, version: str) -> dict[str, Any]:
-        """Have another build served without blocking the event loop; as ``publish``.
-
-        Parameters
-        ----------
-        path, version :
-            As for ``publish``.
-
-        Returns
-        -------
-        dict
-        """
-        return await self._look_up_async("publish", {"path": path, "version": version})
+    publish_async = awaited(publish)
+    """As ``publish``, without blocking the event loop."""
 
     @hinted
     def explain(
@@ -249,35 +208,11 @@ class ClientLookups(ABC):
             Of each shard, what ``velo.Index.explain`` tells.
         """
         fields = _of_explain(query, k, filter, recall, list_size, exact, timeout_s)
-        shards: list[dict[str, Any]] = self._look_up("explain", fields)["shards"]
-        return shards
+        read: Callable[[dict[str, Any]], list[dict[str, Any]]] = itemgetter("shards")
+        return self._look_up("explain", fields, read)
 
-    @hinted
-    async def explain_async(
-        self,
-        query: npt.ArrayLike,
-        k: int = 10,
-        *,
-        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.explain
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
-        timeout_s: float | None = None,
-    ) -> list[dict[str, Any]]:
-        """Run one query and tell of each shard without blocking the event loop; as ``explain``.
-
-        Parameters
-        ----------
-        query, k, filter, recall, list_size, exact, timeout_s :
-            As for ``explain``.
-
-        Returns
-        -------
-        list of dict
-        """
-        fields = _of_explain(query, k, filter, recall, list_size, exact, timeout_s)
-        shards: list[dict[str, Any]] = (await self._look_up_async("explain", fields))["shards"]
-        return shards
+    explain_async = awaited(explain)
+    """As ``explain``, without blocking the event loop."""
 
 
 # ---- what is asked

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import secrets
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +16,14 @@ from velo.errors import DimensionMismatchError, InvalidArgumentError, NotFiniteE
 from velo.folder.ids import checked_ids
 from velo.folder.metadata import given_metadata
 from velo.results import Written
+from velo_serving.client.awaited import Asking, awaited
+from velo_serving.client.calls import TYPES, ClientCall
 from velo_serving.wire.codec import stream_of
 from velo_serving.words.types import FilterForm
 
 __all__ = ["ClientWrites", "WriteCall"]
+
+R = TypeVar("R")
 
 _JSON: Final = "application/json"
 _ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -130,20 +133,22 @@ def _written(answer: Mapping[str, Any]) -> Written:
     )
 
 
-class ClientWrites(ABC):
+def _is_done(answer: Mapping[str, Any]) -> bool:
+    return bool(answer["done"])
+
+
+class ClientWrites(Asking):
     """What a ``Client`` can do to rows, where the server was started with ``--writable``.
 
     A write is whole or not at all within each shard. Its answer may get lost; the client asks again under the
     same name (``request``), and nothing is done twice.
     """
 
-    @abstractmethod
-    def _write(self, call: WriteCall) -> dict[str, Any]:
+    def _write(self, call: WriteCall, read: Callable[[dict[str, Any]], R]) -> R:
         """Ask a path below the collection."""
-
-    @abstractmethod
-    async def _write_async(self, call: WriteCall) -> dict[str, Any]:
-        """Ask without blocking the event loop."""
+        headers = {"Content-Type": call.media_type, "Accept": TYPES["json"]}
+        sent = ClientCall(call.body, headers, call.params, False, 0, None)
+        return self._ask("POST", self._path_of(call.what), sent, lambda told: read(told.json()))
 
     def insert(
         self,
@@ -182,29 +187,10 @@ class ClientWrites(ABC):
             As of ``velo.Index.insert``, and of a search.
         """
         call = WriteCall.of_rows("insert", vectors, ids, metadata, request, timeout_s)
-        return _written(self._write(call))
+        return self._write(call, _written)
 
-    async def insert_async(
-        self,
-        vectors: npt.ArrayLike,
-        ids: Sequence[int] | Sequence[str] | npt.NDArray[Any] | None = None,
-        metadata: Any = None,
-        request: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Written:
-        """Add rows without blocking the event loop.
-
-        Parameters
-        ----------
-        vectors, ids, metadata, request, timeout_s
-            As for ``insert``.
-
-        Returns
-        -------
-        velo.results.Written
-        """
-        call = WriteCall.of_rows("insert", vectors, ids, metadata, request, timeout_s)
-        return _written(await self._write_async(call))
+    insert_async = awaited(insert)
+    """As ``insert``, without blocking the event loop."""
 
     def upsert(
         self,
@@ -228,29 +214,10 @@ class ClientWrites(ABC):
         velo.results.Written
         """
         call = WriteCall.of_rows("upsert", vectors, ids, metadata, request, timeout_s)
-        return _written(self._write(call))
+        return self._write(call, _written)
 
-    async def upsert_async(
-        self,
-        vectors: npt.ArrayLike,
-        ids: Sequence[int] | Sequence[str] | npt.NDArray[Any],
-        metadata: Any = None,
-        request: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Written:
-        """Add or replace rows without blocking the event loop.
-
-        Parameters
-        ----------
-        vectors, ids, metadata, request, timeout_s
-            As for ``upsert``.
-
-        Returns
-        -------
-        velo.results.Written
-        """
-        call = WriteCall.of_rows("upsert", vectors, ids, metadata, request, timeout_s)
-        return _written(await self._write_async(call))
+    upsert_async = awaited(upsert)
+    """As ``upsert``, without blocking the event loop."""
 
     def update(
         self,
@@ -275,28 +242,10 @@ class ClientWrites(ABC):
         velo.results.Written
         """
         call = WriteCall.of_rows("update", None, ids, metadata, request, timeout_s)
-        return _written(self._write(call))
+        return self._write(call, _written)
 
-    async def update_async(
-        self,
-        ids: Sequence[int] | Sequence[str] | npt.NDArray[Any] | int | str,
-        metadata: Any,
-        request: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Written:
-        """Change columns of rows without blocking the event loop.
-
-        Parameters
-        ----------
-        ids, metadata, request, timeout_s
-            As for ``update``.
-
-        Returns
-        -------
-        velo.results.Written
-        """
-        call = WriteCall.of_rows("update", None, ids, metadata, request, timeout_s)
-        return _written(await self._write_async(call))
+    update_async = awaited(update)
+    """As ``update``, without blocking the event loop."""
 
     def delete(
         self,
@@ -319,31 +268,14 @@ class ClientWrites(ABC):
         -------
         velo.results.Written
         """
-        return _written(self._write(WriteCall.of_delete(ids, filter, timeout_s)))
+        return self._write(WriteCall.of_delete(ids, filter, timeout_s), _written)
 
-    async def delete_async(
-        self,
-        ids: Sequence[int] | Sequence[str] | npt.NDArray[Any] | int | str | None = None,
-        *,
-        filter: FilterForm | None = None,  # noqa: A002
-        timeout_s: float | None = None,
-    ) -> Written:
-        """Delete rows without blocking the event loop.
-
-        Parameters
-        ----------
-        ids, filter, timeout_s
-            As for ``delete``.
-
-        Returns
-        -------
-        velo.results.Written
-        """
-        return _written(await self._write_async(WriteCall.of_delete(ids, filter, timeout_s)))
+    delete_async = awaited(delete)
+    """As ``delete``, without blocking the event loop."""
 
     def flush(self) -> None:
         """Make a part of new rows in each shard, and put everything on the device; wait for it."""
-        while not self._write(WriteCall.of_fields("flush", {}))["done"]:
+        while not self._write(WriteCall.of_fields("flush", {}), _is_done):
             pass  # the server has waited
 
     def optimize(self, wait: bool = True) -> None:
@@ -354,5 +286,5 @@ class ClientWrites(ABC):
         wait : bool
             False: in the background.
         """
-        while not self._write(WriteCall.of_fields("optimize", {"wait": wait}))["done"] and wait:
+        while not self._write(WriteCall.of_fields("optimize", {"wait": wait}), _is_done) and wait:
             pass
