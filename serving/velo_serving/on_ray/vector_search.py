@@ -131,7 +131,9 @@ class VectorSearch(BatchStep):
             shard.close()
 
     def _search(self, queries: Float32Matrix) -> Hits:
-        request = SearchRequest(queries, self._k, self._filters, self._recall, self._list_size, self._exact)
+        request = SearchRequest(
+            queries, self._k, self._filters, self._recall, self._list_size, exact=self._exact
+        )
         # An event loop of a batch's own: Ray may call from any thread, with or without a loop of its own.
         return asyncio.run(self._gather(request))
 

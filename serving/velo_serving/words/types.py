@@ -87,7 +87,6 @@ class SearchRequest:
     filters: tuple[FilterForm | None, ...] | None = None
     recall: float | None = None
     list_size: int | None = None
-    exact: bool | None = None
     return_metadata: tuple[str, ...] | None = None
     timeout_s: float | None = None
     allow_partial: bool = True
@@ -96,6 +95,7 @@ class SearchRequest:
     radius: float | None = None
     ids: tuple[int | str, ...] | None = None
     return_vectors: bool = False
+    exact: bool | None = None
     #: Kept by the codec: every shard is sent the same bytes.
     encoded: Any = field(default=None, init=False, repr=False)
 
