@@ -134,6 +134,7 @@ ROOMS = (
         "velo.filters velo.folder velo.index velo.building velo.planning velo "
         "velo_serving.words velo_serving.on_ray velo_serving.hosting",
     ),
+    _room("velo", "integrations", "velo.errors velo.types velo.filters velo"),
     _room("velo", "__main__", "velo.cli"),
     _room("bench", "peers", "velo.errors velo.options velo.formats velo.building velo"),
     _room("bench", "harness", "velo.options velo.formats velo bench.peers"),

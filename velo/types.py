@@ -23,6 +23,7 @@ __all__ = [
     "PlanName",
     "ProgressCallback",
     "UnknownColumns",
+    "UnknownIds",
     "VectorSource",
     "VectorsLike",
 ]
@@ -40,6 +41,8 @@ IoName: TypeAlias = Literal["auto", "uring", "threads"]
 PlanName: TypeAlias = Literal["auto", "links_in_memory", "links_on_disk"]
 #: What a filter means by a column that the metadata does not have.
 UnknownColumns: TypeAlias = Literal["error", "missing"]
+#: What becomes of ids that no row has.
+UnknownIds: TypeAlias = Literal["error", "skip"]
 DurabilityName: TypeAlias = Literal["sync", "interval", "process"]
 
 #: A budget: bytes (int), a share of n·d·4 bytes (float, or "15%"), or a size ("2GiB").

@@ -18,6 +18,7 @@ MODULES: dict[str, set[str]] = {
     | {"ElementMatch", "Ids", "IsNotTrue", "Like", "Mask"},
     "velo.formats": {"SUFFIXES"},
     "velo.testing": set(),
+    "velo.integrations.langchain": set(),
     "velo_serving": set(),
 }
 

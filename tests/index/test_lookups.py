@@ -152,3 +152,46 @@ def test_without_metadata(tmp_path: Path) -> None:
         assert index.rows(limit=3).column_names == ["id"]
         assert index.get([5]).to_pylist() == [{"id": 5}]
         assert isinstance(index.rows(), pa.Table)
+
+
+def test_get_that_leaves_out_what_is_not_there(index: velo.Index, built: tuple[Path, list[Any]]) -> None:
+    ids = built[1]
+    nobody = "nobody" if isinstance(ids[0], str) else 10**9
+    found = index.get([ids[9], nobody, ids[3], nobody, ids[9]], columns=["price"], unknown="skip")
+    assert found.column_names == ["id", "price"]
+    assert found["id"].to_pylist() == [ids[9], ids[3], ids[9]]
+    assert found == index.get([ids[9], ids[3], ids[9]], columns=["price"])
+    assert index.get([nobody], unknown="skip").num_rows == index.get([], unknown="skip").num_rows == 0
+    assert index.get(ids[4], unknown="skip")["id"].to_pylist() == [ids[4]]
+    with pytest.raises(errors.UnknownIdError):
+        index.get([ids[9], nobody])
+    with pytest.raises(errors.InvalidArgumentError, match="unknown"):
+        index.get(ids[:1], unknown="null")  # type: ignore[arg-type]
+
+
+def test_get_leaves_out_rows_that_were_deleted(tmp_path: Path) -> None:
+    with velo.create(tmp_path / "i", dim=2, metadata=pa.schema({"x": pa.int64()}), threads=1) as index:
+        assert index.get(["a"], unknown="skip").num_rows == 0
+        index.insert(np.eye(2, dtype=np.float32), ids=["a", "b"], metadata={"x": [1, 2]})
+        index.delete(["a"])
+        assert index.get(["a", "b"], unknown="skip").to_pylist() == [{"id": "b", "x": 2}]
+        index.flush()
+        index.delete(["b"])
+        assert index.get(["a", "b"], unknown="skip").num_rows == 0
+
+
+def test_create_for_data_without_a_schema(tmp_path: Path) -> None:
+    for unknown_columns, missing in (("missing", 2), ("error", None)):
+        path = tmp_path / unknown_columns
+        with velo.create(path, dim=2, threads=1, unknown_columns=unknown_columns) as index:  # type: ignore[arg-type]
+            index.insert(np.eye(2, dtype=np.float32), ids=["a", "b"])
+            if missing is None:
+                with pytest.raises(errors.UnknownColumnError):
+                    index.count({"year": None})
+            else:
+                assert index.count({"year": None}) == missing
+                index.add_columns({"year": 2020})
+                assert index.count({"year": None}) == 0
+    with pytest.raises(errors.InvalidArgumentError, match="unknown_columns"):
+        velo.create(tmp_path / "x", dim=2, unknown_columns="null")  # type: ignore[arg-type]
+    assert not (tmp_path / "x").exists()

@@ -265,6 +265,7 @@ def create_index(
     metadata: Any = None,
     memory: Memory | None = None,
     threads: int | None = None,
+    unknown_columns: UnknownColumns = "error",
     durability: DurabilityName = "sync",
     merge_memory: Memory | None = None,
 ) -> Index:
@@ -283,7 +284,7 @@ def create_index(
         Of the vectors.
     metadata : pyarrow.Schema, optional
         The columns that every row brings.
-    memory, threads, durability, merge_memory :
+    memory, threads, unknown_columns, durability, merge_memory :
         As for :func:`velo.open`.
 
     Returns
@@ -301,6 +302,7 @@ def create_index(
     folder = folder_path(path)
     codes = (code_of(METRIC_CODES, metric, "metric"), code_of(DTYPE_CODES, dtype, "dtype"))
     code_of(DURABILITY_CODES, durability, "durability")
+    code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns")
     whole_number(dim, "dim", 1, 8192)
     OpenOptions(memory=memory, threads=threads).native()
     schema = None
@@ -335,6 +337,7 @@ def create_index(
         folder,
         memory=memory,
         threads=threads,
+        unknown_columns=unknown_columns,
         writable=True,
         durability=durability,
         merge_memory=merge_memory,

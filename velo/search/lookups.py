@@ -11,13 +11,14 @@ import pyarrow as pa
 from velo.errors import InvalidArgumentError, UnknownIdError
 from velo.filters.native import NativeFilter
 from velo.folder.ids import checked_ids
-from velo.options import whole_number
+from velo.options import code_of, whole_number
 from velo.search.searched import Searched
-from velo.types import AnyArray
+from velo.types import AnyArray, UnknownIds
 
 __all__ = ["Lookups"]
 
 _LIMIT_MAX: Final = 1 << 24
+_UNKNOWN_IDS: Final = {"error": 0, "skip": 1}
 
 
 class Lookups(Searched):
@@ -87,7 +88,9 @@ class Lookups(Searched):
         """Of vertices that ids were found at, -1 for none, whether they live."""
         return vertices >= 0
 
-    def get(self, ids: Any, *, columns: Sequence[str] | bool = True) -> pa.Table:
+    def get(
+        self, ids: Any, *, columns: Sequence[str] | bool = True, unknown: UnknownIds = "error"
+    ) -> pa.Table:
         """Return the metadata of some ids.
 
         Parameters
@@ -95,6 +98,9 @@ class Lookups(Searched):
         ids : array-like of shape (m,), or one id
         columns : list of str or True
             All of them with True.
+        unknown : {"error", "skip"}
+            What becomes of ids that no row has, or whose row was deleted. With ``"skip"`` they are left out:
+            the column ``id`` says which are there.
 
         Returns
         -------
@@ -104,16 +110,22 @@ class Lookups(Searched):
         Raises
         ------
         UnknownIdError
-            An id that no row has, or that was deleted.
+            An id that no row has, or that was deleted; not with ``unknown="skip"``.
 
         Examples
         --------
         >>> index.get([17, 4], columns=["brand"]).to_pydict()
         {'id': [17, 4], 'brand': [...]}
+        >>> index.get([17, 1_000_000], columns=["brand"], unknown="skip")["id"].to_pylist()
+        [17]
         """
+        code_of(_UNKNOWN_IDS, unknown, "unknown")
         at: Lookups = self._seen()
         names = at._columns(columns)
         at._check_open()
+        if unknown == "skip":
+            found = at._ids.find(checked_ids(ids))
+            return at._table(found[at._living(found)], names)
         return at._table(at._vertices(ids), names)
 
     def rows(

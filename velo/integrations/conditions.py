@@ -1,0 +1,137 @@
+"""Conditions on fields of documents, as velo's filters over the columns that hold the fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any, Final
+
+from velo.errors import FilterTypeError
+from velo.filters import (
+    And,
+    Between,
+    Compare,
+    Contains,
+    ElementMatch,
+    Expr,
+    Ids,
+    IsIn,
+    IsNotTrue,
+    IsNull,
+    Like,
+    Mask,
+    Not,
+    Or,
+    StartsWith,
+)
+from velo.integrations.values import TEXTS, Columns, as_date
+
+__all__ = ["NOTHING", "is_missing", "kinds_for", "of_fields"]
+
+#: No row passes.
+NOTHING: Final = Or(())
+
+_NUMBERS: Final = ("int", "float", "ints", "floats")
+_TIMES: Final = ("time", "instant", "date")
+_LISTS: Final = ("texts", "ints", "floats")
+
+
+def kinds_for(value: Any) -> tuple[str, ...]:
+    """The kinds of columns that a value can be compared with."""
+    if isinstance(value, bool):
+        return ("bool",)
+    if isinstance(value, int | float):
+        return _NUMBERS
+    if isinstance(value, date):
+        return _TIMES
+    return (*TEXTS, *_TIMES) if as_date(value) is not None else TEXTS
+
+
+def is_missing(field: str, columns: Columns) -> Expr:
+    """No value, neither in the field nor in fields inside it."""
+    return And(tuple(IsNull(name) for name in columns.within(field)))
+
+
+def of_fields(expr: Expr, columns: Columns) -> Expr:
+    """A filter in whose conditions fields are named, over the columns that hold them.
+
+    Where values of several kinds were given to a field, a condition looks at those that its operand can be
+    compared with. It is null where the field is missing, and false of values of other kinds.
+
+    Raises
+    ------
+    FilterTypeError
+        The field has values, none of them of a kind that the operand can be compared with.
+    """
+    tree: Any = expr
+    if isinstance(expr, And | Or):
+        return replace(expr, children=tuple(of_fields(one, columns) for one in expr.children))
+    if isinstance(expr, Not | IsNotTrue):
+        return replace(expr, child=of_fields(expr.child, columns))
+    if isinstance(expr, Ids | Mask):
+        return expr
+    if isinstance(expr, IsNull):
+        return is_missing(tree.column, columns) if columns.within(tree.column) else expr
+    if isinstance(expr, IsIn):
+        return _is_in(expr, columns)
+    return _spread(tree, _kinds_of(tree), columns, _named)
+
+
+def _kinds_of(leaf: Any) -> tuple[str, ...]:
+    if leaf.of == "length" or isinstance(leaf, ElementMatch):
+        return _LISTS
+    if isinstance(leaf, Compare):
+        return kinds_for(leaf.value)
+    if isinstance(leaf, Between):
+        return tuple(kind for kind in kinds_for(leaf.low) if kind in kinds_for(leaf.high))
+    if isinstance(leaf, StartsWith | Like):
+        return TEXTS
+    if isinstance(leaf, Contains):
+        kinds = [kinds_for(value) for value in leaf.values]
+        return tuple(kind for kind in _LISTS if all(kind in one for one in kinds))
+    raise FilterTypeError(f"a condition {type(leaf).__name__} is not known here")
+
+
+def _named(leaf: Any, name: str) -> Expr:
+    if isinstance(leaf, ElementMatch):
+        tests = tuple((replace(test, column=name), negated) for test, negated in leaf.tests)
+        return replace(leaf, column=name, tests=tests)
+    named: Expr = replace(leaf, column=name)
+    return named
+
+
+def _is_in(leaf: IsIn, columns: Columns) -> Expr:
+    """Each kind of column is asked for the values that it can have."""
+    there = columns.of(leaf.column)
+    kinds = tuple(
+        kind for kind in there if not leaf.values or any(kind in kinds_for(value) for value in leaf.values)
+    )
+
+    def of_kind(leaf: IsIn, name: str) -> Expr:
+        kind = next(kind for kind, other in there.items() if other == name)
+        return replace(
+            leaf, column=name, values=tuple(value for value in leaf.values if kind in kinds_for(value))
+        )
+
+    return _spread(leaf, kinds, columns, of_kind)
+
+
+def _spread(leaf: Any, kinds: Sequence[str], columns: Columns, of_column: Callable[[Any, str], Expr]) -> Expr:
+    there = columns.of(leaf.column)
+    if not there:
+        return _named(leaf, leaf.column)  # a column that there is not is missing in every row
+    names = [there[kind] for kind in kinds if kind in there]
+    if not names:
+        raise FilterTypeError(
+            f"filter: the field {leaf.column!r} holds values of kind {', '.join(there)}, with which this "
+            f"condition cannot be met: {leaf}",
+            argument="filter",
+        )
+    leaves = tuple(of_column(leaf, name) for name in names)
+    everything = columns.within(leaf.column)
+    if len(everything) == 1:
+        return leaves[0]
+    # True where one of them is; null where the field is missing, since the first is null there; else false.
+    missing = And(tuple(IsNull(name) for name in everything))
+    return Or((*(Not(IsNotTrue(one)) for one in leaves), And((missing, leaves[0]))))

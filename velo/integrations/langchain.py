@@ -1,0 +1,616 @@
+"""LangChain's vector store over an index of velo: ``pip install 'veloann[langchain]'``."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import velo
+from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
+from velo.integrations.documents import Document as Written
+from velo.integrations.documents import Documents, Found
+from velo.types import MetricName, PathLike
+
+try:
+    from langchain_core.documents import Document
+    from langchain_core.embeddings import Embeddings
+    from langchain_core.exceptions import LangChainException
+    from langchain_core.runnables.config import run_in_executor
+    from langchain_core.vectorstores import VectorStore
+except ImportError as error:
+    raise MissingDependencyError("pip install 'veloann[langchain]' brings LangChain's core") from error
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["VeloStoreError", "VeloVectorStore"]
+
+#: What calls hand on to a search.
+_OF_SEARCH: Final = ("recall", "list_size", "exact", "timeout_s", "tuning")
+
+
+class VeloStoreError(LangChainException, ValueError):
+    """A call of :class:`VeloVectorStore` failed; ``__cause__`` is the error of velo."""
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except VeloError as error:
+        raise VeloStoreError(str(error)) from error
+
+
+class VeloVectorStore(VectorStore):
+    """A vector store in a folder, made by the first documents that come.
+
+    Metadata comes back as it was given. Filters ask for its fields in velo's words: a dict in the manner of
+    MongoDB, an expression of :func:`velo.col`, or SQL. A field that a document does not have is missing. The
+    index answers filters; none is evaluated in Python.
+
+    Parameters
+    ----------
+    embedding : langchain_core.embeddings.Embeddings
+        What makes vectors of texts.
+    path : path, optional
+        The folder of the index. One that is there is opened.
+    index : velo.Index, optional
+        An index that is open already, in the place of a path; the store does not close it. One that was
+        opened to read is a store to read.
+    dim : int, optional
+        Dimensions of an index that is to be made. Without it the first documents say so.
+    metric : {"cosine", "l2", "ip"}
+        Of an index that is to be made.
+    filterable : list of str, optional
+        The fields that filters may ask for, where metadata has more than are worth a column each; all
+        without it.
+    writable : bool
+        False: open an index to read, beside the one process that writes.
+    options :
+        What :func:`velo.open` takes: memory, threads, durability, merge_memory, and so on.
+
+    Attributes
+    ----------
+    index : velo.Index or None
+        None before the first documents came.
+
+    Raises
+    ------
+    VeloStoreError
+        As all methods: velo refused; the error says what and why, and nothing was written.
+    """
+
+    def __init__(
+        self,
+        embedding: Embeddings,
+        path: PathLike | None = None,
+        *,
+        index: velo.Index | None = None,
+        dim: int | None = None,
+        metric: MetricName = "cosine",
+        filterable: Sequence[str] | None = None,
+        writable: bool = True,
+        **options: Any,
+    ) -> None:
+        self._embedding = embedding
+        with _errors():
+            self._documents = Documents(
+                path,
+                index=index,
+                dim=dim,
+                metric=metric,
+                filterable=filterable,
+                writable=writable,
+                options=options,
+            )
+
+    @property
+    def embeddings(self) -> Embeddings:
+        """What makes vectors of texts."""
+        return self._embedding
+
+    @property
+    def index(self) -> velo.Index | None:
+        """The index; None before the first documents came."""
+        return self._documents.index
+
+    def close(self) -> None:
+        """Close the index that this store opened; twice is once."""
+        self._documents.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- documents that come and go
+
+    def add_texts(
+        self,
+        texts: Iterable[str],
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Add texts, each in the place of the document that has its id, where there is one.
+
+        Parameters
+        ----------
+        texts : iterable of str
+        metadatas : list of dict, optional
+            One a text.
+        ids : list of str, optional
+            One a text; None among them, or none at all, are made.
+        kwargs :
+            Any other keyword is refused.
+
+        Returns
+        -------
+        list of str
+            Their ids.
+        """
+        _refuse(kwargs)
+        listed = list(texts)
+        return self._write(listed, metadatas, ids, self._embedding.embed_documents(listed) if listed else [])
+
+    async def aadd_texts(
+        self,
+        texts: Iterable[str],
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        **kwargs: Any,
+    ) -> list[str]:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        texts, metadatas, ids, kwargs :
+            As for :meth:`add_texts`.
+
+        Returns
+        -------
+        list of str
+        """
+        _refuse(kwargs)
+        listed = list(texts)
+        vectors = await self._embedding.aembed_documents(listed) if listed else []
+        return list(await run_in_executor(None, self._write, listed, metadatas, ids, vectors))
+
+    def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
+        """Add documents, each in the place of the one that has its id, where there is one.
+
+        Parameters
+        ----------
+        documents : list of Document
+        kwargs :
+            ``ids`` in the place of the documents' own.
+
+        Returns
+        -------
+        list of str
+        """
+        return self.add_texts(*_parted(documents), **_with_ids(documents, kwargs))
+
+    async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        documents, kwargs :
+            As for :meth:`add_documents`.
+
+        Returns
+        -------
+        list of str
+        """
+        return await self.aadd_texts(*_parted(documents), **_with_ids(documents, kwargs))
+
+    def _write(
+        self,
+        texts: list[str],
+        metadatas: list[dict[str, Any]] | None,
+        ids: Sequence[str | None] | None,
+        vectors: list[list[float]],
+    ) -> list[str]:
+        with _errors():
+            _check_length("metadatas", metadatas, len(texts))
+            _check_length("ids", ids, len(texts))
+            _check_length("the embeddings that were made of the texts", vectors, len(texts))
+            named = [str(uuid.uuid4()) if one is None else one for one in ids or [None] * len(texts)]
+            kept = [one or {} for one in metadatas or [{}] * len(texts)]
+            self._documents.write(
+                [Written(*one) for one in zip(named, vectors, texts, kept, kept, strict=True)]
+            )
+        return named
+
+    def delete(self, ids: list[str] | None = None, *, filter: Any = None, **kwargs: Any) -> bool:  # noqa: A002
+        """Delete documents by id, those that pass a filter, or all.
+
+        Parameters
+        ----------
+        ids : list of str, optional
+            Ids that no document has are no error.
+        filter : dict, expression or SQL, optional
+            In the place of ids. Without either all documents go.
+        kwargs :
+            Any other keyword is refused.
+
+        Returns
+        -------
+        bool
+            True.
+        """
+        _refuse(kwargs)
+        with _errors():
+            if ids is not None and filter is not None:
+                raise InvalidArgumentError("delete takes ids or a filter, and one of them", argument="ids")
+            if ids is not None:
+                self._documents.delete(ids)
+            elif filter is not None:
+                self._documents.delete(condition=self._documents.condition(filter))
+            else:
+                self._documents.clear()
+        return True
+
+    async def adelete(
+        self,
+        ids: list[str] | None = None,
+        *,
+        filter: Any = None,  # noqa: A002
+        **kwargs: Any,
+    ) -> bool:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        ids, filter, kwargs :
+            As for :meth:`delete`.
+
+        Returns
+        -------
+        bool
+        """
+        return bool(await run_in_executor(None, lambda: self.delete(ids, filter=filter, **kwargs)))
+
+    # ---- looks
+
+    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """Return the documents of some ids, in their order; ids that no document has are left out.
+
+        Parameters
+        ----------
+        ids : sequence of str
+
+        Returns
+        -------
+        list of Document
+        """
+        with _errors():
+            return [_document(one) for one in self._documents.get(ids)]
+
+    async def aget_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        ids : sequence of str
+
+        Returns
+        -------
+        list of Document
+        """
+        return list(await run_in_executor(None, self.get_by_ids, ids))
+
+    # ---- searches
+
+    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+        """Find the documents that are nearest to a text.
+
+        Parameters
+        ----------
+        query : str
+        k : int
+        kwargs :
+            ``filter``, and what :meth:`velo.Index.search` takes: recall, list_size, exact, timeout_s, tuning.
+
+        Returns
+        -------
+        list of Document
+        """
+        return [document for document, _ in self.similarity_search_with_score(query, k, **kwargs)]
+
+    async def asimilarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        query, k, kwargs :
+            As for :meth:`similarity_search`.
+
+        Returns
+        -------
+        list of Document
+        """
+        return [document for document, _ in await self.asimilarity_search_with_score(query, k, **kwargs)]
+
+    def similarity_search_with_score(
+        self, query: str, k: int = 4, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """Find the documents that are nearest to a text, with their distances.
+
+        Parameters
+        ----------
+        query, k, kwargs :
+            As for :meth:`similarity_search`.
+
+        Returns
+        -------
+        list of (Document, float)
+            Less is nearer: 1 - cosine, the squared length, or the negated inner product.
+        """
+        if self.index is None:
+            self._asked(k, kwargs)
+            return []
+        return _scored(self._search(self._embedding.embed_query(query), k, kwargs))
+
+    async def asimilarity_search_with_score(
+        self, query: str, k: int = 4, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        query, k, kwargs :
+            As for :meth:`similarity_search`.
+
+        Returns
+        -------
+        list of (Document, float)
+        """
+        if self.index is None:
+            self._asked(k, kwargs)
+            return []
+        return _scored(await self._asearch(await self._embedding.aembed_query(query), k, kwargs))
+
+    def similarity_search_by_vector(
+        self, embedding: list[float], k: int = 4, **kwargs: Any
+    ) -> list[Document]:
+        """Find the documents that are nearest to a vector.
+
+        Parameters
+        ----------
+        embedding : list of float
+        k, kwargs :
+            As for :meth:`similarity_search`.
+
+        Returns
+        -------
+        list of Document
+        """
+        return [_document(one) for one in self._search(embedding, k, kwargs)]
+
+    async def asimilarity_search_by_vector(
+        self, embedding: list[float], k: int = 4, **kwargs: Any
+    ) -> list[Document]:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        embedding, k, kwargs :
+            As for :meth:`similarity_search_by_vector`.
+
+        Returns
+        -------
+        list of Document
+        """
+        return [_document(one) for one in await self._asearch(embedding, k, kwargs)]
+
+    def max_marginal_relevance_search(
+        self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[Document]:
+        """Find documents that are near a text and unlike each other.
+
+        Parameters
+        ----------
+        query : str
+        k : int
+        fetch_k : int
+            How many of the nearest are chosen from.
+        lambda_mult : float
+            1: only nearness counts; 0: only unlikeness.
+        kwargs :
+            As for :meth:`similarity_search`.
+
+        Returns
+        -------
+        list of Document
+        """
+        return self.max_marginal_relevance_search_by_vector(
+            [] if self.index is None else self._embedding.embed_query(query),
+            k,
+            fetch_k,
+            lambda_mult,
+            **kwargs,
+        )
+
+    async def amax_marginal_relevance_search(
+        self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[Document]:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        query, k, fetch_k, lambda_mult, kwargs :
+            As for :meth:`max_marginal_relevance_search`.
+
+        Returns
+        -------
+        list of Document
+        """
+        return await self.amax_marginal_relevance_search_by_vector(
+            [] if self.index is None else await self._embedding.aembed_query(query),
+            k,
+            fetch_k,
+            lambda_mult,
+            **kwargs,
+        )
+
+    def max_marginal_relevance_search_by_vector(
+        self, embedding: list[float], k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[Document]:
+        """Find documents that are near a vector and unlike each other.
+
+        Parameters
+        ----------
+        embedding : list of float
+        k, fetch_k, lambda_mult, kwargs :
+            As for :meth:`max_marginal_relevance_search`.
+
+        Returns
+        -------
+        list of Document
+        """
+        found = self._search(embedding, max(k, fetch_k), kwargs)
+        return self._diverse(found, embedding, k, lambda_mult)
+
+    async def amax_marginal_relevance_search_by_vector(
+        self, embedding: list[float], k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
+    ) -> list[Document]:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        embedding, k, fetch_k, lambda_mult, kwargs :
+            As for :meth:`max_marginal_relevance_search_by_vector`.
+
+        Returns
+        -------
+        list of Document
+        """
+        found = await self._asearch(embedding, max(k, fetch_k), kwargs)
+        return list(await run_in_executor(None, self._diverse, found, embedding, k, lambda_mult))
+
+    def _diverse(self, found: list[Found], vector: Any, k: int, share: float) -> list[Document]:
+        with _errors():
+            return [_document(one) for one in self._documents.diverse(found, vector, k, share)]
+
+    def _search(self, vector: Any, k: int, kwargs: dict[str, Any]) -> list[Found]:
+        condition, options = self._asked(k, kwargs)
+        with _errors():
+            return self._documents.search(vector, k, condition, options)
+
+    async def _asearch(self, vector: Any, k: int, kwargs: dict[str, Any]) -> list[Found]:
+        condition, options = self._asked(k, kwargs)
+        with _errors():
+            return await self._documents.search_async(vector, k, condition, options)
+
+    def _asked(self, k: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Filter and options of a search, both checked."""
+        options = dict(kwargs)
+        given = options.pop("filter", None)
+        _refuse({name: value for name, value in options.items() if name not in _OF_SEARCH})
+        with _errors():
+            if isinstance(k, bool) or not isinstance(k, int) or k < 0:
+                raise InvalidArgumentError(f"k is a number of documents, not {k!r}", argument="k")
+            return self._documents.condition(given), options
+
+    def _select_relevance_score_fn(self) -> Callable[[float], float]:
+        """What makes of a distance a relevance that is 1 at best."""
+        metric = self._documents.metric
+        if metric == "cosine":
+            return lambda distance: 1.0 - distance
+        if metric == "ip":
+            return lambda distance: -distance
+        # As LangChain has it of vectors of length 1.
+        return lambda distance: 1.0 - math.sqrt(max(0.0, distance)) / math.sqrt(2.0)
+
+    # ---- stores of texts
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: list[str],
+        embedding: Embeddings,
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        **kwargs: Any,
+    ) -> VeloVectorStore:
+        """Make a store, or open one, and add texts.
+
+        Parameters
+        ----------
+        texts : list of str
+        embedding : langchain_core.embeddings.Embeddings
+        metadatas, ids :
+            As for :meth:`add_texts`.
+        kwargs :
+            What the class takes, ``path`` first of all.
+
+        Returns
+        -------
+        VeloVectorStore
+        """
+        store = cls(embedding, **kwargs)
+        store.add_texts(texts, metadatas, ids=ids)
+        return store
+
+    @classmethod
+    async def afrom_texts(
+        cls,
+        texts: list[str],
+        embedding: Embeddings,
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        **kwargs: Any,
+    ) -> VeloVectorStore:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        texts, embedding, metadatas, ids, kwargs :
+            As for :meth:`from_texts`.
+
+        Returns
+        -------
+        VeloVectorStore
+        """
+        store: VeloVectorStore = await run_in_executor(None, lambda: cls(embedding, **kwargs))
+        await store.aadd_texts(texts, metadatas, ids=ids)
+        return store
+
+
+def _document(found: Found) -> Document:
+    return Document(id=found.id, page_content=found.text or "", metadata=found.kept)
+
+
+def _scored(found: list[Found]) -> list[tuple[Document, float]]:
+    return [(_document(one), one.distance) for one in found]
+
+
+def _parted(documents: list[Document]) -> tuple[list[str], list[dict[str, Any]]]:
+    return [one.page_content for one in documents], [one.metadata for one in documents]
+
+
+def _with_ids(documents: list[Document], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The same keywords with ids: the documents' own where none are given."""
+    own = [one.id for one in documents]
+    return kwargs if kwargs.get("ids") is not None else {**kwargs, "ids": own}
+
+
+def _check_length(name: str, given: Sequence[Any] | None, wanted: int) -> None:
+    if given is not None and len(given) != wanted:
+        raise InvalidArgumentError(f"{name}: {len(given)} for {wanted} texts", argument=name)
+
+
+def _refuse(kwargs: dict[str, Any]) -> None:
+    """Say so of a keyword that would have no effect."""
+    for name in kwargs:
+        raise VeloStoreError(f"there is no argument {name!r}; a search takes filter, {', '.join(_OF_SEARCH)}")
