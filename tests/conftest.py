@@ -22,6 +22,9 @@ from tests import long
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Haystack would tell its makers of each run.
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
+
 # What a shell starts in its background ignores interrupts, and so would the children that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

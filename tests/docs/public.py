@@ -19,6 +19,7 @@ MODULES: dict[str, set[str]] = {
     "velo.formats": {"SUFFIXES"},
     "velo.testing": set(),
     "velo.integrations.langchain": set(),
+    "velo.integrations.haystack": set(),
     "velo_serving": set(),
 }
 

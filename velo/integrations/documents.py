@@ -185,9 +185,8 @@ class Documents:
     def columns(self) -> Columns:
         """The fields that filters can look at."""
         if self._index is None:
-            return Columns(pa.schema([]))
-        schema = self._schema_of(self._index)
-        return Columns(pa.schema([one for one in schema if not one.name.startswith(OWN)]))
+            return Columns(pa.schema([]), self._filterable)
+        return Columns(_of_fields(self._schema_of(self._index)), self._filterable)
 
     # ---- documents that come and go
 
@@ -301,7 +300,7 @@ class Documents:
     ) -> Any:
         """The columns of the index, once it has those that these documents need."""
         schema = self._schema_of(index)
-        columns = Columns(pa.schema([one for one in schema if not one.name.startswith(OWN)]))
+        columns = Columns(_of_fields(schema))
         wanted = list(dict.fromkeys(key for one in fields for key in one))
         added = columns.missing(wanted)
         if len(added) and len(columns.schema) + len(added) > _COLUMNS_MAX:
@@ -393,16 +392,7 @@ class Documents:
         """
         if given is None:
             return None
-        expr = _expression(given)
-        if self._filterable is not None:
-            for name in _names(expr):
-                if name.partition(".")[0] not in self._filterable and name != TEXT:
-                    raise FilterError(
-                        f"filter: {name!r} is none of the fields that filters may ask for: "
-                        f"{', '.join(sorted(self._filterable))}",
-                        argument="filter",
-                    )
-        return of_fields(expr, self.columns())
+        return of_fields(_expression(given), self.columns())
 
     def embedded(self, condition: Any) -> Any:
         """The same filter, of documents alone that have a vector."""
@@ -529,9 +519,14 @@ def _text(document: Document) -> str | None:
     return document.text
 
 
+def _of_fields(schema: Any) -> Any:
+    """A schema without the columns of the store's own."""
+    return pa.schema([one for one in schema if not one.name.startswith(OWN)])
+
+
 def _field_columns(schema: Any, fields: Sequence[Mapping[tuple[str, str], Any]]) -> dict[str, Any]:
     """All columns of fields, a row a document."""
-    columns = Columns(pa.schema([one for one in schema if not one.name.startswith(OWN)]))
+    columns = Columns(_of_fields(schema))
     made = {}
     for field in columns.fields:
         for kind, name in columns.of(field).items():
@@ -558,14 +553,6 @@ def _expression(given: Any) -> Expr:
         f"filter: a dict, an expression of velo.col or SQL is expected, not a {type(given).__name__}",
         argument="filter",
     )
-
-
-def _names(expr: Any) -> Iterator[str]:
-    """The fields that a filter asks for."""
-    for child in (*getattr(expr, "children", ()), *filter(None, [getattr(expr, "child", None)])):
-        yield from _names(child)
-    if hasattr(expr, "column"):
-        yield expr.column
 
 
 def _is_free(path: Any) -> bool:

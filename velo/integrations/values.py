@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date, datetime, timezone
 from typing import Any, Final
 from uuid import UUID
@@ -12,7 +12,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
-from velo.errors import InvalidArgumentError
+from velo.errors import FilterError, InvalidArgumentError
 
 __all__ = ["KINDS", "OWN", "TEXTS", "Columns", "as_date", "decoded", "encoded", "values_of"]
 
@@ -212,10 +212,13 @@ class Columns:
     Parameters
     ----------
     schema : pyarrow.Schema
+    filterable : set of str, optional
+        The fields that may be asked for; all without it.
     """
 
-    def __init__(self, schema: Any) -> None:
+    def __init__(self, schema: Any, filterable: Collection[str] | None = None) -> None:
         self.schema = schema
+        self._filterable = filterable
         self._of: dict[str, dict[str, str]] = {}
         kinds = {one: kind for kind, one in KINDS.items() if kind != "other"}
         for column in schema:
@@ -225,7 +228,19 @@ class Columns:
             self._of.setdefault(field, {})[kind] = column.name
 
     def of(self, field: str) -> dict[str, str]:
-        """The columns of a field by kind; none where no document has it."""
+        """The columns of a field by kind; none where no document has it.
+
+        Raises
+        ------
+        FilterError
+            It is none of those that may be asked for.
+        """
+        asked = self._filterable
+        if asked is not None and field.partition(".")[0] not in asked and not field.startswith(OWN):
+            raise FilterError(
+                f"filter: {field!r} is none of the fields that may be asked for: {', '.join(sorted(asked))}",
+                argument="filter",
+            )
         return self._of.get(field, {})
 
     def within(self, field: str) -> list[str]:
