@@ -20,6 +20,7 @@ MODULES: dict[str, set[str]] = {
     "velo.testing": set(),
     "velo.integrations.langchain": set(),
     "velo.integrations.haystack": set(),
+    "velo.integrations.llama_index": set(),
     "velo_serving": set(),
 }
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import Any, Final
@@ -27,7 +30,7 @@ from velo.filters import (
 )
 from velo.integrations.values import TEXTS, Columns, as_date
 
-__all__ = ["NOTHING", "is_missing", "kinds_for", "of_fields"]
+__all__ = ["NOTHING", "equal_to_one_of", "in_order", "is_missing", "is_nan", "kinds_for", "of_fields"]
 
 #: No row passes.
 NOTHING: Final = Or(())
@@ -135,3 +138,54 @@ def _spread(leaf: Any, kinds: Sequence[str], columns: Columns, of_column: Callab
     # True where one of them is; null where the field is missing, since the first is null there; else false.
     missing = And(tuple(IsNull(name) for name in everything))
     return Or((*(Not(IsNotTrue(one)) for one in leaves), And((missing, leaves[0]))))
+
+
+# ---- conditions that are true or false of every document, as Python compares values
+
+
+def equal_to_one_of(field: str, values: Sequence[Any], columns: Columns) -> tuple[Expr, ...]:
+    """A field has one of some single values: 1 is 1.0 and True, and None is a missing one."""
+    there = columns.of(field)
+    texts = tuple(one for one in values if isinstance(one, str))
+    numbers = [one for one in values if isinstance(one, int | float) and not is_nan(one)]
+    found: list[Expr] = []
+    if any(one is None for one in values):
+        found.append(is_missing(field, columns))
+    if texts and "text" in there:
+        found.append(IsIn(there["text"], texts))
+    if "int" in there:
+        whole = tuple(int(one) for one in numbers if not _is_infinite(one) and int(one) == one)
+        found.append(IsIn(there["int"], whole))
+    if "float" in there:
+        found.append(IsIn(there["float"], tuple(_exact_floats(numbers))))
+    if "bool" in there:
+        found.append(IsIn(there["bool"], tuple({bool(one) for one in numbers if one in (0, 1)})))
+    return tuple(found)
+
+
+def in_order(field: str, op: Any, value: float, columns: Columns) -> Expr:
+    """A field is above or below a number; bools are 0 and 1."""
+    there = columns.of(field)
+    number = int(value) if isinstance(value, bool) else value
+    found: list[Expr] = [Compare(there[kind], op, number) for kind in ("int", "float") if kind in there]
+    if "bool" in there:
+        meets = {"gt": operator.gt, "ge": operator.ge, "lt": operator.lt, "le": operator.le}[op]
+        found.append(IsIn(there["bool"], tuple(one for one in (False, True) if meets(one, number))))
+    return Or(tuple(found))
+
+
+def is_nan(value: Any) -> bool:
+    """Whether a value is no number, which equals nothing."""
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _is_infinite(value: Any) -> bool:
+    return isinstance(value, float) and math.isinf(value)
+
+
+def _exact_floats(numbers: Sequence[Any]) -> Iterator[float]:
+    """Those that a float is equal to, as floats."""
+    for one in numbers:
+        with contextlib.suppress(OverflowError):
+            if float(one) == one:
+                yield float(one)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
 
 from haystack.errors import FilterError
 
 from velo.filters import And, Compare, Expr, Ids, IsIn, IsNotTrue, IsNull, Or
-from velo.integrations.conditions import NOTHING, is_missing
+from velo.integrations.conditions import NOTHING, equal_to_one_of, in_order, is_nan
 from velo.integrations.documents import EMBEDDED, TEXT
 from velo.integrations.values import Columns, as_date
 
@@ -113,49 +111,21 @@ def _of_document(field: str, operator: str, value: Any) -> Expr:
 def _one_of(field: str, values: Sequence[Any], columns: Columns) -> Expr:
     """A field has one of some values, as Haystack has it: 1 is 1.0 and True, dates are moments."""
     there = columns.of(field)
-    texts = [one for one in values if isinstance(one, str)]
-    numbers = [one for one in values if isinstance(one, int | float) and not _is_nan(one)]
     found: list[Expr] = []
     for value in values:
-        if value is None:
-            found.append(is_missing(field, columns))
-        elif isinstance(value, str | datetime):
-            moment = value if isinstance(value, datetime) else as_date(value)
-            if moment is not None:
-                found.append(_at(there, "eq", moment))
-        elif not isinstance(value, int | float):
+        moment = value if isinstance(value, datetime) else as_date(value)
+        if moment is not None:
+            found.append(_at(there, "eq", moment))
+        if value is not None and not isinstance(value, int | float | str | datetime):
             raise FilterError(f"{field}: values are compared with single values, not with {value!r:.80}")
-    if texts and "text" in there:
-        found.append(IsIn(there["text"], tuple(texts)))
-    if "int" in there:
-        whole = tuple(int(one) for one in numbers if not _is_infinite(one) and int(one) == one)
-        found.append(IsIn(there["int"], whole))
-    if "float" in there:
-        found.append(IsIn(there["float"], tuple(_exact_floats(numbers))))
-    if "bool" in there:
-        found.append(IsIn(there["bool"], tuple({bool(one) for one in numbers if one in (0, 1)})))
-    return Or(tuple(found))
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
-
-
-def _is_infinite(value: Any) -> bool:
-    return isinstance(value, float) and math.isinf(value)
-
-
-def _exact_floats(numbers: Iterable[Any]) -> Iterator[float]:
-    for one in numbers:
-        with contextlib.suppress(OverflowError):
-            if float(one) == one:
-                yield float(one)
+    single = [one for one in values if not isinstance(one, datetime)]
+    return Or((*equal_to_one_of(field, single, columns), *found))
 
 
 def _ordered(field: str, op: Any, value: Any, columns: Columns) -> Expr:
     """A field is above or below a number, or before or after a date; a missing one is neither."""
     there = columns.of(field)
-    if value is None or _is_nan(value):
+    if value is None or is_nan(value):
         return NOTHING
     if isinstance(value, str | datetime):
         moment = value if isinstance(value, datetime) else as_date(value)
@@ -166,13 +136,7 @@ def _ordered(field: str, op: Any, value: Any, columns: Columns) -> Expr:
         return _at(there, op, moment)
     if not isinstance(value, int | float):
         raise FilterError(f"{field}: a {type(value).__name__} has no order: {value!r:.80}")
-    number = int(value) if isinstance(value, bool) else value
-    found: list[Expr] = [Compare(there[kind], op, number) for kind in ("int", "float") if kind in there]
-    if "bool" in there:
-        meets = {"gt": lambda a: a > number, "ge": lambda a: a >= number, "lt": lambda a: a < number}
-        met = tuple(one for one in (False, True) if meets.get(op, lambda a: a <= number)(one))
-        found.append(IsIn(there["bool"], met))
-    return Or(tuple(found))
+    return in_order(field, op, value, columns)
 
 
 def _at(there: Mapping[str, str], op: Any, moment: datetime) -> Expr:

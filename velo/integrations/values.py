@@ -175,8 +175,8 @@ def _kinds(value: Any, dates_in_texts: bool) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple) and value:
         kind = _list_kind(value)
         yield kind, True if kind == "other" else list(value)
-    else:  # a field that is there, and that no comparison holds for; False: it is empty
-        yield "other", not isinstance(value, list | tuple | Mapping)
+    else:  # a field that is there, and that no comparison holds for; False: an empty list
+        yield "other", not isinstance(value, list | tuple)
 
 
 def _moments(moment: datetime) -> Iterator[tuple[str, datetime]]:
