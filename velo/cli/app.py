@@ -12,6 +12,7 @@ from velo.cli.build import build
 from velo.cli.delete import delete
 from velo.cli.demo import demo
 from velo.cli.inspection import doctor, info, verify
+from velo.cli.looks import count, create, export, get, rows
 from velo.cli.metadata import metadata_set, metadata_show
 from velo.cli.output import reported
 from velo.cli.rows import flush, insert, optimize, snapshot, update, upsert
@@ -51,7 +52,12 @@ def root(
 
 for _command in (
     takes_build_options(build),
+    create,
     search,
+    get,
+    rows,
+    count,
+    export,
     info,
     tune,
     size,

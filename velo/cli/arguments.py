@@ -19,9 +19,11 @@ __all__ = [
     "Command",
     "IndexPath",
     "IoDevice",
+    "KeepColumns",
     "MemoryText",
     "NewColumn",
     "NewIds",
+    "NewIdsColumn",
     "NewMetadata",
     "NewVectors",
     "PlanChoice",
@@ -45,6 +47,12 @@ NewIds = Annotated[
     str | None, typer.Option(help="Ids separated by commas, or @FILE with one a line.", metavar="IDS")
 ]
 NewMetadata = Annotated[Path | None, typer.Option(help="Parquet or Arrow file, one row a vector.")]
+NewIdsColumn = Annotated[
+    str | None, typer.Option(help="Column that holds the ids, in the file of the vectors or in the metadata.")
+]
+KeepColumns = Annotated[
+    bool, typer.Option("--keep-columns", help="Take the other columns of that file as the metadata.")
+]
 NewColumn = Annotated[str | None, typer.Option(help="Column or data set of the vectors.")]
 
 

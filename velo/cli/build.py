@@ -23,12 +23,15 @@ from velo.folder.manifest import COLLECTION_FILE, read_manifest
 from velo.options import BuildOptions
 from velo.results import size_text
 
-__all__ = ["build"]
+__all__ = ["build", "in_options"]
 
 
 def build(
     vectors: Annotated[
-        Path, typer.Argument(help="File of vectors (fbin, fvecs, npy, HDF5, Parquet, Arrow, …).")
+        Path,
+        typer.Argument(
+            help="File of vectors (fbin, fvecs, npy, HDF5, Parquet, Arrow, …), or folder of Parquet files."
+        ),
     ],
     output: Annotated[Path, typer.Argument(help="Folder to make.", metavar="INDEX")],
     metadata: Annotated[Path | None, typer.Option(help="Parquet or Arrow file, one row a vector.")] = None,
@@ -80,7 +83,7 @@ def build(
             vectors, column=column, ids_column=ids_column, metadata=True if keep_columns else metadata
         )
     for one in heard:
-        sys.stderr.write(f"velo: {_in_options(str(one.message))}\n")
+        sys.stderr.write(f"velo: {in_options(str(one.message))}\n")
     started = time.perf_counter()
     if shards is None:
         with watching("") as watch:
@@ -135,7 +138,7 @@ def build(
     console().print(facts(lines))
 
 
-def _in_options(text: str) -> str:
+def in_options(text: str) -> str:
     """A warning of the library in the words of the command."""
     return text.replace("ids_column=", "--ids-column").replace("metadata=True keeps", "--keep-columns keeps")
 

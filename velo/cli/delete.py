@@ -14,7 +14,7 @@ from velo.errors import FilterError, InvalidArgumentError
 from velo.filters import from_sql
 from velo.index import open_path
 
-__all__ = ["delete", "ids_of"]
+__all__ = ["delete", "filter_of", "ids_of"]
 
 
 def delete(
@@ -32,7 +32,7 @@ def delete(
         raise InvalidArgumentError("delete takes --ids or --filter, and one of them", argument="ids")
     with open_path(path, writable=True, threads=1) as index:
         if ids is None:
-            done = index.delete(filter=_filter_of(condition or ""))
+            done = index.delete(filter=filter_of(condition))
         else:
             done = index.delete(ids_of(ids, index.info()["ids"]))
         left = len(index)
@@ -72,7 +72,10 @@ def ids_of(text: str, kind: str) -> list[Any]:
         ) from error
 
 
-def _filter_of(text: str) -> Any:
+def filter_of(text: str | None) -> Any:
+    """A filter of SQL or JSON; None: there is none."""
+    if text is None:
+        return None
     if not text.lstrip().startswith("{"):
         return from_sql(text)
     try:

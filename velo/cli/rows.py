@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 import typer
 
-from velo.cli.arguments import AsJson, IndexPath, NewColumn, NewIds, NewMetadata, NewVectors
+from velo.building.tables import parts_of
+from velo.cli.arguments import (
+    AsJson,
+    IndexPath,
+    KeepColumns,
+    NewColumn,
+    NewIds,
+    NewIdsColumn,
+    NewMetadata,
+    NewVectors,
+)
+from velo.cli.build import in_options
 from velo.cli.delete import ids_of
 from velo.cli.output import console, emit_json
-from velo.errors import InvalidArgumentError, UnknownColumnError
+from velo.errors import InvalidArgumentError, LeftOutWarning, UnknownColumnError
 from velo.folder.metadata import read_table
-from velo.formats import open_vectors
+from velo.formats import Source, open_vectors
 from velo.index import Index, open_path
 
 __all__ = ["flush", "insert", "optimize", "snapshot", "update", "upsert"]
@@ -28,10 +41,13 @@ def insert(
     ids: NewIds = None,
     metadata: NewMetadata = None,
     column: NewColumn = None,
+    ids_column: NewIdsColumn = None,
+    keep_columns: KeepColumns = False,
     as_json: AsJson = False,
 ) -> None:
     """Add rows to an index. Others may search it meanwhile. Rows that were added before a failure stay."""
-    _add(path, vectors, ids, metadata, column, as_json, upsert=False)
+    given = _Given(vectors, ids, metadata, column, ids_column, keep_columns)
+    _add(path, given, as_json, upsert=False)
 
 
 def upsert(
@@ -40,33 +56,61 @@ def upsert(
     ids: NewIds = None,
     metadata: NewMetadata = None,
     column: NewColumn = None,
+    ids_column: NewIdsColumn = None,
+    keep_columns: KeepColumns = False,
     as_json: AsJson = False,
 ) -> None:
     """Add rows, or replace those that have their ids. After a failure the command can be repeated."""
-    _add(path, vectors, ids, metadata, column, as_json, upsert=True)
+    given = _Given(vectors, ids, metadata, column, ids_column, keep_columns)
+    _add(path, given, as_json, upsert=True)
 
 
-def _add(
-    path: Path,
-    vectors: Path,
-    ids: str | None,
-    metadata: Path | None,
-    column: str | None,
-    as_json: bool,
-    *,
-    upsert: bool,
-) -> None:
+class _Given(NamedTuple):
+    """Where new rows come from."""
+
+    vectors: Path
+    ids: str | None
+    metadata: Path | None
+    column: str | None
+    ids_column: str | None
+    keep_columns: bool
+
+    def read(self) -> tuple[Source, Any, Any]:
+        """Vectors, ids of a column, and metadata."""
+        if self.keep_columns and self.metadata is not None:
+            raise InvalidArgumentError(
+                "--keep-columns and --metadata do not go together", argument="metadata"
+            )
+        if self.ids is not None and self.ids_column is not None:
+            raise InvalidArgumentError("--ids and --ids-column do not go together", argument="ids_column")
+        table = None if self.metadata is None else read_table(self.metadata)
+        if self.ids_column is None and not self.keep_columns:
+            source = open_vectors(self.vectors, column=self.column)
+            if table is not None and table.num_rows != source.shape[0]:
+                raise InvalidArgumentError(
+                    f"metadata has {table.num_rows} rows, {source.shape[0]} are needed", argument="metadata"
+                )
+            return source, None, table
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", LeftOutWarning)
+            parts = parts_of(
+                self.vectors,
+                column=self.column,
+                ids_column=self.ids_column,
+                metadata=True if self.keep_columns else table,
+            )
+        for one in heard:
+            sys.stderr.write(f"velo: {in_options(str(one.message))}\n")
+        return parts
+
+
+def _add(path: Path, given: _Given, as_json: bool, *, upsert: bool) -> None:
     """Add the vectors of a file, call by call, and say how many."""
-    source = open_vectors(vectors, column=column)
+    source, held, table = given.read()
     count = source.shape[0]
-    table = None if metadata is None else read_table(metadata)
-    if table is not None and table.num_rows != count:
-        raise InvalidArgumentError(
-            f"metadata has {table.num_rows} rows, {count} are needed", argument="metadata"
-        )
     replaced = 0
     with open_path(path, writable=True, durability="process", threads=1) as index:
-        names = None if ids is None else ids_of(ids, _id_kind(index))
+        names = held if given.ids is None else ids_of(given.ids, _id_kind(index))
         if names is not None and len(names) != count:
             raise InvalidArgumentError(f"{len(names)} ids were given for {count} vectors", argument="ids")
         start = 0

@@ -7,6 +7,7 @@
 | .npy                      | numpy, two-dimensional                                       |
 | .hdf5 .h5                 | ann-benchmarks; `column` names the data set (else ``train``) |
 | .parquet                  | Parquet with a column of lists                               |
+| a folder, or a pattern    | Parquet files with the same columns, by their names          |
 | .arrow .feather .ipc      | Arrow IPC file or stream with such a column                  |
 """
 

@@ -16,9 +16,11 @@ from velo.types import AnyArray, PathLike
 __all__ = [
     "ArrowFileSource",
     "ArrowSource",
+    "ColumnSource",
     "ParquetSource",
     "is_vector_type",
     "pick_column",
+    "sliced",
     "write_arrow",
     "write_parquet",
 ]
@@ -120,12 +122,13 @@ class ArrowSource(Source):
 
     def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
         """Yield views of Arrow's own buffers."""
-        yield from _sliced(self._parts, self._dim, rows, start, stop, "vectors")
+        yield from sliced(self._parts, self._dim, rows, start, stop, "vectors")
 
 
-def _sliced(
+def sliced(
     parts: Iterable[ArrowArray], dim: int, rows: int, start: int, stop: int, where: str
 ) -> Iterator[AnyArray]:
+    """Rows ``start`` to ``stop`` of list arrays, at most `rows` at a time; errors tell where."""
     row = 0
     for part in parts:
         first, last = max(start - row, 0), min(stop - row, len(part))
@@ -137,7 +140,7 @@ def _sliced(
             return
 
 
-class _ColumnSource(FileSource):
+class ColumnSource(FileSource):
     """A list column of a file; what differs is how batches are read."""
 
     def __init__(self, path: PathLike, schema: pa.Schema, rows: int, column: str | None) -> None:
@@ -172,12 +175,12 @@ class _ColumnSource(FileSource):
     def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
         """Yield the rows ``start`` to ``stop``, batch by batch."""
         try:
-            yield from _sliced(self.batches(rows), self.shape[1], rows, start, stop, str(self.path))
+            yield from sliced(self.batches(rows), self.shape[1], rows, start, stop, str(self.path))
         except (pa.ArrowException, OSError) as error:
             raise self.malformed(str(error)) from error
 
 
-class ParquetSource(_ColumnSource):
+class ParquetSource(ColumnSource):
     """A list column of a Parquet file."""
 
     def __init__(self, path: PathLike, column: str | None = None) -> None:
@@ -199,7 +202,7 @@ class ParquetSource(_ColumnSource):
                 yield batch.column(0)
 
 
-class ArrowFileSource(_ColumnSource):
+class ArrowFileSource(ColumnSource):
     """A list column of an Arrow IPC file (``.arrow``, ``.feather``) or stream."""
 
     def __init__(self, path: PathLike, column: str | None = None) -> None:

@@ -21,6 +21,7 @@ from velo.formats.binary import (
     write_npy,
     write_vecs,
 )
+from velo.formats.datasets import ParquetFilesSource, parquet_files
 from velo.formats.frames import vector_table
 from velo.formats.hdf5 import Hdf5Source, write_hdf5
 from velo.formats.source import ArraySource, ForeignSource, Source, array_of
@@ -41,6 +42,8 @@ def open_vectors(path: PathLike, *, column: str | None = None) -> Source:
     Parameters
     ----------
     path : path
+        Or a folder of Parquet files, or a pattern of their names (``"data/train-*.parquet"``): their rows
+        in the order of the names.
     column : str, optional
         The column (Parquet, Arrow) or data set (HDF5) that holds the vectors, where several could.
 
@@ -54,6 +57,9 @@ def open_vectors(path: PathLike, *, column: str | None = None) -> Source:
     FormatError
         The file is truncated or its header makes no sense; the error names file and byte.
     """
+    files = parquet_files(path)
+    if files is not None:
+        return ParquetFilesSource(files, column)
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise InvalidArgumentError(

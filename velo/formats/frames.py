@@ -1,6 +1,7 @@
 """Tables that hold vectors beside other columns.
 
-They are of Arrow, pandas or polars, lists of a dict a row, or in a Parquet or Arrow file.
+They are of Arrow, pandas or polars, lists of a dict a row, in a Parquet or Arrow file, in folders of Parquet
+files, or in data sets of ``pyarrow.dataset``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from velo.errors import FormatError, InvalidArgumentError
 from velo.formats.arrow import ArrowFileSource, ArrowSource, ParquetSource, is_vector_type, pick_column
+from velo.formats.datasets import DatasetSource, ParquetFilesSource, dataset_of, parquet_files
 from velo.formats.source import Source
 
 __all__ = ["VectorTable", "frame_table", "vector_table"]
@@ -103,7 +105,8 @@ def vector_table(vectors: Any, column: str | None = None) -> VectorTable | None:
 
     Parameters
     ----------
-    vectors : Arrow table, frame of pandas or polars, list of dicts, or path of a Parquet or Arrow file
+    vectors : Arrow table, frame of pandas or polars, list of dicts, path of a Parquet or Arrow file
+        Or a folder, pattern or list of Parquet files, or a data set of ``pyarrow.dataset``.
     column : str, optional
         The vectors' column, where several could be it.
 
@@ -111,6 +114,14 @@ def vector_table(vectors: Any, column: str | None = None) -> VectorTable | None:
     ------
     InvalidArgumentError, FormatError
     """
+    files = parquet_files(vectors)
+    if files is not None:
+        return _many_rows(ParquetFilesSource(files, column))
+    dataset = dataset_of(vectors)
+    if dataset is not None:
+        return _many_rows(DatasetSource(dataset, column))
+    if isinstance(vectors, ParquetFilesSource | DatasetSource):
+        return _many_rows(vectors)
     if isinstance(vectors, str | os.PathLike):
         return _file_table(Path(vectors), column)
     if isinstance(vectors, ParquetSource | ArrowFileSource):
@@ -124,6 +135,11 @@ def vector_table(vectors: Any, column: str | None = None) -> VectorTable | None:
     if _is_of_dicts(vectors) and values.type.value_type == pa.int64():  # plain numbers, as in other lists
         values = values.cast(pa.list_(pa.float32()), safe=False)
     return VectorTable(ArrowSource(values), name, others, table.select)
+
+
+def _many_rows(source: ParquetFilesSource | DatasetSource) -> VectorTable:
+    names = list((source.schema if isinstance(source, ParquetFilesSource) else source.dataset.schema).names)
+    return VectorTable(source, source.column, _without(names, source.column), source.table)
 
 
 def _file_table(path: Path, column: str | None) -> VectorTable | None:

@@ -50,8 +50,9 @@ def build(
         The folder to make. Its parent must exist.
     vectors : array-like of shape (n, d), memmap, path, Arrow list array, table, frame, or VectorSource
         float32, float16, uint8 or int8. float64 is narrowed to float32. :func:`velo.formats.open_vectors`
-        opens a path. A table is one of Arrow, pandas, polars, a list of a dict a row, or a Parquet or Arrow
-        file, with a column of lists of numbers.
+        opens a path. A table is one of Arrow, pandas, polars, a list of a dict a row, a Parquet or Arrow
+        file, many Parquet files (a folder as of Hugging Face, a pattern such as ``"data/train-*.parquet"``,
+        a list of paths), or a data set of ``pyarrow.dataset``, with a column of lists of numbers.
     column : str, optional
         Which column of a table holds the vectors, where several could.
     ids : array-like of int or str, optional
