@@ -35,6 +35,7 @@ ROOMS = (
     _room("velo", "results", "velo.types"),
     _room("velo", "formats", "velo.errors velo.types"),
     _room("velo", "testing", "velo.errors velo.types velo.formats"),
+    _room("velo", "importing", "velo.errors velo.types"),
     _room("velo", "filters", "velo.errors velo.types velo._native"),
     _room("velo", "folder", "velo.errors velo.types velo._native velo.filters"),
     _room(
@@ -131,7 +132,7 @@ ROOMS = (
         "velo",
         "cli",
         "velo.errors velo.types velo.options velo.results velo._native velo.formats velo.testing "
-        "velo.filters velo.folder velo.index velo.building velo.planning velo "
+        "velo.importing velo.filters velo.folder velo.index velo.building velo.planning velo "
         "velo_serving.words velo_serving.on_ray velo_serving.hosting",
     ),
     _room("velo", "integrations", "velo.errors velo.types velo.filters velo"),

@@ -11,6 +11,7 @@ from velo.cli.arguments import takes_build_options
 from velo.cli.build import build
 from velo.cli.delete import delete
 from velo.cli.demo import demo
+from velo.cli.importing import import_
 from velo.cli.inspection import doctor, info, verify
 from velo.cli.looks import count, create, export, get, rows
 from velo.cli.metadata import metadata_set, metadata_show
@@ -75,6 +76,8 @@ for _command in (
     stop,
 ):
     app.command()(reported(_command))
+
+app.command("import")(reported(import_))
 
 metadata_app = typer.Typer(
     help="Look at the metadata of an index, replace or extend it.", no_args_is_help=True

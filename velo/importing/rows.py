@@ -1,0 +1,99 @@
+"""What an index of another library is asked for, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from velo.errors import FormatError, InvalidArgumentError
+from velo.types import MetricName
+
+__all__ = ["ROWS", "Asked", "Batch", "ForeignIndex", "file_of", "metric_of"]
+
+#: Rows that are read at once.
+ROWS: Final = 10_000
+_METRICS: Final = ("l2", "ip", "cosine")
+
+#: Ids, vectors, and a table of a row each, or None.
+Batch = tuple[Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which index, and what its files do not tell.
+
+    Attributes
+    ----------
+    source : str
+        A path, or the address of a server.
+    metric : str or None
+    collection : str or None
+        Of several in one place.
+    vector : str or None
+        Of several vectors a row.
+    """
+
+    source: str
+    metric: str | None = None
+    collection: str | None = None
+    vector: str | None = None
+
+
+@dataclass(frozen=True)
+class ForeignIndex:
+    """An index of another library.
+
+    Attributes
+    ----------
+    dim : int
+    metric : {"l2", "ip", "cosine"}
+    batches : iterator of ids, vectors and tables
+    schema : pyarrow.Schema or None
+        Of the tables.
+    notes : tuple of str
+        What is not as it was.
+    """
+
+    dim: int
+    metric: MetricName
+    batches: Iterator[Batch]
+    schema: Any = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def metric_of(asked: Asked, told: str | None) -> Any:
+    """The metric that an index tells, or that was given where it tells none.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    given = asked.metric
+    if given is not None and given not in _METRICS:
+        raise InvalidArgumentError(
+            f"metric is one of {', '.join(_METRICS)}, not {given!r}", argument="metric"
+        )
+    if told is None and given is None:
+        raise InvalidArgumentError(
+            f"{asked.source} does not tell how its vectors are compared: say it with metric",
+            argument="metric",
+        )
+    if told is not None and given is not None and told != given:
+        raise InvalidArgumentError(f"{asked.source} compares by {told}, not by {given}", argument="metric")
+    return told or given
+
+
+def file_of(asked: Asked) -> Path:
+    """The file that an index is in.
+
+    Raises
+    ------
+    FormatError
+    """
+    path = Path(asked.source)
+    if not path.is_file():
+        what = "is no file" if path.exists() else "does not exist"
+        raise FormatError(f"{path} {what}", file=str(path))
+    return path
