@@ -195,3 +195,18 @@ def test_create_for_data_without_a_schema(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidArgumentError, match="unknown_columns"):
         velo.create(tmp_path / "x", dim=2, unknown_columns="null")  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()
+
+
+def test_schema(index: velo.Index, tmp_path: Path) -> None:
+    assert index.schema.names == index.info()["columns"]
+    assert index.schema.field("price").type == index.get([])["price"].type
+    given = pa.schema({"when": pa.timestamp("s", "UTC"), "tags": pa.dictionary(pa.int8(), pa.string())})
+    with velo.create(tmp_path / "i", dim=2, metadata=given, threads=1) as made:
+        assert made.schema == given
+        made.add_columns({"stock": pa.int16()})
+        assert made.schema == given.append(pa.field("stock", pa.int16()))
+        assert made.schema is made.schema
+    with velo.create(tmp_path / "bare", dim=2, threads=1) as bare:
+        assert bare.schema == pa.schema([])
+    with pytest.raises(errors.ClosedError):
+        _ = bare.schema

@@ -98,6 +98,8 @@ def test_ranges_and_metadata_by_id(both: Any) -> None:
     assert few.limited.all()
     ids = whole.search(queries[0], 6).ids.tolist()
     assert sharded.get(ids).equals(whole.get(ids))
+    assert sharded.get(ids, unknown="skip").equals(whole.get(ids))
+    assert sharded.schema == whole.schema
     with pytest.raises(errors.UnknownIdError):
         sharded.get(["nobody" if isinstance(ids[0], str) else -5])
 

@@ -131,6 +131,8 @@ class Documents:
         self._options = {"unknown_columns": "missing", **(options or {})}
         #: Held by who makes the index or adds columns, and then writes.
         self.writing = threading.RLock()
+        #: The columns as they were last looked at.
+        self._known: tuple[Any, Columns] | None = None
         self._index = index
         if index is None:
             try:
@@ -144,7 +146,7 @@ class Documents:
             self._made(dim)
 
     def _check(self, index: velo.Index) -> None:
-        columns = self._schema_of(index)
+        columns = index.schema
         if len(index) and TEXT not in columns.names:
             raise InvalidArgumentError(
                 f"{index.path} was not written by an integration: it has no column {TEXT!r}", argument="path"
@@ -176,17 +178,13 @@ class Documents:
         """How vectors are compared."""
         return str(self._metric) if self._index is None else self._index.metric
 
-    @staticmethod
-    def _schema_of(index: velo.Index) -> Any:
-        """The columns of an index, by their own names."""
-        fields = list(index.get([]).schema)[1:]
-        return pa.schema([pa.field("id", one.type) if one.name == "metadata.id" else one for one in fields])
-
     def columns(self) -> Columns:
         """The fields that filters can look at."""
-        if self._index is None:
-            return Columns(pa.schema([]), self._filterable)
-        return Columns(_of_fields(self._schema_of(self._index)), self._filterable)
+        schema = pa.schema([]) if self._index is None else self._index.schema
+        known = self._known
+        if known is None or known[0] is not schema:
+            known = self._known = schema, Columns(_of_fields(schema), self._filterable)
+        return known[1]
 
     # ---- documents that come and go
 
@@ -299,7 +297,7 @@ class Documents:
         self, index: velo.Index, fields: Sequence[Mapping[tuple[str, str], Any]], *, all_embedded: bool
     ) -> Any:
         """The columns of the index, once it has those that these documents need."""
-        schema = self._schema_of(index)
+        schema = index.schema
         columns = Columns(_of_fields(schema))
         wanted = list(dict.fromkeys(key for one in fields for key in one))
         added = columns.missing(wanted)
@@ -313,7 +311,7 @@ class Documents:
             index.add_columns(added)
         if not all_embedded and EMBEDDED not in schema.names:
             index.add_columns({EMBEDDED: True})
-        return self._schema_of(index)
+        return index.schema
 
     # ---- looks
 
@@ -379,7 +377,7 @@ class Documents:
         return [TEXT, KEPT, *([EMBEDDED] if with_vectors and self._some_lack_vectors() else [])]
 
     def _some_lack_vectors(self) -> bool:
-        return self._index is not None and EMBEDDED in self._schema_of(self._index).names
+        return self._index is not None and EMBEDDED in self._index.schema.names
 
     # ---- searches
 

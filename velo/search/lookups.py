@@ -24,6 +24,20 @@ _UNKNOWN_IDS: Final = {"error": 0, "skip": 1}
 class Lookups(Searched):
     """What :class:`velo.Index` tells of its rows by filter and by id."""
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the metadata, as they were given; none where there is no metadata.
+
+        Examples
+        --------
+        >>> index.schema.names, str(index.schema.field("price").type)
+        (['label', 'price', 'brand', 'tags'], 'float')
+        """
+        at: Lookups = self._seen()
+        at._check_open()
+        schema: pa.Schema = pa.schema([]) if at._metadata is None else at._metadata.schema
+        return schema
+
     def count(self, filter: Any = None) -> int:  # noqa: A002
         """Count the rows that pass a filter, or all rows without one.
 
