@@ -206,6 +206,11 @@ def test_schema(index: velo.Index, tmp_path: Path) -> None:
         made.add_columns({"stock": pa.int16()})
         assert made.schema == given.append(pa.field("stock", pa.int16()))
         assert made.schema is made.schema
+        with velo.open(tmp_path / "i", threads=1) as reader:
+            made.add_columns({"late": pa.bool_()})
+            assert "late" not in reader.schema.names
+            assert reader.refresh()
+            assert reader.schema == made.schema
     with velo.create(tmp_path / "bare", dim=2, threads=1) as bare:
         assert bare.schema == pa.schema([])
     with pytest.raises(errors.ClosedError):

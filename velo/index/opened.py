@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from velo.errors import ClosedError, UnsupportedError
 from velo.folder.live import is_live
 from velo.folder.manifest import MANIFEST_FILE
@@ -118,6 +120,15 @@ class Opened(Searches):
             return self
         with self._gate.inside():
             return self._newest_searches()
+
+    def _schema_of_rows(self) -> pa.Schema | None:
+        live = self._live
+        if live is None:
+            return super()._schema_of_rows()
+        with self._gate.inside():
+            live.view()  # looks whether columns came
+            schema: pa.Schema | None = live.schema
+        return schema
 
     def _view(self) -> None:
         """All rows live."""

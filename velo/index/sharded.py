@@ -102,6 +102,9 @@ class ShardedIndex(Index):
                 known = self._known = key, ShardSearches(seen, self._gate, self._pool, info)
             return known[1]
 
+    def _schema_of_rows(self) -> pa.Schema | None:
+        return self.shards[0]._schema_of_rows()
+
     def info(self) -> dict[str, Any]:
         """What the collection is and what it costs.
 

@@ -33,9 +33,13 @@ class Lookups(Searched):
         >>> index.schema.names, str(index.schema.field("price").type)
         (['label', 'price', 'brand', 'tags'], 'float')
         """
-        at: Lookups = self._seen()
-        at._check_open()
-        schema: pa.Schema = pa.schema([]) if at._metadata is None else at._metadata.schema
+        self._check_open()
+        schema = self._schema_of_rows()
+        return pa.schema([]) if schema is None else schema
+
+    def _schema_of_rows(self) -> pa.Schema | None:
+        """The columns; None: there is no metadata. No row is looked at."""
+        schema: pa.Schema | None = None if self._metadata is None else self._metadata.schema
         return schema
 
     def count(self, filter: Any = None) -> int:  # noqa: A002
