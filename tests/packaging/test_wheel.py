@@ -81,6 +81,7 @@ def test_wheel_names_its_platform_and_extras(wheel: Path) -> None:
         metadata = Parser().parsestr(archive.read(f"{info}/METADATA").decode())
         entry_points = archive.read(f"{info}/entry_points.txt").decode()
     extras = {"serving", "ray-serve", "sql", "otel", "bench", "docs", "dev"}
+    extras |= {"langchain", "haystack", "llama-index"}
     assert set(metadata.get_all("Provides-Extra", [])) == extras
     assert metadata["License-Expression"] == "Apache-2.0"
     required = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
