@@ -1,4 +1,4 @@
-"""``python -m bench``: report, ladder, cache, layout, sweep, speed, filters, hard, live, serve, soak…"""
+"""``python -m bench``: report, ladder, cache, rungs, sweep, speed, filters, hard, live, serve, soak…"""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from bench.commands import (
     live_sections,
     quotes,
     report,
+    rungs,
     speed,
     store,
     sweep,
@@ -95,6 +96,13 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--only", nargs="+", metavar="SECTION", help="measure these; others as last measured"
         )
+
+    sub = commands.add_parser("rungs", help="which plan reads least where memory is short, simulated")
+    common(sub)
+    sub.add_argument("--recall", type=float, default=0.95, help="at which plans are compared")
+    sub.add_argument("--wide", action="store_true", help="1,536 dimensions made of the set, measured as well")
+    sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
+    sub.set_defaults(queries=200, single=0)
 
     sub = commands.add_parser("score", help="score the raw answers of earlier sweeps again, in one table")
     sub.add_argument(
@@ -301,6 +309,13 @@ def run_steps(arguments: argparse.Namespace) -> None:
     show(arguments.out, name)
 
 
+def run_rungs(arguments: argparse.Namespace) -> None:
+    name = arguments.name or f"rungs-{arguments.data.resolve().name}"
+    options = {"recall": arguments.recall, "wide": arguments.wide}
+    rungs.run(context_of(arguments, options), arguments.out, name, arguments.only)
+    show(arguments.out, name)
+
+
 def run_live(arguments: argparse.Namespace) -> None:
     keys = ("memory", "merge_memory", "burst", "deletes", "callers", "seconds", "turnovers", "runbook")
     options = {key: getattr(arguments, key) for key in keys}
@@ -406,6 +421,8 @@ def main() -> None:
                 run_hard(arguments)
             case "live":
                 run_live(arguments)
+            case "rungs":
+                run_rungs(arguments)
             case "speed":
                 run_speed(arguments)
             case "serve":

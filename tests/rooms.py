@@ -139,11 +139,12 @@ ROOMS = (
     _room("velo", "__main__", "velo.cli"),
     _room("bench", "peers", "velo.errors velo.options velo.formats velo.building velo"),
     _room("bench", "harness", "velo.options velo.formats velo bench.peers"),
+    _room("bench", "rungs", "velo bench.harness"),
     _room(
         "bench",
         "commands",
         "velo.formats velo.filters velo.folder velo velo_serving.words velo_serving.wire "
-        "velo_serving.places velo_serving.shard velo_serving.hosting velo_serving bench.peers bench.harness",
+        "velo_serving.places velo_serving.shard velo_serving.hosting velo_serving bench.peers bench.harness bench.rungs",
     ),
     _room("bench", "", ""),
     _room("bench", "__main__", "bench.peers bench.harness bench.commands"),
