@@ -19,7 +19,8 @@ def test_a_plan_is_what_an_open_does(sample: Any, sample_path: Any) -> None:
     planned = plans(sample_path, memory="17%")
     assert [row.share for row in planned] == sorted(row.share for row in planned)
     assert any(abs(row.share - 0.17) < 1e-4 for row in planned)
-    assert {row.plan for row in planned} == {None, "links_on_disk", "links_in_memory"}
+    assert {row.plan for row in planned} == {None, "links_in_memory"}
+    assert any(0 < row.links_kept < 8 for row in planned if row.plan)  # vertices share lists
     for row in planned:
         if row.plan is None:
             with pytest.raises(velo.errors.BudgetTooSmallError) as raised:
@@ -30,7 +31,7 @@ def test_a_plan_is_what_an_open_does(sample: Any, sample_path: Any) -> None:
             info = index.info()
             assert info["plan"] == row.plan
             # Sizes of shorter lists are an estimate: an open may keep one step less.
-            steps = [0, 8, 10, 12, 14, 16, 20, 24, 32]
+            steps = [0, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 32]
             assert 0 <= steps.index(row.links_kept) - steps.index(info["links_kept"]) <= 1
             if info["links_kept"] != row.links_kept:
                 continue
@@ -58,8 +59,7 @@ def test_info_shows_what_budgets_buy(sample_path: Any) -> None:
     assert "buys nothing more" in text.stdout
     table = text.stdout.split("\n\n")[0].splitlines()
     assert max(map(len, table)) <= 80
-    for name in ("in memory", "on disk"):
-        assert any(name in line for line in table)
+    assert any("in memory" in line for line in table)
 
 
 def test_an_index_that_was_written_to_is_planned_by_its_largest_part(tmp_path: Any, random: Any) -> None:

@@ -140,12 +140,12 @@ def test_every_metric_and_few_rows(metric: str, tmp_path: Path) -> None:
         assert index.info()["plan"] == found.chosen.plan
 
 
-def test_a_small_budget_puts_links_on_disk(tmp_path: Path) -> None:
+def test_in_a_small_budget_neighbors_share_links_or_links_go_to_disk(tmp_path: Path) -> None:
     rows = synthetic_vectors(3_000, 64, seed=4)
     least = codes_bytes_least(3_000, 64)
     found = quick(rows, tmp_path, memory=least + 3_000)
-    assert {one.plan for one in found.candidates} == {"links_on_disk"}
-    assert all(one.links_kept == 0 for one in found.candidates)
+    assert all(one.links_kept < 8 for one in found.candidates)
+    assert all((one.plan == "links_on_disk") == (one.links_kept == 0) for one in found.candidates)
     assert all(one.memory_bytes <= least + 3_000 for one in found.candidates)
     with pytest.raises(velo.errors.BudgetTooSmallError) as raised:
         quick(rows, tmp_path, memory=least - 1)
@@ -277,7 +277,7 @@ def test_bits_around_what_a_budget_chooses() -> None:
         assert 1 <= len(around) <= 3
     least = codes_bytes_least(1_000_000, 128)
     assert bits_around(least - 1, 1_000_000, 128) == []
-    assert bits_around(least, 1_000_000, 128) == [(2, 6)]
+    assert bits_around(least, 1_000_000, 128) == [(1, 7)]
 
 
 def test_the_command_prints_candidates_and_lines_that_run(sample: Any, tmp_path: Path) -> None:

@@ -57,7 +57,9 @@ K_MEASURED: Final = 10
 _K_OTHERS: Final = (1, 100)
 
 #: Links in memory that are measured, besides all that were built.
-_LINKS: Final = (16, 8)
+_LINKS: Final = (16, 8, 6, 2)
+#: Fewer are lists that vertices share, made of as many links of their own at least.
+_LINKS_OWN: Final = 8
 
 #: As the library spells it where nothing is taken as absent.
 _NO_VERTEX: Final = np.iinfo(np.uint32).max
@@ -373,6 +375,7 @@ class _Table:
         steps = len(_LINKS) + len(other_k) + 2
         with closing(self._open(folder, None)) as part:
             most = int(part.info().links_kept)
+            has_own = part.info().links_built >= _LINKS_OWN
             widest: list[_Seen] = []
             if most:
                 widest = self._curve(part, K_MEASURED, [])
@@ -383,7 +386,7 @@ class _Table:
                     found.append((k, most, self._curve(part, k, [])))
                     tell((2 + number) / steps)
         for number, links in enumerate(_LINKS):
-            if links < most:
+            if links < most and has_own:
                 with closing(self._open(folder, links)) as part:
                     if part.info().links_kept == links:
                         found.append((K_MEASURED, links, self._curve(part, K_MEASURED, widest)))

@@ -1,6 +1,14 @@
 """What can be chosen when building, opening and searching, checked before the library sees it."""
 
-from velo.options.bits import LINKS_STEPS, bits_around, bits_within, codes_bytes_least, links_fit
+from velo.options.bits import (
+    LINKS_STEPS,
+    SHARED_LINKS,
+    bits_around,
+    bits_within,
+    codes_bytes_least,
+    links_fit,
+    shared_links_within,
+)
 from velo.options.build import (
     LINKS_KEPT_USUAL,
     BuildKeywords,
@@ -36,6 +44,7 @@ __all__ = [
     "LINKS_STEPS",
     "METRIC_CODES",
     "PLAN_CODES",
+    "SHARED_LINKS",
     "UINT32_MAX",
     "BuildKeywords",
     "BuildOptions",
@@ -55,6 +64,7 @@ __all__ = [
     "limit_of",
     "links_fit",
     "memory_bytes",
+    "shared_links_within",
     "shows_build_options",
     "whole_number",
 ]

@@ -11,6 +11,7 @@ __all__ = [
     "LINKS_STEPS",
     "LIST_BYTES",
     "PAGE_BYTES",
+    "SHARED_LINKS",
     "bits_around",
     "bits_usual",
     "bits_within",
@@ -20,6 +21,8 @@ __all__ = [
     "link_bytes",
     "links_fit",
     "memory_code_bytes",
+    "shared_links_bytes",
+    "shared_links_within",
 ]
 
 
@@ -29,8 +32,8 @@ _BITS_IN_ALL: Final = 10
 _MEMORY_BITS_DEFAULT: Final = 4
 #: Bits in memory and in the record by what a budget has room for: the more in memory, the fewer reads.
 _BITS: Final = ((6, 4), (5, 5), (4, 6), (3, 7))
-#: Where links go to disk whatever the bits, short codes leave room for records.
-_BITS_LINKS_ON_DISK: Final = (2, 6)
+#: The same where vertices share links (docs/decisions/0016).
+_BITS_SHARED: Final = ((2, 6), (1, 7))
 #: Links a vertex that must have room beside the codes; where memory is short, fewer do.
 _LINKS_ENOUGH: Final = 16
 _LINKS_LEAST: Final = 12
@@ -42,11 +45,34 @@ PAGE_BYTES: Final = 4096
 #: Factors and links of a record, more or less.
 _RECORD_BEYOND_CODES: Final = 60
 
+#: The page directory, a vertex, where pages hold few records.
+_DIRECTORY_BYTES: Final = 0.6
+
 #: Finding a vertex's list of links in memory.
 LIST_BYTES: Final = 1.7
 
 #: Numbers of links a vertex that an open index may keep below all that were built (zig/src/layout/links.zig).
 LINKS_STEPS: Final = (24, 20, 16, 14, 12, 10, 8)
+
+#: Where no eight links a vertex have room, a stretch of vertices shares one list: by what an index says of
+#: how many links a vertex it keeps, the vertices of a stretch and the links of a list (index/page_ways.zig).
+SHARED_LINKS: Final = {6: (5, 32), 4: (10, 48), 2: (40, 96)}
+#: Fewer bits are taken until so many have room.
+_SHARED_ENOUGH: Final = 4
+
+
+def shared_links_bytes(links: int, row_count: int) -> float:
+    """Bytes of a vertex that keeps so many links in lists it shares with others, a little more than less."""
+    stretch, count = SHARED_LINKS[links]
+    gap_bits = 3 + 0.75 * math.log2(max(1.0, row_count / count))
+    return (3 + min(count, row_count) * gap_bits / 8 + 1.5) / stretch
+
+
+def shared_links_within(budget_bytes: int, row_count: int, dim: int, memory_bits: int) -> int:
+    """Links a vertex that have room beside codes where lists are shared; 0 where none of them have."""
+    codes = memory_code_bytes(row_count, dim, memory_bits) + _DIRECTORY_BYTES
+    room = budget_bytes / max(1, row_count) - codes
+    return next((links for links in SHARED_LINKS if shared_links_bytes(links, row_count) <= room), 0)
 
 
 def links_fit(
@@ -71,7 +97,7 @@ def bits_usual(memory_bits: int | None) -> tuple[int, int]:
 def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
     """Bits a dimension in memory and in the record for indexes that will be open within a budget.
 
-    The most bits in memory beside which enough links fit.
+    The most bits in memory beside which enough links fit, of their own or shared.
 
     Parameters
     ----------
@@ -87,7 +113,15 @@ def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
         links = _LINKS_LEAST if memory_bits == _BITS[-1][0] else _LINKS_ENOUGH
         if links_fit(budget_bytes, row_count, dim, memory_bits, links):
             return memory_bits, record_bits
-    return _BITS_LINKS_ON_DISK
+    for enough in (_SHARED_ENOUGH, min(SHARED_LINKS)):
+        for memory_bits, record_bits in _BITS_SHARED:
+            if shared_links_within(budget_bytes, row_count, dim, memory_bits) >= enough:
+                return memory_bits, record_bits
+    # Links go to disk, and the shortest codes where no others fit.
+    return next(
+        (bits for bits in _BITS_SHARED if codes_bytes(row_count, dim, *bits) <= budget_bytes),
+        _BITS_SHARED[-1],
+    )
 
 
 def bits_around(budget_bytes: int, row_count: int, dim: int) -> list[tuple[int, int]]:
@@ -98,7 +132,7 @@ def bits_around(budget_bytes: int, row_count: int, dim: int) -> list[tuple[int, 
     list of (memory_bits, record_bits)
         Empty where not even the shortest codes fit.
     """
-    ladder = (*_BITS, _BITS_LINKS_ON_DISK)
+    ladder = (*_BITS, *_BITS_SHARED)
     chosen = ladder.index(bits_within(budget_bytes, row_count, dim))
     near = ladder[max(0, chosen - 1) : chosen + 2]
     return [bits for bits in near if codes_bytes(row_count, dim, *bits) <= budget_bytes]
@@ -106,7 +140,7 @@ def bits_around(budget_bytes: int, row_count: int, dim: int) -> list[tuple[int, 
 
 def codes_bytes_least(row_count: int, dim: int) -> int:
     """What the shortest codes that `bits_around` knows take, with the page directory."""
-    return codes_bytes(row_count, dim, *_BITS_LINKS_ON_DISK)
+    return codes_bytes(row_count, dim, *_BITS_SHARED[-1])
 
 
 def codes_bytes(row_count: int, dim: int, memory_bits: int, record_bits: int) -> int:

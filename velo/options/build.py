@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Final, NamedTuple, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from velo.errors import BudgetTooSmallError, InvalidArgumentError
-from velo.options.bits import bits_usual, bits_within, codes_bytes, links_fit
+from velo.options.bits import bits_usual, bits_within, codes_bytes, links_fit, shared_links_within
 from velo.options.checks import UINT32_MAX, in_range, limit_of, memory_bytes, real_number, whole_number
 from velo.options.codes import METRIC_CODES, code_of
 from velo.types import Memory, MetricName
@@ -120,7 +120,13 @@ class BuildOptions:
             if self.memory_bits is None:
                 memory_bits, record_bits = bits_within(budget, row_count, dim)
             if self.page_links is None:
-                page_links = not (links_kept and links_fit(budget, row_count, dim, memory_bits))
+                page_links = not (
+                    links_kept
+                    and (
+                        links_fit(budget, row_count, dim, memory_bits)
+                        or (links_kept >= 8 and shared_links_within(budget, row_count, dim, memory_bits))
+                    )
+                )
         if self.record_bits is not None:
             record_bits = self.record_bits
         needed = codes_bytes(row_count, dim, memory_bits, record_bits)

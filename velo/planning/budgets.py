@@ -104,7 +104,7 @@ def plans(
     >>> for budget in velo.plans("shop.velo"):
     ...     if budget.plan is not None:
     ...         print(f"{budget.share:.0%}: {budget.plan}, {budget.reads:.1f} reads a query")
-    20%: links_on_disk, ... reads a query
+    20%: links_in_memory, ... reads a query
     25%: links_in_memory, ... reads a query...
     """
     with _open_largest(path) as index:

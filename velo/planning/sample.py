@@ -23,7 +23,7 @@ from velo.errors import DimensionMismatchError, EmptyError, InvalidArgumentError
 from velo.folder.replace import os_failure
 from velo.formats.source import ArraySource, FileSource, Source, native_dtype
 from velo.index import Index, open_index
-from velo.options import LINKS_STEPS, BuildOptions, OpenTuning
+from velo.options import LINKS_STEPS, SHARED_LINKS, BuildOptions, OpenTuning
 from velo.testing import brute_force, exact_distances, recall_at_k
 from velo.types import AnyArray, Int64Array, MetricName, PathLike
 
@@ -114,8 +114,8 @@ class Sample:
     def open_within(self, folder: Path, budget_bytes: int, threads: int | None) -> Index:
         """That index with as many links in memory as the whole one would keep within `budget_bytes`."""
         built, page_links = None, True
-        for links in (None, *LINKS_STEPS):
-            if links is None or built is None or links < built:
+        for links in (None, *LINKS_STEPS, *SHARED_LINKS):
+            if links is None or built is None or (links < built and built >= LINKS_STEPS[-1]):
                 tuning = OpenTuning(links_kept=links)
                 index = open_index(folder, threads=threads, plan="links_in_memory", tuning=tuning)
                 if self.resident_bytes(index) <= budget_bytes:

@@ -18,10 +18,13 @@ from velo.options.bits import (
     LINKS_STEPS,
     LIST_BYTES,
     PAGE_BYTES,
+    SHARED_LINKS,
     dim_code_of,
     link_bytes,
     links_fit,
     memory_code_bytes,
+    shared_links_bytes,
+    shared_links_within,
 )
 from velo.types import DtypeName, Memory
 
@@ -42,8 +45,11 @@ _ELEMENT_BYTES: Final = {"f32": 4, "f16": 2, "u8": 1, "i8": 1}
 #: Reads a query of a million descriptors, by bits in memory; with links on disk by the last.
 _READS: Final = {6: 7.1, 5: 7.4, 4: 8.0, 3: 10.2}
 _READS_LINKS_ON_DISK: Final = 19.9
+#: The same where vertices share links.
+_READS_SHARED: Final = {2: 15.4, 1: 38.0}
 _ROUNDS: Final = {6: 1.1, 5: 1.2, 4: 1.3, 3: 1.5}
 _ROUNDS_LINKS_ON_DISK: Final = 8.0
+_ROUNDS_SHARED: Final = {2: 1.7, 1: 1.9}
 #: By how much more reads and processor a query takes for ten times the vectors, and a vector's building:
 #: from 100,000 to a million, then from a million on.
 _READS_GROWTH: Final = (1.19, 1.41)
@@ -184,11 +190,12 @@ def size_plan(
     assert options.links_kept is not None
     links = _links(budget // shards, own, dim, options.memory_bits, options.links_kept)
     one_link = link_bytes(own)
+    reads, rounds = _reads(options.memory_bits, links)
     code = memory_code_bytes(own, dim, options.memory_bits)
     record, page = _record_bytes(own, dim, options)
     memory_parts = {
         "codes": rows * code,
-        "links": rows * (links * one_link + LIST_BYTES) if links else 0.0,
+        "links": rows * _links_bytes(links, own),
         "page directory": rows * 12 * page / PAGE_BYTES if record else 0.0,
     }
     disk_parts = {
@@ -199,8 +206,6 @@ def size_plan(
         "vectors": rows * _vector_bytes(dim * _ELEMENT_BYTES[dtype]) if store_vectors else 0.0,
     }
     one_piece = own * (dim_code_of(dim) + 12 + options.degree * _BUILD_LISTS_BYTES)
-    on_disk = links == 0
-    bits = min(max(options.memory_bits, min(_READS)), max(_READS))
     return SizePlan(
         rows=rows,
         dim=dim,
@@ -217,8 +222,8 @@ def size_plan(
         * 1e-6
         * _grown(own, _BUILD_GROWTH)
         * (1 + _BUILD_SHARE_OF_DIM * (dim / 128 - 1)),
-        reads=(_READS_LINKS_ON_DISK if on_disk else _READS[bits]) * _grown(own, _READS_GROWTH),
-        rounds=_ROUNDS_LINKS_ON_DISK if on_disk else _ROUNDS[bits],
+        reads=reads * _grown(own, _READS_GROWTH),
+        rounds=rounds,
         query_core_us=_QUERY_US * _grown(own, _QUERY_GROWTH),
         measured=own <= MEASURED_ROWS_MAX,
     )
@@ -236,13 +241,30 @@ def _grown(rows: int, growth: tuple[float, float]) -> float:
 
 
 def _links(budget_bytes: int, rows: int, dim: int, memory_bits: int, most: int) -> int:
-    """Links a vertex that have room; all where there is no budget, 0 where too few have."""
+    """Links a vertex that have room, shared ones too; all where there is no budget, 0 where too few have."""
     if not budget_bytes:
         return most
     for links in (most, *(step for step in LINKS_STEPS if step < most)):
         if links_fit(budget_bytes, rows, dim, memory_bits, links):
             return links
-    return 0
+    return shared_links_within(budget_bytes, rows, dim, memory_bits) if most >= LINKS_STEPS[-1] else 0
+
+
+def _links_bytes(links: int, rows: int) -> float:
+    """Of a vertex's links in memory."""
+    if links in SHARED_LINKS:
+        return shared_links_bytes(links, rows)
+    return links * link_bytes(rows) + LIST_BYTES if links else 0.0
+
+
+def _reads(memory_bits: int, links: int) -> tuple[float, float]:
+    """Reads and rounds of a query of a million descriptors."""
+    if links == 0:
+        return _READS_LINKS_ON_DISK, _ROUNDS_LINKS_ON_DISK
+    if links in SHARED_LINKS and memory_bits in _READS_SHARED:
+        return _READS_SHARED[memory_bits], _ROUNDS_SHARED[memory_bits]
+    bits = min(max(memory_bits, min(_READS)), max(_READS))
+    return _READS[bits], _ROUNDS[bits]
 
 
 def _record_bytes(rows: int, dim: int, options: BuildOptions) -> tuple[float, float]:

@@ -36,6 +36,7 @@ from velo.options import (
     in_range,
     links_fit,
     memory_bytes,
+    shared_links_within,
     whole_number,
 )
 from velo.planning.proposal import Proposal, TunedCandidate
@@ -248,7 +249,10 @@ class _Trial:
             links_kept=min(degree, LINKS_KEPT_USUAL),
             memory_bits=bits[0],
             record_bits=bits[1],
-            page_links=not links_fit(self._budget, n, sample.rows.shape[1], bits[0]),
+            page_links=not (
+                links_fit(self._budget, n, sample.rows.shape[1], bits[0])
+                or shared_links_within(self._budget, n, sample.rows.shape[1], bits[0])
+            ),
         )
         folder = folder / f"{degree}-{bits[0]}-{bits[1]}"
         sample.build(folder, options, self._go_on)

@@ -89,7 +89,7 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     const cache_budget: search.CacheBudget = .{ .memory_bytes = o.memory_bytes, .share = o.cache_share };
     self.reader = try open_reader(path, o, names.plan, cache_budget, threads);
     errdefer self.reader.deinit();
-    self.shared = try search.Shared.init(common.allocator, &self.reader, if (self.reader.links == null) .links_on_disk else .links_in_memory);
+    self.shared = try search.Shared.init(common.allocator, &self.reader, if (self.reader.has_links()) .links_in_memory else .links_on_disk);
     errdefer self.shared.deinit(common.allocator);
     if (base.ablations) self.shared.ablations = @import("ablate.zig").of_next_index;
     self.completed = tickets.Completed.init() catch |err| return switch (err) {

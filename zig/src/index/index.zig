@@ -14,6 +14,7 @@ pub const space = @import("space.zig");
 pub const store_calibration = @import("amend.zig").store_calibration;
 pub const vectors = @import("vectors.zig");
 pub const trim = @import("trim.zig");
+pub const page_ways = @import("page_ways.zig");
 pub const verify = @import("verify.zig").verify;
 
 test {
@@ -33,6 +34,7 @@ test {
     _ = @import("page_walk.zig");
     _ = space;
     _ = trim;
+    _ = page_ways;
     _ = vectors;
     _ = @import("verify.zig");
     _ = @import("index_test.zig");

@@ -5,6 +5,7 @@ const base = @import("base");
 const Builder = @import("builder.zig").Builder;
 const Options = @import("builder.zig").Options;
 const Reader = @import("reader.zig").Reader;
+const page_ways = @import("page_ways.zig");
 const reader = @import("reader.zig");
 const verify = @import("verify.zig").verify;
 const index_space = @import("space.zig");
@@ -67,6 +68,54 @@ test "what is built verifies, for every metric and many shapes" {
             for (0..opened.n()) |vertex| try testing.expect((try opened.links.?.decode(@intCast(vertex), &ids)).len <= 8);
         }
     }
+}
+
+test "where links of vertices have no room, stretches share lists: of other pages, and a vertex a page" {
+    var place: Place = undefined;
+    try place.init();
+    defer place.tmp.cleanup();
+    var diagnostic: Diagnostic = .{};
+    errdefer std.debug.print("{s} {s}\n", .{ diagnostic.message(), diagnostic.file() });
+    const n = 3003;
+    const rows = try random_rows(testing.allocator, n, 24, 5);
+    defer testing.allocator.free(rows);
+    try build(place.path, .{ .dim = 24, .n = n, .metric = .l2, .dtype = .f32, .degree = 24, .build_list_size = 40, .links_kept = 24, .page_links = false }, rows, &diagnostic);
+    const least = blk: {
+        var opened = try Reader.open(testing.allocator, place.path, .{ .links_kept = 8 }, &diagnostic);
+        defer opened.deinit();
+        try testing.expectEqual(null, opened.page_ways);
+        break :blk opened.memory_codes_bytes() + opened.memory_pages_bytes();
+    };
+    for (page_ways.shapes) |shape| {
+        const needed = least + page_ways.estimate_bytes(shape, n);
+        for ([_]reader.Options{ .{ .memory_bytes = needed, .threads = 2 }, .{ .links_kept = shape.kept() } }) |options| {
+            var opened = try Reader.open(testing.allocator, place.path, options, &diagnostic);
+            defer opened.deinit();
+            try testing.expectEqual(null, opened.links);
+            try testing.expectEqual(shape.kept(), opened.links_kept);
+            try testing.expect(least + opened.memory_links_bytes() <= needed);
+            const planned = (try opened.links_within(needed, &diagnostic)).?;
+            try testing.expectEqual(shape.kept(), planned.kept);
+            const ways = &opened.page_ways.?;
+            var stretch: u32 = 0;
+            while (stretch * shape.stretch < n) : (stretch += 1) {
+                var ids: [layout.adjacency.neighbors_max]u32 = undefined;
+                const found = try ways.decode(stretch, &ids);
+                try testing.expect(found.len > 0 and found.len <= shape.links);
+                var before: ?u32 = null;
+                for (found) |id| {
+                    const page = opened.directory.page_of(id);
+                    if (before) |last| try testing.expect(page > last);
+                    before = page;
+                    const end = @min(n, (stretch + 1) * shape.stretch);
+                    for (stretch * shape.stretch..end) |own| try testing.expect(page != opened.directory.page_of(@intCast(own)));
+                }
+            }
+        }
+    }
+    const few = least + page_ways.estimate_bytes(page_ways.shapes[page_ways.shapes.len - 1], n);
+    try testing.expectError(error.BudgetTooSmall, Reader.open(testing.allocator, place.path, .{ .memory_bytes = least + 500 }, &diagnostic));
+    try testing.expectEqual(few, diagnostic.needed_bytes);
 }
 
 test "one thread and one seed give the same bytes" {

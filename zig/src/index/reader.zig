@@ -6,6 +6,7 @@ const layout = @import("layout");
 const quant = @import("quant");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
+const page_ways = @import("page_ways.zig");
 const space = @import("space.zig");
 const trim = @import("trim.zig");
 const Vectors = @import("vectors.zig").Vectors;
@@ -73,6 +74,8 @@ pub const Reader = struct {
     links: ?layout.links.Links = null,
     links_memory: base.AlignedBytes = .empty,
     links_kept: u32 = 0,
+    /// Shared links, where there is no room for those of vertices.
+    page_ways: ?page_ways.PageWays = null,
     vectors: ?Vectors = null,
 
     pub fn manifest(self: *const Reader) *const layout.manifest.Manifest {
@@ -216,6 +219,8 @@ pub const Reader = struct {
     fn free_links(self: *Reader) void {
         self.links_memory.free();
         self.links = null;
+        if (self.page_ways) |*ways| ways.deinit();
+        self.page_ways = null;
     }
 
     fn load_links(self: *Reader, options: Options, resident: u64, diagnostic: *Diagnostic) Error!void {
@@ -256,6 +261,11 @@ pub const Reader = struct {
         }
         const room: ?u64 = if (options.memory_bytes == 0) null else options.memory_bytes - resident;
         const wanted = options.links_kept orelse built;
+        const tiers = memory[@intCast(header.resident_bytes())..];
+        if (built >= page_ways.built_min) if (page_ways.shape_of(wanted)) |shape| {
+            if (try self.load_ways(&links, tiers, built, shape, room, options.threads, diagnostic)) return;
+            return links_too_large(self.bytes_with_links(), options.memory_bytes, diagnostic);
+        };
         if (wanted > built or (wanted < built and wanted < trim.kept_min)) {
             diagnostic.argument = "links_kept";
             diagnostic.say("links_kept is {d}; of this index it must lie within {d} and {d}", .{ wanted, @min(built, trim.kept_min), built });
@@ -273,15 +283,38 @@ pub const Reader = struct {
             error.OutOfMemory => return error.OutOfMemory,
             error.BadList => return bad_file(diagnostic, file_links),
             error.NoRoom => {
-                diagnostic.needed_bytes = resident + needed;
-                diagnostic.argument = "memory";
-                diagnostic.say("memory is {d} bytes; links in memory need at least {d}", .{ options.memory_bytes, diagnostic.needed_bytes });
-                return error.BudgetTooSmall;
+                if (built < page_ways.built_min) return links_too_large(resident + needed, options.memory_bytes, diagnostic);
+                for (page_ways.shapes) |shape| {
+                    if (try self.load_ways(&links, tiers, built, shape, room, options.threads, diagnostic)) return;
+                }
+                return links_too_large(self.bytes_with_links(), options.memory_bytes, diagnostic);
             },
         };
         self.links = trimmed.links;
         self.links_memory = trimmed.memory;
         self.links_kept = trimmed.kept;
+    }
+
+    /// Shared links, which take a fraction of what those of vertices take; false where there is no room for them.
+    fn load_ways(self: *Reader, links: *const layout.links.Links, tiers: []const u8, built: u32, shape: page_ways.Shape, room: ?u64, threads: u32, diagnostic: *Diagnostic) Error!bool {
+        // Making them takes time, so what would not be kept is not made.
+        if (room) |bytes| if (page_ways.estimate_bytes(shape, self.n()) > bytes) return false;
+        var ways = page_ways.make(self.allocator, links, tiers, built, &self.directory, shape, threads, files.forget) catch |err| switch (err) {
+            error.OutOfMemory => return error.OutOfMemory,
+            error.BadList => return bad_file(diagnostic, file_links),
+        };
+        if (room) |bytes| if (ways.memory_bytes() > bytes) {
+            ways.deinit();
+            return false;
+        };
+        self.page_ways = ways;
+        self.links_kept = shape.kept();
+        return true;
+    }
+
+    /// Whether navigation goes through memory.
+    pub fn has_links(self: *const Reader) bool {
+        return self.links != null or self.page_ways != null;
     }
 
     /// Without lists in pages too little memory for links is too little for the index.
@@ -307,9 +340,20 @@ pub const Reader = struct {
         const len = file.readAll(std.mem.asBytes(&header)) catch |err| return diagnostics.file_error(diagnostic, file_links, "read", err);
         if (len != @sizeOf(layout.headers.Links) or header.n != self.header.n or header.links_built != self.manifest().links_built or
             header.links_built > layout.adjacency.neighbors_max) return bad_file(diagnostic, file_links);
-        const choice = trim.choose(&header, if (memory_bytes == 0) null else memory_bytes - resident);
+        const room: ?u64 = if (memory_bytes == 0) null else memory_bytes - resident;
+        const choice = trim.choose(&header, room) orelse self.ways_within(header.links_built, room);
         if (choice == null and !self.manifest().page_links) return self.links_needed(diagnostic);
         return choice;
+    }
+
+    /// Shared links, where a budget has room for no others.
+    fn ways_within(self: *const Reader, built: u32, room: ?u64) ?trim.Choice {
+        if (built < page_ways.built_min) return null;
+        for (page_ways.shapes) |shape| {
+            const bytes = page_ways.estimate_bytes(shape, self.n());
+            if (bytes <= room orelse std.math.maxInt(u64)) return .{ .kept = shape.kept(), .bytes = bytes };
+        }
+        return null;
     }
 
     /// `links` over `memory`, copied into `links_memory`; the mapping leaves the resident set as it is copied.
@@ -343,6 +387,8 @@ pub const Reader = struct {
         const file = m.file(file_links) orelse return 0;
         if (m.links_built == 0) return 0;
         const vertices: u64 = self.n();
+        if (m.links_built >= page_ways.built_min)
+            return self.memory_codes_bytes() + self.memory_pages_bytes() + page_ways.estimate_bytes(page_ways.shapes[page_ways.shapes.len - 1], self.n());
         const overhead = (layout.links.group_count(self.n()) + 1) * 8 + vertices;
         const rest = overhead + vertices * layout.links.tier_bytes(m.links_built);
         const kept = @min(trim.kept_min, m.links_built);
@@ -352,7 +398,7 @@ pub const Reader = struct {
     }
 
     pub fn memory_links_bytes(self: *const Reader) u64 {
-        return self.links_memory.bytes.len;
+        return self.links_memory.bytes.len + if (self.page_ways) |*ways| ways.memory_bytes() else 0;
     }
     pub fn memory_pages_bytes(self: *const Reader) u64 {
         return self.directory.memory_bytes();
@@ -383,6 +429,13 @@ pub const Reader = struct {
 
     pub const decode_vectors = @import("decoded.zig").decode_vectors;
 };
+
+fn links_too_large(needed_bytes: u64, memory_bytes: u64, diagnostic: *Diagnostic) Error {
+    diagnostic.needed_bytes = needed_bytes;
+    diagnostic.argument = "memory";
+    diagnostic.say("memory is {d} bytes; links in memory need at least {d}", .{ memory_bytes, needed_bytes });
+    return error.BudgetTooSmall;
+}
 
 /// Only a folder that is not there is no index; where the system refuses to open it nothing is known of what is there.
 pub fn open_folder_error(path: []const u8, err: anyerror, diagnostic: *Diagnostic) Error {

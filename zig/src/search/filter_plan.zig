@@ -10,6 +10,7 @@
 const std = @import("std");
 const filter_room = @import("filter");
 const JobPart = @import("job.zig").JobPart;
+const page_ways = @import("page_ways.zig");
 const parameters_file = @import("parameters.zig");
 const FilterPlan = parameters_file.FilterPlan;
 const Parameters = parameters_file.Parameters;
@@ -88,7 +89,7 @@ pub const Case = struct {
             .list_size = @floatFromInt(parameters_file.list_size_filtered(parameters)),
             .entry_bytes = @floatFromInt(shared.reader.codes.params.entry_bytes()),
             .entries = @floatFromInt(@min(shared.entries.len, shared_file.entries_looked)),
-            .links = if (shared.plan == .links_in_memory) @floatFromInt(shared.reader.links_kept) else 0,
+            .links = if (shared.plan != .links_in_memory) 0 else if (shared.reader.page_ways != null) page_ways.links_like else @floatFromInt(shared.reader.links_kept),
         };
     }
 

@@ -10,6 +10,7 @@
 const std = @import("std");
 const layout = @import("layout");
 const lists = @import("list.zig");
+const page_ways = @import("page_ways.zig");
 const state = @import("search_state.zig");
 const Search = state.Search;
 const assert = std.debug.assert;
@@ -88,6 +89,7 @@ pub fn run(search: *Search, policy: anytype) state.PageError!void {
         // What was met ahead, and what one step more adds.
         assert(Search.fresh_max >= Search.fresh_max / 4 + ahead + layout.adjacency.neighbors_max + Policy.added_max + estimated_together);
     }
+    if (search.shared.reader.page_ways != null) return page_ways.run(search, policy);
     const links = &search.shared.reader.links.?;
     const codes = &search.shared.reader.codes;
     var chosen: Chosen = .{};

@@ -179,6 +179,8 @@ pub const Search = struct {
     round: Round = .{},
     /// Pages that were asked for and are not to be asked for again.
     pages: PageSet,
+    /// Pages whose codes were looked at, and stretches whose lists, where links are shared (page_ways.zig).
+    followed: PageSet,
     /// Vertices whose records came from the cache.
     from_cache: PageSet,
     released: recent_pages.Released = .{},
@@ -217,6 +219,8 @@ pub const Search = struct {
         errdefer results.deinit(allocator);
         var pages = try PageSet.init(allocator);
         errdefer pages.deinit(allocator);
+        var followed = try PageSet.init(allocator);
+        errdefer followed.deinit(allocator);
         return .{
             .shared = shared,
             .room = room,
@@ -227,6 +231,7 @@ pub const Search = struct {
             .visited = visited,
             .results = results,
             .pages = pages,
+            .followed = followed,
             .from_cache = try .init(allocator),
         };
     }
@@ -241,6 +246,7 @@ pub const Search = struct {
         self.visited.deinit(allocator);
         self.results.deinit(allocator);
         self.pages.deinit(allocator);
+        self.followed.deinit(allocator);
         self.from_cache.deinit(allocator);
     }
 
@@ -268,6 +274,7 @@ pub const Search = struct {
         // As if met before: it enters no list, and so is not followed either.
         if (request.excluded != Request.excluded_none) _ = self.visited.insert(request.excluded);
         self.pages.reset();
+        self.followed.reset();
         self.from_cache.reset();
         self.round.reset();
         self.cost = .{ .outside = @intFromBool(self.lies_outside()) };
