@@ -134,7 +134,7 @@ def _on_grid(turned: Floats, centers: Floats, bits: int) -> tuple[Floats, Floats
             best[better] = cosine[better]
             chosen[better] = level[better]
         x = np.copysign(chosen, o)
-        factor = norm2 / np.einsum("ij,ij->i", x, o)
+        factor = norm2 / np.maximum(np.einsum("ij,ij->i", x, o), 1e-12)  # a row may be its center
         scaled = x * factor[:, None]
         points[part] = scaled + centers[part]
         length2 = np.einsum("ij,ij->i", scaled, scaled)
