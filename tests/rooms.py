@@ -144,7 +144,8 @@ ROOMS = (
         "bench",
         "commands",
         "velo.formats velo.filters velo.folder velo velo_serving.words velo_serving.wire "
-        "velo_serving.places velo_serving.shard velo_serving.hosting velo_serving bench.peers bench.harness bench.rungs",
+        "velo_serving.places velo_serving.shard velo_serving.hosting velo_serving "
+        "bench.peers bench.harness bench.rungs",
     ),
     _room("bench", "", ""),
     _room("bench", "__main__", "bench.peers bench.harness bench.commands"),

@@ -24,16 +24,18 @@ def open_usearch(asked: Asked) -> ForeignIndex:
     """
     path = file_of(asked)
     try:
-        from usearch.index import Index, MetricKind
+        import usearch.index
     except ImportError as error:
         raise MissingDependencyError("pip install usearch brings usearch, which reads its files") from error
+    library: Any = usearch.index  # its types leave out what it takes from its core
     try:
-        index = Index.restore(str(path), view=True)
+        index = library.Index.restore(str(path), view=True)
     except (RuntimeError, ValueError) as error:
         raise FormatError(f"{path}: usearch cannot read it: {error}", file=str(path)) from error
     if index is None:
         raise FormatError(f"{path}: it is no index of usearch", file=str(path))
-    metrics = {MetricKind.L2sq: "l2", MetricKind.IP: "ip", MetricKind.Cos: "cosine"}
+    kinds = library.MetricKind
+    metrics = {kinds.L2sq: "l2", kinds.IP: "ip", kinds.Cos: "cosine"}
     if index.metric_kind not in metrics:
         raise UnsupportedError(f"{path} compares by {index.metric_kind.name}, which velo does not")
     if index.multi:
