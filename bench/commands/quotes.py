@@ -211,12 +211,6 @@ def of_the_million(found: dict[str, Results]) -> Iterator[Quote]:
         )
         bytes_ = f"{share / 100 * 4 * rows[0]['dim']:.0f}"
         yield Quote("docs/howto/memory.md", f"| {share} % | {bytes_} | {{}} | {{}} | {{}} |", numbers)
-    off = report_sections.curve(found, "disk", "off")
-    yield Quote(
-        "docs/howto/memory.md",
-        "| 10 % | 51 | {} | about {} | about {} |",
-        (f"{value(off, 'reads'):.1f}", f"{value(off, 'rounds'):.0f}", f"{round(value(off, 'qps'), -2):,.0f}"),
-    )
 
 
 def of_a_tenth(found: dict[str, Results], million: dict[str, Results]) -> Iterator[Quote]:

@@ -219,6 +219,6 @@ def test_explain_tells_what_each_plan_would_take(truth: Truth, index: Any, sampl
         assert f"open with memory={needed} or more" in str(told)
     # With that much the gate can be had, and with much less it cannot.
     with velo.open(sample_path, plan="links_in_memory", memory=needed) as enough:
-        assert enough.info()["links_kept"] >= 8
+        assert enough.info()["links_kept"] >= 2  # shared by neighbors
     with pytest.raises(errors.BudgetTooSmallError):
         velo.open(sample_path, plan="links_in_memory", memory=int(needed * 0.75))

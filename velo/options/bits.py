@@ -32,7 +32,7 @@ _BITS_IN_ALL: Final = 10
 _MEMORY_BITS_DEFAULT: Final = 4
 #: Bits in memory and in the record by what a budget has room for: the more in memory, the fewer reads.
 _BITS: Final = ((6, 4), (5, 5), (4, 6), (3, 7))
-#: The same where vertices share links (docs/decisions/0016).
+#: The same where vertices share links, or links go to disk (docs/decisions/0016).
 _BITS_SHARED: Final = ((2, 6), (1, 7))
 #: Links a vertex that must have room beside the codes; where memory is short, fewer do.
 _LINKS_ENOUGH: Final = 16
@@ -57,8 +57,6 @@ LINKS_STEPS: Final = (24, 20, 16, 14, 12, 10, 8)
 #: Where no eight links a vertex have room, a stretch of vertices shares one list: by what an index says of
 #: how many links a vertex it keeps, the vertices of a stretch and the links of a list (index/page_ways.zig).
 SHARED_LINKS: Final = {6: (5, 32), 4: (10, 48), 2: (40, 96)}
-#: Fewer bits are taken until so many have room.
-_SHARED_ENOUGH: Final = 4
 
 
 def shared_links_bytes(links: int, row_count: int) -> float:
@@ -113,11 +111,7 @@ def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
         links = _LINKS_LEAST if memory_bits == _BITS[-1][0] else _LINKS_ENOUGH
         if links_fit(budget_bytes, row_count, dim, memory_bits, links):
             return memory_bits, record_bits
-    for enough in (_SHARED_ENOUGH, min(SHARED_LINKS)):
-        for memory_bits, record_bits in _BITS_SHARED:
-            if shared_links_within(budget_bytes, row_count, dim, memory_bits) >= enough:
-                return memory_bits, record_bits
-    # Links go to disk, and the shortest codes where no others fit.
+    # Two bits and links on disk read half of what one bit and shared links do, in more rounds.
     return next(
         (bits for bits in _BITS_SHARED if codes_bytes(row_count, dim, *bits) <= budget_bytes),
         _BITS_SHARED[-1],
