@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 import velo
 from bench.commands import live_churn, live_many, live_peers, live_runbook
@@ -112,6 +113,7 @@ def _until_merged(
     context: Context, dataset: Dataset, index_of: Callable[[], velo.Index], first: int
 ) -> Results:
     """The rows from `first` on are inserted, until all is in one part."""
+    pa.array([0])  # with the first, pyarrow imports pandas where it is: some 28 MiB
     growth = Growth()
     before = bytes_written()
     began, used = time.perf_counter(), time.process_time()
