@@ -12,6 +12,7 @@ const base = @import("base");
 const Links = layout.links.Links;
 const Directory = layout.page_starts.Directory;
 const adjacency = layout.adjacency;
+const in_memory = @import("lists_in_memory.zig");
 const assert = std.debug.assert;
 
 /// How many vertices share how many links; a list that would grow too long has fewer.
@@ -47,16 +48,6 @@ pub fn shape_of(kept: u32) ?Shape {
     for (shapes) |shape| if (shape.kept() == kept) return shape;
     return null;
 }
-/// What a list gives up at a time where it is too long.
-const links_given_up = 8;
-const sample_max = 2048;
-/// So many vertices are passed before what their lists took is released: about a megabyte.
-const release_vertices = 1024 * layout.links.group_size;
-
-pub const Error = error{ OutOfMemory, BadList };
-
-/// Called with parts of memory that have been read and are not needed soon, if ever.
-pub const Release = *const fn (part: []const u8) void;
 
 pub const PageWays = struct {
     /// A list a stretch; ids are vertices.
@@ -95,115 +86,32 @@ pub fn estimate_bytes(shape: Shape, vertices: u32) u64 {
     return groups * (8 + layout.links.group_size) + @as(u64, @intFromFloat(@as(f64, @floatFromInt(lists)) * list)) + 64;
 }
 
-/// From the links of vertices, and the tiers of links.bin. Consumes nothing.
-pub fn make(
-    allocator: std.mem.Allocator,
-    links: *const Links,
-    tiers: []const u8,
-    built: u32,
-    directory: *const Directory,
-    shape: Shape,
-    threads: u32,
-    release: Release,
-) Error!PageWays {
-    assert(built >= built_min and links.n == directory.n);
-    const list_count = shape.lists(links.n);
-    const source: Source = .{ .links = links, .tiers = tiers, .stride = layout.links.tier_bytes(built), .built = built, .directory = directory, .shape = shape, .release = release };
-    const codec = codec: {
-        var choice = try Choice.init(allocator, &source);
-        defer choice.deinit(allocator);
-        var statistics: adjacency.Codec.Statistics = .{};
-        const stride = @max(1, list_count / sample_max);
-        var stretch: u32 = 0;
-        while (stretch < list_count) : (stretch += stride) statistics.count(source.first(stretch), try choice.of(stretch, shape.links));
-        source.forget(0, links.n);
-        break :codec adjacency.Codec.train(&statistics);
-    };
-
-    const groups = layout.links.group_count(list_count);
-    const lengths = try base.alloc_untouched(allocator, u8, @as(usize, groups) * layout.links.group_size);
-    defer base.free_untouched(allocator, lengths);
-    @memset(lengths, 0);
-    const thread_count = @max(1, @min(threads, list_count / 1024 + 1));
-    const parts = try allocator.alloc(Part, thread_count);
-    defer allocator.free(parts);
-    var started: usize = 0;
-    defer for (parts[0..started]) |*part| part.heap.deinit(std.heap.page_allocator);
-    for (parts, 0..) |*part, i| {
-        part.* = .{
-            .source = &source,
-            .codec = &codec,
-            .lengths = lengths,
-            .begin = @intCast(@as(u64, list_count) * i / thread_count),
-            .end = @intCast(@as(u64, list_count) * (i + 1) / thread_count),
-        };
-        started += 1;
-    }
-    for (parts[1..]) |*part| part.thread = std.Thread.spawn(.{}, Part.run, .{part}) catch null;
-    parts[0].run();
-    for (parts[1..]) |*part| if (part.thread) |thread| thread.join() else part.run();
-    var heap_bytes: u64 = adjacency.over_read_bytes;
-    for (parts) |*part| {
-        if (part.failure) |failure| return failure;
-        heap_bytes += part.heap.items.len;
-    }
-
-    const group_bytes = (@as(usize, groups) + 1) * 8;
-    const memory = try base.AlignedBytes.alloc(@intCast(group_bytes + lengths.len + heap_bytes), .{ .huge_pages = true });
-    const out_groups: []u64 = @alignCast(std.mem.bytesAsSlice(u64, memory.bytes[0..group_bytes]));
-    const out_lengths = memory.bytes[group_bytes..][0..lengths.len];
-    @memcpy(out_lengths, lengths);
-    const heap = memory.bytes[group_bytes + lengths.len ..];
-    var at: usize = 0;
-    for (parts) |*part| {
-        @memcpy(heap[at..][0..part.heap.items.len], part.heap.items);
-        at += part.heap.items.len;
-    }
-    var begin: u64 = 0;
-    for (out_groups[0..groups], 0..) |*group, i| {
-        group.* = begin;
-        for (lengths[i * layout.links.group_size ..][0..layout.links.group_size]) |length| begin += length;
-    }
-    out_groups[groups] = begin;
-    return .{
-        .lists = .{ .n = list_count, .codec = codec, .groups = out_groups, .lengths = out_lengths, .heap = heap },
-        .memory = memory,
-        .vertices = links.n,
-        .shape = shape,
-    };
+/// From the links of vertices. Consumes nothing.
+pub fn make(allocator: std.mem.Allocator, built: in_memory.Built, directory: *const Directory, shape: Shape, threads: u32) in_memory.Error!PageWays {
+    assert(built.most >= built_min and built.links.n == directory.n);
+    const source: Choice.Source = .{ .built = built, .directory = directory, .shape = shape };
+    const made = try in_memory.make(Choice, allocator, &source, shape.lists(built.links.n), threads);
+    return .{ .lists = made.links, .memory = made.memory, .vertices = built.links.n, .shape = shape };
 }
-
-/// The links of vertices that shared links are made of.
-const Source = struct {
-    links: *const Links,
-    tiers: []const u8,
-    /// Bytes of tiers a vertex.
-    stride: u32,
-    built: u32,
-    directory: *const Directory,
-    shape: Shape,
-    release: Release,
-
-    /// The first vertex of a stretch, or n.
-    fn first(self: *const Source, stretch: u32) u32 {
-        return @min(self.links.n, stretch * self.shape.stretch);
-    }
-
-    /// Releases what was read of the lists of these vertices.
-    fn forget(self: *const Source, begin: u32, end: u32) void {
-        const groups = self.links.groups;
-        const from: usize = @intCast(groups[begin / layout.links.group_size]);
-        const to: usize = @intCast(groups[std.math.divCeil(u32, end, layout.links.group_size) catch unreachable]);
-        self.release(self.links.heap[from..to]);
-        self.release(self.tiers[@as(usize, begin) * self.stride .. @as(usize, end) * self.stride]);
-    }
-};
 
 /// Chooses the links of a stretch.
 const Choice = struct {
     source: *const Source,
     found: std.ArrayList(Found) = .empty,
     chosen: [links_max]u32 = undefined,
+
+    pub const Source = struct {
+        built: in_memory.Built,
+        directory: *const Directory,
+        shape: Shape,
+
+        /// The first vertex of a stretch, or n.
+        pub fn first(self: *const Source, stretch: u32) u32 {
+            return @min(self.built.links.n, stretch * self.shape.stretch);
+        }
+    };
+
+    pub const given_up = 8;
 
     const Found = struct {
         page: u32,
@@ -219,16 +127,16 @@ const Choice = struct {
         }
     };
 
-    fn init(allocator: std.mem.Allocator, source: *const Source) error{OutOfMemory}!Choice {
-        return .{ .source = source, .found = try .initCapacity(allocator, @as(usize, source.shape.stretch) * source.built) };
+    pub fn init(allocator: std.mem.Allocator, source: *const Source) error{OutOfMemory}!Choice {
+        return .{ .source = source, .found = try .initCapacity(allocator, @as(usize, source.shape.stretch) * source.built.most) };
     }
 
-    fn deinit(self: *Choice, allocator: std.mem.Allocator) void {
+    pub fn deinit(self: *Choice, allocator: std.mem.Allocator) void {
         self.found.deinit(allocator);
     }
 
-    /// The vertices, ascending, that the list of `stretch` leads to: at most `count`.
-    fn of(self: *Choice, stretch: u32, count: u32) error{BadList}![]const u32 {
+    /// The vertices, ascending, that the list of `stretch` leads to.
+    pub fn of(self: *Choice, stretch: u32, most: u32) error{BadList}![]const u32 {
         const source = self.source;
         self.found.clearRetainingCapacity();
         var buffer: [adjacency.neighbors_max]u32 = undefined;
@@ -237,9 +145,8 @@ const Choice = struct {
         const first_page = source.directory.page_of(begin);
         const last_page = source.directory.page_of(end - 1);
         for (begin..end) |vertex| {
-            const ids = source.links.decode(@intCast(vertex), &buffer) catch return error.BadList;
-            const tiers = source.tiers[vertex * source.stride ..][0..source.stride];
-            if (ids.len > source.built or layout.links.tier_bytes(@intCast(ids.len)) > tiers.len) return error.BadList;
+            const ids = try source.built.decode(@intCast(vertex), &buffer);
+            const tiers = try source.built.tiers_of(@intCast(vertex), ids);
             for (ids, 0..) |id, link| {
                 const tier = layout.links.get_tier(tiers, link);
                 if (tier >= tiers_looked_at) continue;
@@ -249,7 +156,7 @@ const Choice = struct {
         }
         const pages = self.merged();
         std.mem.sortUnstable(Found, pages, {}, Found.by_weight);
-        const few = pages[0..@min(pages.len, count)];
+        const few = pages[0..@min(pages.len, source.shape.links, most)];
         for (few, self.chosen[0..few.len]) |one, *id| id.* = one.vertex;
         std.mem.sortUnstable(u32, self.chosen[0..few.len], {}, std.sort.asc(u32));
         return self.chosen[0..few.len];
@@ -282,46 +189,5 @@ const Choice = struct {
             }
         }
         return found[0..pages];
-    }
-};
-
-/// A run of stretches, whose lists one thread encodes into a heap of its own.
-const Part = struct {
-    source: *const Source,
-    codec: *const adjacency.Codec,
-    lengths: []u8,
-    begin: u32,
-    end: u32,
-    heap: std.ArrayList(u8) = .empty,
-    failure: ?Error = null,
-    thread: ?std.Thread = null,
-
-    fn run(self: *Part) void {
-        self.encode() catch |err| {
-            self.failure = err;
-        };
-    }
-
-    fn encode(self: *Part) Error!void {
-        var choice = try Choice.init(std.heap.page_allocator, self.source);
-        defer choice.deinit(std.heap.page_allocator);
-        var released = self.source.first(self.begin);
-        for (self.begin..self.end) |number| {
-            const stretch: u32 = @intCast(number);
-            const first = self.source.first(stretch);
-            var count = self.source.shape.links;
-            var ids = try choice.of(stretch, count);
-            while (self.codec.encoded_bytes(first, ids) > layout.links.list_bytes_max) {
-                count -= links_given_up;
-                ids = try choice.of(stretch, count);
-            }
-            const out = try self.heap.addManyAsSlice(std.heap.page_allocator, self.codec.encoded_bytes(first, ids));
-            self.lengths[stretch] = @intCast(self.codec.encode(first, ids, out));
-            if (first - released >= release_vertices) {
-                self.source.forget(released, first);
-                released = first;
-            }
-        }
-        self.source.forget(released, self.source.first(self.end));
     }
 };

@@ -299,7 +299,7 @@ pub const Reader = struct {
     fn load_ways(self: *Reader, links: *const layout.links.Links, tiers: []const u8, built: u32, shape: page_ways.Shape, room: ?u64, threads: u32, diagnostic: *Diagnostic) Error!bool {
         // Making them takes time, so what would not be kept is not made.
         if (room) |bytes| if (page_ways.estimate_bytes(shape, self.n()) > bytes) return false;
-        var ways = page_ways.make(self.allocator, links, tiers, built, &self.directory, shape, threads, files.forget) catch |err| switch (err) {
+        var ways = page_ways.make(self.allocator, .{ .links = links, .tiers = tiers, .most = built, .release = files.forget }, &self.directory, shape, threads) catch |err| switch (err) {
             error.OutOfMemory => return error.OutOfMemory,
             error.BadList => return bad_file(diagnostic, file_links),
         };
