@@ -25,13 +25,15 @@ from velo.filters import And, Column, Compare, Expr, from_dict, from_text
 from velo.integrations.conditions import of_fields
 from velo.integrations.values import OWN, Columns, decoded, encoded, values_of
 
-__all__ = ["EMBEDDED", "TEXT", "Document", "Documents", "Found", "most_diverse"]
+__all__ = ["EMBEDDED", "OF_SEARCH", "TEXT", "Document", "Documents", "Found", "most_diverse"]
 
 #: The column of the documents' texts, and that of everything else which they bring along.
 TEXT: Final = f"{OWN}text"
 KEPT: Final = f"{OWN}metadata"
 #: Whether a document has a vector; only where some have none. Their rows have a vector of zeros.
 EMBEDDED: Final = f"{OWN}embedded"
+#: What stores hand on to a search.
+OF_SEARCH: Final = ("recall", "list_size", "exact", "timeout_s", "tuning")
 #: Columns for fields of documents at most.
 _COLUMNS_MAX: Final = 512
 #: Rows that are read at once.

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import velo
 from velo.errors import DuplicateIdError, MissingDependencyError, VeloError
 from velo.errors import FilterError as VeloFilterError
+from velo.integrations.awaited import awaited
 from velo.integrations.documents import KEPT, Documents, Found
 from velo.integrations.documents import Document as Written
 from velo.integrations.values import decoded
@@ -203,21 +204,8 @@ class VeloDocumentStore:
                 store.write(rows, upsert=policy == DuplicatePolicy.OVERWRITE)
         return len(rows)
 
-    async def write_documents_async(
-        self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
-    ) -> int:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        documents, policy :
-            As for :meth:`write_documents`.
-
-        Returns
-        -------
-        int
-        """
-        return await asyncio.to_thread(self.write_documents, documents, policy)
+    write_documents_async = awaited(write_documents)
+    """As ``write_documents``, without blocking the event loop."""
 
     def delete_documents(self, document_ids: list[str]) -> None:
         """Delete documents by id; ids that no document has are no error.
@@ -229,14 +217,8 @@ class VeloDocumentStore:
         with _errors():
             self._documents().delete(document_ids)
 
-    async def delete_documents_async(self, document_ids: list[str]) -> None:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        document_ids : list of str
-        """
-        await asyncio.to_thread(self.delete_documents, document_ids)
+    delete_documents_async = awaited(delete_documents)
+    """As ``delete_documents``, without blocking the event loop."""
 
     def delete_all_documents(self, recreate_index: bool = False) -> None:
         """Delete all documents.
@@ -252,15 +234,8 @@ class VeloDocumentStore:
             if recreate_index and store.index is not None:
                 store.index.optimize()
 
-    async def delete_all_documents_async(self, recreate_index: bool = False) -> None:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        recreate_index : bool
-            As for :meth:`delete_all_documents`.
-        """
-        await asyncio.to_thread(self.delete_all_documents, recreate_index)
+    delete_all_documents_async = awaited(delete_all_documents)
+    """As ``delete_all_documents``, without blocking the event loop."""
 
     def delete_by_filter(self, filters: dict[str, Any]) -> int:
         """Delete the documents that pass a filter.
@@ -278,18 +253,8 @@ class VeloDocumentStore:
             store = self._documents()
             return store.delete(condition=condition_to_change(filters, store.columns()))
 
-    async def delete_by_filter_async(self, filters: dict[str, Any]) -> int:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        filters : dict
-
-        Returns
-        -------
-        int
-        """
-        return await asyncio.to_thread(self.delete_by_filter, filters)
+    delete_by_filter_async = awaited(delete_by_filter)
+    """As ``delete_by_filter``, without blocking the event loop."""
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
         """Set fields of the documents that pass a filter; their other fields stay.
@@ -313,18 +278,8 @@ class VeloDocumentStore:
                     changed.append((one.id, {**one.kept, "meta": fields}, fields))
                 return store.change(changed)
 
-    async def update_by_filter_async(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        filters, meta : dict
-
-        Returns
-        -------
-        int
-        """
-        return await asyncio.to_thread(self.update_by_filter, filters, meta)
+    update_by_filter_async = awaited(update_by_filter)
+    """As ``update_by_filter``, without blocking the event loop."""
 
     # ---- looks
 
@@ -338,14 +293,8 @@ class VeloDocumentStore:
         with _errors():
             return self._documents().count()
 
-    async def count_documents_async(self) -> int:
-        """The same without blocking the event loop.
-
-        Returns
-        -------
-        int
-        """
-        return await asyncio.to_thread(self.count_documents)
+    count_documents_async = awaited(count_documents)
+    """As ``count_documents``, without blocking the event loop."""
 
     def count_documents_by_filter(self, filters: dict[str, Any]) -> int:
         """Count the documents that pass a filter.
@@ -362,18 +311,8 @@ class VeloDocumentStore:
             store = self._documents()
             return store.count(condition_of(filters, store.columns()))
 
-    async def count_documents_by_filter_async(self, filters: dict[str, Any]) -> int:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        filters : dict
-
-        Returns
-        -------
-        int
-        """
-        return await asyncio.to_thread(self.count_documents_by_filter, filters)
+    count_documents_by_filter_async = awaited(count_documents_by_filter)
+    """As ``count_documents_by_filter``, without blocking the event loop."""
 
     def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
         """Return the documents that pass a filter, in the order of their ids.
@@ -392,18 +331,8 @@ class VeloDocumentStore:
             condition = condition_of(filters, store.columns())
             return [_document(one) for one in store.all(condition, with_vectors=True)]
 
-    async def filter_documents_async(self, filters: dict[str, Any] | None = None) -> list[Document]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        filters : dict, optional
-
-        Returns
-        -------
-        list of Document
-        """
-        return await asyncio.to_thread(self.filter_documents, filters)
+    filter_documents_async = awaited(filter_documents)
+    """As ``filter_documents``, without blocking the event loop."""
 
     # ---- what fields hold
 
@@ -426,21 +355,8 @@ class VeloDocumentStore:
         with _errors():
             return {bare(one): len(self._values(bare(one), filters)) for one in metadata_fields}
 
-    async def count_unique_metadata_by_filter_async(
-        self, filters: dict[str, Any], metadata_fields: list[str]
-    ) -> dict[str, int]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        filters, metadata_fields :
-            As for :meth:`count_unique_metadata_by_filter`.
-
-        Returns
-        -------
-        dict of str to int
-        """
-        return await asyncio.to_thread(self.count_unique_metadata_by_filter, filters, metadata_fields)
+    count_unique_metadata_by_filter_async = awaited(count_unique_metadata_by_filter)
+    """As ``count_unique_metadata_by_filter``, without blocking the event loop."""
 
     def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
         """Tell the fields that filters can ask for, and the type of each.
@@ -465,14 +381,8 @@ class VeloDocumentStore:
             for field, kinds in found.items()
         }
 
-    async def get_metadata_fields_info_async(self) -> dict[str, dict[str, str]]:
-        """The same without blocking the event loop.
-
-        Returns
-        -------
-        dict of str to dict
-        """
-        return await asyncio.to_thread(self.get_metadata_fields_info)
+    get_metadata_fields_info_async = awaited(get_metadata_fields_info)
+    """As ``get_metadata_fields_info``, without blocking the event loop."""
 
     def get_metadata_field_min_max(self, metadata_field: str) -> dict[str, Any]:
         """Tell the least and the greatest value of a field.
@@ -501,18 +411,8 @@ class VeloDocumentStore:
             return {"min": None, "max": None}
         return {"min": min(ends), "max": max(ends)}
 
-    async def get_metadata_field_min_max_async(self, metadata_field: str) -> dict[str, Any]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        metadata_field : str
-
-        Returns
-        -------
-        dict
-        """
-        return await asyncio.to_thread(self.get_metadata_field_min_max, metadata_field)
+    get_metadata_field_min_max_async = awaited(get_metadata_field_min_max)
+    """As ``get_metadata_field_min_max``, without blocking the event loop."""
 
     def get_metadata_field_unique_values(
         self,
@@ -547,28 +447,8 @@ class VeloDocumentStore:
         values.sort(key=lambda one: (str(one), type(one).__name__))
         return values[from_ : from_ + size], len(values)
 
-    async def get_metadata_field_unique_values_async(
-        self,
-        metadata_field: str,
-        search_term: str | None = None,
-        from_: int = 0,
-        size: int = 10,
-        filters: dict[str, Any] | None = None,
-    ) -> tuple[list[Any], int]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        metadata_field, search_term, from_, size, filters :
-            As for :meth:`get_metadata_field_unique_values`.
-
-        Returns
-        -------
-        tuple of list and int
-        """
-        return await asyncio.to_thread(
-            self.get_metadata_field_unique_values, metadata_field, search_term, from_, size, filters
-        )
+    get_metadata_field_unique_values_async = awaited(get_metadata_field_unique_values)
+    """As ``get_metadata_field_unique_values``, without blocking the event loop."""
 
     def _values(self, field: str, filters: dict[str, Any] | None) -> list[Any]:
         """The distinct values of a field; those of different types differ."""

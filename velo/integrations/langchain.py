@@ -6,12 +6,12 @@ import contextlib
 import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import velo
 from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
+from velo.integrations.documents import OF_SEARCH, Documents, Found
 from velo.integrations.documents import Document as Written
-from velo.integrations.documents import Documents, Found
 from velo.types import MetricName, PathLike
 
 try:
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["VeloStoreError", "VeloVectorStore"]
-
-#: What calls hand on to a search.
-_OF_SEARCH: Final = ("recall", "list_size", "exact", "timeout_s", "tuning")
 
 
 class VeloStoreError(LangChainException, ValueError):
@@ -182,35 +179,6 @@ class VeloVectorStore(VectorStore):
         vectors = await self._embedding.aembed_documents(listed) if listed else []
         return list(await run_in_executor(None, self._write, listed, metadatas, ids, vectors))
 
-    def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
-        """Add documents, each in the place of the one that has its id, where there is one.
-
-        Parameters
-        ----------
-        documents : list of Document
-        kwargs :
-            ``ids`` in the place of the documents' own.
-
-        Returns
-        -------
-        list of str
-        """
-        return self.add_texts(*_parted(documents), **_with_ids(documents, kwargs))
-
-    async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        documents, kwargs :
-            As for :meth:`add_documents`.
-
-        Returns
-        -------
-        list of str
-        """
-        return await self.aadd_texts(*_parted(documents), **_with_ids(documents, kwargs))
-
     def _write(
         self,
         texts: list[str],
@@ -258,26 +226,6 @@ class VeloVectorStore(VectorStore):
                 self._documents.clear()
         return True
 
-    async def adelete(
-        self,
-        ids: list[str] | None = None,
-        *,
-        filter: Any = None,  # noqa: A002
-        **kwargs: Any,
-    ) -> bool:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        ids, filter, kwargs :
-            As for :meth:`delete`.
-
-        Returns
-        -------
-        bool
-        """
-        return bool(await run_in_executor(None, lambda: self.delete(ids, filter=filter, **kwargs)))
-
     # ---- looks
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
@@ -293,19 +241,6 @@ class VeloVectorStore(VectorStore):
         """
         with _errors():
             return [_document(one) for one in self._documents.get(ids)]
-
-    async def aget_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        ids : sequence of str
-
-        Returns
-        -------
-        list of Document
-        """
-        return list(await run_in_executor(None, self.get_by_ids, ids))
 
     # ---- searches
 
@@ -514,7 +449,7 @@ class VeloVectorStore(VectorStore):
         """Filter and options of a search, both checked."""
         options = dict(kwargs)
         given = options.pop("filter", None)
-        _refuse({name: value for name, value in options.items() if name not in _OF_SEARCH})
+        _refuse({name: value for name, value in options.items() if name not in OF_SEARCH})
         with _errors():
             if isinstance(k, bool) or not isinstance(k, int) or k < 0:
                 raise InvalidArgumentError(f"k is a number of documents, not {k!r}", argument="k")
@@ -595,16 +530,6 @@ def _scored(found: list[Found]) -> list[tuple[Document, float]]:
     return [(_document(one), one.distance) for one in found]
 
 
-def _parted(documents: list[Document]) -> tuple[list[str], list[dict[str, Any]]]:
-    return [one.page_content for one in documents], [one.metadata for one in documents]
-
-
-def _with_ids(documents: list[Document], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The same keywords with ids: the documents' own where none are given."""
-    own = [one.id for one in documents]
-    return kwargs if kwargs.get("ids") is not None else {**kwargs, "ids": own}
-
-
 def _check_length(name: str, given: Sequence[Any] | None, wanted: int) -> None:
     if given is not None and len(given) != wanted:
         raise InvalidArgumentError(f"{name}: {len(given)} for {wanted} texts", argument=name)
@@ -613,4 +538,4 @@ def _check_length(name: str, given: Sequence[Any] | None, wanted: int) -> None:
 def _refuse(kwargs: dict[str, Any]) -> None:
     """Say so of a keyword that would have no effect."""
     for name in kwargs:
-        raise VeloStoreError(f"there is no argument {name!r}; a search takes filter, {', '.join(_OF_SEARCH)}")
+        raise VeloStoreError(f"there is no argument {name!r}; a search takes filter, {', '.join(OF_SEARCH)}")

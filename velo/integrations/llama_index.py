@@ -9,8 +9,9 @@ from typing import Any, Final
 import velo
 from velo.errors import FilterError, InvalidArgumentError, MissingDependencyError
 from velo.filters import And, Compare, Contains, Expr, Ids, IsNotTrue, Like, Or
+from velo.integrations.awaited import awaited
 from velo.integrations.conditions import NOTHING, equal_to_one_of, in_order, is_missing, is_nan
-from velo.integrations.documents import Document, Documents, Found
+from velo.integrations.documents import OF_SEARCH, Document, Documents, Found
 from velo.integrations.values import Columns
 from velo.types import MetricName, PathLike
 
@@ -37,8 +38,6 @@ __all__ = ["VeloVectorStore"]
 _REFERENCE: Final = ("ref_doc_id", "doc_id", "document_id")
 #: What a node is made of again.
 _CONTENT: Final = ("_node_content", "_node_type")
-#: What a query hands on to a search.
-_OF_SEARCH: Final = ("recall", "list_size", "exact", "timeout_s", "tuning")
 #: Of k nodes that are unlike each other, how many times as many of the nearest are chosen from.
 _FETCHED: Final = 4
 _DEPTH_MAX: Final = 64
@@ -223,9 +222,8 @@ class VeloVectorStore(BasePydanticVectorStore):
         """Delete all nodes."""
         self._documents.clear()
 
-    async def aclear(self) -> None:
-        """The same without blocking the event loop."""
-        await asyncio.to_thread(self.clear)
+    aclear = awaited(clear, "aclear")
+    """As ``clear``, without blocking the event loop."""
 
     def persist(self, persist_path: str = "", fs: Any = None) -> None:
         """Do nothing: every node is in the index once :meth:`add` returns.
@@ -261,21 +259,8 @@ class VeloVectorStore(BasePydanticVectorStore):
             found = list(self._documents.all(condition, with_vectors=True))
         return [_node(one) for one in found]
 
-    async def aget_nodes(
-        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
-    ) -> list[BaseNode]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        node_ids, filters :
-            As for :meth:`get_nodes`.
-
-        Returns
-        -------
-        list of BaseNode
-        """
-        return await asyncio.to_thread(self.get_nodes, node_ids, filters)
+    aget_nodes = awaited(get_nodes, "aget_nodes")
+    """As ``get_nodes``, without blocking the event loop."""
 
     # ---- searches
 
@@ -326,7 +311,7 @@ class VeloVectorStore(BasePydanticVectorStore):
         count = query.similarity_top_k
         if query.mode == VectorStoreQueryMode.MMR:
             count = max(count, kwargs.get("mmr_prefetch_k") or _FETCHED * count)
-        options = {name: value for name, value in kwargs.items() if name in _OF_SEARCH}
+        options = {name: value for name, value in kwargs.items() if name in OF_SEARCH}
         # A retriever gives an empty list of nodes for an index over a store that keeps them itself.
         condition = self._condition(query.node_ids or None, query.doc_ids or None, query.filters)
         return count, condition, options
