@@ -17,7 +17,6 @@ __all__ = [
     "ArrowFileSource",
     "ArrowSource",
     "ColumnSource",
-    "ParquetSource",
     "is_vector_type",
     "pick_column",
     "sliced",
@@ -159,6 +158,14 @@ class ColumnSource(FileSource):
         """Yield the column in order."""
         raise NotImplementedError
 
+    def names(self) -> list[str]:
+        """The names of all columns."""
+        raise NotImplementedError
+
+    def table(self, names: list[str]) -> pa.Table:
+        """Some columns, whole."""
+        raise NotImplementedError
+
     @property
     def shape(self) -> tuple[int, int]:
         """(row_count, dim)."""
@@ -178,28 +185,6 @@ class ColumnSource(FileSource):
             yield from sliced(self.batches(rows), self.shape[1], rows, start, stop, str(self.path))
         except (pa.ArrowException, OSError) as error:
             raise self.malformed(str(error)) from error
-
-
-class ParquetSource(ColumnSource):
-    """A list column of a Parquet file."""
-
-    def __init__(self, path: PathLike, column: str | None = None) -> None:
-        import pyarrow.parquet as pq  # 9 MB
-
-        try:
-            with pq.ParquetFile(str(path)) as file:
-                schema, rows = file.schema_arrow, file.metadata.num_rows
-        except pa.ArrowException as error:
-            raise FormatError(f"{path}: not a whole Parquet file: {error}", file=str(path)) from error
-        super().__init__(path, schema, rows, column)
-
-    def batches(self, rows: int) -> Iterator[ArrowArray]:
-        """Yield the column, at most `rows` rows at a time, one row group in memory."""
-        import pyarrow.parquet as pq
-
-        with pq.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(batch_size=rows, columns=[self.column]):
-                yield batch.column(0)
 
 
 class ArrowFileSource(ColumnSource):

@@ -1,11 +1,11 @@
-"""Vectors in many Parquet files, as Hugging Face lays them out, and in data sets of ``pyarrow.dataset``."""
+"""Vectors in Parquet, in one file or many as Hugging Face lays them out, and in data sets of pyarrow."""
 
 from __future__ import annotations
 
 import glob
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from velo.errors import FormatError, InvalidArgumentError
 from velo.formats.arrow import ColumnSource, sliced
-from velo.types import AnyArray
+from velo.types import AnyArray, PathLike
 
-__all__ = ["DatasetSource", "ParquetFilesSource", "dataset_of", "parquet_files"]
+__all__ = ["DatasetSource", "ParquetSource", "dataset_of", "parquet_files"]
 
 
 def parquet_files(given: Any) -> list[Path] | None:
@@ -56,8 +56,8 @@ def _is_hidden(path: Path) -> bool:
     return any(part[0] in "._" for part in path.parts)
 
 
-class ParquetFilesSource(ColumnSource):
-    """A list column of Parquet files with the same columns, one after the other.
+class ParquetSource(ColumnSource):
+    """A list column of a Parquet file, or of several with the same columns, one after the other.
 
     Raises
     ------
@@ -65,26 +65,28 @@ class ParquetFilesSource(ColumnSource):
         A file cannot be read, or has other columns than the first.
     """
 
-    def __init__(self, files: list[Path], column: str | None = None) -> None:
+    def __init__(self, files: Sequence[PathLike], column: str | None = None) -> None:
         import pyarrow.parquet as pq  # 9 MB
 
-        self.files = files
+        self.files = [Path(one) for one in files]
         first: Any = None
         self._counts: list[int] = []
-        for path in files:
+        for path in self.files:
             try:
                 with pq.ParquetFile(str(path)) as file:
                     schema, count = file.schema_arrow.remove_metadata(), file.metadata.num_rows
+            except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+                raise FormatError(f"{path}: {error.strerror or error}", file=str(path)) from error
             except (pa.ArrowException, OSError) as error:
                 raise FormatError(f"{path}: not a whole Parquet file: {error}", file=str(path)) from error
             first = schema if first is None else first
             if schema != first:
                 raise FormatError(
-                    f"{path}: {_difference(first, schema)}, unlike in {files[0]}", file=str(path)
+                    f"{path}: {_difference(first, schema)}, unlike in {self.files[0]}", file=str(path)
                 )
             self._counts.append(count)
         self.schema = first
-        super().__init__(files[0], first, sum(self._counts), column)
+        super().__init__(self.files[0], first, sum(self._counts), column)
 
     def batches(self, rows: int) -> Iterator[Any]:
         """Yield the column file by file, one row group in memory."""
@@ -109,6 +111,10 @@ class ParquetFilesSource(ColumnSource):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=rows, columns=[self.column]):
                 yield batch.column(0)
+
+    def names(self) -> list[str]:
+        """The names of all columns."""
+        return list(self.schema.names)
 
     def table(self, names: list[str]) -> Any:
         """Some columns, whole."""
@@ -154,6 +160,10 @@ class DatasetSource(ColumnSource):
             columns=[self.column], batch_size=rows, batch_readahead=1, fragment_readahead=1
         ):
             yield batch.column(0)
+
+    def names(self) -> list[str]:
+        """The names of all columns."""
+        return list(self.dataset.schema.names)
 
     def table(self, names: list[str]) -> Any:
         """Some columns, whole."""

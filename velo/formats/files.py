@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from velo.errors import FormatError, InvalidArgumentError
-from velo.formats.arrow import ArrowFileSource, ArrowSource, ParquetSource, write_arrow, write_parquet
+from velo.formats.arrow import ArrowFileSource, ArrowSource, write_arrow, write_parquet
 from velo.formats.binary import (
     BIN_DTYPES,
     VECS_DTYPES,
@@ -21,7 +21,7 @@ from velo.formats.binary import (
     write_npy,
     write_vecs,
 )
-from velo.formats.datasets import ParquetFilesSource, parquet_files
+from velo.formats.datasets import ParquetSource, parquet_files
 from velo.formats.frames import vector_table
 from velo.formats.hdf5 import Hdf5Source, write_hdf5
 from velo.formats.source import ArraySource, ForeignSource, Source, array_of
@@ -59,7 +59,7 @@ def open_vectors(path: PathLike, *, column: str | None = None) -> Source:
     """
     files = parquet_files(path)
     if files is not None:
-        return ParquetFilesSource(files, column)
+        return ParquetSource(files, column)
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise InvalidArgumentError(
@@ -77,7 +77,7 @@ def open_vectors(path: PathLike, *, column: str | None = None) -> Source:
         if suffix in _HDF5:
             return Hdf5Source(path, column or "train")
         if suffix == ".parquet":
-            return ParquetSource(path, column)
+            return ParquetSource([path], column)
         return ArrowFileSource(path, column)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise FormatError(f"{path}: {error.strerror or error}", file=str(path)) from error

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from velo.errors import FormatError, InvalidArgumentError
-from velo.formats.arrow import ArrowFileSource, ArrowSource, ParquetSource, is_vector_type, pick_column
-from velo.formats.datasets import DatasetSource, ParquetFilesSource, dataset_of, parquet_files
+from velo.formats.arrow import ArrowFileSource, ArrowSource, ColumnSource, is_vector_type, pick_column
+from velo.formats.datasets import DatasetSource, ParquetSource, dataset_of, parquet_files
 from velo.formats.source import Source
 
 __all__ = ["VectorTable", "frame_table", "vector_table"]
@@ -114,18 +114,12 @@ def vector_table(vectors: Any, column: str | None = None) -> VectorTable | None:
     ------
     InvalidArgumentError, FormatError
     """
-    files = parquet_files(vectors)
-    if files is not None:
-        return _many_rows(ParquetFilesSource(files, column))
-    dataset = dataset_of(vectors)
-    if dataset is not None:
-        return _many_rows(DatasetSource(dataset, column))
-    if isinstance(vectors, ParquetFilesSource | DatasetSource):
-        return _many_rows(vectors)
+    source = _column_source(vectors, column)
+    if source is not None:
+        others = tuple(name for name in source.names() if name != source.column)
+        return VectorTable(source, source.column, others, source.table)
     if isinstance(vectors, str | os.PathLike):
-        return _file_table(Path(vectors), column)
-    if isinstance(vectors, ParquetSource | ArrowFileSource):
-        return _file_table(vectors.path, vectors.column)
+        return None
     table = frame_table(vectors, "vectors")
     if table is None or (column is None and not any(is_vector_type(kind) for kind in table.schema.types)):
         return None
@@ -137,41 +131,24 @@ def vector_table(vectors: Any, column: str | None = None) -> VectorTable | None:
     return VectorTable(ArrowSource(values), name, others, table.select)
 
 
-def _many_rows(source: ParquetFilesSource | DatasetSource) -> VectorTable:
-    names = list((source.schema if isinstance(source, ParquetFilesSource) else source.dataset.schema).names)
-    return VectorTable(source, source.column, _without(names, source.column), source.table)
-
-
-def _file_table(path: Path, column: str | None) -> VectorTable | None:
-    suffix = path.suffix.lower()
+def _column_source(given: Any, column: str | None) -> ColumnSource | None:
+    """A column of files or of a data set; None: it is none of these."""
+    if isinstance(given, ColumnSource):
+        return given
+    files = parquet_files(given)
+    if files is not None:
+        return ParquetSource(files, column)
+    dataset = dataset_of(given)
+    if dataset is not None:
+        return DatasetSource(dataset, column)
+    if not isinstance(given, str | os.PathLike):
+        return None
+    suffix = Path(given).suffix.lower()
+    if suffix == ".parquet":
+        return ParquetSource([given], column)
+    if suffix not in (".arrow", ".feather", ".ipc"):
+        return None
     try:
-        if suffix == ".parquet":
-            return _parquet_table(path, column)
-        if suffix not in (".arrow", ".feather", ".ipc"):
-            return None
-        source = ArrowFileSource(path, column)
+        return ArrowFileSource(given, column)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise FormatError(f"{path}: {error.strerror or error}", file=str(path)) from error
-    names = source.names()
-    return VectorTable(source, source.column, _without(names, source.column), source.table)
-
-
-def _parquet_table(path: Path, column: str | None) -> VectorTable:
-    import pyarrow.parquet as pq
-
-    source = ParquetSource(path, column)
-    with pq.ParquetFile(path) as file:
-        names = list(file.schema_arrow.names)
-
-    def read(names: list[str]) -> Any:
-        try:
-            with pq.ParquetFile(path) as file:
-                return file.read(columns=names)
-        except (pa.ArrowException, OSError) as error:
-            raise FormatError(f"{path}: {error}", file=str(path)) from error
-
-    return VectorTable(source, source.column, _without(names, source.column), read)
-
-
-def _without(names: list[str], column: str) -> tuple[str, ...]:
-    return tuple(name for name in names if name != column)
+        raise FormatError(f"{given}: {error.strerror or error}", file=str(given)) from error
