@@ -190,13 +190,11 @@ def _candidates(
         return
     if graph.startswith("page"):
         steps, walk = _PAGE_STEPS, walks.by_pages(told, lists, own, entries, max(_PAGE_STEPS))
-    elif graph.startswith("stretch"):
-        steps = _VERTEX_STEPS
-        walk = walks.by_stretches(told, lists, _shape(graph)[0], own, entries, max(_VERTEX_STEPS))
     else:
-        siblings = told if graph.startswith("outward") else None
+        siblings = told if graph.startswith(("outward", "stretch")) else None
+        stretch = _shape(graph)[0] if graph.startswith("stretch") else 1
         steps = _VERTEX_STEPS
-        walk = walks.by_vertices(lists, own, entries, max(_VERTEX_STEPS), siblings)
+        walk = walks.by_vertices(lists, own, entries, max(_VERTEX_STEPS), siblings, stretch)
     for count in steps:
         yield count, walk.until(count)
 

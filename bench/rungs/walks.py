@@ -98,9 +98,17 @@ def stretch_links(placed: Placed, stretch: int, count: int) -> list[Numbers]:
 
 
 def by_vertices(
-    links: Sequence[Numbers], distances: Floats, entries: Numbers, steps: int, siblings: Placed | None = None
+    links: Sequence[Numbers],
+    distances: Floats,
+    entries: Numbers,
+    steps: int,
+    siblings: Placed | None = None,
+    stretch: int = 1,
 ) -> Walk:
-    """Best first, a vertex a step; with ``siblings`` the first one of a page brings all of the page."""
+    """Best first, a vertex a step: the first of a stretch brings its links. With ``siblings`` the first
+    of a page brings all of the page.
+    """
+    begun_pages: set[int] = set()
     begun: set[int] = set()
     met = np.zeros(len(distances), dtype=bool)
     starts = entries[np.argsort(distances[entries])[:_STARTS]]
@@ -112,11 +120,14 @@ def by_vertices(
         if not waiting:
             break
         _, vertex = heapq.heappop(waiting)
-        fresh = links[vertex]
-        if siblings is not None and (page := int(siblings.page_of[vertex])) not in begun:
-            begun.add(page)
-            fresh = np.union1d(fresh, np.arange(siblings.starts[page], siblings.starts[page + 1]))
-        fresh = fresh[~met[fresh]]
+        ahead = np.empty(0, dtype=np.int64)
+        if (own := vertex // stretch) not in begun:
+            begun.add(own)
+            ahead = links[own]
+        if siblings is not None and (page := int(siblings.page_of[vertex])) not in begun_pages:
+            begun_pages.add(page)
+            ahead = np.union1d(ahead, np.arange(siblings.starts[page], siblings.starts[page + 1]))
+        fresh = ahead[~met[ahead]]
         met[fresh] = True
         for each in zip(distances[fresh].tolist(), fresh.tolist(), strict=True):
             heapq.heappush(waiting, each)
@@ -149,40 +160,6 @@ def by_pages(
         for distance, other in zip(distances[ahead].tolist(), page_of[ahead].tolist(), strict=True):
             if not begun[other]:
                 heapq.heappush(waiting, (distance, other))
-        found.append(fresh)
-        counts.append(len(fresh))
-    return Walk(np.concatenate(found), np.repeat(np.arange(len(counts)), counts))
-
-
-def by_stretches(
-    placed: Placed, links: Sequence[Numbers], stretch: int, distances: Floats, entries: Numbers, steps: int
-) -> Walk:
-    """Best first, a vertex a step: the first of a page brings all of the page, and the first of a stretch its
-    links.
-    """
-    begun_pages: set[int] = set()
-    begun: set[int] = set()
-    met = np.zeros(len(distances), dtype=bool)
-    starts = entries[np.argsort(distances[entries])[:_STARTS]]
-    met[starts] = True
-    waiting = [(float(distances[v]), int(v)) for v in starts]
-    heapq.heapify(waiting)
-    found, counts = [starts], [len(starts)]
-    for _ in range(steps):
-        if not waiting:
-            break
-        _, vertex = heapq.heappop(waiting)
-        ahead = np.empty(0, dtype=np.int64)
-        if (page := int(placed.page_of[vertex])) not in begun_pages:
-            begun_pages.add(page)
-            ahead = np.arange(placed.starts[page], placed.starts[page + 1])
-        if (own := vertex // stretch) not in begun:
-            begun.add(own)
-            ahead = np.union1d(ahead, links[own])
-        fresh = ahead[~met[ahead]]
-        met[fresh] = True
-        for each in zip(distances[fresh].tolist(), fresh.tolist(), strict=True):
-            heapq.heappush(waiting, each)
         found.append(fresh)
         counts.append(len(fresh))
     return Walk(np.concatenate(found), np.repeat(np.arange(len(counts)), counts))

@@ -40,7 +40,7 @@ def test_placement_and_links_are_those_of_the_index_and_a_walk_finds_the_nearest
     found = []
     for query, true in zip(queries, truth, strict=True):
         own, distances = short.estimates(query[None])[0], exact.estimates(query[None])[0]
-        walk = walks.by_stretches(told, links, 5, own, walks.entry_points(told), 100)
+        walk = walks.by_vertices(links, own, walks.entry_points(told), 100, told, 5)
         read = walks.burst(told, short, own, distances, walk.until(100), 1.0)
         found.append(walks.recall(told, read.pages, vertex_of[true]))
         assert len(read.pages) == sum(read.rounds) < told.page_count
