@@ -52,9 +52,7 @@ class RouterLimits:
     probe_timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
-        for name in (field.name for field in dataclasses.fields(self)):
-            if not getattr(self, name) > 0:
-                raise InvalidArgumentError(f"{name} must be above zero", argument=name)
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +112,10 @@ class GatewayLimits:
     connections_waiting_max: int = 768
 
     def __post_init__(self) -> None:
-        for name in (field.name for field in dataclasses.fields(self)):
-            if not getattr(self, name) > 0:
-                raise InvalidArgumentError(f"{name} must be above zero", argument=name)
+        _check(self)
+
+
+def _check(limits: RouterLimits | GatewayLimits) -> None:
+    for one in dataclasses.fields(limits):
+        if not getattr(limits, one.name) > 0:
+            raise InvalidArgumentError(f"{one.name} must be above zero", argument=one.name)
