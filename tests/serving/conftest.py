@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from velo_serving.routing.local_backend import open_local_backend
-from velo_serving.routing.router import RouterLimits
+from velo_serving.words.limits import RouterLimits
 from velo_serving.words.types import Answer, SearchRequest
 
 #: Rows, dimensions and shards of what `things_served` serves.

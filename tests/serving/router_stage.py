@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.serving.fakes import CommandedChannel, HandClock, request, settle
-from velo_serving.routing.router import Router, RouterLimits
+from velo_serving.routing.router import Router
+from velo_serving.words.limits import RouterLimits
 from velo_serving.words.observer import SilentObserver
 from velo_serving.words.types import Answer, SearchRequest
 

@@ -19,8 +19,9 @@ from tests.serving.overload import DEADLINE_S, overload
 from velo.errors import CorruptIndexError
 from velo_serving.hosting.processes import ShardProcess, backend_of, open_process_backend, open_processes
 from velo_serving.routing.backend import ServedCollection
-from velo_serving.routing.router import Router, RouterLimits
+from velo_serving.routing.router import Router
 from velo_serving.words.errors import ShardNotHereError
+from velo_serving.words.limits import RouterLimits
 from velo_serving.words.types import Answer, SearchRequest
 
 #: What a query takes at most where nothing is wrong, on a busy machine.

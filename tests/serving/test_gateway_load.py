@@ -24,9 +24,9 @@ from velo.errors import CorruptIndexError
 from velo_serving.gateway import GatewayLimits, create_app
 from velo_serving.places.spec import ShardSpec
 from velo_serving.routing.local_backend import LocalChannel
-from velo_serving.routing.router import RouterLimits
 from velo_serving.shard.shard import Shard
 from velo_serving.words.errors import ShardUnavailableError
+from velo_serving.words.limits import RouterLimits
 
 # ---- load and failure ----
 

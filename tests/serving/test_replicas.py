@@ -10,8 +10,9 @@ import pytest
 
 from tests.serving.fakes import CommandedChannel, HandClock, request, settle
 from velo.errors import CorruptIndexError, InvalidArgumentError
-from velo_serving.routing.router import Router, RouterLimits
+from velo_serving.routing.router import Router
 from velo_serving.words.errors import DeadlineExceededError, NoShardAnsweredError, ShardUnavailableError
+from velo_serving.words.limits import RouterLimits
 from velo_serving.words.observer import SilentObserver
 from velo_serving.words.types import Answer, Failure, SearchRequest, ShardReply
 

@@ -26,10 +26,10 @@ from velo_serving.places.records import CollectionRecord, Place, record_of
 from velo_serving.places.shares import check_shard, share_of_cores, split_memory
 from velo_serving.places.spec import ShardSpec
 from velo_serving.routing.backend import Backend
-from velo_serving.routing.router import RouterLimits
 from velo_serving.routing.served import served_collection
 from velo_serving.wire.endpoint import Endpoint, abstract_path, this_host
 from velo_serving.words.errors import ShuttingDownError, SupersededError
+from velo_serving.words.limits import RouterLimits
 from velo_serving.words.types import ShardHealth
 
 __all__ = ["ShardProcess", "ShardProcesses", "backend_of", "open_process_backend", "open_processes"]

@@ -37,11 +37,11 @@ from velo_serving.places.collection import Collection, read_collection
 from velo_serving.places.records import CollectionRecord, Place
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.job import JobSearches
-from velo_serving.routing.router import RouterLimits
 from velo_serving.routing.router_thread import JOB_LIMITS
 from velo_serving.routing.served import ServedCollection, served_collection
 from velo_serving.wire.endpoint import Endpoint, ports_of
 from velo_serving.words.errors import ShardUnavailableError, SupersededError
+from velo_serving.words.limits import RouterLimits
 from velo_serving.words.options import ServeOptions, method_takes_options
 from velo_serving.words.types import ShardHealth
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from velo.errors import InvalidArgumentError
@@ -40,7 +40,7 @@ from velo_serving.words.types import (
     ShardReply,
 )
 
-__all__ = ["Router", "RouterLimits", "ShardState", "answer_of", "homes_of", "refusal_of"]
+__all__ = ["Router", "ShardState", "answer_of", "homes_of", "refusal_of"]
 
 #: Merging more distances than this leaves the event loop for a thread.
 MERGE_INLINE_MAX = 20_000
@@ -264,26 +264,15 @@ class Router:
         VeloError
             What is wrong with the arguments.
         """
-        if self._closed:
-            raise ShuttingDownError("the server is closing")
-        if self._queries_admitted >= self.limits.queue_queries_max:
-            raise QueueFullError(f"{self._queries_admitted} queries wait already")
-        limit_s = self.limits.timeout_default_s if timeout_s is None else timeout_s
-        limit_s = min(limit_s, self.limits.timeout_max_s)
-        self._queries_admitted += 1
-        try:
-            replies = await asyncio.gather(
-                *(
-                    self._shards[place].look_up(what, asked, limit_s, writer=writers)
-                    for place, asked in arguments.items()
-                )
-            )
-        finally:
-            self._queries_admitted -= 1
-        for reply in replies:
+        replies = await self._each(
+            arguments,
+            timeout_s,
+            lambda shard, asked, limit_s: shard.look_up(what, asked, limit_s, writer=writers),
+        )
+        for reply in replies.values():
             if isinstance(reply, Failure) and reply.fault == "caller":
                 raise reply.to_error()
-        return [(self._shards[place].name, reply) for place, reply in zip(arguments, replies, strict=True)]
+        return [(self._shards[place].name, reply) for place, reply in replies.items()]
 
     async def write(
         self,
@@ -311,20 +300,36 @@ class Router:
         QueueFullError, ShuttingDownError
             Nothing was written.
         """
+        return await self._each(
+            arguments, timeout_s, lambda shard, asked, limit_s: shard.write(what, asked, limit_s)
+        )
+
+    async def _each(
+        self,
+        arguments: Mapping[int, Mapping[str, Any]],
+        timeout_s: float | None,
+        ask: Callable[[Replicas, Mapping[str, Any], float], Awaitable[dict[str, Any] | Failure]],
+    ) -> dict[int, dict[str, Any] | Failure]:
+        """Ask some shards at once, each its own; together they count as one query."""
         if self._closed:
             raise ShuttingDownError("the server is closing")
         if self._queries_admitted >= self.limits.queue_queries_max:
             raise QueueFullError(f"{self._queries_admitted} queries wait already")
-        limit_s = self.limits.timeout_default_s if timeout_s is None else timeout_s
-        limit_s = min(limit_s, self.limits.timeout_max_s)
+        limit_s = self._limit_s(timeout_s)
         self._queries_admitted += 1
         try:
             replies = await asyncio.gather(
-                *(self._shards[place].write(what, asked, limit_s) for place, asked in arguments.items())
+                *(ask(self._shards[place], asked, limit_s) for place, asked in arguments.items())
             )
         finally:
             self._queries_admitted -= 1
         return dict(zip(arguments, replies, strict=True))
+
+    def _limit_s(self, timeout_s: float | None) -> float:
+        """The time of a request that asks for so much."""
+        return min(
+            self.limits.timeout_default_s if timeout_s is None else timeout_s, self.limits.timeout_max_s
+        )
 
     def note_write(self, verb: str, outcome: str, rows: int) -> None:
         """Tell the observer how a write ended.
@@ -379,8 +384,7 @@ class Router:
                 f"{self._queries_admitted} queries wait already, the limit is {limits.queue_queries_max}",
                 retry_after_s=max((shard.wait_s for shard in self._shards), default=1.0) or 1.0,
             )
-        limit_s = limits.timeout_default_s if request.timeout_s is None else request.timeout_s
-        timeout_s = min(limit_s, limits.timeout_max_s)
+        timeout_s = self._limit_s(request.timeout_s)
         self._refuse_what_would_be_late(timeout_s)
         deadline = self._clock.now() + timeout_s
         spans = ShardSpans([shard.name for shard in self._shards])

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Final
 
 from velo_serving.routing import hit_vectors
-from velo_serving.routing.router import RouterLimits
 from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.words.hits import concat_hits
+from velo_serving.words.limits import RouterLimits
 from velo_serving.words.loops import LoopThread
 from velo_serving.words.types import Answer, SearchRequest
 

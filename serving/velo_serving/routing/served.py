@@ -12,10 +12,11 @@ from typing import Final
 
 from velo.errors import BusyError, DeviceError, InvalidArgumentError, UnsupportedError, VeloError
 from velo_serving.places.records import CollectionRecord, Directory, Place, ShardRecord
-from velo_serving.routing.router import Router, RouterLimits
+from velo_serving.routing.router import Router
 from velo_serving.wire.channel import SocketChannel
 from velo_serving.wire.endpoint import Endpoint
 from velo_serving.words.errors import NoShardAnsweredError, PublicationError, SupersededError
+from velo_serving.words.limits import RouterLimits
 from velo_serving.words.observer import Observer
 
 __all__ = ["Generation", "ServedCollection", "served_collection"]
