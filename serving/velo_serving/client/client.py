@@ -101,13 +101,17 @@ class Client(ClientLookups, ClientWrites):
         self._body_format = body_format
         self._timeout_s = timeout_s
         self._retries = retries
-        self._headers = {} if api_key is None else {"Authorization": f"Bearer {_plain_key(api_key)}"}
-        self._verify = _verify_of(verify)
-        self._limits = httpx.Limits(
-            max_connections=connections_max,
-            max_keepalive_connections=connections_max,
-            keepalive_expiry=idle_s,
-        )
+        self._settings: dict[str, Any] = {
+            "base_url": self._url,
+            "headers": {} if api_key is None else {"Authorization": f"Bearer {_plain_key(api_key)}"},
+            "verify": _verify_of(verify),
+            "limits": httpx.Limits(
+                max_connections=connections_max,
+                max_keepalive_connections=connections_max,
+                keepalive_expiry=idle_s,
+            ),
+            "trust_env": False,
+        }
         self._transport = transport
         self._async_transport = async_transport
         self._sleep = sleep
@@ -296,26 +300,12 @@ class Client(ClientLookups, ClientWrites):
     def _client(self) -> httpx.Client:
         with self._first:  # threads that call together share one pool
             if self._sync is None:
-                self._sync = httpx.Client(
-                    base_url=self._url,
-                    headers=self._headers,
-                    verify=self._verify,
-                    limits=self._limits,
-                    transport=self._transport,
-                    trust_env=False,
-                )
+                self._sync = httpx.Client(**self._settings, transport=self._transport)
             return self._sync
 
     def _client_async(self) -> httpx.AsyncClient:
         if self._async is None:
-            self._async = httpx.AsyncClient(
-                base_url=self._url,
-                headers=self._headers,
-                verify=self._verify,
-                limits=self._limits,
-                transport=self._async_transport,
-                trust_env=False,
-            )
+            self._async = httpx.AsyncClient(**self._settings, transport=self._async_transport)
         return self._async
 
     def _ask(self, method: str, path: str, call: ClientCall | None, read: Callable[[httpx.Response], R]) -> R:
