@@ -34,14 +34,14 @@ FILTER_IN_URL_BYTES_MAX: Final = 2 << 10
 
 @dataclass(frozen=True)
 class ClientCall:
-    """One search as bytes out, and the way back from bytes to arrays."""
+    """One question as bytes out, and for a search the way back from bytes to arrays."""
 
     body: bytes
     headers: Mapping[str, str]
     params: Mapping[str, Any]
-    single: bool
-    k: int
-    group_size: int | None
+    single: bool = False
+    k: int = 0
+    group_size: int | None = None
 
     @classmethod
     def of(cls, queries: npt.ArrayLike | None, body_format: BodyFormat, **options: Any) -> ClientCall:

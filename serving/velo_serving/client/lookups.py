@@ -52,7 +52,8 @@ class ClientLookups(Asking):
         NoShardAnsweredError
             A shard is away: a count without it would be of nothing in particular.
         """
-        return self._look_up("count", _of_count(filter, timeout_s), lambda told: int(told["count"]))
+        fields = {"filter": filter, "timeout_ms": _milliseconds(timeout_s), "allow_partial": False}
+        return self._look_up("count", fields, lambda told: int(told["count"]))
 
     count_async = awaited(count)
     """As ``count``, without blocking the event loop."""
@@ -80,8 +81,14 @@ class ClientLookups(Asking):
         list of dict
             ``id`` and the columns, in the order of `ids`.
         """
+        fields = {
+            "ids": np.atleast_1d(np.asarray(ids)).tolist(),
+            "columns": _names(columns),
+            "timeout_ms": _milliseconds(timeout_s),
+            "allow_partial": False,
+        }
         read: Callable[[dict[str, Any]], list[dict[str, Any] | None]] = itemgetter("rows")
-        return self._look_up("get", _of_get(ids, columns, timeout_s), read)
+        return self._look_up("get", fields, read)
 
     get_async = awaited(get)
     """As ``get``, without blocking the event loop."""
@@ -207,7 +214,15 @@ class ClientLookups(Asking):
         list of dict
             Of each shard, what ``velo.Index.explain`` tells.
         """
-        fields = _of_explain(query, k, filter, recall, list_size, exact, timeout_s)
+        fields = {
+            "vector": np.asarray(query, np.float32).tolist(),
+            "k": k,
+            "filter": filter,
+            "recall": recall,
+            "list_size": list_size,
+            "exact": exact,
+            "timeout_ms": _milliseconds(timeout_s),
+        }
         read: Callable[[dict[str, Any]], list[dict[str, Any]]] = itemgetter("shards")
         return self._look_up("explain", fields, read)
 
@@ -215,28 +230,8 @@ class ClientLookups(Asking):
     """As ``explain``, without blocking the event loop."""
 
 
-# ---- what is asked
-
-_Columns = Sequence[str] | bool
-
-
-def _of_count(condition: FilterForm | None, timeout_s: float | None) -> dict[str, Any]:
-    return {"filter": condition, "timeout_ms": _milliseconds(timeout_s), "allow_partial": False}
-
-
-def _of_get(
-    ids: Sequence[int] | Sequence[str] | int | str, columns: _Columns, timeout_s: float | None
-) -> dict[str, Any]:
-    return {
-        "ids": np.atleast_1d(np.asarray(ids)).tolist(),
-        "columns": _names(columns),
-        "timeout_ms": _milliseconds(timeout_s),
-        "allow_partial": False,
-    }
-
-
 def _of_rows(
-    condition: FilterForm | None, columns: _Columns, page_rows: int, timeout_s: float | None
+    condition: FilterForm | None, columns: Sequence[str] | bool, page_rows: int, timeout_s: float | None
 ) -> dict[str, Any]:
     """The first page."""
     return {
@@ -248,27 +243,7 @@ def _of_rows(
     }
 
 
-def _of_explain(
-    query: npt.ArrayLike,
-    k: int,
-    condition: FilterForm | None,
-    recall: float | None,
-    list_size: int | None,
-    exact: bool | None,
-    timeout_s: float | None,
-) -> dict[str, Any]:
-    return {
-        "vector": np.asarray(query, np.float32).tolist(),
-        "k": k,
-        "filter": condition,
-        "recall": recall,
-        "list_size": list_size,
-        "exact": exact,
-        "timeout_ms": _milliseconds(timeout_s),
-    }
-
-
-def _names(columns: _Columns) -> list[str] | bool:
+def _names(columns: Sequence[str] | bool) -> list[str] | bool:
     return columns if isinstance(columns, bool) else [columns] if isinstance(columns, str) else list(columns)
 
 

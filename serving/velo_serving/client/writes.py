@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -21,91 +19,11 @@ from velo_serving.client.calls import TYPES, ClientCall
 from velo_serving.wire.codec import stream_of
 from velo_serving.words.types import FilterForm
 
-__all__ = ["ClientWrites", "WriteCall"]
+__all__ = ["ClientWrites"]
 
 R = TypeVar("R")
 
-_JSON: Final = "application/json"
 _ARROW: Final = "application/vnd.apache.arrow.stream"
-
-
-@dataclass(frozen=True)
-class WriteCall:
-    """One write as bytes out."""
-
-    what: str
-    body: bytes
-    media_type: str
-    params: Mapping[str, str]
-
-    @classmethod
-    def of_rows(
-        cls,
-        what: str,
-        vectors: npt.ArrayLike | None,
-        ids: Any,
-        metadata: Any,
-        request: str | None,
-        timeout_s: float | None,
-    ) -> WriteCall:
-        """Rows as an Arrow stream, which keeps all types as they are."""
-        columns: dict[str, Any] = {}
-        count = 0
-        if vectors is not None:
-            matrix = np.asarray(vectors)
-            matrix = matrix.reshape(1, -1) if matrix.ndim == 1 else matrix
-            if matrix.ndim != 2 or matrix.dtype.kind not in "fiu":
-                raise DimensionMismatchError(
-                    f"vectors of shape {matrix.shape} and type {matrix.dtype} are no matrix of numbers",
-                    argument="vectors",
-                )
-            if matrix.dtype.kind == "f" and not np.isfinite(matrix).all():
-                raise NotFiniteError("the vectors hold a number that is not finite", argument="vectors")
-            if matrix.dtype.name not in ("float32", "float64", "float16", "uint8", "int8"):
-                matrix = matrix.astype(np.float32)
-            flat = pa.array(np.ascontiguousarray(matrix).reshape(-1))
-            columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, matrix.shape[1])
-            count = len(matrix)
-        if ids is not None:
-            column = checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
-            columns["id"] = pa.array(column) if isinstance(column, np.ndarray) else column
-            if vectors is not None and len(column) != count:
-                raise InvalidArgumentError(
-                    f"{len(column)} ids were given for {count} vectors", argument="ids"
-                )
-            count = len(column)
-        if metadata is not None:
-            table = given_metadata(metadata, count).table()
-            for name in table.column_names:
-                label = f"metadata.{name}" if name in ("vector", "id") else name
-                columns[label] = table.column(name)
-        # Whoever does not hear the answer asks again, and nothing is done twice.
-        params = {"request_id": _name(request) or secrets.token_hex(16)}
-        if timeout_s is not None:
-            params["timeout_ms"] = str(timeout_s * 1000)
-        return cls(what, stream_of(pa.table(columns)), _ARROW, params)
-
-    @classmethod
-    def of_fields(cls, what: str, fields: Mapping[str, Any], timeout_s: float | None = None) -> WriteCall:
-        """Anything else as JSON."""
-        given = {name: value for name, value in fields.items() if value is not None}
-        if timeout_s is not None:
-            given["timeout_ms"] = timeout_s * 1000
-        try:
-            body = json.dumps(given, allow_nan=False).encode()
-        except ValueError as error:
-            raise NotFiniteError(f"an option is not finite: {error}") from None
-        return cls(what, body, _JSON, {})
-
-    @classmethod
-    def of_delete(cls, ids: Any, condition: FilterForm | None, timeout_s: float | None) -> WriteCall:
-        """Ids, or a filter."""
-        if (ids is None) == (condition is None):
-            raise InvalidArgumentError("delete takes ids or a filter, and one of them", argument="ids")
-        if ids is not None:
-            column = checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
-            ids = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
-        return cls.of_fields("delete", {"ids": ids, "filter": condition}, timeout_s)
 
 
 def _name(request: str | None) -> str | None:
@@ -118,6 +36,50 @@ def _name(request: str | None) -> str | None:
             f"request is a text of Unicode characters, not {request!r}", argument="request"
         ) from None
     return request
+
+
+def _rows_call(
+    vectors: npt.ArrayLike | None, ids: Any, metadata: Any, request: str | None, timeout_s: float | None
+) -> ClientCall:
+    """Rows as an Arrow stream, which keeps all types as they are."""
+    columns: dict[str, Any] = {}
+    count = 0
+    if vectors is not None:
+        matrix = np.asarray(vectors)
+        matrix = matrix.reshape(1, -1) if matrix.ndim == 1 else matrix
+        if matrix.ndim != 2 or matrix.dtype.kind not in "fiu":
+            raise DimensionMismatchError(
+                f"vectors of shape {matrix.shape} and type {matrix.dtype} are no matrix of numbers",
+                argument="vectors",
+            )
+        if matrix.dtype.kind == "f" and not np.isfinite(matrix).all():
+            raise NotFiniteError("the vectors hold a number that is not finite", argument="vectors")
+        if matrix.dtype.name not in ("float32", "float64", "float16", "uint8", "int8"):
+            matrix = matrix.astype(np.float32)
+        flat = pa.array(np.ascontiguousarray(matrix).reshape(-1))
+        columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, matrix.shape[1])
+        count = len(matrix)
+    if ids is not None:
+        column = _id_column(ids)
+        columns["id"] = pa.array(column) if isinstance(column, np.ndarray) else column
+        if vectors is not None and len(column) != count:
+            raise InvalidArgumentError(f"{len(column)} ids were given for {count} vectors", argument="ids")
+        count = len(column)
+    if metadata is not None:
+        table = given_metadata(metadata, count).table()
+        for name in table.column_names:
+            label = f"metadata.{name}" if name in ("vector", "id") else name
+            columns[label] = table.column(name)
+    # Whoever does not hear the answer asks again, and nothing is done twice.
+    params = {"request_id": _name(request) or secrets.token_hex(16)}
+    if timeout_s is not None:
+        params["timeout_ms"] = str(timeout_s * 1000)
+    headers = {"Content-Type": _ARROW, "Accept": TYPES["json"]}
+    return ClientCall(stream_of(pa.table(columns)), headers, params)
+
+
+def _id_column(ids: Any) -> Any:
+    return checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
 
 
 def _written(answer: Mapping[str, Any]) -> Written:
@@ -144,11 +106,9 @@ class ClientWrites(Asking):
     same name (``request``), and nothing is done twice.
     """
 
-    def _write(self, call: WriteCall, read: Callable[[dict[str, Any]], R]) -> R:
+    def _write(self, what: str, call: ClientCall, read: Callable[[dict[str, Any]], R]) -> R:
         """Ask a path below the collection."""
-        headers = {"Content-Type": call.media_type, "Accept": TYPES["json"]}
-        sent = ClientCall(call.body, headers, call.params, False, 0, None)
-        return self._ask("POST", self._path_of(call.what), sent, lambda told: read(told.json()))
+        return self._ask("POST", self._path_of(what), call, lambda told: read(told.json()))
 
     def insert(
         self,
@@ -186,8 +146,8 @@ class ClientWrites(Asking):
         VeloError
             As of ``velo.Index.insert``, and of a search.
         """
-        call = WriteCall.of_rows("insert", vectors, ids, metadata, request, timeout_s)
-        return self._write(call, _written)
+        call = _rows_call(vectors, ids, metadata, request, timeout_s)
+        return self._write("insert", call, _written)
 
     insert_async = awaited(insert)
     """As ``insert``, without blocking the event loop."""
@@ -213,8 +173,8 @@ class ClientWrites(Asking):
         -------
         velo.results.Written
         """
-        call = WriteCall.of_rows("upsert", vectors, ids, metadata, request, timeout_s)
-        return self._write(call, _written)
+        call = _rows_call(vectors, ids, metadata, request, timeout_s)
+        return self._write("upsert", call, _written)
 
     upsert_async = awaited(upsert)
     """As ``upsert``, without blocking the event loop."""
@@ -241,8 +201,8 @@ class ClientWrites(Asking):
         -------
         velo.results.Written
         """
-        call = WriteCall.of_rows("update", None, ids, metadata, request, timeout_s)
-        return self._write(call, _written)
+        call = _rows_call(None, ids, metadata, request, timeout_s)
+        return self._write("update", call, _written)
 
     update_async = awaited(update)
     """As ``update``, without blocking the event loop."""
@@ -268,14 +228,22 @@ class ClientWrites(Asking):
         -------
         velo.results.Written
         """
-        return self._write(WriteCall.of_delete(ids, filter, timeout_s), _written)
+        if (ids is None) == (filter is None):
+            raise InvalidArgumentError("delete takes ids or a filter, and one of them", argument="ids")
+        fields: dict[str, Any] = {"filter": filter}
+        if ids is not None:
+            column = _id_column(ids)
+            fields = {"ids": column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()}
+        if timeout_s is not None:
+            fields["timeout_ms"] = timeout_s * 1000
+        return self._write("delete", ClientCall.of_fields(fields), _written)
 
     delete_async = awaited(delete)
     """As ``delete``, without blocking the event loop."""
 
     def flush(self) -> None:
         """Make a part of new rows in each shard, and put everything on the device; wait for it."""
-        while not self._write(WriteCall.of_fields("flush", {}), _is_done):
+        while not self._write("flush", ClientCall.of_fields({}), _is_done):
             pass  # the server has waited
 
     def optimize(self, wait: bool = True) -> None:
@@ -286,5 +254,5 @@ class ClientWrites(Asking):
         wait : bool
             False: in the background.
         """
-        while not self._write(WriteCall.of_fields("optimize", {"wait": wait}), _is_done) and wait:
+        while not self._write("optimize", ClientCall.of_fields({"wait": wait}), _is_done) and wait:
             pass
