@@ -17,7 +17,7 @@ import velo
 from tests.serving.conftest import LIST_SIZE, PATIENT, SHARDS, local_answer
 from tests.serving.overload import DEADLINE_S, overload
 from velo.errors import CorruptIndexError
-from velo_serving.hosting.processes import ShardProcess, backend_of, open_process_backend, open_processes
+from velo_serving.hosting.processes import ShardProcess, backend_of, open_processes
 from velo_serving.routing.backend import ServedCollection
 from velo_serving.routing.router import Router
 from velo_serving.words.errors import ShardNotHereError
@@ -217,7 +217,7 @@ def test_what_cannot_be_opened_is_the_librarys_own_error(sharded_path: Path, tmp
     manifest = copy / "shard-00001" / "manifest.json"
     manifest.write_text("{}")
     with pytest.raises(CorruptIndexError):
-        open_process_backend(copy, threads=1)
+        open_processes(copy, threads=1)
     shutil.rmtree(copy / "shard-00001")
     with pytest.raises(ShardNotHereError, match="shard 1 is not on node"):
-        open_process_backend(copy, threads=1)
+        open_processes(copy, threads=1)

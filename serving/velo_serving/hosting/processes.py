@@ -32,7 +32,7 @@ from velo_serving.words.errors import ShuttingDownError, SupersededError
 from velo_serving.words.limits import RouterLimits
 from velo_serving.words.types import ShardHealth
 
-__all__ = ["ShardProcess", "ShardProcesses", "backend_of", "open_process_backend", "open_processes"]
+__all__ = ["ShardProcess", "ShardProcesses", "backend_of", "open_processes"]
 
 
 #: How long processes of a former version stay for gateways that have not left them.
@@ -285,22 +285,6 @@ def _record(collection: Collection, processes: Sequence[ShardProcess], replicas:
     for name, health in healths:
         check_shard(collection, health, name)
     return record_of(collection.name, healths[::replicas], replicas=replicas, version=collection.version)
-
-
-def open_process_backend(
-    paths: str | Path | Sequence[str | Path], *, limits: RouterLimits | None = None, **options: Any
-) -> Backend:
-    """Serve indexes or sharded collections from processes, with the gateway here.
-
-    Parameters
-    ----------
-    paths : path or sequence of paths
-    limits : RouterLimits, optional
-        Of each collection.
-    **options
-        As in ``open_processes``.
-    """
-    return backend_of(open_processes(paths, **options), limits=limits)
 
 
 def backend_of(shards: ShardProcesses, *, limits: RouterLimits | None = None) -> Backend:
