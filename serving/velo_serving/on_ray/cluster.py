@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from velo.errors import InvalidArgumentError
 from velo_serving.on_ray.actors import (
     About,
     answers_of,
@@ -38,11 +37,11 @@ from velo_serving.places.records import CollectionRecord, Place
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.job import JobSearches
 from velo_serving.routing.router_thread import JOB_LIMITS
-from velo_serving.routing.served import ServedCollection, served_collection
+from velo_serving.routing.served import ServedCollection, check_version, served_collection
 from velo_serving.wire.endpoint import Endpoint, ports_of
 from velo_serving.words.errors import ShardUnavailableError, SupersededError
 from velo_serving.words.limits import RouterLimits
-from velo_serving.words.options import ServeOptions, method_takes_options
+from velo_serving.words.options import ServeOptions, takes_options
 from velo_serving.words.types import ShardHealth
 
 __all__ = ["Cluster", "start"]
@@ -78,9 +77,9 @@ class Cluster(JobSearches):
         self._healths = dict(healths)
         self._owner = owner
 
-    @classmethod
-    @method_takes_options(ServeOptions, "shards", "ray")
-    def start(cls: type[Cluster], collection: str | Path | Collection, options: ServeOptions) -> Cluster:
+    @staticmethod
+    @takes_options(ServeOptions, "shards", "ray")
+    def start(collection: str | Path | Collection, options: ServeOptions) -> Cluster:
         """Start the actors of every shard and wait until each has opened its index.
 
         Parameters
@@ -216,13 +215,7 @@ class Cluster(JobSearches):
         """
         name = self.collection.name
         before = newest(name, start_timeout_s)
-        if not version or version == before.collection.version:
-            raise InvalidArgumentError(
-                f"a version has a name of its own, {version!r} is served already"
-                if version
-                else "a version has a name",
-                argument="version",
-            )
+        check_version(version, before.collection.version)
         described = dataclasses.replace(read_collection(path, name=name), version=version)
         number = 1 + max(place.generation for place in places_of(name))
         # What another process started must not end with this one.

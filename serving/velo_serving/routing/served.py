@@ -19,7 +19,7 @@ from velo_serving.words.errors import NoShardAnsweredError, PublicationError, Su
 from velo_serving.words.limits import RouterLimits
 from velo_serving.words.observer import Observer
 
-__all__ = ["Generation", "ServedCollection", "served_collection"]
+__all__ = ["Generation", "ServedCollection", "check_version", "served_collection"]
 
 log = logging.getLogger("velo_serving")
 
@@ -49,6 +49,17 @@ class Generation:
     router: Router
     version: str = ""
     number: int = 1
+
+
+def check_version(version: str, served: str) -> None:
+    """Refuse to publish under no name, or under that of what is served."""
+    if not version or version == served:
+        raise InvalidArgumentError(
+            f"a version has a name of its own, {version!r} is served already"
+            if version
+            else "a version has a name",
+            argument="version",
+        )
 
 
 class ServedCollection:
@@ -151,13 +162,7 @@ class ServedCollection:
         """
         if self.exchange is None:
             raise UnsupportedError(f"nothing can be published as {self.name} here")
-        if not version or version == self.now.version:
-            raise InvalidArgumentError(
-                f"a version has a name of its own, {version!r} is served already"
-                if version
-                else "a version has a name",
-                argument="version",
-            )
+        check_version(version, self.now.version)
         if self._is_publishing:
             raise BusyError(f"something is being published as {self.name} already")
         self._is_publishing = True

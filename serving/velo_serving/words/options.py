@@ -13,7 +13,7 @@ from velo.errors import InvalidArgumentError
 from velo.options import in_range
 from velo_serving.words.limits import GatewayLimits, RouterLimits
 
-__all__ = ["Field", "Group", "Option", "ServeOptions", "method_takes_options", "takes_options"]
+__all__ = ["Field", "Group", "Option", "ServeOptions", "takes_options"]
 
 Group = Literal["shards", "ray", "address", "local", "gateway"]
 
@@ -28,7 +28,6 @@ _WHY: Final[Mapping[Group, str]] = {
     "gateway": "no gateway is started",
 }
 
-C = TypeVar("C")
 W = TypeVar("W")
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -359,11 +358,3 @@ def takes_options(
         return called
 
     return decorate
-
-
-def method_takes_options(
-    kind: Callable[P, ServeOptions], *groups: Group
-) -> Callable[[Callable[[C, W, ServeOptions], R]], Callable[Concatenate[C, W, P], R]]:
-    """Do the same for a method."""
-    decorate: Any = takes_options(kind, *groups)
-    return decorate  # type: ignore[no-any-return]
