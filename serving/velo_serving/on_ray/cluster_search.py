@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from velo.errors import InvalidArgumentError
 from velo_serving.on_ray.cluster import Cluster
 from velo_serving.on_ray.vector_search import BatchStep
 from velo_serving.words.errors import NoShardAnsweredError
@@ -46,15 +45,9 @@ class ClusterSearch(BatchStep):
         exact: bool | None = None,
         timeout_s: float = 60.0,
     ) -> None:
-        if k < 1:
-            raise InvalidArgumentError(f"k must be at least 1, not {k}", argument="k")
-        self._column = column
-        self._k = k
-        self._filter = filter
-        self._recall = recall
-        self._list_size = list_size
-        self._exact = exact
-        self._timeout_s = timeout_s
+        super().__init__(
+            column, k, filter=filter, recall=recall, list_size=list_size, exact=exact, timeout_s=timeout_s
+        )
         self._cluster = Cluster.connect(name)
         self._dim = self._cluster.records[0].dim
 
@@ -63,15 +56,7 @@ class ClusterSearch(BatchStep):
         self._cluster.stop()
 
     def _search(self, queries: Float32Matrix) -> Hits:
-        found = self._cluster.search(
-            queries,
-            self._k,
-            filter=self._filter,
-            recall=self._recall,
-            list_size=self._list_size,
-            exact=self._exact,
-            timeout_s=self._timeout_s,
-        )
+        found = self._cluster.search(queries, self._k, **self._asked)
         if found.partial:  # a batch job wants all shards or an error, never a silent part
             reasons = "; ".join(f"{one['shard']}: {one['message']}" for one in found.failures)
             raise NoShardAnsweredError(

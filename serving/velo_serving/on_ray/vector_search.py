@@ -24,8 +24,14 @@ __all__ = ["BatchStep", "VectorSearch"]
 class BatchStep(ABC):
     """What adds the columns ``ids`` and ``distances`` to a batch, wherever it searches."""
 
-    _column: str
     _dim: int
+
+    def __init__(self, column: str, k: int, **asked: Any) -> None:
+        if k < 1:
+            raise InvalidArgumentError(f"k must be at least 1, not {k}", argument="k")
+        self._column = column
+        self._k = k
+        self._asked = asked
 
     @abstractmethod
     def _search(self, queries: Float32Matrix) -> Hits:
@@ -113,14 +119,8 @@ class VectorSearch(BatchStep):
         io: str = "auto",
         plan: str = "auto",
     ) -> None:
-        if k < 1:
-            raise InvalidArgumentError(f"k must be at least 1, not {k}", argument="k")
-        self._column = column
-        self._k = k
-        self._filters = None if filter is None else (filter,)
-        self._recall = recall
-        self._list_size = list_size
-        self._exact = exact
+        filters = None if filter is None else (filter,)
+        super().__init__(column, k, filters=filters, recall=recall, list_size=list_size, exact=exact)
         collection = read_collection(path)
         self._shards: list[Shard] = open_shards(collection, memory=memory, threads=threads, io=io, plan=plan)
         self._dim = self._shards[0].health().dim
@@ -131,9 +131,7 @@ class VectorSearch(BatchStep):
             shard.close()
 
     def _search(self, queries: Float32Matrix) -> Hits:
-        request = SearchRequest(
-            queries, self._k, self._filters, self._recall, self._list_size, exact=self._exact
-        )
+        request = SearchRequest(queries, self._k, **self._asked)
         # An event loop of a batch's own: Ray may call from any thread, with or without a loop of its own.
         return asyncio.run(self._gather(request))
 
