@@ -21,12 +21,12 @@ from tests.serving.exact_gateway import (
 )
 from tests.serving.fakes import CommandedChannel, ExactIndex, backend_of, settle
 from velo.errors import CorruptIndexError
-from velo_serving.gateway import GatewayLimits, create_app
+from velo_serving.gateway import create_app
 from velo_serving.places.spec import ShardSpec
 from velo_serving.routing.local_backend import LocalChannel
 from velo_serving.shard.shard import Shard
 from velo_serving.words.errors import ShardUnavailableError
-from velo_serving.words.limits import RouterLimits
+from velo_serving.words.limits import GatewayLimits, RouterLimits
 
 # ---- load and failure ----
 

@@ -26,8 +26,8 @@ from tests.serving.exact_gateway import (
     play,
 )
 from velo.options import limit_of
-from velo_serving.gateway import GatewayLimits
 from velo_serving.gateway.bodies import parse_search
+from velo_serving.words.limits import GatewayLimits
 
 # ---- bad requests ----
 

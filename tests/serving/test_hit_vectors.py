@@ -15,7 +15,6 @@ from tests.serving.exact_gateway import ARROW_TYPE, NPY, npy
 from tests.serving.fakes import CommandedChannel, backend_of
 from velo.errors import UnknownIdError, UnsupportedError
 from velo_serving import Client, create_app
-from velo_serving.gateway import GatewayLimits
 from velo_serving.shard.look_up import look_up
 from velo_serving.words.errors import (
     BodyTooLargeError,
@@ -23,6 +22,7 @@ from velo_serving.words.errors import (
     NoShardAnsweredError,
     ShardUnavailableError,
 )
+from velo_serving.words.limits import GatewayLimits
 
 
 @pytest.mark.parametrize("body_format", ["json", "npy"])

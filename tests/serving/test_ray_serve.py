@@ -24,10 +24,10 @@ from lightkube.models import core_v1
 import velo
 from tests.serving.conftest import LIST_SIZE, RAY_MARKS, local_answer
 from velo.errors import VeloError
-from velo_serving.gateway import GatewayLimits
 from velo_serving.on_ray.actors import places_of, ray
 from velo_serving.on_ray.cluster import Cluster
 from velo_serving.places.collection import Pin
+from velo_serving.words.limits import GatewayLimits
 from velo_serving.words.types import SearchRequest
 
 ROOT = Path(__file__).parents[2]
