@@ -20,7 +20,7 @@ __all__ = ["serve", "stop"]
 #: The options of ``velo serve``: those that have a word for ``--help``.
 OPTIONS = [one for one in ServeOptions.all_fields() if one.said.help]
 
-#: Those that are paths, or may be more in Python than on the command line.
+#: Types of those that may be more in Python than on the command line.
 KINDS: dict[str, Any] = {"memory": str | None, "pin": str | None, "cors_origins": list[str] | None}
 
 
@@ -41,8 +41,8 @@ def serve(
     **options: Any,
 ) -> None:
     """Serve indexes or sharded collections over HTTP until interrupted."""
-    given = {one.name: _value_of(one, options[one.name]) for one in OPTIONS}
-    given = {one.name: given[one.name] for one in OPTIONS if given[one.name] != one.default}
+    told = ((one, _value_of(one, options[one.name])) for one in OPTIONS)
+    given = {one.name: value for one, value in told if value != one.default}
     if as_json and not detached:
         given["on_ready"] = lambda url: _print({"url": url})
     if connect is not None:

@@ -178,10 +178,8 @@ def stop_ray(name: str, *, address: str = "auto") -> int:
 
     Raises
     ------
-    UnknownCollectionError
-        No actors of that name run.
-    PlacementError
-        No Ray runs there.
+    UnknownCollectionError, PlacementError
+        As in ``Cluster.end``.
     """
     from velo_serving.on_ray.actors import ray_session
     from velo_serving.on_ray.cluster import Cluster

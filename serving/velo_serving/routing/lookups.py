@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ async def count(
     """Count rows that pass a filter in all shards."""
     found, status = await _of_all(router, "count", {"filter": condition}, timeout_s, allow_partial)
     total = sum(int(reply["count"]) for _, reply in found)
-    return Found(total, status.shards_answered, status.shards_total, status.failures)
+    return replace(status, value=total)
 
 
 async def get(
@@ -67,7 +67,7 @@ async def get(
     found, status = await _of_all(router, "rows", arguments, timeout_s, allow_partial)
     by_id = {row["id"]: row for _, reply in found for row in table_of(reply["table"]).to_pylist()}
     value = [by_id.get(one) for one in ids]
-    return Found(value, status.shards_answered, status.shards_total, status.failures)
+    return replace(status, value=value)
 
 
 async def rows(
@@ -145,4 +145,4 @@ async def explain(router: Router, arguments: Mapping[str, Any], *, timeout_s: fl
     """Let every shard tell how it answers a query."""
     found, status = await _of_all(router, "explain", arguments, timeout_s, True)
     value = [{"shard": name, **reply} for name, reply in found]
-    return Found(value, status.shards_answered, status.shards_total, status.failures)
+    return replace(status, value=value)

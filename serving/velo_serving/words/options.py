@@ -352,7 +352,6 @@ def takes_options(
         shown = [
             inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default)
             for one in ServeOptions.all_fields(*groups)
-            if one.name not in signature.parameters
         ]
         called.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
         return called
