@@ -309,14 +309,6 @@ class Client(ClientLookups, ClientWrites):
         return self._async
 
     def _ask(self, method: str, path: str, call: ClientCall | None, read: Callable[[httpx.Response], R]) -> R:
-        return read(self._send(method, path, call))
-
-    async def _ask_async(
-        self, method: str, path: str, call: ClientCall | None, read: Callable[[httpx.Response], R]
-    ) -> R:
-        return read(await self._send_async(method, path, call))
-
-    def _send(self, method: str, path: str, call: ClientCall | None = None) -> httpx.Response:
         client, tries = self._client(), self._tries(method, path, call)
         while True:
             outcome: httpx.Response | httpx.HTTPError
@@ -327,10 +319,12 @@ class Client(ClientLookups, ClientWrites):
             pause_s = tries.after(outcome)
             if pause_s is None:
                 assert isinstance(outcome, httpx.Response)
-                return outcome
+                return read(outcome)
             self._sleep(pause_s)
 
-    async def _send_async(self, method: str, path: str, call: ClientCall | None = None) -> httpx.Response:
+    async def _ask_async(
+        self, method: str, path: str, call: ClientCall | None, read: Callable[[httpx.Response], R]
+    ) -> R:
         client, tries = self._client_async(), self._tries(method, path, call)
         while True:
             outcome: httpx.Response | httpx.HTTPError
@@ -341,7 +335,7 @@ class Client(ClientLookups, ClientWrites):
             pause_s = tries.after(outcome)
             if pause_s is None:
                 assert isinstance(outcome, httpx.Response)
-                return outcome
+                return read(outcome)
             await self._sleep_async(pause_s)
 
     def _tries(self, method: str, path: str, call: ClientCall | None) -> Tries:

@@ -31,7 +31,6 @@ from velo_serving.words.loops import LoopThread
 from velo_serving.words.types import (
     Failure,
     FilterForm,
-    Float32Matrix,
     Hits,
     SearchIndex,
     SearchRequest,
@@ -497,9 +496,3 @@ def _health_of(index: SearchIndex, node: str, spec: ShardSpec) -> ShardHealth:
             **_writable_details(index, info),
         },
     )
-
-
-def as_queries(vectors: Any) -> Float32Matrix:
-    """Return vectors as a matrix of float32, one row a query."""
-    matrix = np.asarray(vectors, dtype=np.float32)
-    return matrix.reshape(1, -1) if matrix.ndim == 1 else matrix
