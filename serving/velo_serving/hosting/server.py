@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -58,11 +57,8 @@ def access_of(options: ServeOptions) -> Access:
     ------
     ApiKeyFileError, InvalidArgumentError
     """
-    told = {one.name: getattr(options, one.name) for one in dataclasses.fields(Access)}
-    for name, value in told.items():
-        if isinstance(value, Path):
-            told[name] = str(value)
-    access = Access(**told | {"cors_origins": tuple(options.cors_origins)})
+    told = options.of_gateway
+    access = Access(**{one.name: told[one.name] for one in dataclasses.fields(Access)})
     access.check()
     return access
 
