@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from velo_serving.on_ray.serve_app import serve_app
     from velo_serving.on_ray.vector_search import VectorSearch
     from velo_serving.places.collection import Collection, Pin, read_collection
-    from velo_serving.routing.backend import Backend, Generation, ServedCollection
+    from velo_serving.routing.backend import Backend
     from velo_serving.routing.local_backend import open_local_backend
     from velo_serving.routing.router import Router
+    from velo_serving.routing.served import Generation, ServedCollection
     from velo_serving.words.limits import GatewayLimits, RouterLimits
     from velo_serving.words.options import ServeOptions
 

@@ -18,9 +18,10 @@ from tests.serving.exact_gateway import SEARCH_SCOPE
 from tests.serving.fakes import ExactIndex
 from velo_serving.gateway import create_app
 from velo_serving.places.spec import ShardSpec
-from velo_serving.routing.backend import Backend, Generation, ServedCollection
+from velo_serving.routing.backend import Backend
 from velo_serving.routing.local_backend import LocalChannel
 from velo_serving.routing.router import Router
+from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.shard.shard import Shard
 
 #: A shard answers so many queries at once, each in so long: two hundred a second.

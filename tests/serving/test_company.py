@@ -19,8 +19,9 @@ import uvicorn
 from tests.serving.test_faults import VECTORS, Index
 from velo_serving.gateway import create_app
 from velo_serving.places.spec import ShardSpec
-from velo_serving.routing.backend import Backend, Generation, ServedCollection
+from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
+from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.shard.shard import Shard
 from velo_serving.wire.channel import SocketChannel, at
 from velo_serving.wire.endpoint import abstract_path

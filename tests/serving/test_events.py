@@ -18,8 +18,8 @@ from tests.serving.conftest import LIST_SIZE, PATIENT, SHARDS, local_answer
 from tests.serving.overload import DEADLINE_S, overload
 from velo.errors import CorruptIndexError
 from velo_serving.hosting.processes import ShardProcess, backend_of, open_processes
-from velo_serving.routing.backend import ServedCollection
 from velo_serving.routing.router import Router
+from velo_serving.routing.served import ServedCollection
 from velo_serving.words.errors import ShardNotHereError
 from velo_serving.words.limits import RouterLimits
 from velo_serving.words.types import Answer, SearchRequest

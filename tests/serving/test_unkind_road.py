@@ -19,8 +19,9 @@ from tests.serving.exact_gateway import VECTORS, exact, serving
 from tests.serving.fakes import ExactIndex
 from tests.serving.unkind_road import Road
 from velo_serving.places.spec import ShardSpec
-from velo_serving.routing.backend import Backend, Generation, ServedCollection
+from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
+from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.shard.shard import Shard
 from velo_serving.wire.channel import SocketChannel, at
 from velo_serving.wire.endpoint import Endpoint

@@ -38,8 +38,9 @@ from velo_serving.gateway.schemas import (
 from velo_serving.gateway.tracing import Traced
 from velo_serving.gateway.writes import WRITE_ROUTES, WriteRoute, write_body
 from velo_serving.routing import hit_vectors, lookups
-from velo_serving.routing.backend import Backend, Generation, ServedCollection
+from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
+from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.words.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
 from velo_serving.words.limits import GatewayLimits
 from velo_serving.words.types import Answer, SearchRequest

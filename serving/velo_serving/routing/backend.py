@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from velo.errors import InvalidArgumentError
-from velo_serving.routing.served import Generation, ServedCollection
+from velo_serving.routing.served import ServedCollection
 from velo_serving.words.errors import UnknownCollectionError
 
-__all__ = ["Backend", "Generation", "ServedCollection"]
+__all__ = ["Backend"]
 
 
 class Backend:

@@ -11,8 +11,9 @@ from typing import Any
 
 from velo_serving.places.collection import Collection, read_collection
 from velo_serving.places.shares import check_shard, share_of_cores, split_memory
-from velo_serving.routing.backend import Backend, Generation, ServedCollection
+from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
+from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.shard.shard import IndexOpener, Shard, open_velo_index
 from velo_serving.words.hits import with_rows
 from velo_serving.words.limits import RouterLimits

@@ -40,7 +40,7 @@ from velo_serving.words.types import (
     ShardReply,
 )
 
-__all__ = ["Router", "ShardState", "answer_of", "homes_of", "refusal_of"]
+__all__ = ["Router", "answer_of", "homes_of", "refusal_of"]
 
 #: Merging more distances than this leaves the event loop for a thread.
 MERGE_INLINE_MAX = 20_000
