@@ -23,7 +23,7 @@ from bench.harness.lines import Line
 from bench.harness.machine import describe
 from bench.harness.tables import machine_line, table
 from velo.formats import open_vectors
-from velo_serving.hosting.processes import backend_of, open_processes
+from velo_serving.hosting.processes import open_processes
 from velo_serving.places.spec import ShardSpec
 from velo_serving.shard.shard import Shard
 from velo_serving.wire.channel import SocketChannel, at
@@ -443,7 +443,7 @@ def events(collection: Path, queries: np.ndarray) -> list[dict[str, Any]]:
         ("a shard is stopped", signal.SIGSTOP),
     ):
         shards = open_processes(collection, threads=1)
-        backend, victim = backend_of(shards), shards.processes[shards.records[0].name][1]
+        backend, victim = shards.backend(), shards.processes[shards.records[0].name][1]
 
         async def scene(
             number: Any = number, backend: Any = backend, victim: Any = victim

@@ -17,7 +17,7 @@ import velo
 from tests.serving.conftest import LIST_SIZE, PATIENT, SHARDS, local_answer
 from tests.serving.overload import DEADLINE_S, overload
 from velo.errors import CorruptIndexError
-from velo_serving.hosting.processes import ShardProcess, backend_of, open_processes
+from velo_serving.hosting.processes import ShardProcess, open_processes
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import ServedCollection
 from velo_serving.words.errors import ShardNotHereError
@@ -38,7 +38,7 @@ def with_processes(
     async def run() -> None:
         opened = open_processes(path, replicas=replicas, threads=1)
         processes = opened.processes["sample"]
-        backend = backend_of(opened, limits=limits)
+        backend = opened.backend(limits=limits)
         pids = [one.pid for one in processes]
         await backend.start()
         try:

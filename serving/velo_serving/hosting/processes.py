@@ -32,7 +32,7 @@ from velo_serving.words.errors import ShuttingDownError, SupersededError
 from velo_serving.words.limits import RouterLimits
 from velo_serving.words.types import ShardHealth
 
-__all__ = ["ShardProcess", "ShardProcesses", "backend_of", "open_processes"]
+__all__ = ["ShardProcess", "ShardProcesses", "open_processes"]
 
 
 #: How long processes of a former version stay for gateways that have not left them.
@@ -207,6 +207,15 @@ class ShardProcesses:
         names = [(one.spec.name, one.replica) for one in processes]
         return processes[names.index((place.shard, place.replica))].endpoint
 
+    def backend(self, *, limits: RouterLimits | None = None) -> Backend:
+        """Make a backend over these processes; closing it ends them."""
+
+        async def close() -> None:
+            await asyncio.to_thread(self.close)
+
+        served = [served_collection(record, self, limits=limits) for record in self.records]
+        return Backend(served, on_close=close)
+
     def close(self) -> None:
         """End all processes; twice is once."""
         self._closed = True
@@ -285,13 +294,3 @@ def _record(collection: Collection, processes: Sequence[ShardProcess], replicas:
     for name, health in healths:
         check_shard(collection, health, name)
     return record_of(collection.name, healths[::replicas], replicas=replicas, version=collection.version)
-
-
-def backend_of(shards: ShardProcesses, *, limits: RouterLimits | None = None) -> Backend:
-    """Make a backend over processes; closing it ends them."""
-
-    async def close() -> None:
-        await asyncio.to_thread(shards.close)
-
-    served = [served_collection(record, shards, limits=limits) for record in shards.records]
-    return Backend(served, on_close=close)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from velo_serving.hosting.processes import backend_of, open_processes
+from velo_serving.hosting.processes import ShardProcesses, open_processes
 from velo_serving.hosting.server import access_of, bind, run
 from velo_serving.hosting.workers import run_workers
 from velo_serving.routing.local_backend import open_local_backend
@@ -44,12 +44,9 @@ def serve_local(path: str | Path | Sequence[str | Path], options: ServeOptions) 
     """
     access_of(options)  # before anything is opened
     with bind(options.host, options.port) as listener:
-        if options.workers > 1:
+        if options.processes or options.workers > 1 or options.replicas > 1:
             with open_processes(path, replicas=options.replicas, **options.opening) as shards:
-                run_workers(shards, listener, options)
-        elif options.processes or options.replicas > 1:
-            opened = open_processes(path, replicas=options.replicas, **options.opening)
-            run(backend_of(opened, limits=options.limits), listener, options)
+                _serve(shards, listener, options)
         else:
             run(open_local_backend(path, limits=options.limits, **options.opening), listener, options)
 
@@ -91,7 +88,7 @@ def serve_ray(path: str | Path, options: ServeOptions) -> None:
         with ray_session(where) as own:
             tell("starting an actor for each shard")
             with start(path, options, detached=not own, on_progress=tell) as cluster:
-                _serve_cluster(cluster, listener, options)
+                _serve(cluster, listener, options)
 
 
 @takes_options(ServeOptions, "shards", "ray", "address")
@@ -158,7 +155,7 @@ def serve_connected(name: str, options: ServeOptions) -> None:
 
     address = options.address or "auto"
     with bind(options.host, options.port) as listener, ray_session(address), Cluster.connect(name) as cluster:
-        _serve_cluster(cluster, listener, options)
+        _serve(cluster, listener, options)
 
 
 def stop_ray(name: str, *, address: str = "auto") -> int:
@@ -188,11 +185,11 @@ def stop_ray(name: str, *, address: str = "auto") -> int:
         return Cluster.end(name)
 
 
-def _serve_cluster(cluster: Cluster, listener: socket.socket, options: ServeOptions) -> None:
+def _serve(shards: Cluster | ShardProcesses, listener: socket.socket, options: ServeOptions) -> None:
     if options.workers > 1:
-        run_workers(cluster, listener, options)
+        run_workers(shards, listener, options)
     else:
-        run(cluster.backend(limits=options.limits), listener, options)
+        run(shards.backend(limits=options.limits), listener, options)
 
 
 def _tell(line: str) -> None:
