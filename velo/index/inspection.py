@@ -30,12 +30,15 @@ BUDGETED: Final = ("codes", "links", "cache", "pages")
 class Inspection(Opened):
     """The looks into :class:`velo.Index`."""
 
-    def get_vectors(self, ids: Any) -> Float32Array:
+    def get_vectors(self, ids: Any, *, decoded: bool = False) -> Float32Array:
         """The stored vectors of some ids.
 
         Parameters
         ----------
         ids : array-like of shape (m,)
+        decoded : bool
+            Of rows whose vectors are not stored, what their codes tell: nearly the vector, of ``cosine`` its
+            direction.
 
         Returns
         -------
@@ -46,7 +49,7 @@ class Inspection(Opened):
         ------
         UnknownIdError
         UnsupportedError
-            The index was built without ``store_vectors=True``.
+            The index was built without ``store_vectors=True``; not with `decoded`.
 
         Examples
         --------
@@ -55,7 +58,7 @@ class Inspection(Opened):
         """
         at = self._seen()
         with self._gate.inside():
-            vectors: Float32Array = at._vectors(at._vertices(ids))
+            vectors: Float32Array = at._vectors(at._vertices(ids), decoded=decoded)
         return vectors
 
     def verify(self) -> int:

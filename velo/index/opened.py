@@ -133,8 +133,9 @@ class Opened(Searches):
     def _view(self) -> None:
         """All rows live."""
 
-    def _vectors(self, vertices: AnyArray) -> AnyArray:
-        return self._owned.parts[0].vectors(vertices)
+    def _vectors(self, vertices: AnyArray, *, decoded: bool = False) -> AnyArray:
+        part = self._owned.parts[0]
+        return part.decoded(vertices) if decoded and not part.stores_vectors else part.vectors(vertices)
 
     def _refreshed(self) -> bool:
         with self._refreshing:

@@ -192,6 +192,48 @@ class Lookups(Searched):
             after = column[0] if isinstance(column, np.ndarray) else column[0].as_py()
         return at._table(at._ids.page(after, most, None if passing is None else passing.matches()), names)
 
+    def sample(
+        self,
+        limit: int = 1000,
+        *,
+        filter: Any = None,  # noqa: A002
+        columns: Sequence[str] | bool = True,
+        seed: int = 0,
+    ) -> pa.Table:
+        """Return rows drawn at random, each at most once.
+
+        Parameters
+        ----------
+        limit : int
+            Rows at most.
+        filter : optional
+            One filter, as for :meth:`search`: only rows that pass it are drawn.
+        columns : list of str or True
+            Of the metadata; all of them with True.
+        seed : int
+            The same one draws the same rows, while nothing is written.
+
+        Returns
+        -------
+        pyarrow.Table
+            ``id`` and the columns.
+
+        Examples
+        --------
+        >>> few = index.sample(5, filter={"brand": "brand-07"}, columns=["brand"])
+        >>> len(few), set(few["brand"].to_pylist())
+        (5, {'brand-07'})
+        """
+        at: Lookups = self._seen()
+        names = at._columns(columns)
+        most = whole_number(limit, "limit", 1, _LIMIT_MAX)
+        chance = np.random.default_rng(whole_number(seed, "seed", 0, (1 << 64) - 1))
+        passing = at._passing(filter)
+        known = None if passing is None else np.flatnonzero(passing.matches())
+        count = at.n if known is None else len(known)
+        drawn = np.sort(chance.choice(count, min(most, count), replace=False, shuffle=False))
+        return at._table(drawn if known is None else known[drawn], names)
+
     def _passing(self, condition: Any) -> NativeFilter | None:
         """The rows that live and pass one filter; None where all do."""
         self._check_open()

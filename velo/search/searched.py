@@ -56,8 +56,8 @@ class Searched(ABC):
         """The same without blocking the event loop."""
 
     @abstractmethod
-    def _vectors(self, vertices: AnyArray) -> AnyArray:
-        """The stored vectors of some vertices."""
+    def _vectors(self, vertices: AnyArray, *, decoded: bool = False) -> AnyArray:
+        """The stored vectors of some vertices; of those that have none what codes tell, if `decoded`."""
 
     def _check_open(self) -> None:
         """Refuse an index that is closed, or was opened before a fork."""

@@ -224,12 +224,13 @@ class ShardSearches(Searches):
         places: AnyArray = np.searchsorted(self._firsts, vertices, side="right") - 1
         return places
 
-    def _vectors(self, vertices: AnyArray) -> AnyArray:
+    def _vectors(self, vertices: AnyArray, *, decoded: bool = False) -> AnyArray:
         out = np.empty((len(vertices), self.dim), np.float32)
         places = self.shards_of(vertices)
         for place in np.unique(places):
             inside = np.flatnonzero(places == place)
-            out[inside] = self._shards[place]._vectors(vertices[inside] - self._firsts[place])
+            own = vertices[inside] - self._firsts[place]
+            out[inside] = self._shards[place]._vectors(own, decoded=decoded)
         return out
 
     def _passing(self, condition: Any) -> NativeFilter | None:

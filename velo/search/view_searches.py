@@ -136,8 +136,8 @@ class ViewSearches(Searches):
 
     # ---- rows by id
 
-    def _vectors(self, vertices: AnyArray) -> AnyArray:
-        return self.seen.vectors(vertices)
+    def _vectors(self, vertices: AnyArray, *, decoded: bool = False) -> AnyArray:
+        return self.seen.vectors(vertices, decoded=decoded)
 
     def _living(self, found: Any) -> Any:
         """Of vertices that ids were found at, -1 for none, whether they live."""
