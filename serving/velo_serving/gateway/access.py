@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from velo.errors import InvalidArgumentError
 from velo_serving.gateway.errors import error_response
 from velo_serving.gateway.watched import WatchedFile, read_lines
+from velo_serving.gateway.window.files import WINDOW_PATHS
 from velo_serving.words.errors import AdminKeyError, ApiKeyError, ApiKeyFileError
 
 __all__ = ["OPEN_PATHS", "Access", "ApiKeys", "Guarded", "check_may_write", "describe_security"]
@@ -26,7 +27,7 @@ __all__ = ["OPEN_PATHS", "Access", "ApiKeys", "Guarded", "check_may_write", "des
 Role: TypeAlias = Literal["read", "admin"]
 
 #: What answers without a key: whether the server is well, and what may be asked of it.
-OPEN_PATHS: Final = frozenset(("/", "/livez", "/healthz", "/readyz", "/docs", "/openapi.json"))
+OPEN_PATHS: Final = frozenset(("/", "/livez", "/healthz", "/readyz", "/docs", "/openapi.json", *WINDOW_PATHS))
 
 #: Keys are long enough that nobody guesses one.
 KEY_LENGTH_MIN: Final = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -36,6 +36,7 @@ from velo_serving.gateway.schemas import (
     ShardAnswer,
 )
 from velo_serving.gateway.tracing import Traced
+from velo_serving.gateway.window import Embedding, add_window, window_routes
 from velo_serving.gateway.writes import WRITE_ROUTES, WriteRoute, write_body
 from velo_serving.routing import hit_vectors, lookups
 from velo_serving.routing.backend import Backend
@@ -67,6 +68,7 @@ def create_app(
     slow_s: float | None = None,
     access: Access | None = None,
     tracer_provider: Any = None,
+    embed: Callable[[Sequence[str]], Any] | str | None = None,
 ) -> FastAPI:
     """Make the gateway over a backend.
 
@@ -84,6 +86,9 @@ def create_app(
         API keys, and origins whose web pages may ask; TLS is up to whoever runs the app.
     tracer_provider : opentelemetry.trace.TracerProvider, optional
         Is given a span for each request, its search, and each shard (``pip install 'veloann[otel]'``).
+    embed : callable or str, optional
+        For texts in the window at ``/ui``: from a list of texts to an array with a row a text; a string such
+        as ``"module:function"`` is imported.
 
     Returns
     -------
@@ -150,7 +155,7 @@ def create_app(
     async def search_collection(request: Request, name: str) -> Response:
         return await gate.search(request, backend, name)
 
-    for what in ROUTES:
+    for what in (*ROUTES, *window_routes(Embedding(embed))):
 
         def answering(what: LookupRoute = what) -> Any:
             async def answer(request: Request, name: str) -> Response:
@@ -248,6 +253,7 @@ def create_app(
     async def docs() -> HTMLResponse:
         return HTMLResponse(render_docs(app.openapi()))
 
+    add_window(app)
     if who.api_keys is not None:
         _describe_keys(app)
     return app

@@ -26,12 +26,23 @@ from velo_serving.routing.lookups import Found
 from velo_serving.routing.served import Generation
 from velo_serving.words.limits import GatewayLimits
 
-__all__ = ["ROUTES", "Lookup", "LookupRoute", "json_body"]
+__all__ = [
+    "ROUTES",
+    "STRICT",
+    "Lookup",
+    "LookupRoute",
+    "OneFilter",
+    "Status",
+    "json_body",
+    "parsed",
+    "seconds",
+    "written",
+]
 
 #: Rows of one answer.
 ROWS_MAX: Final = 1000
 
-_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 Columns = Annotated[
     list[str] | bool, Field(description="Columns to bring: their names, or true for all of them.")
@@ -44,7 +55,7 @@ OneFilter = Annotated[
 class CountBody(BaseModel):
     """Count the rows that pass a filter, or all."""
 
-    model_config = ConfigDict(**_STRICT, json_schema_extra={"examples": [{"filter": {"year": 2020}}]})
+    model_config = ConfigDict(**STRICT, json_schema_extra={"examples": [{"filter": {"year": 2020}}]})
 
     filter: OneFilter = None
     timeout_ms: Timeout = None
@@ -54,7 +65,7 @@ class CountBody(BaseModel):
 class GetBody(BaseModel):
     """Bring the rows of some ids."""
 
-    model_config = ConfigDict(**_STRICT, json_schema_extra={"examples": [{"ids": [17, 4]}]})
+    model_config = ConfigDict(**STRICT, json_schema_extra={"examples": [{"ids": [17, 4]}]})
 
     ids: Annotated[list[int] | list[str], Field(min_length=1, max_length=ROWS_MAX)]
     columns: Columns = True
@@ -66,7 +77,7 @@ class RowsBody(BaseModel):
     """Page through the rows that pass a filter, in the order of the shards."""
 
     model_config = ConfigDict(
-        **_STRICT, json_schema_extra={"examples": [{"filter": {"year": 2020}, "limit": 50}]}
+        **STRICT, json_schema_extra={"examples": [{"filter": {"year": 2020}, "limit": 50}]}
     )
 
     filter: OneFilter = None
@@ -79,7 +90,7 @@ class RowsBody(BaseModel):
 class ExplainBody(BaseModel):
     """Run one query and tell how each shard answered it."""
 
-    model_config = ConfigDict(**_STRICT, json_schema_extra={"examples": [{"vector": [0.1, 0.2, 0.3]}]})
+    model_config = ConfigDict(**STRICT, json_schema_extra={"examples": [{"vector": [0.1, 0.2, 0.3]}]})
 
     vector: Annotated[list[float], Field(description="The query.")]
     k: NeighborCount = 10
@@ -90,7 +101,7 @@ class ExplainBody(BaseModel):
     timeout_ms: Timeout = None
 
 
-class _Status(BaseModel):
+class Status(BaseModel):
     """How complete an answer is."""
 
     shards_answered: int
@@ -99,13 +110,13 @@ class _Status(BaseModel):
     failures: list[ShardFailureAnswer] = []
 
 
-class CountAnswer(_Status):
+class CountAnswer(Status):
     """How many rows there are."""
 
     count: int
 
 
-class GetAnswer(_Status):
+class GetAnswer(Status):
     """The rows in the order asked for, null where no shard has the id."""
 
     rows: list[dict[str, Any] | None]
@@ -118,7 +129,7 @@ class RowsAnswer(BaseModel):
     next: Annotated[str | None, Field(description="Give it as `page`; null on the last page.")]
 
 
-class ExplainAnswer(_Status):
+class ExplainAnswer(Status):
     """What each shard did, as `Index.explain` tells it."""
 
     shards: list[dict[str, Any]]
@@ -150,12 +161,18 @@ def json_body(model: type[BaseModel]) -> dict[str, Any]:
     }
 
 
-def _parsed(model: type[Body], body: bytes, limits: GatewayLimits) -> Body:
+def parsed(model: type[Body], body: bytes, limits: GatewayLimits) -> Body:
+    """Read a body.
+
+    Raises
+    ------
+    RequestError
+    """
     try:
-        parsed = model.model_validate_json(body)
+        read = model.model_validate_json(body)
     except ValidationError as error:
         raise refusal(error, body) from None
-    condition = getattr(parsed, "filter", None)
+    condition = getattr(read, "filter", None)
     if isinstance(condition, str) and len(condition) > limits.sql_bytes_max:
         raise RequestError(
             f"filter: SQL of {len(condition)} characters is above the limit of {limits.sql_bytes_max}",
@@ -165,14 +182,16 @@ def _parsed(model: type[Body], body: bytes, limits: GatewayLimits) -> Body:
             kind="BodyTooLargeError",
         )
     check_filter(condition, "filter")
-    return parsed
+    return read
 
 
-def _seconds(timeout_ms: float | None) -> float | None:
+def seconds(timeout_ms: float | None) -> float | None:
+    """The deadline of a body, as routers take it."""
     return None if timeout_ms is None else timeout_ms / 1000
 
 
-def _written(fields: Mapping[str, Any], found: Found | None = None) -> bytes:
+def written(fields: Mapping[str, Any], found: Found | None = None) -> bytes:
+    """An answer as JSON, with how complete it is."""
     body = dict(fields)
     if found is not None:
         body |= {
@@ -188,43 +207,43 @@ def _written(fields: Mapping[str, Any], found: Found | None = None) -> bytes:
 
 
 async def _count(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
-    asked = _parsed(CountBody, body, limits)
+    asked = parsed(CountBody, body, limits)
     found = await lookups.count(
         now.router,
         asked.filter,
-        timeout_s=_seconds(asked.timeout_ms),
+        timeout_s=seconds(asked.timeout_ms),
         allow_partial=asked.allow_partial,
     )
-    return _written({"count": found.value}, found)
+    return written({"count": found.value}, found)
 
 
 async def _get(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
-    asked = _parsed(GetBody, body, limits)
+    asked = parsed(GetBody, body, limits)
     found = await lookups.get(
         now.router,
         asked.ids,
         asked.columns,
-        timeout_s=_seconds(asked.timeout_ms),
+        timeout_s=seconds(asked.timeout_ms),
         allow_partial=asked.allow_partial,
     )
-    return _written({"rows": found.value}, found)
+    return written({"rows": found.value}, found)
 
 
 async def _rows(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
-    asked = _parsed(RowsBody, body, limits)
+    asked = parsed(RowsBody, body, limits)
     found, page = await lookups.rows(
         now.router,
         asked.filter,
         limit=asked.limit,
         columns=asked.columns,
         page=asked.page,
-        timeout_s=_seconds(asked.timeout_ms),
+        timeout_s=seconds(asked.timeout_ms),
     )
-    return _written({"rows": found, "next": page})
+    return written({"rows": found, "next": page})
 
 
 async def _explain(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
-    asked = _parsed(ExplainBody, body, limits)
+    asked = parsed(ExplainBody, body, limits)
     if len(asked.vector) != now.dim:
         raise RequestError(
             f"vector has {len(asked.vector)} numbers, the collection has {now.dim} dimensions",
@@ -240,8 +259,8 @@ async def _explain(body: bytes, now: Generation, limits: GatewayLimits) -> bytes
         "list_size": asked.list_size,
         "exact": asked.exact,
     }
-    found = await lookups.explain(now.router, arguments, timeout_s=_seconds(asked.timeout_ms))
-    return _written({"shards": found.value}, found)
+    found = await lookups.explain(now.router, arguments, timeout_s=seconds(asked.timeout_ms))
+    return written({"shards": found.value}, found)
 
 
 ROUTES: Final = (

@@ -32,7 +32,7 @@ def serve_local(path: str | Path | Sequence[str | Path], options: ServeOptions) 
         As keywords, those of :class:`ServeOptions` that have nothing to do with Ray: `host`, `port`,
         `workers`, `processes`, `replicas`, `memory`, `threads`, `io`, `plan`, `writable`, `durability`,
         `ready_shards`, `drain_s`, `slow_s`, `log_json`, `api_keys`, `cors_origins`, `ssl_certfile`,
-        `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `limits`, `gateway_limits`,
+        `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `embed`, `limits`, `gateway_limits`,
         `on_ready`.
 
     Raises
@@ -67,7 +67,7 @@ def serve_ray(path: str | Path, options: ServeOptions) -> None:
         `ports`, `tls`, `num_cpus`, `start_timeout_s`, `on_progress`; how shards are opened `memory`,
         `threads`, `io`, `plan`, `writable`, `durability`, `replicas`; of the gateway `host`, `port`,
         `workers`, `ready_shards`, `drain_s`, `slow_s`, `log_json`, `api_keys`, `cors_origins`,
-        `ssl_certfile`, `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `limits`,
+        `ssl_certfile`, `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `embed`, `limits`,
         `gateway_limits`, `on_ready`. The actors are `detached` where the Ray is not this process's own.
 
     Raises
@@ -139,7 +139,7 @@ def serve_connected(name: str, options: ServeOptions) -> None:
     **options
         As keywords, those of :class:`ServeOptions` that a gateway has: `host`, `port`, `workers`,
         `ready_shards`, `drain_s`, `slow_s`, `log_json`, `api_keys`, `cors_origins`, `ssl_certfile`,
-        `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `limits`, `gateway_limits`,
+        `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `embed`, `limits`, `gateway_limits`,
         `on_ready`; and `address`, of the Ray that the actors run on; "auto" without it. No Ray is started.
 
     Raises

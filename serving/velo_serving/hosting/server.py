@@ -27,6 +27,7 @@ try:
     from velo_serving.gateway.connections import bounded_protocol
     from velo_serving.gateway.logs import log_as_json
     from velo_serving.gateway.tracing import provider_of_environment
+    from velo_serving.gateway.window.embedding import load_embedding
 except ImportError as error:
     raise MissingDependencyError(
         "the server's packages are not installed; pip install 'veloann[serving]'"
@@ -51,12 +52,14 @@ log = logging.getLogger("velo_serving")
 
 
 def access_of(options: ServeOptions) -> Access:
-    """Who may ask, checked.
+    """Who may ask, checked, and whether what makes vectors of texts can be imported.
 
     Raises
     ------
     ApiKeyFileError, InvalidArgumentError
     """
+    if options.embed is not None:
+        load_embedding(options.embed)
     told = options.of_gateway
     access = Access(**{one.name: told[one.name] for one in dataclasses.fields(Access)})
     access.check()
@@ -123,6 +126,7 @@ def run(
         slow_s=how.slow_s,
         access=who,
         tracer_provider=provider,
+        embed=how.embed,
     )
     _announce(app, url_of(listener, how), how.on_ready or say_url)
     logging.getLogger("velo_serving").setLevel(logging.INFO)
@@ -237,4 +241,8 @@ def _announce(app: FastAPI, url: str, say: Callable[[str], None]) -> None:
 
 
 def say_url(url: str) -> None:
-    print(f"velo serves at {url} (documentation at {url}/docs)", file=sys.stderr, flush=True)
+    print(
+        f"velo serves at {url} (a window at {url}/ui, documentation at {url}/docs)",
+        file=sys.stderr,
+        flush=True,
+    )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from velo.errors import InvalidArgumentError, UnknownIdError
 from velo_serving.routing.router import Router
@@ -18,7 +19,7 @@ from velo_serving.wire.codec import table_of
 from velo_serving.words.errors import NoShardAnsweredError
 from velo_serving.words.types import Failure, Float32Matrix, ShardFailure
 
-__all__ = ["Found", "count", "explain", "get", "rows", "vectors"]
+__all__ = ["Found", "count", "explain", "get", "info", "rows", "sample", "vectors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,13 @@ class Found:
 async def _of_all(
     router: Router, what: str, arguments: Mapping[str, Any], timeout_s: float | None, allow_partial: bool
 ) -> tuple[list[tuple[str, dict[str, Any]]], Found]:
-    replies = await router.look_up(what, arguments, timeout_s)
+    return _status_of(router, await router.look_up(what, arguments, timeout_s), allow_partial)
+
+
+def _status_of(
+    router: Router, replies: Sequence[tuple[str, dict[str, Any] | Failure]], allow_partial: bool
+) -> tuple[list[tuple[str, dict[str, Any]]], Found]:
+    """What came, and how complete it is."""
     found = [(name, reply) for name, reply in replies if not isinstance(reply, Failure)]
     failures = tuple(ShardFailure(name, reply) for name, reply in replies if isinstance(reply, Failure))
     if not found or (failures and not allow_partial):
@@ -119,9 +126,9 @@ def _page_of(page: str | None, shards: int) -> tuple[int, Any]:
 
 
 async def vectors(
-    router: Router, ids: Sequence[Any], dim: int, *, timeout_s: float | None = None
+    router: Router, ids: Sequence[Any], dim: int, *, decoded: bool = False, timeout_s: float | None = None
 ) -> Float32Matrix:
-    """Bring the stored vectors of some ids.
+    """Bring the stored vectors of some ids; of rows that store none what codes tell, if `decoded`.
 
     Raises
     ------
@@ -129,7 +136,8 @@ async def vectors(
     UnsupportedError
         The shards were built without ``store_vectors=True``.
     """
-    found, _ = await _of_all(router, "vectors", {"ids": list(ids)}, timeout_s, False)
+    arguments = {"ids": list(ids), "decoded": decoded}
+    found, _ = await _of_all(router, "vectors", arguments, timeout_s, False)
     by_id: dict[Any, Any] = {}
     for _, reply in found:
         matrix = np.frombuffer(reply["vectors"], "<f4").reshape(len(reply["ids"]), dim)
@@ -139,6 +147,54 @@ async def vectors(
             raise UnknownIdError(f"no vector has the id {one!r}", argument="ids", row=row)
     matrix = np.stack([by_id[one] for one in ids])
     return matrix.astype(np.float32)
+
+
+async def info(router: Router, *, timeout_s: float | None = None, allow_partial: bool = True) -> Found:
+    """Let every shard tell what it costs, and of which parts it is."""
+    found, status = await _of_all(router, "info", {}, timeout_s, allow_partial)
+    return replace(status, value=[{"shard": name, **reply} for name, reply in found])
+
+
+async def sample(
+    router: Router,
+    condition: Any,
+    dim: int,
+    *,
+    limit: int,
+    columns: Sequence[str],
+    seed: int = 0,
+    timeout_s: float | None = None,
+    allow_partial: bool = True,
+) -> Found:
+    """Draw rows at random, from each shard its share, and bring nearly their vectors.
+
+    Returns
+    -------
+    Found
+        Of a table with `id` and the columns, a matrix, and how many rows pass in all.
+    """
+    told = await router.look_up("count", {"filter": condition}, timeout_s)
+    _, status = _status_of(router, told, allow_partial)
+    passing = {
+        place: int(one["count"]) for place, (_, one) in enumerate(told) if not isinstance(one, Failure)
+    }
+    total = sum(passing.values())
+    common = {"filter": condition, "columns": list(columns), "seed": seed}
+    arguments = {
+        place: {**common, "limit": -(-min(limit, total) * rows // total)}
+        for place, rows in passing.items()
+        if rows
+    }
+    parts, matrices = [], [np.empty((0, dim), np.float32)]
+    if arguments:
+        replies = await router.look_up_each("sample", arguments, timeout_s)
+        found, drawn = _status_of(router, replies, allow_partial)
+        parts = [table_of(reply["table"]) for _, reply in found]
+        matrices += [np.frombuffer(reply["vectors"], "<f4").reshape(-1, dim) for _, reply in found]
+        missing = (*status.failures, *drawn.failures)
+        status = Found(None, status.shards_total - len(missing), status.shards_total, missing)
+    table = pa.concat_tables(parts).slice(0, limit) if parts else pa.table({})
+    return replace(status, value=(table, np.concatenate(matrices)[:limit], total))
 
 
 async def explain(router: Router, arguments: Mapping[str, Any], *, timeout_s: float | None = None) -> Found:

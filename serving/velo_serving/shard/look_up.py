@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from velo.errors import InvalidArgumentError, UnknownIdError
 from velo_serving.wire.codec import ids_of, stream_of
@@ -21,7 +23,7 @@ def look_up(index: Any, what: str, arguments: Mapping[str, Any]) -> dict[str, An
     ----------
     index : velo.Index
     what : str
-        "count", "explain", "present", "rows" or "vectors".
+        "count", "explain", "info", "present", "rows", "sample" or "vectors".
     arguments : mapping
     """
     if what == "count":
@@ -31,7 +33,11 @@ def look_up(index: Any, what: str, arguments: Mapping[str, Any]) -> dict[str, An
     if what == "present":
         return {"present": np.flatnonzero(index.contains(ids_of(arguments["ids"]))).astype("<u4").tobytes()}
     if what == "vectors":
-        return _stored(index, arguments["ids"])
+        return _stored(index, arguments["ids"], decoded=bool(arguments.get("decoded")))
+    if what == "info":
+        return _info(index)
+    if what == "sample":
+        return _sample(index, arguments)
     if what == "explain":
         query = np.asarray(arguments["query"], np.float32)
         options = {name: value for name, value in arguments.items() if name != "query"}
@@ -43,13 +49,38 @@ def look_up(index: Any, what: str, arguments: Mapping[str, Any]) -> dict[str, An
     raise InvalidArgumentError(f"nothing called {what!r} is looked up", argument="what")
 
 
-def _stored(index: Any, ids: Sequence[Any]) -> dict[str, Any]:
+#: What anybody who reads may know of an index; its path is not among it.
+_TOLD: Final = ("ids", "plan", "stores_vectors", "memory_bytes", "memory_budget_bytes", "live")
+
+
+def _info(index: Any) -> dict[str, Any]:
+    """What an index costs, and of which parts it is."""
+    info = index.info()
+    told = {name: info[name] for name in _TOLD}
+    kinds = [getattr(field.type, "value_type", field.type) for field in index.schema]
+    names = zip(index.schema.names, kinds, index.schema.types, strict=True)
+    columns = [[name, str(kind if pa.types.is_dictionary(whole) else whole)] for name, kind, whole in names]
+    return {**told, "n": len(index), "disk_bytes": sum(info["disk_bytes"].values()), "columns": columns}
+
+
+def _sample(index: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows drawn at random, and nearly their vectors."""
+    table = index.sample(**arguments)
+    stored = _stored(index, table["id"].to_pylist(), decoded=True)
+    kept: Any = pa.array(stored["ids"], table["id"].type)  # a row may have been deleted meanwhile
+    table = table.filter(pc.is_in(table["id"], value_set=kept))
+    return {"table": stream_of(table), "vectors": stored["vectors"]}
+
+
+def _stored(index: Any, ids: Sequence[Any], *, decoded: bool = False) -> dict[str, Any]:
     """The ids that are there, and their vectors."""
     known = list(ids)
     while True:
         known = [one for one, there in zip(known, index.contains(known), strict=True) if there]
         try:
-            found = index.get_vectors(known) if known else np.empty((0, index.dim), np.float32)
+            found = (
+                index.get_vectors(known, decoded=decoded) if known else np.empty((0, index.dim), np.float32)
+            )
         except UnknownIdError:  # a row was deleted just now
             continue
         return {"ids": known, "vectors": found.astype("<f4").tobytes()}

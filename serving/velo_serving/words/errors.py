@@ -25,6 +25,7 @@ __all__ = [
     "CollectionFormatError",
     "ConnectionsBusyError",
     "DeadlineExceededError",
+    "EmbeddingError",
     "FrameTooLargeError",
     "LocationError",
     "MalformedBodyError",
@@ -145,6 +146,10 @@ class DeadlineExceededError(ServingError, SearchTimeoutError):
 
 class ConnectionsBusyError(DeadlineExceededError):
     """All connections of a client were in use until the time of a call was over; nothing was sent."""
+
+
+class EmbeddingError(ServingError):
+    """The server's embedding function failed, or made no vector of a text."""
 
 
 class QueueFullError(ServingError, BusyError):

@@ -143,6 +143,10 @@ class ServeOptions:
     aliases : path, optional
         A file of lines ``ALIAS COLLECTION``: other names of collections. It is read again when it changes.
         SIGHUP reads aliases, keys and certificate at once.
+    embed : str, optional
+        ``"MODULE:FUNCTION"``: makes vectors of the texts that are searched for in the window at ``/ui``. It
+        is called with a list of texts, one at a time, and returns an array with a row a text. The module may
+        lie in the current folder.
     limits : RouterLimits, optional
     gateway_limits : GatewayLimits, optional
     on_ready : callable, optional
@@ -241,6 +245,10 @@ class ServeOptions:
         Option("gateway", "Ask clients for a certificate that one of these vouches for."),
     ] = None
     aliases: Annotated[str | Path | None, Option("gateway", 'File of lines "ALIAS COLLECTION".')] = None
+    embed: Annotated[
+        str | None,
+        Option("gateway", "What makes vectors of texts in the window at /ui.", metavar="MODULE:FUNCTION"),
+    ] = None
     limits: Annotated[RouterLimits | None, Option("gateway")] = None
     gateway_limits: Annotated[GatewayLimits | None, Option("gateway")] = None
     on_ready: Annotated[Callable[[str], None] | None, Option("gateway")] = None
