@@ -88,8 +88,8 @@ export function explained(all) {
     line("bytes read", one => size(one.bytes_read)),
     line("found in the cache", one => count(one.cache_hits)),
     line("records scored", one => count(one.records_scored)),
-    line("reads expected", one => (one.expected ? number(Number(one.expected.reads.toPrecision(2))) : "–")),
-    line("recall expected", one => (one.expected ? one.expected.recall.toFixed(3) : "–")),
+    line("reads expected", one => one.expected?.reads?.toFixed(1) ?? "–"),
+    line("recall expected", one => one.expected?.recall?.toFixed(3) ?? "–"),
     line("time in the worker", one => time(one.latency_us / 1000)),
   ]), ...[...reasons].map(one => h("p", {class: "said"}, `Filter: ${one}.`))];
 }

@@ -12,7 +12,7 @@ let at = {name: "", told: new URLSearchParams()};  // what the address says
 let known = {name: "", info: null, columns: []};   // of the collection that is looked at
 let running = new AbortController();
 let found = [], query = null, seed = 0;
-let point = () => {};
+let point = () => {}, pointed = -1;  // what shows a hit in the map, and the hit that is shown
 
 const path = (name, what) => `v1/collections/${encodeURIComponent(name)}/${what}`;
 const idOf = text => (known.info.ids === "string" ? text : read(/^\s*-?\d+\s*$/.test(text) ? text : write(text)));
@@ -199,7 +199,8 @@ async function search(filter, told, signal) {
 }
 
 function showRows() {
-  get("rows").replaceChildren(found.length ? tables.rows(found, known.columns, {near, only, point: place => point(place)})
+  pointed = -1;
+  get("rows").replaceChildren(found.length ? tables.rows(found, known.columns, {near, only, point: place => point(pointed = place)})
     : h("p", {class: "said"}, "No row passes."));
   get("rows").scrollTo(0, 0);
 }
@@ -210,6 +211,7 @@ async function map(filter, signal) {
   const body = {filter, limit: Number(get("points").value), color: color || undefined, marks: hits, seed};
   const told = await ask(path(at.name, "map"), query === null ? body : {...body, vector: query}, signal);
   point = draw(told, known.columns.find(([name]) => name === color), hits, near);
+  point(pointed);
   get("map").removeAttribute("aria-busy");
 }
 
@@ -221,14 +223,14 @@ function showWay() {
   for (const one of form.querySelectorAll(".way")) one.hidden = one.id !== fields.by.value;
 }
 
-function arrive() {
+async function arrive() {
   const [name, text = ""] = location.hash.slice(1).split(/\?(.*)/s);
   at = {name: decodeURIComponent(name), told: new URLSearchParams(text)};
   fields.by.value = at.told.get("by") ?? "all";
   fields.k.value = at.told.get("k") ?? "20";
   for (const one of ["row", "vector", "text", "filter"]) fields[one].value = at.told.get(one) ?? "";
   showWay();
-  trying(look);
+  await look();
 }
 
 form.addEventListener("submit", event => { event.preventDefault(); go(asked()); });
@@ -246,11 +248,15 @@ get("first").addEventListener("click", () => go(asked()));
 for (const one of ["color", "points"]) get(one).addEventListener("change", mapAgain);
 get("again").addEventListener("click", () => { seed += 1; mapAgain(); });
 get("forget").addEventListener("click", () => { forgetKey(); location.reload(); });
-window.addEventListener("hashchange", arrive);
-setInterval(() => { if (at.name === "" && !document.hidden && !get("ask").open) trying(() => home(running.signal)); }, REFRESH_MS);
-if (location.hash.length > 1) arrive();
-else trying(async () => {
-  const list = await ask("v1/collections");
-  if (list.collections.length === 1) history.replaceState(null, "", `#${encodeURIComponent(list.collections[0].name)}`);
-  arrive();
+window.addEventListener("hashchange", () => trying(arrive));
+setInterval(() => {
+  const busy = document.hidden || get("ask").open || get("home").contains(document.activeElement);
+  if (at.name === "" && !busy) trying(() => home(running.signal));
+}, REFRESH_MS);
+trying(async () => {
+  if (location.hash.length < 2) {
+    const {collections} = await ask("v1/collections");
+    if (collections.length === 1) history.replaceState(null, "", `#${encodeURIComponent(collections[0].name)}`);
+  }
+  await arrive();
 });
