@@ -263,10 +263,10 @@ def test_searches_by_a_row_a_vector_and_a_text_agree(page: Any) -> None:
 
 def test_neighbors_of_a_hit_and_the_way_back(page: Any) -> None:
     opened(page)
-    page.get_by_role("button", name="Neighbors of r002").click()
+    page.get_by_role("button", name="near r002").click()
     first = hits(page)
     assert first[0] == "r002"
-    page.get_by_role("button", name=f"Neighbors of {first[1]}").click()
+    page.get_by_role("button", name=f"near {first[1]}").click()
     expect(page.locator("#rows tbody th .link").first).to_have_text(first[1])
     page.go_back()
     expect(page.locator("#rows tbody th .link").first).to_have_text("r002")
@@ -277,7 +277,7 @@ def test_neighbors_of_a_hit_and_the_way_back(page: Any) -> None:
 def test_ids_that_are_large_stay_as_they_are(page: Any) -> None:
     opened(page, "large")
     assert ids(page)[:3] == [str(one) for one in LARGE[:3]]
-    page.get_by_role("button", name=f"Neighbors of {LARGE[3]}").click()
+    page.get_by_role("button", name=f"near {LARGE[3]}").click()
     assert hits(page)[0] == str(LARGE[3])
     search(page, filter=f'{{"$ids": [{LARGE[5]}]}}')
     assert hits(page, 1) == [str(LARGE[5])]
@@ -332,7 +332,7 @@ def test_a_map_of_a_sample(page: Any) -> None:
     assert page.locator("#map .points .group0").count() + page.locator("#map .points .group1").count() == 239
     color.select_option("one color")
     expect(legend).to_have_count(0)
-    page.get_by_role("button", name="Neighbors of r002").click()
+    page.get_by_role("button", name="near r002").click()
     hits(page)
     expect(page.locator("#map svg[role=img]")).to_have_attribute(
         "aria-label", re.compile("20 hits are ringed, the query is a cross")
@@ -369,7 +369,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(browser: Any, folder: Path, tmp_
         page.get_by_role("button", name="Use this key").click()
         # The only collection opens at once.
         expect(page.get_by_role("status")).to_have_text("240 rows")
-        page.get_by_role("button", name=f"Neighbors of {LARGE[0]}").click()
+        page.get_by_role("button", name=f"near {LARGE[0]}").click()
         hits(page)
         assert READ not in page.url
         assert page.evaluate("Object.values(localStorage).length + document.cookie.length") == 0
@@ -464,7 +464,7 @@ def test_all_of_it_by_the_keyboard(page: Any) -> None:
     page.keyboard.type("size < 9")
     page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_have_text(re.compile("^8 hits"))
-    page.get_by_role("button", name=f"Neighbors of {ids(page)[0]}").press("Enter")
+    page.get_by_role("button", name=f"near {ids(page)[0]}").press("Enter")
     expect(page.locator("#rows tbody th .link").first).not_to_have_text(first[0])
     page.get_by_role("button", name="size", exact=True).press("Enter")
     expect(page.get_by_label("Filter", exact=True)).to_be_focused()
@@ -480,3 +480,7 @@ def test_a_server_that_is_gone_is_told(page: Any) -> None:
     expect(page.get_by_role("status")).to_have_text("8 rows pass")
     page.evaluate("location.hash = '#nobody'")
     expect(page.get_by_role("alert").first).to_contain_text("nobody")
+    page.evaluate("location.hash = '#large?filter=size'")
+    expect(page.get_by_role("alert").first).to_contain_text("size")
+    expect(page.get_by_role("heading", level=1)).to_have_text("large")
+    assert ids(page) == []  # none of another collection

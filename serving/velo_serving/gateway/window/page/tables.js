@@ -33,7 +33,7 @@ function spent(shards) {
 export function collections(all) {
   const kinds = KINDS.map((kind, at) => h("li", null, h("i", {class: `shade${at}`}), kind));
   return [table("Collections",
-    ["Collection", figure("Rows"), figure("Dimensions"), "Metric", figure("Memory"), "", figure("Disk"), figure("Parts"),
+    ["Collection", figure("Rows"), figure("Dimensions"), "Metric", figure("Memory"), {name: h("span", {class: "unseen"}, "Memory by what it is for")}, figure("Disk"), figure("Parts"),
       "Pressure", figure("Shards up")],
     all.map(({summary, info}) => h("tr", null,
       h("th", {scope: "row"}, h("a", {href: `#${encodeURIComponent(summary.name)}`}, summary.name),
@@ -114,7 +114,7 @@ export function rows(found, columns, does) {
     return [h("tr", {onmouseenter: () => does.point(at), onmouseleave: () => does.point(-1),
       onfocusin: () => does.point(at), onfocusout: () => does.point(-1)},
       h("th", {scope: "row", title: name}, h("span", {class: "id"}, open, h("button", {class: "quiet", type: "button",
-        "aria-label": `Neighbors of ${name}`, title: "Its neighbors", onclick: () => does.near(one.id)}, "near"))),
+        "aria-label": `near ${name}`, title: "Its neighbors", onclick: () => does.near(one.id)}, "near"))),
       measured ? cell("distance", number(Number(one.distance.toPrecision(4))), {class: "figure"}) : null,
       ...columns.map(([column]) => {
         const text = shown(one.values[column]);

@@ -87,7 +87,7 @@ async function home(signal) {
   const all = await Promise.all(list.collections.map(async summary => ({
     summary, info: await ask(path(summary.name, "info"), {}, signal).catch(() => null),
   })));
-  get("home").replaceChildren(h("div", {class: "scrolls", role: "region", "aria-label": "All collections", tabindex: 0}, ...tables.collections(all)));
+  get("home").replaceChildren(h("h1", {class: "unseen"}, "Collections"), h("div", {class: "scrolls", role: "region", "aria-label": "All collections", tabindex: 0}, ...tables.collections(all)));
   return list;
 }
 
@@ -108,6 +108,10 @@ async function meet(name, signal) {
   get("states").textContent = `${summary.shards_up} of ${summary.shards_total} up`;
   get("parts").replaceChildren(tables.shards(info, summary.shards));
   if (!fresh) return;
+  // Nothing of another collection stays, whatever is wrong with what is asked of this one.
+  for (const one of ["rows", "map", "explained"]) get(one).replaceChildren();
+  get("told").textContent = name;
+  get("cost").hidden = get("pages").hidden = true;
   document.title = `${name} – velo`;
   get("columns").replaceChildren("Columns: ", ...info.columns.map(([column, type]) => h("button", {type: "button", class: "link code",
     title: type, onclick: () => { fields.filter.setRangeText(column, fields.filter.selectionStart, fields.filter.selectionEnd, "end"); fields.filter.focus(); }}, column)));
