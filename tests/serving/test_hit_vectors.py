@@ -16,6 +16,7 @@ from tests.serving.fakes import CommandedChannel, backend_of
 from velo.errors import UnknownIdError, UnsupportedError
 from velo_serving import Client, create_app
 from velo_serving.shard.look_up import look_up
+from velo_serving.wire.codec import table_of
 from velo_serving.words.errors import (
     BodyTooLargeError,
     DeadlineExceededError,
@@ -113,7 +114,10 @@ class Deleting:
             del self.rows[self.going.pop()]
         return there
 
-    def get_vectors(self, ids: list[int]) -> np.ndarray:
+    def sample(self, limit: int) -> pa.Table:
+        return pa.table({"id": list(self.rows), "word": ["one", "two"]}).slice(0, limit)
+
+    def get_vectors(self, ids: list[int], *, decoded: bool) -> np.ndarray:
         if not self.rows.keys() >= set(ids):
             raise UnknownIdError("gone")
         return np.array([self.rows[one] for one in ids], np.float32)
@@ -123,6 +127,9 @@ def test_a_row_that_is_deleted_meanwhile_is_no_error() -> None:
     found = look_up(Deleting(), "vectors", {"ids": [1, 2, 3]})
     assert found["ids"] == [1]
     assert np.frombuffer(found["vectors"], "<f4").tolist() == [0.5, 1.0]
+    drawn = look_up(Deleting(), "sample", {"limit": 2})
+    assert table_of(drawn["table"]).to_pylist() == [{"id": 1, "word": "one"}]
+    assert np.frombuffer(drawn["vectors"], "<f4").tolist() == [0.5, 1.0]
 
 
 class Storing(CommandedChannel):
