@@ -326,6 +326,13 @@ def test_a_map_of_a_sample(page: Any) -> None:
     sofas = legend.filter(has_text="sofa")
     sofas.hover()
     expect(page.locator("#map .faint")).to_have_count(239 - 47)
+    # A value keeps its color in another sample, of which it has another share.
+    color_of_rugs = legend.filter(has_text="rug").locator("circle").get_attribute("class")
+    search(page, filter="kind = 'rug' OR kind = 'lamp' AND size < 50")
+    expect(legend).to_have_count(2)
+    assert legend.filter(has_text="rug").locator("circle").get_attribute("class") == color_of_rugs
+    search(page, filter="")
+    expect(legend).to_have_count(5)
     for column, says in (("price", "to 29.9"), ("when", "1970-"), ("sold", "false")):
         color.select_option(column)
         expect(page.locator("#map .legend")).to_contain_text(says)
@@ -338,7 +345,7 @@ def test_a_map_of_a_sample(page: Any) -> None:
         "aria-label", re.compile("20 hits are ringed, the query is a cross")
     )
     page.locator("#rows tbody tr").nth(2).hover()
-    expect(page.locator("#map .mark.on")).to_have_count(1)
+    expect(page.locator("#map .mark.on title")).to_have_text(f"2. {ids(page)[1]}")
     page.get_by_role("button", name="Other rows").click()
     page.get_by_label("Points").select_option("500")
     expect(points).to_have_count(239)
