@@ -26,7 +26,7 @@ FREED = {
     "quant/store.zig": 2,
     "search/cached.zig": 1,
     "search/entry.zig": 2,
-    "search/list.zig": 6,
+    "search/list.zig": 7,
     "search/search_state.zig": 2,
 }
 

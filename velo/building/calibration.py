@@ -293,6 +293,7 @@ def calibrate(
                 found = {
                     "queries": len(held.rows),
                     "exact": table.exact,
+                    "stops": True,
                     "curves": curves,
                     "scan": table.scan,
                     "rows": n,
@@ -474,6 +475,7 @@ class _Table:
         return {
             "queries": len(self._all),
             "exact": self.exact,
+            "stops": True,
             "curves": curves,
             "scan": scan,
             "rows": known["rows"],

@@ -32,6 +32,8 @@ pub const Calibration = struct {
     queries: u32,
     /// Searches were exact: what they found last was scored from the stored vectors.
     exact: bool = false,
+    /// Walks ended by distance, not with the last of the list.
+    stops: bool = false,
     curves: []const CalibrationCurve,
     /// What a look at all codes finds, without the graph.
     scan: ?CalibrationPoint = null,

@@ -170,9 +170,10 @@ test "lists of candidates agree with the definition: all lengths, equal distance
                             else => @as(f32, @floatFromInt(prng.below(spread))) - 100,
                         };
                     }
+                    const reach = if (prng.below(3) == 0) @as(f32, @floatFromInt(prng.below(spread))) - 100 else std.math.inf(f32);
                     var out: [2]abi.Inserted = undefined;
-                    scalar.insert_nearest(&lists[0], lens[0], limit, &vertices, &distances, count, &out[0]);
-                    k.insert_nearest(&lists[1], lens[1], limit, &vertices, &distances, count, &out[1]);
+                    scalar.insert_nearest(&lists[0], lens[0], limit, reach, &vertices, &distances, count, &out[0]);
+                    k.insert_nearest(&lists[1], lens[1], limit, reach, &vertices, &distances, count, &out[1]);
                     try testing.expectEqual(out[0], out[1]);
                     for (&lens, out) |*len, one| len.* = one.len;
                     try testing.expectEqualSlices(abi.Candidate, lists[0][0..lens[0]], lists[1][0..lens[1]]);

@@ -37,6 +37,12 @@ pub const Calibration = struct {
         return .{ .table = table, .links = if (plan == .links_on_disk) 0 else links_kept };
     }
 
+    /// Whether walks ended by distance when the table was measured.
+    pub fn stops(self: Calibration) bool {
+        const table = self.table orelse return false;
+        return table.stops;
+    }
+
     /// Null where the build measured nothing.
     pub fn list_size(self: Calibration, k: u32, recall: f32) ?u32 {
         const around = self.curves_around() orelse return null;

@@ -64,7 +64,7 @@ const Best = struct {
         while (at < count) : (at += together) {
             @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
             var inserted: quant.Inserted = undefined;
-            best.kernels.insert_nearest(&best.candidates, best.len, best_max, search.fresh[at..].ptr, search.distances[at..].ptr, @min(together, count - at), &inserted);
+            best.kernels.insert_nearest(&best.candidates, best.len, best_max, std.math.inf(f32), search.fresh[at..].ptr, search.distances[at..].ptr, @min(together, count - at), &inserted);
             best.len = inserted.len;
         }
     }

@@ -94,7 +94,7 @@ pub const Gate = struct {
 
     /// Nothing at this distance or beyond needs to be followed.
     inline fn bound(self: *const Gate, list: *const lists.List) f32 {
-        return if (list.len < self.reach) std.math.inf(f32) else list.items[self.reach - 1].distance();
+        return if (list.len < self.reach) std.math.inf(f32) else @min(list.reach(), list.items[self.reach - 1].distance());
     }
 
     /// From what was met to what counts.
@@ -137,6 +137,7 @@ pub fn begin(search: *Search, filter: *const filter_room.Filter) void {
         .gate => {
             var gate: Gate = .init(search, &.of(search.shared, filter, &search.parameters));
             search.list.reset(parameters_file.list_size_filtered(&search.parameters));
+            search.stop_by_distance();
             gate.adapt(search.list.limit, search.parameters.k);
             search.change(.{ .gated = gate });
             entry.enter(search);

@@ -23,6 +23,17 @@ pub const List = struct {
     len: u32 = 0,
     /// No candidate before this place is unexpanded.
     cursor: u32 = 0,
+    stop: Stop = .never,
+
+    /// Where a walk ends before it has followed all of the list: the nearest `followed` are followed, and others while they
+    /// are no farther than `share` times the k-th nearest.
+    pub const Stop = struct {
+        k: u32,
+        followed: u32,
+        share: f32,
+
+        pub const never: Stop = .{ .k = 1, .followed = std.math.maxInt(u32), .share = 1 };
+    };
 
     pub fn init(allocator: std.mem.Allocator, capacity: u32) error{OutOfMemory}!List {
         return .{ .items = try base.alloc_untouched(allocator, Candidate, capacity + padding), .kernels = quant.kernels() };
@@ -38,12 +49,22 @@ pub const List = struct {
         self.limit = limit;
         self.len = 0;
         self.cursor = 0;
+        self.stop = .never;
     }
 
     /// A distance must be below this to enter.
     pub inline fn bound(self: *const List) f32 {
         @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
-        return if (self.len < self.limit) std.math.inf(f32) else self.items[self.len - 1].distance();
+        const near = self.reach();
+        return if (self.len < self.limit) near else @min(near, self.items[self.len - 1].distance());
+    }
+
+    /// Who is farther is not followed.
+    pub inline fn reach(self: *const List) f32 {
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+        if (self.len < self.stop.followed) return std.math.inf(f32);
+        const sure = self.items[self.stop.followed - 1].distance();
+        return @max(sure, self.stop.share * self.items[self.stop.k - 1].distance());
     }
 
     /// The vertex must not be in the list. False when it is too far.
@@ -66,7 +87,7 @@ pub const List = struct {
         @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         const next = if (self.cursor < self.len) self.items[self.cursor].key else Candidate.none.key;
         var inserted: quant.Inserted = undefined;
-        self.kernels.insert_nearest(self.items.ptr, self.len, self.limit, vertices, distances, count, &inserted);
+        self.kernels.insert_nearest(self.items.ptr, self.len, self.limit, self.reach(), vertices, distances, count, &inserted);
         self.len = inserted.len;
         if (inserted.nearest.key < next) {
             while (self.cursor > 0 and self.items[self.cursor - 1].key >= inserted.nearest.key) self.cursor -= 1;
@@ -77,7 +98,8 @@ pub const List = struct {
     /// The nearest candidate whose links were not followed.
     pub inline fn nearest_unexpanded(self: *List) ?u32 {
         while (self.cursor < self.len) : (self.cursor += 1) {
-            if (!self.items[self.cursor].expanded()) return self.cursor;
+            if (self.items[self.cursor].expanded()) continue;
+            return if (self.items[self.cursor].distance() <= self.reach()) self.cursor else null;
         }
         return null;
     }
@@ -340,6 +362,41 @@ test "a list keeps the nearest in order and hands out the nearest unexpanded" {
         }
         std.mem.sort(f32, &all, {}, std.sort.asc(f32));
         for (list.slice(), all[0..list.len]) |candidate, distance| try testing.expectEqual(distance, candidate.distance());
+    }
+}
+
+test "a walk that ends by distance has followed the nearest, and nothing that is far" {
+    const seed = testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = std.Random.DefaultPrng.init(seed);
+    const random = prng.random();
+    var list = try List.init(testing.allocator, 64);
+    defer list.deinit(testing.allocator);
+    for (0..500) |_| {
+        list.reset(random.intRangeAtMost(u32, 8, 64));
+        const k = random.intRangeAtMost(u32, 1, 8);
+        const share = 1 + random.float(f32);
+        list.stop = .{ .k = k, .followed = @max(k, list.limit / 4), .share = share };
+        var met: [300]f32 = undefined;
+        var count: u32 = 0;
+        while (count == 0 or list.nearest_unexpanded() != null) {
+            if (list.nearest_unexpanded()) |place| {
+                const distance = list.items[place].distance();
+                try testing.expect(place < list.stop.followed or distance <= share * list.items[k - 1].distance());
+                list.mark_expanded(place);
+            }
+            for (0..random.uintAtMost(u32, 9)) |_| {
+                if (count == met.len) break;
+                met[count] = 100 * random.float(f32) - 5; // estimates of copies may lie below 0
+                _ = list.insert(count, met[count]);
+                count += 1;
+            }
+        }
+        std.mem.sort(f32, met[0..count], {}, std.sort.asc(f32));
+        for (list.slice()[0..@min(list.len, list.stop.followed)], 0..) |candidate, i| {
+            try testing.expect(candidate.expanded());
+            try testing.expectEqual(met[i], candidate.distance());
+        }
     }
 }
 

@@ -75,7 +75,7 @@ const Plain = struct {
     pub inline fn move(_: *Plain, _: u32, _: u32) void {}
 };
 
-/// Best first, until every candidate was followed.
+/// Best first, until every candidate was followed that is near enough (`lists.List.Stop`).
 pub fn navigate(search: *Search) state.PageError!void {
     assert(search.state == .graph);
     var plain: Plain = .{};

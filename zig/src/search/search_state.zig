@@ -13,7 +13,7 @@
 //! never met enters the list, too. The first round is the burst of the design, the later ones are its finish: all choose
 //! by the same bound.
 //!
-//!   graph    Follows links in memory, best first, with codes in memory, until every candidate was expanded.
+//!   graph    Follows links in memory, best first, with codes in memory, until every candidate was expanded that is near enough.
 //!   gated    The same with a filter in front of the list (filtered.zig). Where that turns out dearer it becomes a scan.
 //!   scan     The codes of all that may be answers were looked at: there is nothing to navigate to.
 //!   disk     Follows links on disk, and goes on with whatever pages are there (on_disk.zig).
@@ -292,7 +292,20 @@ pub const Search = struct {
             .links_in_memory => .{ .graph = .{ .pending = newcomers } },
             .links_on_disk => .{ .disk = .{ .pending = newcomers, .recent = .{ .slots = self.room.recent[0..self.request.held_max] } } },
         });
+        if (self.shared.plan == .links_in_memory and self.request.filter == null) self.stop_by_distance();
         entry.enter(self);
+    }
+
+    /// Ways from vertices that are much farther than the k-th nearest hardly ever lead to anything nearer than it. Not for
+    /// products, which are no distances.
+    pub fn stop_by_distance(self: *Search) void {
+        const parameters = &self.parameters;
+        if (!parameters.stops or self.query.form != .distance) return;
+        self.list.stop = .{
+            .k = parameters.k,
+            .followed = @max(parameters.k, parameters_file.followed_least(parameters.list_size)),
+            .share = parameters_file.share_followed(parameters.list_size),
+        };
     }
 
     /// The only way from one state into another.

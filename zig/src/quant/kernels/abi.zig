@@ -18,10 +18,10 @@ pub const Kernels = struct {
     /// offset and f are the lower and the upper half of a factor: 8 bits of exponent and 8 of mantissa of a float.
     estimate_gather: *const fn (query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, asked: u32, terms: *const EstimateTerms, out: [*]f32) callconv(.c) void,
 
-    /// Puts candidates into an ascending list of at most `limit`: whichever is nearer than the last of a full list. Of
+    /// Puts candidates into an ascending list of at most `limit`: whichever is nearer than `reach`, and than the last of a full list. Of
     /// vertices and distances, `count` at most `inserted_max`, as many as that are readable. Behind `limit` the list has
     /// `list_padding` places more, and what stands behind its end is `Candidate.none`, or was pushed out of it.
-    insert_nearest: *const fn (items: [*]Candidate, len: u32, limit: u32, vertices: [*]const u32, distances: [*]const f32, count: u32, out: *Inserted) callconv(.c) void,
+    insert_nearest: *const fn (items: [*]Candidate, len: u32, limit: u32, reach: f32, vertices: [*]const u32, distances: [*]const f32, count: u32, out: *Inserted) callconv(.c) void,
 
     /// Dot products of entries with both planes of a fine query.
     dot_gather2: *const fn (hi: [*]align(64) const i8, lo: [*]align(64) const i8, dim: u32, bits: u32, base: [*]const u8, stride: usize, ids: [*]const u32, count: u32, out_hi: [*]i32, out_lo: [*]i32) callconv(.c) void,

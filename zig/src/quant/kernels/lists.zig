@@ -19,8 +19,8 @@ comptime {
     if (lanes > abi.list_padding) @compileError("a list has too little room behind its end");
 }
 
-pub fn insert_nearest(items: [*]abi.Candidate, len: u32, limit: u32, vertices: [*]const u32, distances: [*]const f32, count: u32, out: *abi.Inserted) callconv(.c) void {
-    const bound = if (len < limit) std.math.inf(f32) else items[len - 1].distance();
+pub fn insert_nearest(items: [*]abi.Candidate, len: u32, limit: u32, reach: f32, vertices: [*]const u32, distances: [*]const f32, count: u32, out: *abi.Inserted) callconv(.c) void {
+    const bound = if (len < limit) reach else @min(reach, items[len - 1].distance());
     const given: Floats = distances[0..together].*;
     const asked = std.simd.iota(u32, together) < @as(@Vector(together, u32), @splat(count));
     const entering = (given < @as(Floats, @splat(bound))) & asked;

@@ -29,9 +29,9 @@ pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, codes:
     }
 }
 
-pub fn insert_nearest(items: [*]abi.Candidate, len: u32, limit: u32, vertices: [*]const u32, distances: [*]const f32, count: u32, out: *abi.Inserted) callconv(.c) void {
+pub fn insert_nearest(items: [*]abi.Candidate, len: u32, limit: u32, reach: f32, vertices: [*]const u32, distances: [*]const f32, count: u32, out: *abi.Inserted) callconv(.c) void {
     out.* = .{ .nearest = .none, .len = len, .entered = 0 };
-    const bound = if (len < limit) std.math.inf(f32) else items[len - 1].distance();
+    const bound = if (len < limit) reach else @min(reach, items[len - 1].distance());
     for (vertices[0..count], distances[0..count], 0..) |vertex, distance, i| {
         if (!(distance < bound)) continue;
         out.entered |= @as(u32, 1) << @intCast(i);
