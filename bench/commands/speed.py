@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.commands import profile
 from bench.harness import curves, lines, machine, pages, plots, runs, sections, tables
 from bench.harness.lines import Line
 from bench.harness.sections import Context, Results, Section
@@ -44,7 +45,9 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[
         "passes": context.options["passes"],
     }
     rows_by_label = {
-        told["result"]["label"]: told["result"]["rows"] for told in results.values() if "result" in told
+        told["result"]["label"]: told["result"]["rows"]
+        for told in results.values()
+        if "rows" in told.get("result", {})
     }
     pictures = _draw(out, name, rows_by_label)
     rows = [{"head": head}, *(line.record() for line in table), *results.values()]
@@ -53,10 +56,11 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[
 
 
 def sections_of(context: Context) -> Mapping[str, Section]:
-    """velo at each budget, then each peer."""
-    every = {
+    """velo at each budget, then each peer, then where velo's time goes."""
+    every: dict[str, Callable[[Context], Results]] = {
         **{f"velo:{budget}": partial(_velo, budget) for budget in context.options["budgets"]},
         **{f"peer:{name}": partial(_peer, name) for name in context.options["peers"]},
+        "profile": profile.measure,
     }
     return {name: Section(name, measure, _LIMIT_S) for name, measure in every.items()}
 
@@ -179,6 +183,7 @@ def _markdown(
             ],
         ),
         "",
+        *_profile_table(results.get("profile", {}).get("result", {}).get("lists", {})),
         *(
             f"Not measured: {section}: {told['error']}\n"
             for section, told in results.items()
@@ -187,3 +192,24 @@ def _markdown(
         *(f"![{title}]({file})\n" for title, file in pictures),
     ]
     return "\n".join(text)
+
+
+def _profile_table(lists_profiled: Mapping[str, Results]) -> list[str]:
+    if not lists_profiled:
+        return []
+    kinds = dict.fromkeys(kind for told in lists_profiled.values() for kind in told["us_by_kind"])
+    rows = [
+        [kind, *(f"{told['us_by_kind'].get(kind, 0.0):.1f}" for told in lists_profiled.values())]
+        for kind in kinds
+    ]
+    rows.append(["all", *(f"{told['cpu_us']:.1f}" for told in lists_profiled.values())])
+    for name, what in (("estimates", "estimates"), ("expanded", "vertices followed"), ("reads", "reads")):
+        rows.append([what, *(f"{told[name]:,.1f}" for told in lists_profiled.values())])
+    return [
+        f"## Where velo's time goes, {profile.BUDGET}",
+        "",
+        "µs of processor a query, by samples of a profiler.",
+        "",
+        *tables.table(["where", *(f"list {size}" for size in lists_profiled)], rows),
+        "",
+    ]

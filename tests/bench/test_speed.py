@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.commands import speed
+from bench.commands import profile, speed
 from bench.harness.datasets import nearest
 from bench.harness.sections import Context, Results
 
@@ -30,7 +30,7 @@ def context(tmp_path: Path) -> Context:
 
 
 def test_velo_alone_is_measured_at_every_list_and_written(context: Context, tmp_path: Path) -> None:
-    table = speed.run(context, tmp_path / "out", "small", None)
+    table = speed.run(context, tmp_path / "out", "small", ["velo:40%"])
     text = (tmp_path / "out" / "small.md").read_text()
     rows = [json.loads(line) for line in (tmp_path / "out" / "small.jsonl").read_text().splitlines()]
     section = next(row for row in rows if row.get("section") == "velo:40%")
@@ -67,3 +67,19 @@ def test_ratios_are_taken_at_equal_recall_and_say_what_is_missing() -> None:
     short = curve({16: 40, 64: 60})
     lines = speed.lines_of({"velo:20%": short, "peer:hnswlib": theirs, "peer:rabitqlib": theirs})
     assert all(line.value is None and "does not reach" in line.note for line in lines)
+
+
+def test_samples_of_a_profile_are_told_apart_by_what_they_are_for() -> None:
+    report = """# Overhead|Shared Object|Symbol
+ 30.00%  |libvelo.so        |[.] navigation.navigate            |-      -
+ 10.00%  |libvelo.so        |[.] k_v4_estimate_gather           |-      -
+  5.00%  |libvelo.so        |[.] hash.xxhash.XxHash3.hashLong   |-      -
+ 40.00%  |[kernel.kallsyms] |[k] iowrite16                      |-      -
+ 15.00%  |libpython3.so     |[.] navigation_of_another          |-      -
+"""
+    shares = profile.shares_of(report, "libvelo.so")
+    assert sum(shares.values()) == pytest.approx(1)
+    assert list(shares.values()) == pytest.approx([0.4, 0.3, 0.15, 0.1, 0.05])
+    assert "reads" in next(iter(shares))
+    assert shares["estimates"] == pytest.approx(0.1)
+    assert shares["checksums of pages"] == pytest.approx(0.05)
