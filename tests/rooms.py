@@ -38,22 +38,23 @@ ROOMS = (
     _room("velo", "importing", "velo.errors velo.types"),
     _room("velo", "filters", "velo.errors velo.types velo._native"),
     _room("velo", "folder", "velo.errors velo.types velo._native velo.filters"),
+    _room("velo", "words", "velo.errors velo.types velo.folder"),
     _room(
         "velo",
         "parts",
-        "velo.errors velo.types velo.options velo._native velo.formats velo.filters velo.folder",
+        "velo.errors velo.types velo.options velo._native velo.formats velo.filters velo.folder velo.words",
     ),
     _room(
         "velo",
         "search",
         "velo.errors velo.types velo.hints velo.options velo.results velo._native velo.formats velo.filters "
-        "velo.folder velo.parts",
+        "velo.folder velo.words velo.parts",
     ),
     _room(
         "velo",
         "building",
-        "velo.errors velo.types velo.hints velo.options velo._native velo.formats velo.folder velo.parts "
-        "velo.search",
+        "velo.errors velo.types velo.hints velo.options velo._native velo.formats velo.folder velo.words "
+        "velo.parts velo.search",
     ),
     _room(
         "velo",
@@ -64,7 +65,7 @@ ROOMS = (
         "velo",
         "index",
         "velo.errors velo.types velo.hints velo.options velo.results velo._native velo.filters velo.folder "
-        "velo.parts velo.search velo.building velo.upkeep",
+        "velo.words velo.parts velo.search velo.building velo.upkeep",
     ),
     _room(
         "velo",

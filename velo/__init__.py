@@ -22,7 +22,7 @@ from velo.index import Index, ShardedIndex, build
 from velo.index import create_index as create
 from velo.index import open_path as open  # noqa: A004
 from velo.index import verify_folder as verify
-from velo.options import OpenTuning, SearchTuning
+from velo.options import RRF, OpenTuning, SearchTuning, Weighted
 from velo.planning.budgets import plans
 from velo.planning.proposal import Proposal, TunedCandidate
 from velo.planning.sample import TunedPoint
@@ -33,6 +33,7 @@ from velo.results import Expectation, Explanation, GroupedResult, RangeResult, S
 __version__ = "0.1.0"
 
 __all__ = [
+    "RRF",
     "Expectation",
     "Explanation",
     "GroupedResult",
@@ -48,6 +49,7 @@ __all__ = [
     "TunedCandidate",
     "TunedPoint",
     "VeloError",
+    "Weighted",
     "Written",
     "__version__",
     "build",

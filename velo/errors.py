@@ -35,6 +35,7 @@ __all__ = [
     "OutOfMemoryError",
     "PermissionDeniedError",
     "ReadOnlyError",
+    "RebuiltWarning",
     "RecallWarning",
     "SearchTimeoutError",
     "UnknownColumnError",
@@ -242,6 +243,10 @@ class MissingDependencyError(VeloError, ImportError):
 
 class RecallWarning(UserWarning):
     """A build cannot hold a recall that searches are likely to ask for; the text says what would."""
+
+
+class RebuiltWarning(UserWarning):
+    """A file that is derived from rows was damaged, and was made anew from them."""
 
 
 class LeftOutWarning(UserWarning):

@@ -15,6 +15,7 @@ __all__ = [
     "DurabilityName",
     "Float32Array",
     "Float64Array",
+    "FusionName",
     "Int64Array",
     "IoName",
     "Memory",
@@ -43,6 +44,7 @@ PlanName: TypeAlias = Literal["auto", "links_in_memory", "links_on_disk"]
 UnknownColumns: TypeAlias = Literal["error", "missing"]
 #: What becomes of ids that no row has.
 UnknownIds: TypeAlias = Literal["error", "skip"]
+FusionName: TypeAlias = Literal["rrf", "weighted"]
 DurabilityName: TypeAlias = Literal["sync", "interval", "process"]
 
 #: A budget: bytes (int), a share of n·d·4 bytes (float, or "15%"), or a size ("2GiB").

@@ -22,6 +22,7 @@ from velo.errors import (
     DeviceError,
     DimensionMismatchError,
     EmptyError,
+    InvalidArgumentError,
     VeloError,
 )
 from velo.folder.ids import FILE_NAME, IdColumn, given_ids, write_ids
@@ -32,6 +33,7 @@ from velo.folder.metadata import (
     STATISTICS_FILE,
     GivenMetadata,
     given_metadata,
+    words_name,
     write_metadata,
 )
 from velo.folder.replace import folder_to_fill, os_failure
@@ -43,6 +45,7 @@ from velo.options import (
     memory_bytes,
 )
 from velo.types import AnyArray, Memory, PathLike, ProgressCallback
+from velo.words.opening import make_words
 
 __all__ = ["STAGES", "Former", "Resumed", "Watch", "build_shard", "overall"]
 
@@ -95,6 +98,7 @@ def build_shard(
     transient: bool = False,
     nice: int = 0,
     gives_way: bool = False,
+    text: str | None = None,
 ) -> None:
     """Build an index over the rows ``start`` to ``stop`` of a source, without opening it.
 
@@ -130,6 +134,8 @@ def build_shard(
     gives_way : bool
         Several threads link and place while processors have nothing else to do. Where nothing is left to
         them, one works with that nice value.
+    text : str, optional
+        The column that holds the text, whose words become searchable.
     """
     rows_total, dim = source.shape
     stop = rows_total if stop is None else stop
@@ -141,6 +147,12 @@ def build_shard(
     dtype = native_dtype(source.dtype)
     column = None if ids is None else given_ids(ids, stop - start)
     table = None if metadata is None else given_metadata(metadata, stop - start)
+    if text is not None:
+        if table is None:
+            raise InvalidArgumentError(
+                "text names a column of the metadata, and there is none", argument="text"
+            )
+        table = table.with_text(text)
     target = folder_path(path)
     with folder_to_fill(target, overwrite, MANIFEST_FILE) as folder:
         limit_bytes = memory_bytes(build_memory, stop - start, dim)
@@ -164,6 +176,7 @@ def build_shard(
             work.stream(watch, resumed)
             work.run(watch, nice)
             order = work.commit(column, table, watch)
+            make_words(folder)
             if options.calibrate:
                 calibrate_index(
                     folder,
@@ -375,14 +388,14 @@ class _Build:
         if self.committed:
             with contextlib.suppress(OSError, VeloError):
                 # The manifest first, so that it is no index from then on.
-                for name in (MANIFEST_FILE, *read_manifest(self._folder).files):
+                for name in (MANIFEST_FILE, *read_manifest(self._folder).files, words_name(1)):
                     (self._folder / name).unlink(missing_ok=True)
         elif not (self._folder / MANIFEST_FILE).exists():  # else that of an index which is not this build's
             self.remove_extra_files()
 
     def remove_extra_files(self) -> None:
         """Remove what is written here beside the library's own files, so that it can remove the folder."""
-        for name in (FILE_NAME, COLUMNS_FILE, STATISTICS_FILE, POSTINGS_FILE):
+        for name in (FILE_NAME, COLUMNS_FILE, STATISTICS_FILE, POSTINGS_FILE, words_name(1)):
             for written in (name, f"{name}.part"):
                 with contextlib.suppress(OSError):
                     (self._folder / written).unlink()

@@ -63,6 +63,7 @@ def build_collection(
     ids: Any = None,
     ids_column: str | None = None,
     metadata: Any = None,
+    text: str | None = None,
     queries: Any = None,
     build_memory: Memory | None = None,
     overwrite: bool = False,
@@ -78,7 +79,7 @@ def build_collection(
     ----------
     path : path
         The folder to make. Its shards are ``shard-00000`` and so on.
-    vectors, column, ids, ids_column, metadata, queries, overwrite, progress :
+    vectors, column, ids, ids_column, metadata, text, queries, overwrite, progress :
         As for :func:`velo.build`.
     shards : int
         How many; at most as many as rows.
@@ -122,6 +123,7 @@ def build_collection(
         shards=shards,
         ids=ids,
         metadata=metadata,
+        text=text,
         queries=queries,
         build_memory=build_memory,
         overwrite=overwrite,
@@ -137,6 +139,7 @@ def build_shards(
     shards: int,
     ids: Any = None,
     metadata: Any = None,
+    text: str | None = None,
     queries: Any = None,
     build_memory: Memory | None = None,
     overwrite: bool = False,
@@ -164,6 +167,7 @@ def build_shards(
                     options,
                     ids=None if column is None else column[start:stop],
                     metadata=None if table is None else table.slice(start, stop - start),
+                    text=text,
                     queries=sample,
                     build_memory=build_memory,
                     watch=watch_of(number, start, stop),

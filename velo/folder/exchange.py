@@ -41,9 +41,11 @@ from velo.folder.metadata import (
     generation_in,
     given_metadata,
     open_metadata,
+    words_name,
     write_batch,
 )
 from velo.folder.replace import os_failure
+from velo.folder.text_column import kept_text_column
 from velo.types import AnyArray, Int64Array
 
 __all__ = ["change_metadata", "find_index", "locked"]
@@ -105,9 +107,11 @@ def change_metadata(
     with locked(folder):
         table, rows = _placed(source, row_count, ids, ids_column)
         arrays, schema = encoded_columns(table, rows), table.schema
-        before = open_metadata(folder, row_count) if keep else None
+        before = open_metadata(folder, row_count)
         if before is not None:
-            arrays, schema = _joined(before, arrays, schema, overwrite)
+            if keep:
+                arrays, schema = _joined(before, arrays, schema, overwrite)
+            schema = kept_text_column(before.schema, schema)
         present = generation_in(folder)
         generation = max(1, present + 1)
         # What a killed change left behind may have the names that are written now; nothing refers to it.
@@ -217,7 +221,7 @@ def _recommit(folder: Path, names: list[str], generation: int) -> None:
 
 def _remove_all_but(folder: Path, generation: int) -> None:
     """Remove metadata files of every other generation, and those that were never finished."""
-    own_names = file_names(generation) if generation else ()
+    own_names = (*file_names(generation), words_name(generation)) if generation else ()
     for entry in folder.iterdir():
         if is_metadata(entry.name) and entry.name not in own_names:
             with contextlib.suppress(FileNotFoundError):

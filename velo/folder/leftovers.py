@@ -25,7 +25,9 @@ _WORK: Final = re.compile(
     r"|(manifest\.json|vectors\.bin)\.tmp|(ids\.arrow|collection\.json)\.part"
 )
 #: Metadata, complete or about to take its name (:mod:`velo.folder.metadata`).
-_METADATA: Final = re.compile(r"columns(\.[0-9]+)?\.(arrow|stats|postings)(\.part)?")
+_METADATA: Final = re.compile(
+    r"columns(\.[0-9]+)?\.(arrow|stats|postings|words(\.[0-9a-f]{8}(?=\.part))?)(\.part)?"
+)
 
 
 def building_folder(target: Path) -> Path:
@@ -104,7 +106,9 @@ def _clean_inside(folder: Path) -> list[str]:
             return []
         for entry in sorted(folder.iterdir()):
             ours = _WORK.fullmatch(entry.name) or (
-                is_metadata(entry.name) and (named or entry.name.endswith(".part"))
+                is_metadata(entry.name)
+                and not entry.name.endswith(".words")  # which no manifest names
+                and (named or entry.name.endswith(".part"))
             )
             if entry.is_file() and ours and entry.name not in named:
                 entry.unlink(missing_ok=True)

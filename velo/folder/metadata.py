@@ -41,6 +41,7 @@ from velo.filters.native import NativeColumns
 from velo.folder.manifest import read_manifest
 from velo.folder.replace import durable_file
 from velo.folder.stored import damage, load_json, mapped_batch
+from velo.folder.text_column import with_text_column
 from velo.types import AnyArray, PathLike
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "read_table",
     "scalar_of",
     "unfiltered_columns",
+    "words_name",
     "write_batch",
     "write_metadata",
 ]
@@ -89,13 +91,27 @@ class GivenMetadata:
     def __init__(self, source: pa.Table | Path, schema: pa.Schema, first_row: int, row_count: int) -> None:
         self._source = source
         self._first_row = first_row
+        self._text: str | None = None
         self.row_count = row_count
         self.schema = schema
 
     def table(self) -> Any:
         """All rows and columns; read now where a path was given."""
         table: Any = self._source if isinstance(self._source, pa.Table) else read_table(self._source)
-        return table.slice(self._first_row, self.row_count)
+        rows = table.slice(self._first_row, self.row_count)
+        return rows if self._text is None else rows.replace_schema_metadata(self.schema.metadata)
+
+    def with_text(self, column: Any) -> GivenMetadata:
+        """The same, one of whose columns holds the text that searches by words look at.
+
+        Raises
+        ------
+        InvalidArgumentError, UnknownColumnError
+        """
+        schema = with_text_column(self.schema, column)
+        made = GivenMetadata(self._source, schema, self._first_row, self.row_count)
+        made._text = column
+        return made
 
 
 def given_metadata(source: Any, row_count: int, first_row: int = 0) -> GivenMetadata:
@@ -219,6 +235,11 @@ def _reading(path: Path) -> Any:
 
 
 # ---- writing
+
+
+def words_name(generation: int) -> str:
+    """The name of the file of words of a generation, which no manifest names: it is derived (velo.words)."""
+    return "columns.words" if generation == 1 else f"columns.{generation}.words"
 
 
 def file_names(generation: int) -> tuple[str, str, str]:

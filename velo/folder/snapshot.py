@@ -15,6 +15,7 @@ from typing import Final
 from velo.errors import CorruptIndexError, IndexExistsError, NotAnIndexError, VeloError
 from velo.folder.live import ROOT_FILE, is_live
 from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE, read_manifest
+from velo.folder.metadata import generation_in, words_name
 from velo.folder.replace import os_failure, sync_folder
 
 __all__ = ["snapshot"]
@@ -124,6 +125,9 @@ def _link_index(source: Path, fresh: Path) -> None:
         if Path(name).name != name:
             raise CorruptIndexError(f"{MANIFEST_FILE} names a file outside: {name!r}", file=MANIFEST_FILE)
         _link(source / name, fresh / name)
+    with contextlib.suppress(FileNotFoundError):  # made again where it is missing
+        words = words_name(max(1, generation_in(source)))
+        _link(source / words, fresh / words)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -30,6 +30,7 @@ def build(
     ids: Any = None,
     ids_column: str | None = None,
     metadata: Any = None,
+    text: str | None = None,
     queries: Any = None,
     memory: Memory | None = None,
     build_memory: Memory | None = None,
@@ -62,6 +63,9 @@ def build(
     metadata : pyarrow.Table, frame, dict of columns, path of a Parquet file, or True, optional
         One row for each vector. Filters and ``return_metadata`` see it. True takes all other columns of the
         vectors' table. A :class:`LeftOutWarning` names what the index leaves out of that table.
+    text : str, optional
+        The column of the metadata that holds the text, strings: :meth:`Index.search` then finds rows by their
+        words, too.
     queries : array-like of shape (m, d), or path, optional
         Queries as users ask them, 60 or more, for `calibrate`. Without them rows stand for queries. That is
         right where queries come from where the rows come from. Where they do not (users and items, questions
@@ -152,6 +156,7 @@ def build(
         chosen,
         ids=ids,
         metadata=metadata,
+        text=text,
         queries=sample,
         build_memory=build_memory,
         overwrite=overwrite,

@@ -10,6 +10,7 @@ from velo.hints import METHODS
 from velo.index.inspection import Inspection
 from velo.index.verbs import LiveVerbs
 from velo.parts.added import NewColumns
+from velo.words.opening import make_words
 
 __all__ = ["Index"]
 
@@ -163,3 +164,4 @@ class Index(Inspection, LiveVerbs):
             part = self._owned.parts[0]
             part.load_metadata()
             self._take(part)
+            make_words(self._folder.at)

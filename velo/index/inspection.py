@@ -107,10 +107,12 @@ class Inspection(Opened):
             "pages": sum(int(one.memory_pages_bytes) for one in infos),
             "workers": sum(int(one.memory_workers_bytes) for one in infos),
             "filters": at._filters.memory_bytes,
+            "words": sum(part.words_bytes for part in parts),
         }
         if self._live is not None:
             with self._gate.inside():
                 memory["live"] = self._live.memory_bytes
+                memory["words"] += sum(one.words_bytes for one in self._newest_searches().seen.delta)
         return {
             "path": str(self.path),
             "uuid": _native.text(info.uuid),

@@ -27,6 +27,7 @@ from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE
 from velo.folder.opened import OpenedFolder
 from velo.folder.replace import os_failure
 from velo.folder.shards import check_shard, shards_of
+from velo.folder.text_column import with_text_column
 from velo.hints import hinted
 from velo.index.index import Index
 from velo.index.owned import begin, close_all
@@ -263,6 +264,7 @@ def create_index(
     metric: MetricName = "l2",
     dtype: str = "float32",
     metadata: Any = None,
+    text: str | None = None,
     memory: Memory | None = None,
     threads: int | None = None,
     unknown_columns: UnknownColumns = "error",
@@ -284,6 +286,8 @@ def create_index(
         Of the vectors.
     metadata : pyarrow.Schema, optional
         The columns that every row brings.
+    text : str, optional
+        The column that holds the text, as for :func:`velo.build`.
     memory, threads, unknown_columns, durability, merge_memory :
         As for :func:`velo.open`.
 
@@ -314,6 +318,9 @@ def create_index(
         if len(set(metadata.names)) < len(metadata.names):
             raise InvalidArgumentError("metadata has two columns of one name", argument="metadata")
         check_schema(metadata)
+    if text is not None:
+        metadata = with_text_column(metadata, text)
+    if metadata is not None:
         schema = _native.ffi.new("char[]", schema_text(metadata).encode())
     try:
         folder.mkdir(exist_ok=True)

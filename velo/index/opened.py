@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,8 @@ from velo.search.searches import Searches
 from velo.search.view_searches import ViewSearches
 from velo.types import AnyArray, MetricName
 from velo.upkeep.upkeep import Upkeep
+from velo.words.file import Words
+from velo.words.opening import settle_words
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -80,6 +82,7 @@ class Opened(Searches):
         self._owned.live = live
         if live.durability is not None:
             how = self._how
+            settle_words(self._folder.at)
 
             def open_part(name: str, of_rows: int, beside: Part | None) -> Part:
                 beside = next(iter(live.opened), beside)
@@ -132,6 +135,9 @@ class Opened(Searches):
 
     def _view(self) -> None:
         """All rows live."""
+
+    def _word_stretches(self, column: str) -> Iterator[tuple[int, Words]]:
+        yield 0, self._owned.parts[0].words(column)
 
     def _vectors(self, vertices: AnyArray, *, decoded: bool = False) -> AnyArray:
         part = self._owned.parts[0]

@@ -31,6 +31,7 @@ from velo.results import Written
 from velo.types import PathLike
 from velo.upkeep.large_rows import LargeRows
 from velo.upkeep.upkeep import Upkeep
+from velo.words.opening import settle_words
 
 __all__ = ["LiveVerbs", "distinct_count", "seconds"]
 
@@ -520,6 +521,7 @@ class LiveVerbs(Opened):
         """The view before holds what was merged: with another one it can be taken away."""
         self._newest_searches()
         upkeep.sweep()
+        settle_words(self._folder.at)
         # Columns went through Arrow's pool, which would keep as much as a merge took.
         pa.default_memory_pool().release_unused()
 

@@ -15,6 +15,7 @@ from velo.folder.opened import OpenedFolder
 from velo.options import folder_path
 from velo.parts.data import LiveData
 from velo.types import PathLike
+from velo.words.opening import check_words
 
 __all__ = ["verify_folder"]
 
@@ -54,6 +55,7 @@ def verify_folder(path: PathLike) -> int:
         store = open_metadata(data, manifest.row_count)
         if store is not None:
             _ = store.native_columns, store.statistics
+            check_words(data)
         parts.append(_Part(data.name, manifest.row_count, ids, store))
     if is_live(folder):
         _check_delta(folder, parts)

@@ -34,6 +34,7 @@ from velo.options.codes import (
     PLAN_CODES,
     code_of,
 )
+from velo.options.fusion import RRF, Fusion, Weighted, fusion_of
 from velo.options.tuning import Effort, OpenTuning, SearchTuning, fill_search
 
 __all__ = [
@@ -44,14 +45,17 @@ __all__ = [
     "LINKS_STEPS",
     "METRIC_CODES",
     "PLAN_CODES",
+    "RRF",
     "SHARED_LINKS",
     "UINT32_MAX",
     "BuildKeywords",
     "BuildOptions",
     "Effort",
+    "Fusion",
     "OpenTuning",
     "PublicField",
     "SearchTuning",
+    "Weighted",
     "bits_around",
     "bits_within",
     "build_options",
@@ -59,6 +63,7 @@ __all__ = [
     "codes_bytes_least",
     "fill_search",
     "folder_path",
+    "fusion_of",
     "in_range",
     "k_of_one_search",
     "limit_of",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -18,6 +19,8 @@ from velo.parts.columns import read_batch, undressed_schema
 from velo.parts.native_view import NativeView
 from velo.parts.table_columns import TableColumns
 from velo.types import AnyArray, Int64Array
+from velo.words.file import Words
+from velo.words.opening import texts_of
 
 __all__ = ["DeltaRows", "DeltaStretches"]
 
@@ -87,6 +90,8 @@ class DeltaRows:
         self.n = row_count
         self._columns = columns
         self._unknown_is_missing = unknown_is_missing
+        self._words_lock = threading.Lock()
+        self._words: Words | None = None
 
     def move_to(self, view: NativeView) -> None:
         """Keep a later view of the same delta in memory: each holds dead rows of its own."""
@@ -136,6 +141,20 @@ class DeltaRows:
         return FilterCompiler(
             self.n, self.metadata, vertices_of=vertices_of, unknown_is_missing=self._unknown_is_missing
         )
+
+    def words(self, column: str) -> Words:
+        """The words of the rows, made once."""
+        assert self.metadata is not None
+        with self._words_lock:
+            if self._words is None:
+                self._words = Words.beside(texts_of(self.metadata, column), self.n, "words of new rows")
+            return self._words
+
+    @property
+    def words_bytes(self) -> int:
+        """What its words take."""
+        words = self._words
+        return 0 if words is None else words.memory_bytes
 
     @property
     def memory_bytes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ from velo.parts.compiler import compiler_for
 from velo.parts.completions import Completions
 from velo.parts.gate import Gate
 from velo.types import AnyArray, Float32Array, IoName, Memory, PlanName
+from velo.words.file import Words
+from velo.words.opening import OpenWords
 
 __all__ = ["OpenOptions", "Part", "part_bytes", "shape_in_manifest"]
 
@@ -155,6 +158,8 @@ class Part:
             #: What searches keep of options that they checked against it (:mod:`velo.search.prepared`).
             self.known_options: dict[tuple[Any, ...], Any] = {}
             self._compilers: list[FilterCompiler] = []
+            self._words_lock = threading.Lock()
+            self._words: OpenWords | None = None
             self.load_metadata()
             undo.pop_all()
         self._finalizer = weakref.finalize(
@@ -182,6 +187,21 @@ class Part:
         info = _native.new("velo_index_info")
         _native.check(self.gate.call(_native.lib.velo_index_info_get, self.handle, info))
         return info
+
+    def words(self, column: str) -> Words:
+        """The words of its rows, opened once; made from its rows where their file is missing or damaged."""
+        with self._words_lock:
+            words = self._words
+            if words is None or words.column != column or words.damaged or self.metadata is not words.store:
+                assert self.metadata is not None
+                words = self._words = OpenWords(self.folder, self.metadata, column)
+            return words.words
+
+    @property
+    def words_bytes(self) -> int:
+        """What its words take."""
+        words = self._words
+        return 0 if words is None else words.words.memory_bytes
 
     @property
     def memory_bytes(self) -> int:

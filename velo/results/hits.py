@@ -174,6 +174,9 @@ class SearchResult(Hits):
     vectors : ndarray of the shape of ids and one more of length dim, float32, or None
         The stored vectors, where a server was asked for them (``return_vectors``); NaN where there is no hit,
         or where its row or its shard went away meanwhile.
+    scores : ndarray of the shape of ids, float32, or None
+        Of a search with ``text=``, what orders the hits: descending, 0 where ids are -1. Their distances are
+        those of their vectors, in whatever order.
 
     Examples
     --------
@@ -193,6 +196,7 @@ class SearchResult(Hits):
     expected: Expectation | None = None
     served: Served | None = None
     vectors: Float32Array | None = None
+    scores: Float32Array | None = None
 
     def __iter__(self) -> Iterator[AnyArray]:
         yield self.ids
@@ -208,7 +212,8 @@ class SearchResult(Hits):
         return np.argwhere(np.arange(k) < np.asarray(self.counts)[:, None])
 
     def to_arrow(self) -> pa.Table:
-        """One row a real hit: ``query``, ``rank`` (from 0), ``id``, ``distance``, then the metadata.
+        """One row a real hit: ``query``, ``rank`` (from 0), ``id``, ``distance``, with ``text=`` the
+        ``score``, then the metadata.
 
         Returns
         -------
@@ -223,6 +228,8 @@ class SearchResult(Hits):
             "id": _id_column(ids),
             "distance": pa.array(self.distances.reshape(-1, k)[queries, ranks]),
         }
+        if self.scores is not None:
+            columns["score"] = pa.array(self.scores.reshape(-1, k)[queries, ranks])
         return _with_metadata(columns, self.metadata)
 
     def _summary(self) -> str:

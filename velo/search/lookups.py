@@ -15,10 +15,11 @@ from velo.options import code_of, whole_number
 from velo.search.searched import Searched
 from velo.types import AnyArray, UnknownIds
 
-__all__ = ["Lookups"]
+__all__ = ["UNKNOWN_IDS", "Lookups"]
 
 _LIMIT_MAX: Final = 1 << 24
-_UNKNOWN_IDS: Final = {"error": 0, "skip": 1}
+#: What becomes of ids that no row has.
+UNKNOWN_IDS: Final = {"error": 0, "skip": 1}
 
 
 class Lookups(Searched):
@@ -137,7 +138,7 @@ class Lookups(Searched):
         >>> index.get([17, 1_000_000], columns=["brand"], unknown="skip")["id"].to_pylist()
         [17]
         """
-        code_of(_UNKNOWN_IDS, unknown, "unknown")
+        code_of(UNKNOWN_IDS, unknown, "unknown")
         at: Lookups = self._seen()
         names = at._columns(columns)
         at._check_open()

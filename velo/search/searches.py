@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
@@ -14,15 +16,16 @@ from velo import _native
 from velo.errors import InvalidArgumentError
 from velo.filters.arguments import filters_of
 from velo.hints import hinted
-from velo.options import Effort, SearchTuning, k_of_one_search
+from velo.options import Effort, Fusion, SearchTuning, k_of_one_search
 from velo.parts.completions import Completions
 from velo.results import Explanation, FilterPlan, GroupedResult, SearchResult
-from velo.search.composite import FurtherSearches, check_no_group_size, rows_of
+from velo.search.composite import check_no_group_size, rows_of
 from velo.search.filter_costs import filter_plan_of
-from velo.search.lookups import Lookups
+from velo.search.hybrid import HybridSearches, check_beside
 from velo.search.prepared import PreparedOptions
 from velo.search.request import Request, expectation_of
 from velo.search.script import Requests, drive, drive_async, requests_of
+from velo.types import FusionName, UnknownIds
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -41,9 +44,13 @@ class SearchKeywords(TypedDict, total=False):
     group_size: int
     timeout_s: float | None
     tuning: SearchTuning | None
+    text: str | Sequence[str] | None
+    fusion: Fusion | FusionName | None
+    candidates: Any
+    unknown: UnknownIds
 
 
-class Searches(FurtherSearches, Lookups):
+class Searches(HybridSearches):
     """The searches of :class:`velo.Index`; those of one open part are answered here."""
 
     _handle: Any
@@ -81,6 +88,10 @@ class Searches(FurtherSearches, Lookups):
         group_size: int = 1,
         timeout_s: float | None = None,
         tuning: SearchTuning | None = None,
+        text: str | Sequence[str] | None = None,
+        fusion: Fusion | FusionName | None = None,
+        candidates: Any = None,
+        unknown: UnknownIds = "error",
     ) -> SearchResult:
         """Find the k nearest vectors of each query.
 
@@ -122,6 +133,18 @@ class Searches(FurtherSearches, Lookups):
         timeout_s : float, optional
             After so long :class:`SearchTimeoutError` is raised.
         tuning : SearchTuning, optional
+        text : str or list of str, optional
+            Rows are found by these words, too: one text for all queries, or one each. The index must have
+            been built or created with ``text=``. Of the words of a text a row needs one. Then ``scores`` of
+            the result orders the hits, and `k` is 4,096 at most.
+        fusion : {"rrf", "weighted"}, RRF or Weighted, optional
+            How what `text` finds and what the vectors find become one answer: by their ranks (:class:`RRF`),
+            or by their scores (:class:`Weighted`).
+        candidates : ids, or a list of ids for each query, optional
+            Only these rows are looked at, without the graph: their codes are compared, and their pages are
+            read in one burst. A `filter` holds beside it.
+        unknown : {"error", "skip"}
+            What becomes of `candidates` that no row has, as for :meth:`get`.
 
         Returns
         -------
@@ -141,6 +164,9 @@ class Searches(FurtherSearches, Lookups):
         >>> nearest = index.search(vectors[7], k=1, exact=True)
         >>> int(nearest.ids[0]), float(nearest.distances[0])
         (7, 0.0)
+        >>> again = index.search(vectors[7], k=2, candidates=[3, 7, 11], exact=True)
+        >>> int(again.ids[0]), len(again.ids)
+        (7, 2)
         """
         at: Searches = self._seen()
         columns = None if return_metadata is None else at._columns(return_metadata)
@@ -148,6 +174,10 @@ class Searches(FurtherSearches, Lookups):
             filter is None
             and columns is None
             and group_by is None
+            and text is None
+            and fusion is None
+            and candidates is None
+            and unknown == "error"
             and type(queries) is np.ndarray
             and queries.shape in at._single_shapes
             and group_size == 1
@@ -158,6 +188,14 @@ class Searches(FurtherSearches, Lookups):
             rows = None if view is None else view.rows
             return prepared.search_one(at._handle, at._gate, at._ids, queries, rows)
         effort = Effort(recall, list_size, timeout_s, tuning, exact)
+        if text is not None or fusion is not None or candidates is not None or unknown != "error":
+            check_beside(text, fusion, candidates, unknown, group_by, group_size)
+            if text is None:
+                asked = at._candidate_requests(queries, k, filter, effort, columns, candidates, unknown)
+            else:
+                words = at._ranked(queries, k, text, fusion, filter, timeout_s)
+                asked = at._hybrid_requests(queries, k, filter, effort, columns, words)
+            return drive(asked, at._run)
         return drive(at._requests(queries, k, filter, effort, columns, group_by, group_size), at._run)
 
     @overload
@@ -189,6 +227,10 @@ class Searches(FurtherSearches, Lookups):
         group_size: int = 1,
         timeout_s: float | None = None,
         tuning: SearchTuning | None = None,
+        text: str | Sequence[str] | None = None,
+        fusion: Fusion | FusionName | None = None,
+        candidates: Any = None,
+        unknown: UnknownIds = "error",
     ) -> SearchResult:
         """Find the k nearest vectors of each query without blocking the event loop.
 
@@ -199,7 +241,7 @@ class Searches(FurtherSearches, Lookups):
         ----------
         queries, k, filter, recall, list_size, exact, return_metadata :
             As for :meth:`search`.
-        group_by, group_size, timeout_s, tuning :
+        group_by, group_size, timeout_s, tuning, text, fusion, candidates, unknown :
             As for :meth:`search`.
 
         Returns
@@ -219,6 +261,15 @@ class Searches(FurtherSearches, Lookups):
         at: Searches = self._seen()
         columns = at._columns(return_metadata)
         effort = Effort(recall, list_size, timeout_s, tuning, exact)
+        if text is not None or fusion is not None or candidates is not None or unknown != "error":
+            check_beside(text, fusion, candidates, unknown, group_by, group_size)
+            if text is None:
+                asked = at._candidate_requests(queries, k, filter, effort, columns, candidates, unknown)
+            else:
+                ranked = partial(at._ranked, queries, k, text, fusion, filter, timeout_s)
+                words = await asyncio.to_thread(ranked)
+                asked = at._hybrid_requests(queries, k, filter, effort, columns, words)
+            return await drive_async(asked, at._run_async)
         asked = at._requests(queries, k, filter, effort, columns, group_by, group_size)
         return await drive_async(asked, at._run_async)
 

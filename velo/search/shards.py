@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -24,6 +24,7 @@ from velo.search.script import Round
 from velo.search.searches import Searches
 from velo.search.view_searches import look_at_all
 from velo.types import AnyArray
+from velo.words.file import Words
 
 __all__ = ["ShardSearches"]
 
@@ -218,6 +219,11 @@ class ShardSearches(Searches):
         assert isinstance(request, ShardsRequest)
         found = [shard._matches(one) for shard, one in zip(self._shards, request.requests, strict=True)]
         return None if found[0] is None else sum(one or 0 for one in found)
+
+    def _word_stretches(self, column: str) -> Iterator[tuple[int, Words]]:
+        for first, shard in zip(self._firsts.tolist(), self._shards, strict=False):
+            for start, words in shard._word_stretches(column):
+                yield first + start, words
 
     def shards_of(self, vertices: AnyArray) -> AnyArray:
         """The shard of each vertex."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from velo import _native
 from velo.filters.arguments import filters_of
 from velo.filters.native import NativeFilter
 from velo.options import Effort
+from velo.parts.delta import DeltaRows
 from velo.parts.gate import Gate
 from velo.parts.part import Part
 from velo.parts.view import AliveRows, View
@@ -19,6 +20,7 @@ from velo.search.request import Answer, Request
 from velo.search.script import Round
 from velo.search.searches import Searches
 from velo.types import AnyArray
+from velo.words.file import Words
 
 __all__ = ["ViewSearches", "look_at_all"]
 
@@ -133,6 +135,13 @@ class ViewSearches(Searches):
 
     def _matches(self, request: Request) -> int | None:
         return request.matches() if isinstance(request, MergedRequest) else super()._matches(request)
+
+    def _word_stretches(self, column: str) -> Iterator[tuple[int, Words]]:
+        start = 0
+        stretches: list[Part | DeltaRows] = [*self.seen.parts, *self.seen.delta]
+        for stretch in stretches:
+            yield start, stretch.words(column)
+            start += stretch.n
 
     # ---- rows by id
 

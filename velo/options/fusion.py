@@ -1,0 +1,118 @@
+"""How what words find and what vectors find become one answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from velo.errors import InvalidArgumentError
+from velo.options.checks import k_of_one_search, real_number, whole_number
+
+__all__ = ["RRF", "Fusion", "Weighted", "fusion_of"]
+
+_WEIGHT_MAX: Final = 1e6
+#: Hits of each list, where nothing says how many and few are asked for.
+_DEPTH: Final = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class RRF:
+    """Fuse by ranks: a hit scores ``weight / (constant + rank)`` in each list that has it; ranks begin at 1.
+
+    Attributes
+    ----------
+    constant : float
+        The larger it is, the less the first ranks stand out.
+    vectors, words : float
+        Weights of the lists; 0 leaves one out.
+    depth : int, optional
+        Hits of each list; without it 100, or k where that is more.
+
+    Examples
+    --------
+    >>> velo.RRF(words=2.0).depth_of(k=10)
+    100
+    """
+
+    constant: float = 60.0
+    vectors: float = 1.0
+    words: float = 1.0
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        real_number(self.constant, "constant", 0.0, _WEIGHT_MAX)
+        _check(self)
+
+    def depth_of(self, k: int) -> int:
+        """Hits of each list for an answer of k."""
+        return _depth_of(self, k)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighted:
+    """Fuse by scores: a hit scores in each list that has it the weight times where it lies between the list's
+    worst (0) and best (1). For vectors that goes by distance.
+
+    Attributes
+    ----------
+    vectors, words : float
+        Weights of the lists; 0 leaves one out.
+    depth : int, optional
+        Hits of each list; without it 100, or k where that is more.
+
+    Examples
+    --------
+    >>> velo.Weighted(vectors=0.7, words=0.3).depth_of(k=200)
+    200
+    """
+
+    vectors: float = 0.5
+    words: float = 0.5
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def depth_of(self, k: int) -> int:
+        """Hits of each list for an answer of k."""
+        return _depth_of(self, k)
+
+
+Fusion: TypeAlias = RRF | Weighted
+
+
+def _check(fusion: Fusion) -> None:
+    for name in ("vectors", "words"):
+        real_number(getattr(fusion, name), name, 0.0, _WEIGHT_MAX)
+    if not fusion.vectors + fusion.words > 0:
+        raise InvalidArgumentError("one of the weights is above 0", argument="vectors")
+    if fusion.depth is not None:
+        whole_number(fusion.depth, "depth", 1, 4096)
+
+
+def _depth_of(fusion: Fusion, k: int) -> int:
+    depth = max(k, _DEPTH) if fusion.depth is None else fusion.depth
+    if depth < k:
+        raise InvalidArgumentError(f"depth is {depth}, fewer than the {k} hits asked for", argument="depth")
+    return min(depth, k_of_one_search())
+
+
+_NAMED: Final[dict[str, Fusion]] = {"rrf": RRF(), "weighted": Weighted()}
+
+
+def fusion_of(given: Any) -> Fusion:
+    """What ``search(fusion=)`` was given; RRF where nothing was.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    if isinstance(given, RRF | Weighted):
+        return given
+    found = _NAMED["rrf"] if given is None else _NAMED.get(given) if isinstance(given, str) else None
+    if found is None:
+        names = ", ".join(map(repr, _NAMED))
+        raise InvalidArgumentError(
+            f"fusion is {names}, a velo.RRF or a velo.Weighted, not {given!r:.80}", argument="fusion"
+        )
+    return found

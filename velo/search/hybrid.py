@@ -1,0 +1,290 @@
+"""Searches that begin with somebody else's candidates: of a caller, or of the words of a text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from velo.errors import CorruptIndexError, InvalidArgumentError, SearchTimeoutError, UnsupportedError
+from velo.filters.arguments import filters_of, trees_of
+from velo.filters.native import NativeFilter
+from velo.folder.ids import checked_ids
+from velo.folder.text_column import text_column_of
+from velo.options import Effort, Fusion, code_of, fusion_of, k_of_one_search, whole_number
+from velo.results import SearchResult
+from velo.search.composite import FurtherSearches
+from velo.search.fused import fused
+from velo.search.lookups import UNKNOWN_IDS, Lookups
+from velo.search.request import native_queries
+from velo.search.script import CombinedHits, Requests, Round, Totals, deadline_of
+from velo.types import AnyArray, Int64Array
+from velo.words.file import Words
+from velo.words.ranking import Ranked, ranked
+from velo.words.tokens import words_in
+
+__all__ = ["HybridSearches", "check_beside"]
+
+#: Bits of the masks that one round of a search over candidates has at most.
+_MASK_BITS: Final = 1 << 27
+#: Characters of a text.
+_TEXT_MAX: Final = 1 << 16
+
+
+class HybridSearches(FurtherSearches, Lookups):
+    """What :class:`velo.Index` finds among candidates, and by words and vectors together."""
+
+    def _word_stretches(self, column: str) -> Iterator[tuple[int, Words]]:
+        """The words of all rows, each with its first vertex."""
+        raise NotImplementedError
+
+    # ---- words and vectors
+
+    def _ranked(self, queries: Any, k: Any, text: Any, fusion: Any, filters: Any, timeout_s: Any) -> _Texts:
+        """What words alone find: the half of a hybrid search that asks the library nothing."""
+        deadline = deadline_of(timeout_s)
+        chosen = fusion_of(fusion)
+        depth = chosen.depth_of(whole_number(k, "k", 1, k_of_one_search()))
+        native, _ = native_queries(queries, self.dim)
+        texts = _texts(text, len(native))
+        self._check_open()
+        column = text_column_of(None if self._metadata is None else self._metadata.schema)
+        if column is None:
+            raise UnsupportedError(
+                "no column of this index was named to hold the text: velo.build and velo.create take text="
+            )
+
+        def check() -> None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise SearchTimeoutError("the search took longer than its timeout_s")
+
+        with self._gate.inside():
+            compiled = filters_of(filters, self._filters)
+            if len(compiled) not in (0, 1, len(native)):
+                raise InvalidArgumentError(
+                    f"{len(compiled)} filters were given for {len(native)} queries", argument="filter"
+                )
+            try:
+                found = self._best_of(column, texts, compiled, depth, check)
+            except CorruptIndexError:  # whatever cannot be read is made anew when it is opened again
+                found = self._best_of(column, texts, compiled, depth, check)
+        return _Texts(chosen, depth, found, deadline)
+
+    def _best_of(
+        self,
+        column: str,
+        texts: Sequence[str],
+        filters: Sequence[NativeFilter | None],
+        depth: int,
+        check: Any,
+    ) -> list[Ranked]:
+        stretches = list(self._word_stretches(column))
+        known: dict[tuple[str, int], Ranked] = {}
+        masks: dict[int, AnyArray | None] = {}
+        found = []
+        for number, text in enumerate(texts):
+            one = filters[number if len(filters) > 1 else 0] if filters else None
+            if id(one) not in masks:
+                masks.clear()  # the next queries have mostly the same one
+                passing = self._passing(one)
+                masks[id(one)] = None if passing is None else passing.matches()
+            mask = masks[id(one)]
+            key = (text, id(one))
+            if key not in known:
+                passes = None if mask is None else mask.__getitem__
+                known[key] = ranked(stretches, words_in(text), depth, passes, check)
+            found.append(known[key])
+        return found
+
+    def _hybrid_requests(
+        self, queries: Any, k: int, filters: Any, effort: Effort, columns: list[str] | None, words: _Texts
+    ) -> Requests[SearchResult]:
+        """What a hybrid search asks for once words have answered, and its answer."""
+        native, single = native_queries(queries, self.dim)
+        count = len(native)
+        prepare = self._rounds(words.left(effort))
+        first = yield self._request(native, words.depth, filters, words.left(effort))
+        totals = Totals(count)
+        totals.add(range(count), first)
+        hits = CombinedHits(
+            np.full((count, k), -1, np.int64),
+            np.full((count, k), np.inf, np.float32),
+            np.zeros(count, np.uint32),
+            totals.stats,
+        )
+        scores = np.zeros((count, k), np.float32)
+        for row, of_words in enumerate(words.found):
+            size = int(first.counts[row])
+            near, distances = first.vertices[row, :size], first.distances[row, :size]
+            vertices, points = fused(words.fusion, near, distances, *of_words)
+            vertices, points = vertices[:k], points[:k]
+            hits.counts[row] = len(vertices)
+            hits.vertices[row, : len(vertices)] = vertices
+            scores[row, : len(vertices)] = points
+            _copy_distances(hits, row, near, distances)
+        unknown = (hits.vertices >= 0) & np.isinf(hits.distances)
+        for rows in self._blocks(np.flatnonzero(unknown.any(axis=1))):  # words alone found some
+            most = int(unknown[rows].sum(axis=1).max())
+            masks = [self._only(hits.vertices[row][unknown[row]]) for row in rows]
+            found = yield prepare(Round(native[rows], most, masks, scan=True))
+            totals.add(rows.tolist(), found)
+            for at, row in enumerate(rows):
+                size = int(found.counts[at])
+                _copy_distances(hits, int(row), found.vertices[at, :size], found.distances[at, :size])
+        result = self._page_result(hits, single, columns)
+        result.scores = scores[0] if single else scores
+        return result
+
+    # ---- candidates
+
+    def _candidate_requests(
+        self,
+        queries: Any,
+        k: Any,
+        filters: Any,
+        effort: Effort,
+        columns: list[str] | None,
+        candidates: Any,
+        unknown: Any,
+    ) -> Requests[SearchResult]:
+        """What a search over candidates asks for, and its answer."""
+        code_of(UNKNOWN_IDS, unknown, "unknown")
+        whole_number(k, "k", 1, k_of_one_search())
+        native, single = native_queries(queries, self.dim)
+        count = len(native)
+        self._check_open()
+        lists = self._listed(candidates, count, skip=unknown == "skip")
+        prepare = self._rounds(effort)
+        trees = trees_of(filters, count, self._filters)
+        totals = Totals(count)
+        hits = CombinedHits(
+            np.full((count, k), -1, np.int64),
+            np.full((count, k), np.inf, np.float32),
+            np.zeros(count, np.uint32),
+            totals.stats,
+        )
+        shared = self._only(lists[0]) if len(lists) == 1 else None
+        for rows in self._blocks(np.arange(count), is_shared=shared is not None):
+            masks = []
+            for row in rows:
+                rest = self._only(lists[row]) if shared is None else shared
+                tree = trees[row]
+                masks.append(rest if tree is None else self._filters.compile(tree).within(rest))
+            found = yield prepare(Round(native[rows], k, masks, scan=True))
+            totals.add(rows.tolist(), found)
+            hits.vertices[rows], hits.distances[rows] = found.vertices, found.distances
+            hits.counts[rows] = found.counts
+        return self._page_result(hits, single, columns)
+
+    def _listed(self, candidates: Any, count: int, *, skip: bool) -> list[Int64Array]:
+        """The vertices of one list for all queries, or of one each."""
+        each = _one_list_each(candidates)
+        if each is not None and len(each) != count:
+            raise InvalidArgumentError(
+                f"{len(each)} lists of candidates were given for {count} queries", argument="candidates"
+            )
+        found = []
+        for one in [candidates] if each is None else each:
+            if not isinstance(one, str | int | np.integer) and len(one) == 0:
+                found.append(np.zeros(0, np.int64))
+                continue
+            try:
+                column = checked_ids(one)
+                if skip:
+                    vertices = self._ids.find(column)
+                    vertices = vertices[self._living(vertices)]
+                else:
+                    vertices = self._vertices(one)
+            except InvalidArgumentError as error:
+                error.argument = "candidates"
+                raise
+            found.append(vertices.astype(np.int64))
+        return found
+
+    def _only(self, vertices: AnyArray) -> NativeFilter:
+        """A filter that passes some vertices."""
+        mask = np.zeros(self.n, bool)
+        mask[vertices] = True
+        return self._filters.compile_matches(mask)
+
+    def _blocks(self, rows: AnyArray, *, is_shared: bool = False) -> Iterator[AnyArray]:
+        """Queries, so many at a time that their masks stay small."""
+        step = len(rows) if is_shared else max(1, _MASK_BITS // max(1, self.n))
+        for start in range(0, len(rows), max(1, step)):
+            yield rows[start : start + step]
+
+
+def check_beside(
+    text: Any, fusion: Any, candidates: Any, unknown: Any, group_by: Any, group_size: Any
+) -> None:
+    """Refuse what does not go together.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    if text is not None and candidates is not None:
+        raise InvalidArgumentError(
+            "a search takes text or candidates: rank one, then the other", argument="text"
+        )
+    if fusion is not None and text is None:
+        raise InvalidArgumentError("fusion goes with text", argument="fusion")
+    if unknown != "error" and candidates is None:
+        raise InvalidArgumentError("unknown goes with candidates", argument="unknown")
+    if group_by is not None or group_size != 1:
+        what = "text" if candidates is None else "candidates"
+        raise InvalidArgumentError(f"group_by goes without {what}", argument="group_by")
+
+
+class _Texts:
+    """What words found, and how it is to be fused with what vectors find."""
+
+    def __init__(self, fusion: Fusion, depth: int, found: list[Ranked], deadline: float | None) -> None:
+        self.fusion, self.depth, self.found = fusion, depth, found
+        self._deadline = deadline
+
+    def left(self, effort: Effort) -> Effort:
+        """The effort with what is left of its time."""
+        if self._deadline is None:
+            return effort
+        return effort._replace(timeout_s=max(1e-3, self._deadline - time.monotonic()))
+
+
+def _copy_distances(hits: CombinedHits, row: int, vertices: AnyArray, distances: AnyArray) -> None:
+    """Give the hits of a query the distances that are known of them."""
+    order = np.argsort(vertices)
+    at = np.searchsorted(vertices, hits.vertices[row], sorter=order)
+    inside = at < len(vertices)
+    places = order[at[inside]]
+    known = np.flatnonzero(inside)[vertices[places] == hits.vertices[row][inside]]
+    hits.distances[row, known] = distances[order[at[known]]]
+
+
+def _texts(given: Any, count: int) -> list[str]:
+    """One text a query; one alone is that of all."""
+    texts = [given] * count if isinstance(given, str) else given
+    if not isinstance(texts, list | tuple | np.ndarray) or not all(isinstance(one, str) for one in texts):
+        raise InvalidArgumentError(
+            f"text is a str, or a list of one for each query, not {given!r:.80}", argument="text"
+        )
+    if len(texts) != count:
+        raise InvalidArgumentError(f"{len(texts)} texts were given for {count} queries", argument="text")
+    for row, one in enumerate(texts):
+        if len(one) > _TEXT_MAX:
+            raise InvalidArgumentError(
+                f"text {row} has {len(one):,} characters, of {_TEXT_MAX:,} at most", argument="text", row=row
+            )
+        if not one.isascii() and any("\ud800" <= letter <= "\udfff" for letter in one):
+            raise InvalidArgumentError(f"text {row} is no Unicode text", argument="text", row=row)
+    return [str(one) for one in texts]
+
+
+def _one_list_each(candidates: Any) -> Sequence[Any] | None:
+    """Lists of ids, one a query; None: it is one list for all."""
+    if isinstance(candidates, np.ndarray):
+        return list(candidates) if candidates.ndim == 2 else None
+    if not isinstance(candidates, list | tuple) or not candidates:
+        return None
+    return None if any(isinstance(one, str | int | np.integer) for one in candidates) else candidates

@@ -1,0 +1,69 @@
+"""SQLite as words use it: small caches, no journals, and its failures as velo's own."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from velo.errors import CorruptIndexError, DeviceError, NoSpaceError, OutOfMemoryError, UnsupportedError
+
+__all__ = ["CACHE_BYTES", "connected", "failures", "read_only"]
+
+#: Pages that a connection keeps in memory at most.
+CACHE_BYTES: Final = 128 << 10
+_PAGE_BYTES: Final = 8192
+
+
+def connected(path: str) -> sqlite3.Connection:
+    """A database to fill, which is of no use before it is complete; "": one that lives in a file of its own,
+    which goes with the connection.
+    """
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    for pragma in (
+        f"page_size={_PAGE_BYTES}",
+        f"cache_size=-{CACHE_BYTES >> 10}",
+        "journal_mode=OFF",
+        "synchronous=OFF",
+        "locking_mode=EXCLUSIVE",
+    ):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    return connection
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """A database that never changes."""
+    uri = f"file:{quote(str(path))}?mode=ro&immutable=1"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    connection.execute(f"PRAGMA cache_size=-{CACHE_BYTES >> 10}").fetchall()
+    return connection
+
+
+@contextlib.contextmanager
+def failures(file: str) -> Iterator[None]:
+    """What SQLite raises, as errors that name a file.
+
+    Raises
+    ------
+    NoSpaceError, DeviceError, CorruptIndexError, OutOfMemoryError
+    UnsupportedError
+        The SQLite of this Python has no FTS5.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise OutOfMemoryError(f"{file}: SQLite got no memory", file=file) from error
+    except sqlite3.Error as error:
+        said = str(error)
+        if "no such module" in said:
+            raise UnsupportedError(
+                "the SQLite of this Python was built without FTS5, which cuts texts into words"
+            ) from error
+        if "disk is full" in said:
+            raise NoSpaceError(f"{file}: {said}", file=file) from error
+        if "disk I/O" in said or "unable to open" in said:
+            raise DeviceError(f"{file}: {said}", file=file) from error
+        raise CorruptIndexError(f"{file} cannot be read: {said}", file=file) from error

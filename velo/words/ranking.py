@@ -1,0 +1,93 @@
+"""Which rows a text is most about: BM25 over all stretches of an index as over one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from velo.types import AnyArray, Float64Array, Int64Array
+from velo.words.file import Words
+
+__all__ = ["WORDS_MAX", "Ranked", "ranked"]
+
+#: How soon a word that comes again counts for little, and how much a long text counts for less.
+_K1: Final = 1.2
+_B: Final = 0.75
+#: Words of a text that are looked for, the rarest of them.
+WORDS_MAX: Final = 128
+
+
+class Ranked(NamedTuple):
+    """Rows in the order of their scores, highest first; of equal ones the lower vertex comes first."""
+
+    vertices: Int64Array
+    scores: Float64Array
+
+
+def ranked(
+    stretches: Sequence[tuple[int, Words]],
+    words: Sequence[str],
+    count: int,
+    passes: Callable[[Int64Array], AnyArray] | None,
+    check: Callable[[], None],
+) -> Ranked:
+    """The rows that some words score highest.
+
+    A row's score is the sum, over the words that it has, of ``log(1 + (N - n + ½) / (n + ½))`` times
+    ``t · (k1 + 1) / (t + k1 · (1 - b + b · l / L))``: of N rows that have words n have this one, it stands t
+    times in the row, which has l words, where L is usual; k1 is 1.2 and b ¾.
+
+    Parameters
+    ----------
+    stretches : sequence of (int, Words)
+        Each with its first vertex.
+    words : sequence of str
+        Each once.
+    count : int
+        Rows at most.
+    passes : callable, optional
+        Whether each of some vertices may be found.
+    check : callable
+        Called now and then; what it raises ends the search.
+    """
+    best = Ranked(np.zeros(0, np.int64), np.zeros(0))
+    rows_total = sum(one.with_words for _, one in stretches)
+    if not words or not rows_total:
+        return best
+    usual = sum(one.word_count for _, one in stretches) / rows_total
+    having = np.sum([one.frequencies(words) for _, one in stretches], axis=0)
+    rarest = [at for at in np.argsort(having, kind="stable").tolist() if having[at]][:WORDS_MAX]
+    weights = {
+        words[at]: float(np.log1p((rows_total - having[at] + 0.5) / (having[at] + 0.5)))
+        for at in sorted(rarest)
+    }
+    if not weights:
+        return best
+    for start, one in stretches:
+        for first, lengths, postings in one.blocks(list(weights)):
+            check()
+            scores = np.zeros(len(lengths))
+            for word, rows, times in postings:
+                often = times.astype(np.float64)
+                length = _K1 * (1 - _B + _B * lengths[rows] / usual)
+                scores[rows] += weights[word] * often * (_K1 + 1) / (often + length)
+            found = np.flatnonzero(scores)
+            vertices = found + (start + first)
+            if passes is not None:
+                allowed = passes(vertices)
+                found, vertices = found[allowed], vertices[allowed]
+            best = _best(
+                np.concatenate([best.vertices, vertices]), np.concatenate([best.scores, scores[found]]), count
+            )
+    return best
+
+
+def _best(vertices: Int64Array, scores: Float64Array, count: int) -> Ranked:
+    if len(scores) > count:
+        least = np.partition(scores, len(scores) - count)[len(scores) - count]
+        some = np.flatnonzero(scores >= least)
+        vertices, scores = vertices[some], scores[some]
+    order = np.lexsort((vertices, -scores))[:count]
+    return Ranked(vertices[order], scores[order])
