@@ -52,15 +52,16 @@ with velo.open(path, writable=True, durability=durability, threads=1) as index:
         is_large = kind in ("insert", "upsert") and random.random() < 0.2
         index._live.delta_bytes_max = 0 if is_large else 64 << 20
         vectors = np.repeat(np.array(values, np.float32)[:, None], dim, axis=1)
+        rows = {"value": values, "extra": [0] * len(values), "text": [f"new w{value}" for value in values]}
         try:
             if kind == "insert":
-                index.insert(vectors, chosen, {"value": values, "extra": [0] * len(values)})
+                index.insert(vectors, chosen, rows)
             elif kind == "upsert":
-                index.upsert(vectors, chosen, {"value": values, "extra": [0] * len(values)})
+                index.upsert(vectors, chosen, rows)
             elif kind == "update":
-                index.update(chosen, {"extra": values})
+                index.update(chosen, {"extra": values, "text": [f"then x{value}" for value in values]})
             elif kind == "update by filter":
-                index.update(filter=chosen, metadata={"extra": values[0]})
+                index.update(filter=chosen, metadata={"extra": values[0], "text": f"then x{values[0]}"})
             elif kind == "delete":
                 index.delete(chosen)
             else:
@@ -103,7 +104,28 @@ def found_in(index: velo.Index) -> State:
         sure = velo.SearchTuning(sigma=10)
         near = index.search(index.get_vectors(some), 1, list_size=500, exact=True, tuning=sure)
         assert (near.distances[:, 0] == 0).all(), "a row is not found by its own vector"
+    check_words(index, rows)
     return dict(zip(ids, zip(values, rows["extra"].to_pylist(), strict=True), strict=True))
+
+
+def check_words(index: velo.Index, rows: pa.Table) -> None:
+    """Words find the rows that vectors and columns tell of, and no others."""
+    expected = {
+        one: f"x{extra}" if extra else f"w{value}"
+        for one, value, extra in zip(
+            *(rows[name].to_pylist() for name in ("id", "value", "extra")), strict=True
+        )
+    }
+    by_words = velo.RRF(vectors=0.0, depth=4096)
+    query = np.zeros(DIM, np.float32)
+    words = sorted(set(expected.values()))
+    for start in range(0, len(words), 100):
+        some = words[start : start + 100]
+        found = index.search(query, 4096, text=" ".join(some), fusion=by_words)
+        ids = found.ids[: int(found.counts[0])].tolist()
+        assert sorted(ids) == sorted(one for one, word in expected.items() if word in some), "words differ"
+    kept = index.search(query, 4096, text="new then", fusion=by_words)
+    assert sorted(kept.ids[: int(kept.counts[0])].tolist()) == sorted(expected), "words know other rows"
 
 
 def kill_one(path: Path, state: State, seed: int, durability: str, seconds: float) -> State:
@@ -139,8 +161,8 @@ def kill_one(path: Path, state: State, seed: int, durability: str, seconds: floa
 def run(folder: Path, count: int, seed: int, durability: str) -> int:
     """Kill `count` processes one after the other over one index; the number of rows in the end."""
     path = folder / "kills.velo"
-    schema = pa.schema([("value", pa.int64()), ("extra", pa.int64())])
-    velo.create(path, dim=DIM, metadata=schema, threads=1).close()
+    schema = pa.schema([("value", pa.int64()), ("extra", pa.int64()), ("text", pa.string())])
+    velo.create(path, dim=DIM, metadata=schema, text="text", threads=1).close()
     random = np.random.default_rng(seed)
     state: State = {}
     for turn in range(count):

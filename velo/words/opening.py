@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from velo.errors import CorruptIndexError, PermissionDeniedError, RebuiltWarning
+from velo.errors import CorruptIndexError, NoSpaceError, PermissionDeniedError, RebuiltWarning
 from velo.folder.live import PART_FIRST, is_live
 from velo.folder.manifest import read_manifest
 from velo.folder.metadata import MetadataStore, generation_in, open_metadata, words_name
@@ -55,7 +55,7 @@ def make_words(folder: Path) -> None:
 def open_words(folder: Path, store: MetadataStore, column: str) -> Words:
     """The words of a part, made from its rows where their file is missing or damaged.
 
-    Where the folder takes no file they are made for this process alone.
+    Where the folder takes no file, or has no room for it, they are made for this process alone.
 
     Raises
     ------
@@ -74,11 +74,8 @@ def open_words(folder: Path, store: MetadataStore, column: str) -> Words:
     try:
         write_words(path, texts, store.row_count, stamp)
         return Words.opened(path, stamp)
-    except (
-        FileNotFoundError,
-        CorruptIndexError,
-        PermissionDeniedError,
-    ):  # a reader's folder, or one that goes
+    except (FileNotFoundError, CorruptIndexError, PermissionDeniedError, NoSpaceError):
+        # The folder takes no file, or is taken away just now.
         return Words.beside(texts, store.row_count, stamp)
 
 
