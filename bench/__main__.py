@@ -15,6 +15,7 @@ from bench.commands import (
     hard,
     hard_filters,
     hard_tables,
+    hybrid,
     ladder,
     live,
     live_sections,
@@ -183,6 +184,15 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--out", type=Path, default=Path("docs/results"))
     sub.add_argument("--name", default="serve")
+
+    sub = commands.add_parser("hybrid", help="known items of the set text, by words, vectors and both")
+    sub.add_argument("data", type=Path, help="the folder of the set")
+    sub.add_argument("--maker", type=Path, required=True, help="the script that made the set")
+    sub.add_argument("--wheel", type=Path, required=True, help="the wheel of its model")
+    sub.add_argument("--count", type=int, default=1000, help="items asked for by name and by summary")
+    sub.add_argument("--work", type=Path, default=Path(".bench"))
+    sub.add_argument("--out", type=Path, default=Path("docs/results"))
+    sub.add_argument("--name", default="hybrid-text")
 
     sub = commands.add_parser("store", help="the metadata store: writing it, checking and resolving filters")
     sub.add_argument("--rows", type=int, default=1_000_000)
@@ -431,6 +441,18 @@ def main() -> None:
                 run_soak(arguments)
             case "store":
                 store.run(arguments.rows, arguments.distinct)
+            case "hybrid":
+                arguments.work.mkdir(parents=True, exist_ok=True)
+                hybrid.run(
+                    arguments.data.resolve(),
+                    arguments.maker,
+                    arguments.wheel,
+                    arguments.work.resolve(),
+                    arguments.out,
+                    arguments.name,
+                    arguments.count,
+                )
+                show(arguments.out, arguments.name)
             case "data":
                 print(datasets.find(arguments.set, arguments.maker))
             case "quotes":

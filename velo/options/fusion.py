@@ -11,8 +11,10 @@ from velo.options.checks import k_of_one_search, real_number, whole_number
 __all__ = ["RRF", "Fusion", "Weighted", "fusion_of"]
 
 _WEIGHT_MAX: Final = 1e6
-#: Hits of each list, where nothing says how many and few are asked for.
-_DEPTH: Final = 100
+#: Hits of each list, where nothing says how many: so many for each that is asked for, and at least so many.
+#: Five times as many found hardly more and read four times as much (docs/results/hybrid-text.md).
+_DEPTH_OF_K: Final = 2
+_DEPTH_MIN: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +28,12 @@ class RRF:
     vectors, words : float
         Weights of the lists; 0 leaves one out.
     depth : int, optional
-        Hits of each list; without it 100, or k where that is more.
+        Hits of each list; without it 2·k, at least 20. More of them read more pages.
 
     Examples
     --------
     >>> velo.RRF(words=2.0).depth_of(k=10)
-    100
+    20
     """
 
     constant: float = 60.0
@@ -58,12 +60,12 @@ class Weighted:
     vectors, words : float
         Weights of the lists; 0 leaves one out.
     depth : int, optional
-        Hits of each list; without it 100, or k where that is more.
+        Hits of each list; without it 2·k, at least 20. More of them read more pages.
 
     Examples
     --------
     >>> velo.Weighted(vectors=0.7, words=0.3).depth_of(k=200)
-    200
+    400
     """
 
     vectors: float = 0.5
@@ -91,7 +93,7 @@ def _check(fusion: Fusion) -> None:
 
 
 def _depth_of(fusion: Fusion, k: int) -> int:
-    depth = max(k, _DEPTH) if fusion.depth is None else fusion.depth
+    depth = max(_DEPTH_OF_K * k, _DEPTH_MIN) if fusion.depth is None else fusion.depth
     if depth < k:
         raise InvalidArgumentError(f"depth is {depth}, fewer than the {k} hits asked for", argument="depth")
     return min(depth, k_of_one_search())

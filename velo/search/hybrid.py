@@ -18,7 +18,7 @@ from velo.results import SearchResult
 from velo.search.composite import FurtherSearches
 from velo.search.fused import fused
 from velo.search.lookups import UNKNOWN_IDS, Lookups
-from velo.search.request import native_queries
+from velo.search.request import Request, native_queries
 from velo.search.script import CombinedHits, Requests, Round, Totals, deadline_of
 from velo.types import AnyArray, Int64Array
 from velo.words.file import Words
@@ -105,9 +105,11 @@ class HybridSearches(FurtherSearches, Lookups):
         native, single = native_queries(queries, self.dim)
         count = len(native)
         prepare = self._rounds(words.left(effort))
-        first = yield self._request(native, words.depth, filters, words.left(effort))
         totals = Totals(count)
-        totals.add(range(count), first)
+        first: Request | None = None
+        if words.fusion.vectors > 0:
+            first = yield self._request(native, words.depth, filters, words.left(effort))
+            totals.add(range(count), first)
         hits = CombinedHits(
             np.full((count, k), -1, np.int64),
             np.full((count, k), np.inf, np.float32),
@@ -116,8 +118,10 @@ class HybridSearches(FurtherSearches, Lookups):
         )
         scores = np.zeros((count, k), np.float32)
         for row, of_words in enumerate(words.found):
-            size = int(first.counts[row])
-            near, distances = first.vertices[row, :size], first.distances[row, :size]
+            near, distances = np.zeros(0, np.int64), np.zeros(0, np.float32)
+            if first is not None:
+                size = int(first.counts[row])
+                near, distances = first.vertices[row, :size], first.distances[row, :size]
             vertices, points = fused(words.fusion, near, distances, *of_words)
             vertices, points = vertices[:k], points[:k]
             hits.counts[row] = len(vertices)
