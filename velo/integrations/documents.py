@@ -76,6 +76,8 @@ class Found:
     kept : dict
     distance : float
         Of a hit; 0 where there was no query.
+    score : float or None
+        Of a hit of words and vectors together.
     vector : ndarray or None
         Where it was asked for and the document has one.
     """
@@ -85,6 +87,7 @@ class Found:
     kept: dict[str, Any]
     distance: float = 0.0
     vector: npt.NDArray[np.float32] | None = None
+    score: float | None = None
 
 
 class Documents:
@@ -166,7 +169,7 @@ class Documents:
             if name in ("memory", "threads", "durability", "merge_memory", "unknown_columns")
         }
         self._index = velo.create(
-            self._path, dim=dim, metric=self._metric, metadata=pa.schema(_OWN_COLUMNS), **keywords
+            self._path, dim=dim, metric=self._metric, metadata=pa.schema(_OWN_COLUMNS), text=TEXT, **keywords
         )
         return self._index
 
@@ -424,11 +427,13 @@ class Documents:
     @staticmethod
     def _hits(result: Any) -> list[Found]:
         table = result.metadata
+        scores = [None] * table.num_rows if result.scores is None else result.scores.tolist()
         return [
-            Found(name, text, decoded(kept), float(distance))
-            for name, distance, text, kept in zip(
+            Found(name, text, decoded(kept), float(distance), score=score)
+            for name, distance, score, text, kept in zip(
                 result.ids[: table.num_rows],
                 result.distances[: table.num_rows],
+                scores[: table.num_rows],
                 table[TEXT].to_pylist(),
                 table[KEPT].to_pylist(),
                 strict=True,

@@ -19,7 +19,7 @@ from velo.integrations.awaited import awaited
 from velo.integrations.documents import KEPT, Documents, Found
 from velo.integrations.documents import Document as Written
 from velo.integrations.values import decoded
-from velo.types import MetricName, PathLike
+from velo.types import FusionName, MetricName, PathLike
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -32,7 +32,7 @@ try:
 except ImportError as error:
     raise MissingDependencyError("pip install 'veloann[haystack]' brings Haystack") from error
 
-__all__ = ["VeloDocumentStore", "VeloEmbeddingRetriever"]
+__all__ = ["VeloDocumentStore", "VeloEmbeddingRetriever", "VeloHybridRetriever"]
 
 Answer = TypeVar("Answer")
 
@@ -534,6 +534,62 @@ class VeloDocumentStore:
             found = await store.search_async(query_embedding, top_k, condition, options)
             return await asyncio.to_thread(self._scored, store, found, scale_score, return_embedding)
 
+    def hybrid_retrieval(
+        self,
+        query: str,
+        query_embedding: list[float],
+        filters: dict[str, Any] | None = None,
+        top_k: int = 10,
+        return_embedding: bool = False,
+        **options: Any,
+    ) -> list[Document]:
+        """Find the documents whose embeddings are nearest to one, and those that have the words of a text.
+
+        Parameters
+        ----------
+        query : str
+        query_embedding : list of float
+        filters : dict, optional
+        top_k : int
+        return_embedding : bool
+        options :
+            As for :meth:`embedding_retrieval`, and ``fusion``: how both become one list.
+
+        Returns
+        -------
+        list of Document
+            With their scores, greatest first.
+        """
+        with _errors():
+            store, condition = self._retrieval(filters)
+            found = store.search(query_embedding, top_k, condition, {**options, "text": query})
+            return self._scored(store, found, False, return_embedding)
+
+    async def hybrid_retrieval_async(
+        self,
+        query: str,
+        query_embedding: list[float],
+        filters: dict[str, Any] | None = None,
+        top_k: int = 10,
+        return_embedding: bool = False,
+        **options: Any,
+    ) -> list[Document]:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        query, query_embedding, filters, top_k, return_embedding, options :
+            As for :meth:`hybrid_retrieval`.
+
+        Returns
+        -------
+        list of Document
+        """
+        with _errors():
+            store, condition = await asyncio.to_thread(self._retrieval, filters)
+            found = await store.search_async(query_embedding, top_k, condition, {**options, "text": query})
+            return await asyncio.to_thread(self._scored, store, found, False, return_embedding)
+
     @staticmethod
     def _scored(store: Documents, found: list[Found], scale: bool, with_embedding: bool) -> list[Document]:
         score = _scores(store.metric, scale)
@@ -541,7 +597,10 @@ class VeloDocumentStore:
         if with_embedding:
             vectors = {one.id: one.vector for one in store.get([one.id for one in found], with_vectors=True)}
             found = [one for one in found if one.id in vectors]
-        return [_document(one, score(one.distance), vectors.get(one.id)) for one in found]
+        return [
+            _document(one, score(one.distance) if one.score is None else one.score, vectors.get(one.id))
+            for one in found
+        ]
 
 
 @component
@@ -690,6 +749,156 @@ class VeloEmbeddingRetriever:
             "top_k": self.top_k if top_k is None else top_k,
             "scale_score": self.scale_score if scale_score is None else scale_score,
             "return_embedding": self.return_embedding if return_embedding is None else return_embedding,
+            **self._options,
+        }
+
+
+@component
+class VeloHybridRetriever:
+    """Finds the documents of a :class:`VeloDocumentStore` by their words and by their embeddings.
+
+    Parameters
+    ----------
+    document_store : VeloDocumentStore
+    filters : dict, optional
+    top_k : int
+    return_embedding : bool
+    filter_policy : FilterPolicy
+        Whether filters of a run take the place of these, or both hold.
+    fusion : {"rrf", "weighted"}
+        How both become one list.
+    vectors_weight, words_weight : float, optional
+        Of both lists in it.
+    recall, exact, timeout_s :
+        As for :class:`VeloEmbeddingRetriever`.
+    """
+
+    def __init__(
+        self,
+        document_store: VeloDocumentStore,
+        *,
+        filters: dict[str, Any] | None = None,
+        top_k: int = 10,
+        return_embedding: bool = False,
+        filter_policy: FilterPolicy = FilterPolicy.REPLACE,
+        fusion: FusionName = "rrf",
+        vectors_weight: float = 1.0,
+        words_weight: float = 1.0,
+        recall: float | None = None,
+        exact: bool | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        if not isinstance(document_store, VeloDocumentStore):
+            raise ValueError("document_store must be a VeloDocumentStore")
+        if top_k <= 0:
+            raise ValueError(f"top_k must be above 0, not {top_k}")
+        if fusion not in ("rrf", "weighted"):
+            raise ValueError(f"fusion must be 'rrf' or 'weighted', not {fusion!r}")
+        kind = velo.RRF if fusion == "rrf" else velo.Weighted
+        self._fusion = kind(vectors=vectors_weight, words=words_weight)
+        self.document_store = document_store
+        self.filters = filters
+        self.top_k = top_k
+        self.return_embedding = return_embedding
+        self.filter_policy = (
+            FilterPolicy.from_str(filter_policy) if isinstance(filter_policy, str) else filter_policy
+        )
+        self._named = {"fusion": fusion, "vectors_weight": vectors_weight, "words_weight": words_weight}
+        self._options = {"recall": recall, "exact": exact, "timeout_s": timeout_s}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write the retriever and its store as a dict.
+
+        Returns
+        -------
+        dict
+        """
+        return dict(
+            default_to_dict(
+                self,
+                document_store=self.document_store.to_dict(),
+                filters=self.filters,
+                top_k=self.top_k,
+                return_embedding=self.return_embedding,
+                filter_policy=self.filter_policy.value,
+                **self._named,
+                **self._options,
+            )
+        )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> VeloHybridRetriever:
+        """Read a retriever from a dict.
+
+        Parameters
+        ----------
+        data : dict
+            What :meth:`to_dict` wrote.
+
+        Returns
+        -------
+        VeloHybridRetriever
+        """
+        given = dict(data["init_parameters"])
+        given["document_store"] = VeloDocumentStore.from_dict(given["document_store"])
+        retriever: VeloHybridRetriever = default_from_dict(cls, {**data, "init_parameters": given})
+        return retriever
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self,
+        query: str,
+        query_embedding: list[float],
+        filters: dict[str, Any] | None = None,
+        top_k: int | None = None,
+    ) -> dict[str, list[Document]]:
+        """Find documents.
+
+        Parameters
+        ----------
+        query : str
+            The text whose words are looked for.
+        query_embedding : list of float
+        filters, top_k :
+            In the place of the retriever's own.
+
+        Returns
+        -------
+        dict
+            ``documents``, the best first.
+        """
+        asked = self._asked(filters, top_k)
+        return {"documents": self.document_store.hybrid_retrieval(query, query_embedding, **asked)}
+
+    @component.output_types(documents=list[Document])
+    async def run_async(
+        self,
+        query: str,
+        query_embedding: list[float],
+        filters: dict[str, Any] | None = None,
+        top_k: int | None = None,
+    ) -> dict[str, list[Document]]:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        query, query_embedding, filters, top_k :
+            As for :meth:`run`.
+
+        Returns
+        -------
+        dict
+        """
+        asked = self._asked(filters, top_k)
+        found = await self.document_store.hybrid_retrieval_async(query, query_embedding, **asked)
+        return {"documents": found}
+
+    def _asked(self, filters: dict[str, Any] | None, top_k: int | None) -> dict[str, Any]:
+        return {
+            "filters": apply_filter_policy(self.filter_policy, self.filters, filters),
+            "top_k": self.top_k if top_k is None else top_k,
+            "return_embedding": self.return_embedding,
+            "fusion": self._fusion,
             **self._options,
         }
 

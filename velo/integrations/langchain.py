@@ -5,28 +5,34 @@ from __future__ import annotations
 import contextlib
 import math
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import velo
 from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
 from velo.integrations.documents import OF_SEARCH, Documents, Found
 from velo.integrations.documents import Document as Written
-from velo.types import MetricName, PathLike
+from velo.types import FusionName, MetricName, PathLike
 
 try:
+    from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
     from langchain_core.documents import Document
     from langchain_core.embeddings import Embeddings
     from langchain_core.exceptions import LangChainException
+    from langchain_core.retrievers import BaseRetriever
     from langchain_core.runnables.config import run_in_executor
     from langchain_core.vectorstores import VectorStore
+    from pydantic import ConfigDict, Field
 except ImportError as error:
     raise MissingDependencyError("pip install 'veloann[langchain]' brings LangChain's core") from error
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["VeloStoreError", "VeloVectorStore"]
+__all__ = ["VeloHybridRetriever", "VeloStoreError", "VeloVectorStore"]
+
+
+Fusion: TypeAlias = velo.RRF | velo.Weighted
 
 
 class VeloStoreError(LangChainException, ValueError):
@@ -346,6 +352,85 @@ class VeloVectorStore(VectorStore):
         """
         return [_document(one) for one in await self._asearch(embedding, k, kwargs)]
 
+    def hybrid_search(
+        self, query: str, k: int = 4, *, fusion: Fusion | FusionName = "rrf", **kwargs: Any
+    ) -> list[Document]:
+        """Find the documents that are nearest to a text, and those that have its words.
+
+        Parameters
+        ----------
+        query : str
+        k : int
+        fusion : {"rrf", "weighted"}, velo.RRF or velo.Weighted
+            How both become one list.
+        kwargs :
+            As for :meth:`similarity_search`.
+
+        Returns
+        -------
+        list of Document
+            The best first.
+        """
+        return [one for one, _ in self.hybrid_search_with_score(query, k, fusion=fusion, **kwargs)]
+
+    async def ahybrid_search(
+        self, query: str, k: int = 4, *, fusion: Fusion | FusionName = "rrf", **kwargs: Any
+    ) -> list[Document]:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        query, k, fusion, kwargs :
+            As for :meth:`hybrid_search`.
+
+        Returns
+        -------
+        list of Document
+        """
+        return [one for one, _ in await self.ahybrid_search_with_score(query, k, fusion=fusion, **kwargs)]
+
+    def hybrid_search_with_score(
+        self, query: str, k: int = 4, *, fusion: Fusion | FusionName = "rrf", **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """Find documents by words and vectors, with their scores.
+
+        Parameters
+        ----------
+        query, k, fusion, kwargs :
+            As for :meth:`hybrid_search`.
+
+        Returns
+        -------
+        list of (Document, float)
+            More is better.
+        """
+        if self.index is None:
+            self._asked(k, kwargs)
+            return []
+        found = self._search(self._embedding.embed_query(query), k, kwargs, {"text": query, "fusion": fusion})
+        return [(_document(one), one.score or 0.0) for one in found]
+
+    async def ahybrid_search_with_score(
+        self, query: str, k: int = 4, *, fusion: Fusion | FusionName = "rrf", **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """The same without blocking the event loop.
+
+        Parameters
+        ----------
+        query, k, fusion, kwargs :
+            As for :meth:`hybrid_search`.
+
+        Returns
+        -------
+        list of (Document, float)
+        """
+        if self.index is None:
+            self._asked(k, kwargs)
+            return []
+        vector = await self._embedding.aembed_query(query)
+        found = await self._asearch(vector, k, kwargs, {"text": query, "fusion": fusion})
+        return [(_document(one), one.score or 0.0) for one in found]
+
     def max_marginal_relevance_search(
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[Document]:
@@ -435,15 +520,19 @@ class VeloVectorStore(VectorStore):
         with _errors():
             return [_document(one) for one in self._documents.diverse(found, vector, k, share)]
 
-    def _search(self, vector: Any, k: int, kwargs: dict[str, Any]) -> list[Found]:
+    def _search(
+        self, vector: Any, k: int, kwargs: dict[str, Any], words: Mapping[str, Any] | None = None
+    ) -> list[Found]:
         condition, options = self._asked(k, kwargs)
         with _errors():
-            return self._documents.search(vector, k, condition, options)
+            return self._documents.search(vector, k, condition, {**options, **(words or {})})
 
-    async def _asearch(self, vector: Any, k: int, kwargs: dict[str, Any]) -> list[Found]:
+    async def _asearch(
+        self, vector: Any, k: int, kwargs: dict[str, Any], words: Mapping[str, Any] | None = None
+    ) -> list[Found]:
         condition, options = self._asked(k, kwargs)
         with _errors():
-            return await self._documents.search_async(vector, k, condition, options)
+            return await self._documents.search_async(vector, k, condition, {**options, **(words or {})})
 
     def _asked(self, k: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Filter and options of a search, both checked."""
@@ -520,6 +609,37 @@ class VeloVectorStore(VectorStore):
         store: VeloVectorStore = await run_in_executor(None, lambda: cls(embedding, **kwargs))
         await store.aadd_texts(texts, metadatas, ids=ids)
         return store
+
+
+class VeloHybridRetriever(BaseRetriever):
+    """Finds the documents of a :class:`VeloVectorStore` by their words and by their vectors.
+
+    Attributes
+    ----------
+    store : VeloVectorStore
+    k : int
+    fusion : {"rrf", "weighted"}, velo.RRF or velo.Weighted
+        How both become one list.
+    search_kwargs : dict
+        As for :meth:`VeloVectorStore.similarity_search`.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    store: VeloVectorStore
+    k: int = 4
+    fusion: Any = "rrf"
+    search_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        return self.store.hybrid_search(query, self.k, fusion=self.fusion, **self.search_kwargs)
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        return await self.store.ahybrid_search(query, self.k, fusion=self.fusion, **self.search_kwargs)
 
 
 def _document(found: Found) -> Document:
