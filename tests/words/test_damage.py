@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import threading
 import warnings
 from pathlib import Path
 
@@ -268,3 +269,43 @@ def _stamp(words: Path) -> str:
         found: str = database.execute("SELECT value FROM about WHERE name='stamp'").fetchone()[0]
     database.close()
     return found
+
+
+def test_threads_search_while_rows_come(tmp_path: Path) -> None:
+    """Each search sees whole calls, whatever is written, flushed and merged meanwhile."""
+    build(tmp_path / "a.velo")
+    failures: list[BaseException] = []
+    over = threading.Event()
+    with velo.open(tmp_path / "a.velo", writable=True, durability="process", threads=1) as index:
+
+        def search() -> None:
+            query = np.zeros(DIM, np.float32)
+            try:
+                while not over.is_set():
+                    found = index.search(query, 4096, text="pair", fusion=BY_WORDS, return_metadata=True)
+                    assert found.counts[0] % 2 == 0, "half of a call"
+                    assert all("pair" in text for text in found.metadata["text"].to_pylist())
+                    assert np.isfinite(found.distances[: found.counts[0]]).all()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=search) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for turn in range(40):
+                rows = index.insert(
+                    np.full((2, DIM), turn, np.float32),
+                    metadata={"text": [f"pair n{turn}", "the other of a pair"]},
+                )
+                if turn % 3 == 0:
+                    index.delete([rows.first_id, rows.first_id + 1])
+                if turn % 10 == 9:
+                    index.flush()
+            index.optimize()
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        assert not failures, failures
+        assert index.search(np.zeros(DIM), 4096, text="pair", fusion=BY_WORDS).counts[0] == 2 * 26

@@ -160,10 +160,12 @@ class Part:
             self._compilers: list[FilterCompiler] = []
             self._words_lock = threading.Lock()
             self._words: OpenWords | None = None
+            #: What closes with the part.
+            self._open_words: list[Words] = []
             self.load_metadata()
             undo.pop_all()
         self._finalizer = weakref.finalize(
-            self, _close, self.gate, place, self.completions, self._compilers, lock
+            self, _close, self.gate, place, self.completions, self._compilers, self._open_words, lock
         )
 
     def is_at(self, folder: Path) -> bool:
@@ -195,6 +197,7 @@ class Part:
             if words is None or words.column != column or words.damaged or self.metadata is not words.store:
                 assert self.metadata is not None
                 words = self._words = OpenWords(self.folder, self.metadata, column)
+                self._open_words[:] = [words.words]
             return words.words
 
     @property
@@ -279,7 +282,12 @@ def _open(folder: Path, struct: Any, out: Any) -> None:
 
 
 def _close(
-    gate: Gate, place: Any, completions: Completions, compilers: list[FilterCompiler], lock: list[int]
+    gate: Gate,
+    place: Any,
+    completions: Completions,
+    compilers: list[FilterCompiler],
+    words: list[Words],
+    lock: list[int],
 ) -> None:
     """Free an index; in a forked child there is nothing to free but the descriptor of the lock."""
     if gate.forked:
@@ -292,6 +300,8 @@ def _close(
         stack.callback(completions.close)
         for one in compilers:
             stack.callback(one.close)
+        for open_words in words:
+            stack.callback(open_words.close)
 
 
 def _unlock(lock: list[int]) -> None:

@@ -73,7 +73,8 @@ def ranked(
                 often = times.astype(np.float64)
                 length = _K1 * (1 - _B + _B * lengths[rows] / usual)
                 scores[rows] += weights[word] * often * (_K1 + 1) / (often + length)
-            found = np.flatnonzero(scores)
+            # Vertices ascend: of equal scores those before come first.
+            found = np.flatnonzero(scores > (best.scores[-1] if len(best.scores) == count else 0.0))
             vertices = found + (start + first)
             if passes is not None:
                 allowed = passes(vertices)

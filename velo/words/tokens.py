@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from velo.types import Int64Array
-from velo.words.database import connected
+from velo.words.database import connected, failures
 
 __all__ = ["Tokens", "words_in"]
 
@@ -41,6 +41,8 @@ class Tokens:
 
     def take(self, texts: Iterable[tuple[int, str | None]]) -> None:
         """Take these texts, each by its row, instead of those before."""
+        if self._database.in_transaction:  # what was taken before was interrupted
+            self._database.execute("ROLLBACK")
         self._database.execute("INSERT INTO texts(texts) VALUES ('delete-all')")
         self._database.execute("BEGIN")
         try:
@@ -92,8 +94,9 @@ _local: Final = threading.local()
 
 def words_in(text: str) -> list[str]:
     """The words of a text, each once."""
-    tokens: Tokens | None = getattr(_local, "tokens", None)
-    if tokens is None:
-        tokens = _local.tokens = Tokens(":memory:")
-    tokens.take([(0, text)])
-    return tokens.words()
+    with failures("text"):
+        tokens: Tokens | None = getattr(_local, "tokens", None)
+        if tokens is None:
+            tokens = _local.tokens = Tokens(":memory:")
+        tokens.take([(0, text)])
+        return tokens.words()
