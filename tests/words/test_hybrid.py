@@ -184,6 +184,26 @@ def test_a_filter_and_a_text_a_query(built: velo.Index) -> None:
     assert same.to_arrow().column_names == ["query", "rank", "id", "distance", "score"]
 
 
+def test_words_alone(built: velo.Index) -> None:
+    """Without queries nothing is read, and the scores are those of the definition."""
+    text = "blue CAFE moon"
+    scores = bm25(texts_of(N), text)
+    passes = np.arange(N) % 2 == 0
+    best = np.argsort(-np.where(passes, scores, 0), kind="stable")[:8]
+    found = built.search(None, 8, text=text, filter=passes, return_metadata=["number"])
+    assert found.scores is not None
+    assert found.metadata is not None
+    assert found.ids.tolist() == best.tolist() == found.metadata["number"].to_pylist()
+    np.testing.assert_allclose(found.scores, scores[best], rtol=1e-5)
+    assert np.isinf(found.distances).all()
+    assert found.stats["reads"].tolist() == [0]
+    several = built.search(None, 3, text=[text, "nothing of it"])
+    assert several.ids.shape == (2, 3)
+    assert several.counts.tolist() == [3, 0]
+    awaited = asyncio.run(built.search_async(None, 3, text=[text]))
+    assert awaited.ids.tolist() == several.ids[:1].tolist()
+
+
 def test_awaited_it_finds_the_same(built: velo.Index) -> None:
     query = vectors_of(1)[0]
 
@@ -348,6 +368,9 @@ def test_bad_arguments(built: velo.Index, tmp_path: Path) -> None:
     refused("text", text="\ud800")
     refused("fusion", text="a", fusion="best")
     refused("fusion", fusion="rrf")
+    for how in ({"text": "a", "fusion": "rrf"}, {"text": 7}):
+        with pytest.raises(velo.errors.InvalidArgumentError):
+            built.search(None, **how)
     refused("text", text="a", candidates=[1])
     refused("group_by", text="a", group_by="number")
     refused("group_by", text="a", group_size=2)

@@ -6,7 +6,7 @@ import contextlib
 import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import velo
 from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
@@ -22,7 +22,6 @@ try:
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.runnables.config import run_in_executor
     from langchain_core.vectorstores import VectorStore
-    from pydantic import ConfigDict, Field
 except ImportError as error:
     raise MissingDependencyError("pip install 'veloann[langchain]' brings LangChain's core") from error
 
@@ -624,12 +623,12 @@ class VeloHybridRetriever(BaseRetriever):
         As for :meth:`VeloVectorStore.similarity_search`.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config: ClassVar[Any] = {"arbitrary_types_allowed": True}
 
     store: VeloVectorStore
     k: int = 4
     fusion: Any = "rrf"
-    search_kwargs: dict[str, Any] = Field(default_factory=dict)
+    search_kwargs: dict[str, Any] = {}  # noqa: RUF012 - each retriever gets one of its own
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun

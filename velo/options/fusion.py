@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+
 from velo.errors import InvalidArgumentError
 from velo.options.checks import k_of_one_search, real_number, whole_number
+from velo.types import Float64Array
 
 __all__ = ["RRF", "Fusion", "Weighted", "fusion_of"]
 
@@ -49,6 +52,11 @@ class RRF:
         """Hits of each list for an answer of k."""
         return _depth_of(self, k)
 
+    def points(self, values: Float64Array) -> Float64Array:
+        """What each hit of one list is worth there, of the best first."""
+        ranks: Float64Array = np.arange(1, len(values) + 1, dtype=np.float64)
+        return 1.0 / (self.constant + ranks)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Weighted:
@@ -78,6 +86,13 @@ class Weighted:
     def depth_of(self, k: int) -> int:
         """Hits of each list for an answer of k."""
         return _depth_of(self, k)
+
+    def points(self, values: Float64Array) -> Float64Array:
+        """What each hit of one list is worth there, of the best first."""
+        if len(values) == 0 or values[0] == values[-1]:
+            return np.ones(len(values))
+        points: Float64Array = (values - values[-1]) / (values[0] - values[-1])
+        return points
 
 
 Fusion: TypeAlias = RRF | Weighted

@@ -1,6 +1,7 @@
 """What searches and writes answer."""
 
 from velo.results.explanation import Explanation, FilterCost, FilterPlan
+from velo.results.fused import Fuses, fused
 from velo.results.hits import Expectation, GroupedResult, Hits, RangeResult, SearchResult, Served
 from velo.results.texts import html_table, size_text
 from velo.results.written import Written
@@ -10,12 +11,14 @@ __all__ = [
     "Explanation",
     "FilterCost",
     "FilterPlan",
+    "Fuses",
     "GroupedResult",
     "Hits",
     "RangeResult",
     "SearchResult",
     "Served",
     "Written",
+    "fused",
     "html_table",
     "size_text",
 ]

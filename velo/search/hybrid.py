@@ -14,9 +14,8 @@ from velo.filters.native import NativeFilter
 from velo.folder.ids import checked_ids
 from velo.folder.text_column import text_column_of
 from velo.options import Effort, Fusion, code_of, fusion_of, k_of_one_search, whole_number
-from velo.results import SearchResult
+from velo.results import SearchResult, fused
 from velo.search.composite import FurtherSearches
-from velo.search.fused import fused
 from velo.search.lookups import UNKNOWN_IDS, Lookups
 from velo.search.request import Request, native_queries
 from velo.search.script import CombinedHits, Requests, Round, Totals, deadline_of
@@ -45,10 +44,18 @@ class HybridSearches(FurtherSearches, Lookups):
     def _ranked(self, queries: Any, k: Any, text: Any, fusion: Any, filters: Any, timeout_s: Any) -> _Texts:
         """What words alone find: the half of a hybrid search that asks the library nothing."""
         deadline = deadline_of(timeout_s)
-        chosen = fusion_of(fusion)
-        depth = chosen.depth_of(whole_number(k, "k", 1, k_of_one_search()))
-        native, _ = native_queries(queries, self.dim)
-        texts = _texts(text, len(native))
+        depth = whole_number(k, "k", 1, k_of_one_search())
+        chosen = None
+        if queries is None:
+            if fusion is not None:
+                raise InvalidArgumentError(
+                    "fusion goes with queries: words alone are ranked", argument="fusion"
+                )
+            texts = _texts(text, 1 if isinstance(text, str) or not hasattr(text, "__len__") else len(text))
+        else:
+            chosen = fusion_of(fusion)
+            depth = chosen.depth_of(depth)
+            texts = _texts(text, len(native_queries(queries, self.dim)[0]))
         self._check_open()
         column = text_column_of(None if self._metadata is None else self._metadata.schema)
         if column is None:
@@ -62,15 +69,15 @@ class HybridSearches(FurtherSearches, Lookups):
 
         with self._gate.inside():
             compiled = filters_of(filters, self._filters)
-            if len(compiled) not in (0, 1, len(native)):
+            if len(compiled) not in (0, 1, len(texts)):
                 raise InvalidArgumentError(
-                    f"{len(compiled)} filters were given for {len(native)} queries", argument="filter"
+                    f"{len(compiled)} filters were given for {len(texts)} queries", argument="filter"
                 )
             try:
                 found = self._best_of(column, texts, compiled, depth, check)
             except CorruptIndexError:  # whatever cannot be read is made anew when it is opened again
                 found = self._best_of(column, texts, compiled, depth, check)
-        return _Texts(chosen, depth, found, deadline)
+        return _Texts(chosen, depth, found, deadline, single=isinstance(text, str))
 
     def _best_of(
         self,
@@ -102,12 +109,15 @@ class HybridSearches(FurtherSearches, Lookups):
         self, queries: Any, k: int, filters: Any, effort: Effort, columns: list[str] | None, words: _Texts
     ) -> Requests[SearchResult]:
         """What a hybrid search asks for once words have answered, and its answer."""
+        fusion = words.fusion
+        if fusion is None:
+            return self._words_result(words, k, columns)
         native, single = native_queries(queries, self.dim)
         count = len(native)
         prepare = self._rounds(words.left(effort))
         totals = Totals(count)
         first: Request | None = None
-        if words.fusion.vectors > 0:
+        if fusion.vectors > 0:
             first = yield self._request(native, words.depth, filters, words.left(effort))
             totals.add(range(count), first)
         hits = CombinedHits(
@@ -122,7 +132,7 @@ class HybridSearches(FurtherSearches, Lookups):
             if first is not None:
                 size = int(first.counts[row])
                 near, distances = first.vertices[row, :size], first.distances[row, :size]
-            vertices, points = fused(words.fusion, near, distances, *of_words)
+            vertices, points = fused(fusion, near, distances, *of_words)
             vertices, points = vertices[:k], points[:k]
             hits.counts[row] = len(vertices)
             hits.vertices[row, : len(vertices)] = vertices
@@ -139,6 +149,24 @@ class HybridSearches(FurtherSearches, Lookups):
                 _copy_distances(hits, int(row), found.vertices[at, :size], found.distances[at, :size])
         result = self._page_result(hits, single, columns)
         result.scores = scores[0] if single else scores
+        return result
+
+    def _words_result(self, words: _Texts, k: int, columns: list[str] | None) -> SearchResult:
+        """What words alone found: their scores, and no distances, for there is nothing to be distant from."""
+        count = len(words.found)
+        hits = CombinedHits(
+            np.full((count, k), -1, np.int64),
+            np.full((count, k), np.inf, np.float32),
+            np.zeros(count, np.uint32),
+            Totals(count).stats,
+        )
+        scores = np.zeros((count, k), np.float32)
+        for row, (vertices, points) in enumerate(words.found):
+            hits.counts[row] = len(vertices)
+            hits.vertices[row, : len(vertices)] = vertices
+            scores[row, : len(vertices)] = points
+        result = self._page_result(hits, words.single, columns)
+        result.scores = scores[0] if words.single else scores
         return result
 
     # ---- candidates
@@ -245,8 +273,16 @@ def check_beside(
 class _Texts:
     """What words found, and how it is to be fused with what vectors find."""
 
-    def __init__(self, fusion: Fusion, depth: int, found: list[Ranked], deadline: float | None) -> None:
-        self.fusion, self.depth, self.found = fusion, depth, found
+    def __init__(
+        self,
+        fusion: Fusion | None,
+        depth: int,
+        found: list[Ranked],
+        deadline: float | None,
+        *,
+        single: bool,
+    ) -> None:
+        self.fusion, self.depth, self.found, self.single = fusion, depth, found, single
         self._deadline = deadline
 
     def left(self, effort: Effort) -> Effort:

@@ -97,9 +97,9 @@ class Searches(HybridSearches):
 
         Parameters
         ----------
-        queries : array-like of shape (nq, dim) or (dim,)
+        queries : array-like of shape (nq, dim) or (dim,), or None
             float32, float16, float64, uint8 or int8. A single query of shape (dim,) gives results of
-            shape (k,).
+            shape (k,). None with `text`: words alone are asked, and ``scores`` are those of BM25.
         k : int
             Up to 2**24; what is asked beyond 4,096 comes in pages, each of which looks at the codes of all
             rows. Fewer are found where fewer match: ids are padded with -1 (None), distances with infinity.

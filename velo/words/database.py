@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from velo.errors import CorruptIndexError, DeviceError, NoSpaceError, OutOfMemoryError, UnsupportedError
+
+if TYPE_CHECKING:
+    import sqlite3
 
 __all__ = ["CACHE_BYTES", "connected", "failures", "read_only"]
 
@@ -18,11 +20,25 @@ CACHE_BYTES: Final = 128 << 10
 _PAGE_BYTES: Final = 8192
 
 
+def _sqlite() -> Any:
+    """The module, loaded when it is asked for: some Pythons are built without it.
+
+    Raises
+    ------
+    UnsupportedError
+    """
+    try:
+        import sqlite3
+    except ImportError as error:
+        raise UnsupportedError("this Python was built without SQLite, which words need") from error
+    return sqlite3
+
+
 def connected(path: str) -> sqlite3.Connection:
     """A database to fill, which is of no use before it is complete; "": one that lives in a file of its own,
     which goes with the connection.
     """
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection: sqlite3.Connection = _sqlite().connect(path, isolation_level=None, check_same_thread=False)
     for pragma in (
         f"page_size={_PAGE_BYTES}",
         f"cache_size=-{CACHE_BYTES >> 10}",
@@ -37,7 +53,9 @@ def connected(path: str) -> sqlite3.Connection:
 def read_only(path: Path) -> sqlite3.Connection:
     """A database that never changes."""
     uri = f"file:{quote(str(path))}?mode=ro&immutable=1"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    connection: sqlite3.Connection = _sqlite().connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False
+    )
     connection.execute(f"PRAGMA cache_size=-{CACHE_BYTES >> 10}").fetchall()
     return connection
 
@@ -52,11 +70,12 @@ def failures(file: str) -> Iterator[None]:
     UnsupportedError
         The SQLite of this Python has no FTS5.
     """
+    module = _sqlite()
     try:
         yield
     except MemoryError as error:
         raise OutOfMemoryError(f"{file}: SQLite got no memory", file=file) from error
-    except sqlite3.Error as error:
+    except module.Error as error:
         said = str(error)
         if "no such module" in said:
             raise UnsupportedError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import weakref
 from bisect import bisect_left
@@ -60,7 +59,7 @@ class Tokens:
         """Some words at a time, ascending; where the entries of each begin, and of every entry the row that
         holds the word and how often it does.
         """
-        found: sqlite3.Cursor = self._database.execute("SELECT term, doc FROM words")
+        found = self._database.execute("SELECT term, doc FROM words")
         terms: list[str] = []
         rows = np.zeros(0, np.int64)
         while some := found.fetchmany(_AT_ONCE):
