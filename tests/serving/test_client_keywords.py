@@ -22,7 +22,11 @@ NAMES = {"timeout_ms": "timeout_s", "vector": "query", "vectors": "vectors", "re
 #: Per method: its body, fields that it fills in itself, other names of its own.
 METHODS: dict[str, tuple[Any, set[str], dict[str, str]]] = {
     "search": (SearchBody, {"vector", "radius", "limit"}, {"vectors": "queries"}),
-    "range_search": (SearchBody, {"vector", "k", "group_by", "group_size"}, {"vectors": "queries"}),
+    "range_search": (
+        SearchBody,
+        {"vector", "k", "group_by", "group_size", "text", "fusion"},
+        {"vectors": "queries"},
+    ),
     # A count or a row of most shards would be of nothing in particular: these ask for all of them.
     "count": (CountBody, {"allow_partial"}, {}),
     "get": (GetBody, {"allow_partial"}, {}),

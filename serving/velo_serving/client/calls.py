@@ -26,7 +26,7 @@ TYPES: Final[Mapping[str, str]] = {"json": "application/json", "npy": "applicati
 _NPZ: Final = "application/x-npz"
 
 #: What an npy body, or the npz answer to it, cannot carry.
-_JSON_ONLY: Final = frozenset(("ids", "filters", "return_metadata", "group_by"))
+_JSON_ONLY: Final = frozenset(("ids", "filters", "return_metadata", "group_by", "text"))
 
 #: A longer filter goes into a body: servers and proxies bound the length of a URL.
 FILTER_IN_URL_BYTES_MAX: Final = 2 << 10
@@ -59,6 +59,8 @@ class ClientCall:
             fields["return_metadata"] = _columns(columns)
         k = int(fields.get("k", 0))
         group_size = int(fields["group_size"]) if "group_by" in fields else None
+        if queries is None and "ids" not in fields and "text" in fields:  # words alone
+            return cls.of_fields(fields, isinstance(fields["text"], str), k, group_size)
         if (queries is None) == ("ids" not in fields):
             raise InvalidArgumentError("a search takes queries or ids, and one of them", argument="queries")
         if queries is None:
@@ -98,7 +100,8 @@ class ClientCall:
         """Read an answer."""
         ids, distances, counts, vectors, status = _rows_of(response, self.k * (self.group_size or 1))
         if self.group_size is None:
-            return nearest_result(ids, distances, counts, self.single, *_told(status), vectors)
+            scores = _scores_of(status.get("scores"), ids.shape[1])
+            return nearest_result(ids, distances, counts, self.single, *_told(status), vectors, scores)
         groups = [[(group["value"], group["size"]) for group in row] for row in status["groups"]]
         shape = (self.k, self.group_size, self.single)
         return groups_result(ids, distances, groups, *shape, *_told(status), vectors)
@@ -168,6 +171,16 @@ def _vectors_of(
     return vectors
 
 
+def _scores_of(rows: Sequence[Sequence[float]] | None, k: int) -> npt.NDArray[np.float32] | None:
+    """Scores of JSON, padded to k."""
+    if rows is None:
+        return None
+    scores = np.zeros((len(rows), k), np.float32)
+    for query, row in enumerate(rows):
+        scores[query, : len(row)] = row
+    return scores
+
+
 def _told(status: Mapping[str, Any]) -> tuple[Any, dict[str, int], Served]:
     """What every answer says beside its hits: metadata, counters, shards."""
     served = Served(
@@ -187,7 +200,7 @@ def _query_text(value: Any) -> str:
 
 
 def _padded(
-    ids: Sequence[Sequence[Any]], distances: Sequence[Sequence[float]], k: int
+    ids: Sequence[Sequence[Any]], distances: Sequence[Sequence[float | None]], k: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
     """Fill rows of different lengths up to k, as the library itself answers."""
     strings = any(isinstance(one, str) for row in ids for one in row)
@@ -197,4 +210,5 @@ def _padded(
     for place, row in enumerate(ids):
         all_ids[place, : len(row)] = row
         all_distances[place, : len(row)] = distances[place]
+    all_distances[np.isnan(all_distances)] = np.inf  # null: words alone know none
     return all_ids, all_distances

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy.typing as npt
 
@@ -139,6 +139,8 @@ class Client(ClientLookups, ClientWrites):
         return_vectors: bool = False,
         group_by: str | None = None,
         group_size: int = 1,
+        text: str | Sequence[str] | None = None,
+        fusion: Literal["rrf", "weighted"] | None = None,
         timeout_s: float | None = None,
         allow_partial: bool = True,
     ) -> SearchResult:
@@ -147,6 +149,7 @@ class Client(ClientLookups, ClientWrites):
         Parameters
         ----------
         queries : array of shape (query_count, dim) or (dim,)
+            None with `ids`, or with `text` alone.
         k : int
         ids : sequence of int or str, or one, optional
             Instead of queries: rows whose stored vectors are the queries.
@@ -165,6 +168,11 @@ class Client(ClientLookups, ClientWrites):
             A column: answer with the nearest k groups of rows with equal values.
         group_size : int
             Rows of a group.
+        text : str or sequence of str, optional
+            Words that rows are found by, too, as in ``velo.Index.search``; without queries words alone are
+            asked. Each shard ranks words by what its own rows tell of them.
+        fusion : {"rrf", "weighted"}, optional
+            How words and vectors become one list.
         timeout_s : float, optional
             Deadline of this search at the server; default: the server's.
         allow_partial : bool
@@ -196,6 +204,8 @@ class Client(ClientLookups, ClientWrites):
             return_vectors=return_vectors,
             group_by=group_by,
             group_size=group_size,
+            text=text if text is None or isinstance(text, str) else list(text),
+            fusion=fusion,
             timeout_s=timeout_s,
             allow_partial=allow_partial,
         )

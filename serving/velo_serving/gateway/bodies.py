@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from velo.errors import DimensionMismatchError, EmptyError, NotFiniteError
+from velo.options import fusion_of
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, refusal
 from velo_serving.wire.codec import is_compressed, table_of
@@ -50,6 +51,9 @@ READS = (JSON, NPY, ARROW)
 
 #: Requests with a filter that are longer than this are parsed in a thread.
 _FILTER_INLINE_MAX = 2 << 10
+
+#: Characters of a text; as the library has it.
+_TEXT_MAX = 1 << 16
 
 #: Longest npy header that is parsed; a real one takes about a hundred bytes.
 NPY_HEADER_BYTES_MAX = 10_000
@@ -170,6 +174,10 @@ def _of_json(
         return replace(_request(queries, filters, parsed, dim, limits), ids=tuple(parsed.ids))
     rows = parsed.vectors
     name = "vectors"
+    if rows is None and parsed.vector is None:
+        assert parsed.text is not None  # the model has checked that words are asked for instead
+        several = 1 if isinstance(parsed.text, str) else len(parsed.text)
+        return _request(np.zeros((several, dim), np.float32), filters, parsed, dim, limits)
     if rows is None:
         assert parsed.vector is not None  # the model has checked that one of them is there
         rows, name = [parsed.vector], "vector"
@@ -265,6 +273,13 @@ def _request(
     if not finite.all():
         row, column = (int(place) for place in np.argwhere(~finite)[0])
         raise NotFiniteError(f"vectors[{row}][{column}] is not a finite float32", argument="vectors", row=row)
+    text: tuple[str, ...] | None = None
+    fusion = None
+    if isinstance(options, SearchBody) and options.text is not None:
+        text = (options.text,) * count if isinstance(options.text, str) else tuple(options.text)
+        _check_texts(text)
+        if options.vector is not None or options.vectors is not None or options.ids is not None:
+            fusion = fusion_of(options.fusion)
     columns = options.return_metadata
     assert not isinstance(columns, bool)  # ``_of_json`` has exchanged it, no query string has one
     return SearchRequest(
@@ -281,7 +296,20 @@ def _request(
         group_size=group_size,
         radius=options.radius,
         return_vectors=options.return_vectors,
+        text=text,
+        fusion=fusion,
     )
+
+
+def _check_texts(texts: Sequence[str]) -> None:
+    """Refuse what no index would take."""
+    for place, one in enumerate(texts):
+        if len(one) > _TEXT_MAX:
+            raise RequestError(
+                f"text[{place}] has {len(one)} characters, of {_TEXT_MAX} at most",
+                argument="text",
+                place={"path": f"text[{place}]"},
+            )
 
 
 # ---- npy ----

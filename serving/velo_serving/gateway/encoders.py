@@ -93,6 +93,8 @@ def _to_json(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
         body["metadata"] = hits.metadata
     if hits.vectors is not None:
         body["vectors"] = [_vectors_of(row[:count]) for row, count in zip(hits.vectors, counts, strict=True)]
+    if hits.scores is not None:
+        body["scores"] = [row[:count] for row, count in zip(hits.scores.tolist(), counts, strict=True)]
     if hits.groups is not None:
         body["groups"] = [
             [{"value": _plain(value), "size": size} for value, size in groups] for groups in hits.groups
@@ -124,6 +126,8 @@ def _to_npz(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
     arrays: dict[str, Any] = {"ids": ids, "distances": hits.distances, "counts": hits.counts}
     if hits.vectors is not None:
         arrays["vectors"] = hits.vectors
+    if hits.scores is not None:
+        arrays["scores"] = hits.scores
     np.savez(file, **arrays)
     return file.getvalue(), {"Velo-Answer": json.dumps(_status(answer, took_ms))}
 
@@ -141,6 +145,8 @@ def _to_arrow(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
         "id": pa.array(ids.tolist(), pa.string()) if hits.ids.dtype == object else pa.array(ids, pa.int64()),
         "distance": pa.array(hits.distances[real], pa.float32()),
     }
+    if hits.scores is not None:
+        columns["score"] = pa.array(hits.scores[real], pa.float32())
     if hits.vectors is not None:
         found = hits.vectors[real]
         columns["vector"] = pa.FixedSizeListArray.from_arrays(

@@ -112,17 +112,37 @@ class SearchBody(BaseModel):
     group_size: GroupSize = None
     radius: Radius = None
     limit: HitLimit = None
+    text: Annotated[
+        str | list[str] | None,
+        Field(
+            description="Words that rows are found by, too: of all queries, or a text for each. Without "
+            "vectors words alone are asked."
+        ),
+    ] = None
+    fusion: Annotated[
+        Literal["rrf", "weighted"] | None,
+        Field(description="How words and vectors become one list: by ranks, as by default, or by scores."),
+    ] = None
     timeout_ms: Timeout = None
     allow_partial: AllowPartial = True
 
     @model_validator(mode="after")
     def _fits(self) -> SearchBody:
-        if sum(one is not None for one in (self.vector, self.vectors, self.ids)) != 1:
+        given = sum(one is not None for one in (self.vector, self.vectors, self.ids))
+        if given != 1 and not (self.text is not None and given == 0):
             raise ValueError("give one of 'vector', 'vectors' and 'ids'")
+        if self.fusion is not None and (self.text is None or given == 0):
+            raise ValueError("'fusion' goes with 'text' and vectors")
+        if self.text is not None and (self.group_by is not None or self.radius is not None):
+            raise ValueError("'text' goes without 'group_by' and 'radius'")
         if self.filter is not None and self.filters is not None:
             raise ValueError("give one of 'filter' and 'filters'")
         several = self.ids if self.vectors is None else self.vectors
+        if given == 0 and isinstance(self.text, list):
+            several = self.text
         count = 1 if several is None else len(several)
+        if isinstance(self.text, list) and len(self.text) != count:
+            raise ValueError(f"'text' has {len(self.text)} entries for {count} vectors")
         if self.filters is not None and len(self.filters) != count:
             raise ValueError(f"'filters' has {len(self.filters)} entries for {count} vectors")
         _check_kinds(self)
@@ -349,7 +369,7 @@ class SearchAnswer(BaseModel):
     )
 
     ids: list[list[int]] | list[list[str]]
-    distances: list[list[float]]
+    distances: Annotated[list[list[float | None]], Field(description="Null where words alone were asked.")]
     counts: list[int]
     metadata: list[list[dict[str, Any]]] | None = None
     vectors: Annotated[
@@ -357,6 +377,10 @@ class SearchAnswer(BaseModel):
         Field(
             description="With `return_vectors`: of each hit; null where its row or shard went away meanwhile."
         ),
+    ] = None
+    scores: Annotated[
+        list[list[float]] | None,
+        Field(description="With `text`: of each hit, descending. Then distances follow no order."),
     ] = None
     groups: Annotated[
         list[list[GroupAnswer]] | None,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from velo_serving.routing import hybrid
 from velo_serving.routing.router import Router, refusal_of
 from velo_serving.words.hits import ids_of_hits
 from velo_serving.words.types import Answer, Failure, Hits, SearchRequest, ShardFailure
@@ -40,7 +41,7 @@ async def search(router: Router, request: SearchRequest, dim: int, *, spent_s: f
         are not allowed.
     """
     started = time.perf_counter()
-    answer = await router.search(request)
+    answer = await hybrid.search(router, request)
     if not request.return_vectors:
         return answer
     limit_s = router.limits.timeout_default_s if request.timeout_s is None else request.timeout_s

@@ -80,6 +80,8 @@ def _warm(index: Any) -> None:
     """Load now what a first filter and a first row of metadata would load, while nobody waits."""
     with contextlib.suppress(VeloError):  # a damaged page is told to the search that needs it
         from_sql("a = 1")
+    with contextlib.suppress(VeloError):  # most have no words
+        index.search(None, 1, text="a")
     info = index.info()
     columns = list(info.get("columns", ()))[:1]
     if columns:
@@ -334,6 +336,7 @@ def _is_heavy(request: SearchRequest) -> bool:
         or request.group_by is not None
         or request.radius is not None
         or request.return_metadata is not None
+        or request.text is not None
     )
 
 
@@ -341,7 +344,8 @@ def _part_of(request: SearchRequest, start: int, stop: int) -> SearchRequest:
     filters = request.filters
     if filters is not None and len(filters) > 1:
         filters = filters[start:stop]
-    return dataclasses.replace(request, queries=request.queries[start:stop], filters=filters)
+    text = None if request.text is None else request.text[start:stop]
+    return dataclasses.replace(request, queries=request.queries[start:stop], filters=filters, text=text)
 
 
 async def _search(index: SearchIndex, request: SearchRequest, timeout_s: float | None) -> Hits:
@@ -355,6 +359,10 @@ async def _search(index: SearchIndex, request: SearchRequest, timeout_s: float |
         "timeout_s": _rounded(timeout_s),
     }
     queries = request.queries
+    if request.text is not None:
+        return _of_words(
+            await index.search_async(None, request.k, text=list(request.text), **_for_words(options))
+        )
     if request.radius is not None:
         return _of_ranges(await index.range_search_async(queries, request.radius, limit=request.k, **options))
     if request.group_by is not None:
@@ -394,6 +402,18 @@ async def _blame(index: SearchIndex, request: SearchRequest, error: Exception) -
             except VeloError:
                 break  # the index has other troubles by now: the first error stands
     return Failure.of(error)
+
+
+def _for_words(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in ("filter", "return_metadata", "timeout_s")}
+
+
+def _of_words(result: Any) -> Hits:
+    """What words alone found: in the place of distances stand their scores, negated."""
+    counts = np.asarray(result.counts, dtype=np.int64)
+    real = np.arange(result.ids.shape[1])[None, :] < counts[:, None]
+    distances = np.where(real, -result.scores, np.inf).astype(np.float32)
+    return _hits(result, np.asarray(result.ids), distances, counts, tables=result.metadata)
 
 
 def _of_nearest(result: Any) -> Hits:

@@ -67,6 +67,7 @@ class _Search(msgspec.Struct, array_like=True):
     group_by: str | None
     group_size: int
     radius: float | None
+    text: list[str] | None = None
 
 
 class _Hits(msgspec.Struct, array_like=True):
@@ -146,6 +147,7 @@ def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
                 request.group_by,
                 request.group_size,
                 request.radius,
+                None if request.text is None else list(request.text),
             )
         )
         frame = head, queries.tobytes()
@@ -173,6 +175,8 @@ def decode_search(head: bytes, body: bytes) -> SearchRequest:
         raise ProtocolError(f"no search has k = {message.k} and groups of {message.group_size}")
     if message.filters is not None and len(message.filters) not in (1, message.rows):
         raise ProtocolError(f"{len(message.filters)} filters do not go with {message.rows} vectors")
+    if message.text is not None and len(message.text) != message.rows:
+        raise ProtocolError(f"{len(message.text)} texts do not go with {message.rows} vectors")
     columns = message.return_metadata
     return SearchRequest(
         queries=np.frombuffer(body, dtype="<f4").reshape(message.rows, message.dim),
@@ -185,6 +189,7 @@ def decode_search(head: bytes, body: bytes) -> SearchRequest:
         group_by=message.group_by,
         group_size=message.group_size,
         radius=message.radius,
+        text=None if message.text is None else tuple(message.text),
     )
 
 

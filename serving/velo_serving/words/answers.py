@@ -52,7 +52,7 @@ def result_of(answer: Answer, request: SearchRequest, took_ms: float) -> SearchR
             served,
             hits.vectors,
         )
-    return nearest_result(*found, False, hits.metadata, stats, served, hits.vectors)
+    return nearest_result(*found, False, hits.metadata, stats, served, hits.vectors, hits.scores)
 
 
 def nearest_result(
@@ -64,6 +64,7 @@ def nearest_result(
     stats: Mapping[str, int],
     served: Served,
     vectors: Vectors | None = None,
+    scores: Distances | None = None,
 ) -> SearchResult:
     """The nearest of each query, in rows of k."""
     tables = _tables(metadata)
@@ -75,6 +76,7 @@ def nearest_result(
         metadata=tables[0] if single and tables is not None else tables,
         served=served,
         vectors=vectors[0] if single and vectors is not None else vectors,
+        scores=scores[0] if single and scores is not None else scores,
     )
 
 

@@ -47,6 +47,9 @@ def concat_hits(parts: Sequence[Hits]) -> Hits:
         if parts[0].limited is None
         else np.concatenate([part.limited for part in parts if part.limited is not None]),
         tables=None if parts[0].tables is None else [one for part in parts for one in part.tables or ()],
+        scores=None
+        if parts[0].scores is None
+        else np.concatenate([_padded(part.scores, width, 0) for part in parts]),
         vectors=None
         if parts[0].vectors is None
         else np.concatenate([_padded(part.vectors, width, np.nan) for part in parts]),

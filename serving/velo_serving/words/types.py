@@ -80,6 +80,11 @@ class SearchRequest:
         Whether an answer without some of the shards is better than an error.
     return_vectors : bool
         Bring the stored vectors of the hits; whoever routes the request asks for them once it knows the hits.
+    text : tuple of str, optional
+        One a query: its words are looked for. A shard ranks words alone, and puts what a hit scores into its
+        distance, negated.
+    fusion : velo.results.Fuses, optional
+        How whoever routes the request makes one list of words and vectors; None: words alone are asked.
     """
 
     queries: Float32Matrix
@@ -96,6 +101,8 @@ class SearchRequest:
     ids: tuple[int | str, ...] | None = None
     return_vectors: bool = False
     exact: bool | None = None
+    text: tuple[str, ...] | None = None
+    fusion: Any = None
     #: Kept by the codec: every shard is sent the same bytes.
     encoded: Any = field(default=None, init=False, repr=False)
 
@@ -104,6 +111,7 @@ class SearchRequest:
         assert self.k >= 1
         assert self.group_by is None or self.radius is None
         assert self.filters is None or len(self.filters) in (1, len(self.queries))
+        assert self.text is None or len(self.text) == len(self.queries)
 
     def filter_of(self, query: int) -> FilterForm | None:
         """Return the filter of one query."""
@@ -136,6 +144,8 @@ class Hits:
         (``hits.with_rows``).
     vectors : ndarray of shape (query_count, k, dim), float32, or None
         As stored; NaN where there is no hit, or its vector could not be brought.
+    scores : ndarray of shape (query_count, k), float32, or None
+        Of a search by words, descending; 0 where there is no hit.
     """
 
     ids: IdArray
@@ -150,6 +160,7 @@ class Hits:
     limited: npt.NDArray[np.bool_] | None = None
     tables: list[Any] | None = None
     vectors: npt.NDArray[np.float32] | None = None
+    scores: npt.NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +311,7 @@ class SearchIndex(Protocol):
 
     async def search_async(
         self,
-        queries: Float32Matrix,
+        queries: Float32Matrix | None,
         k: int = ...,
         *,
         filter: Any = ...,  # noqa: A002 - the public name
@@ -311,6 +322,7 @@ class SearchIndex(Protocol):
         group_by: str | None = ...,
         group_size: int = ...,
         timeout_s: float | None = ...,
+        text: Any = ...,
     ) -> Any:
         """Search without blocking the event loop."""
 

@@ -1,0 +1,147 @@
+"""Searches by words, alone and beside vectors: shards rank words, here both lists become one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from velo.results import Fuses, fused
+from velo_serving.routing.router import Router
+from velo_serving.words.types import Answer, Hits, MetadataRow, SearchRequest
+
+__all__ = ["search"]
+
+#: Hits of each list for each that is asked for, and at least; as ``velo.RRF`` has it.
+_DEPTH_OF_K: Final = 2
+_DEPTH_MIN: Final = 20
+#: Queries and hits that are fused on the event loop at most.
+_INLINE_MAX: Final = 2_000
+
+
+async def search(router: Router, request: SearchRequest) -> Answer:
+    """Search by words where a request has a text, else as ``Router.search``.
+
+    Parameters
+    ----------
+    router : Router
+    request : SearchRequest
+
+    Raises
+    ------
+    VeloError
+        As in ``Router.search``.
+    """
+    if request.text is None:
+        return await router.search(request)
+    if request.fusion is None:
+        answer = await router.search(request)
+        return replace(answer, hits=_scored(answer.hits))
+    started = time.perf_counter()
+    limit_s = router.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
+    depth = max(_DEPTH_OF_K * request.k, _DEPTH_MIN)
+    near, words = await asyncio.gather(
+        router.search(replace(request, k=depth, text=None, fusion=None)),
+        router.search(replace(request, k=depth, fusion=None)),
+    )
+    if len(request.queries) * depth > _INLINE_MAX:
+        hits, missing = await asyncio.to_thread(_fused, request, near.hits, words.hits)
+    else:
+        hits, missing = _fused(request, near.hits, words.hits)
+    answers = [near, words]
+    if missing:
+        left_s = max(limit_s - (time.perf_counter() - started), 0.001)
+        rows = sorted(missing)
+        answers.append(
+            await router.search(
+                replace(
+                    request,
+                    queries=request.queries[rows],
+                    k=max(len(ids) for ids in missing.values()),
+                    filters=tuple({"$ids": missing[row]} for row in rows),
+                    text=None,
+                    fusion=None,
+                    return_metadata=None,
+                    timeout_s=left_s,
+                )
+            )
+        )
+        _take_distances(hits, rows, answers[-1].hits)
+    return _together(answers, hits)
+
+
+def _scored(words: Hits) -> Hits:
+    """Hits of words, in whose distances shards put what they score, negated: less is better there."""
+    real = np.arange(words.ids.shape[1])[None, :] < words.counts[:, None]
+    scores = np.where(real, -words.distances, 0).astype(np.float32)
+    return replace(words, distances=np.full_like(words.distances, np.inf), scores=scores)
+
+
+def _fused(request: SearchRequest, near: Hits, words: Hits) -> tuple[Hits, dict[int, list[Any]]]:
+    """One list for each query, and of each query the hits whose distances are not known."""
+    fusion: Fuses = request.fusion
+    count, k = len(request.queries), request.k
+    strings = near.ids.dtype == object or words.ids.dtype == object
+    ids: Any = np.full((count, k), None, object) if strings else np.full((count, k), -1, np.int64)
+    distances = np.full((count, k), np.inf, np.float32)
+    scores = np.zeros((count, k), np.float32)
+    counts = np.zeros(count, np.int64)
+    metadata: list[list[MetadataRow]] | None = None if request.return_metadata is None else []
+    missing: dict[int, list[Any]] = {}
+    for row in range(count):
+        of_near = near.ids[row, : near.counts[row]].tolist()
+        of_words = words.ids[row, : words.counts[row]].tolist()
+        numbers = {one: number for number, one in enumerate(dict.fromkeys([*of_near, *of_words]))}
+        known = list(numbers)
+        found, points = fused(
+            fusion,
+            np.array([numbers[one] for one in of_near], np.int64),
+            near.distances[row, : len(of_near)],
+            np.array([numbers[one] for one in of_words], np.int64),
+            -words.distances[row, : len(of_words)].astype(np.float64),
+        )
+        chosen = [known[number] for number in found[:k].tolist()]
+        counts[row] = len(chosen)
+        ids[row, : len(chosen)] = chosen
+        scores[row, : len(chosen)] = points[:k]
+        distance_of = dict(zip(of_near, near.distances[row].tolist(), strict=False))
+        distances[row, : len(chosen)] = [distance_of.get(one, np.inf) for one in chosen]
+        unknown = [one for one in chosen if one not in distance_of]
+        if unknown:
+            missing[row] = unknown
+        if metadata is not None:
+            metadata.append(_rows_of(chosen, row, (of_near, near), (of_words, words)))
+    return Hits(ids, distances, counts, metadata, scores=scores), missing
+
+
+def _rows_of(chosen: Sequence[Any], row: int, *lists: tuple[Sequence[Any], Hits]) -> list[MetadataRow]:
+    """The metadata of some hits, from whichever list has them."""
+    of_id: dict[Any, MetadataRow] = {}
+    for ids, hits in lists:
+        if hits.metadata is not None:
+            of_id |= zip(ids, hits.metadata[row], strict=True)
+    return [of_id.get(one, {}) for one in chosen]
+
+
+def _take_distances(hits: Hits, rows: Sequence[int], found: Hits) -> None:
+    for at, row in enumerate(rows):
+        size = int(found.counts[at])
+        distance_of = dict(zip(found.ids[at, :size].tolist(), found.distances[at].tolist(), strict=False))
+        for place, one in enumerate(hits.ids[row, : hits.counts[row]].tolist()):
+            if one in distance_of:
+                hits.distances[row, place] = distance_of[one]
+
+
+def _together(answers: Sequence[Answer], hits: Hits) -> Answer:
+    """One answer, as whole as the least of those that it took."""
+    least = min(answers, key=lambda one: one.shards_answered)
+    failures = {one.shard: one for answer in answers for one in answer.failures}
+    summed = ("reads", "bytes_read", "shared_reads", "cache_hits")
+    hits = replace(hits, **{name: sum(getattr(one.hits, name) for one in answers) for name in summed})
+    homes = {one: place for answer in answers for one, place in answer.homes.items()}
+    answered = min(least.shards_answered, least.shards_total - len(failures))
+    return replace(least, hits=hits, shards_answered=answered, failures=tuple(failures.values()), homes=homes)

@@ -1,0 +1,181 @@
+"""Words and vectors over HTTP: what shards find becomes one list, and says what it scored."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import velo
+from velo.errors import InvalidArgumentError, UnsupportedError, VeloError
+from velo.results import fused
+from velo_serving import Client, create_app, open_local_backend
+
+ROWS, DIM, SHARDS, K = 600, 8, 3, 6
+VOCABULARY = ["red", "green", "blue", "boat", "house", "moon", "sun", "sea"]
+EXACT: dict[str, Any] = {"exact": True, "recall": 1.0}
+
+
+def rows() -> tuple[np.ndarray, list[str]]:
+    random = np.random.default_rng(6)
+    texts = [
+        " ".join([*random.choice(VOCABULARY, int(random.integers(1, 6))), *["more"] * (row % 90)])
+        for row in range(ROWS)
+    ]
+    return random.normal(size=(ROWS, DIM)).astype(np.float32), texts
+
+
+@pytest.fixture(scope="module", params=["numbers", "names"])
+def sharded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    vectors, texts = rows()
+    return velo.build_collection(
+        tmp_path_factory.mktemp("hybrid") / "c.velo",
+        vectors,
+        shards=SHARDS,
+        ids=None if request.param == "numbers" else [f"n{row}" for row in range(ROWS)],
+        metadata=pa.table({"text": texts, "number": range(ROWS)}),
+        text="text",
+        store_vectors=True,
+        threads=1,
+        calibrate=False,
+    )
+
+
+def ask(path: Path, *arguments: Any, body_format: Any = "json", **options: Any) -> Any:
+    async def run() -> Any:
+        app = create_app(open_local_backend(path, threads=1))
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            Client("http://velo", async_transport=transport, body_format=body_format) as client,
+        ):
+            # The machine may be busy: an answer is whole, or an error.
+            return await client.search_async(*arguments, allow_partial=False, timeout_s=20, **options)
+
+    return asyncio.run(run())
+
+
+def best_of_shards(path: Path, text: str, k: int, **how: Any) -> list[tuple[float, Any]]:
+    """What the shards find by words alone, best first."""
+    found = []
+    for number in range(SHARDS):
+        with velo.open(path / f"shard-{number:05d}") as shard:
+            one = shard.search(None, k, text=text, **how)
+            assert one.scores is not None
+            found += zip(one.scores[: one.counts[0]].tolist(), one.ids.tolist(), strict=False)
+    return sorted(found, key=lambda hit: (-hit[0], hit[1]))[:k]
+
+
+def test_words_alone(sharded: Path) -> None:
+    found = ask(sharded, None, K, text="red moon", return_metadata=["text"])
+    wanted = best_of_shards(sharded, "red moon", K)
+    assert found.ids.tolist() == [one for _, one in wanted]
+    np.testing.assert_allclose(found.scores, [score for score, _ in wanted], rtol=1e-5)
+    assert np.isinf(found.distances).all()
+    assert all("red" in one or "moon" in one for one in found.metadata["text"].to_pylist())
+    several = ask(sharded, None, K, text=["red moon", "nothing of it"], filter="number < 300")
+    assert several.counts.tolist() == [K, 0]
+    wanted = best_of_shards(sharded, "red moon", K, filter="number < 300")
+    assert several.ids[0].tolist() == [one for _, one in wanted]
+    assert (several.scores[1] == 0).all()
+
+
+@pytest.mark.parametrize("fusion", ["rrf", "weighted"])
+@pytest.mark.parametrize("condition", [None, "number >= 100"])
+def test_both_become_one_list(sharded: Path, fusion: Any, condition: str | None) -> None:
+    vectors, _ = rows()
+    query, text, depth = vectors[3] + np.float32(0.2), "blue boat sea", 20
+    found = ask(
+        sharded, query, K, text=text, fusion=fusion, filter=condition, return_metadata=["number"], **EXACT
+    )
+    with velo.open(sharded) as whole:
+        near = whole.search(query, depth, filter=condition, **EXACT)
+        words = best_of_shards(sharded, text, depth, filter=condition)
+        known = list(dict.fromkeys([*near.ids.tolist(), *(one for _, one in words)]))
+        how = velo.RRF() if fusion == "rrf" else velo.Weighted()
+        numbers, points = fused(
+            how,
+            np.array([known.index(one) for one in near.ids.tolist()]),
+            near.distances,
+            np.array([known.index(one) for _, one in words]),
+            np.array([score for score, _ in words]),
+        )
+        assert found.ids.tolist() == [known[number] for number in numbers[:K].tolist()]
+        np.testing.assert_allclose(found.scores, points[:K], rtol=1e-4)
+        # Whoever found them, hits have the distances of their vectors.
+        alone = whole.search(query, K, candidates=found.ids.tolist(), **EXACT)
+    distance_of = dict(zip(alone.ids.tolist(), alone.distances.tolist(), strict=True))
+    np.testing.assert_allclose(found.distances, [distance_of[one] for one in found.ids.tolist()], rtol=1e-4)
+    assert [str(one).lstrip("n") for one in found.ids] == [
+        str(one) for one in found.metadata["number"].to_pylist()
+    ]
+
+
+def test_forms_of_answers(sharded: Path) -> None:
+    vectors, _ = rows()
+    asked: dict[str, Any] = {"vectors": vectors[:2].tolist(), "text": ["red", "moon"], "k": 4}
+
+    async def run() -> None:
+        app = create_app(open_local_backend(sharded, threads=1))
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://velo") as client,
+        ):
+            path = "/v1/search"
+            plain = (await client.post(path, json=asked)).json()
+            assert [len(row) for row in plain["scores"]] == [4, 4]
+            npz = await client.post(path, json=asked, headers={"Accept": "application/x-npz"})
+            with np.load(io.BytesIO(npz.content)) as arrays:
+                np.testing.assert_allclose(arrays["scores"], plain["scores"], rtol=1e-6)
+            arrow = await client.post(
+                path, json=asked, headers={"Accept": "application/vnd.apache.arrow.stream"}
+            )
+            table = pa.ipc.open_stream(arrow.content).read_all()
+            np.testing.assert_allclose(
+                table["score"].to_pylist(), [one for row in plain["scores"] for one in row], rtol=1e-6
+            )
+            for wrong in (
+                {"text": ["one"]},
+                {"text": "x" * 70_000},
+                {"text": 7},
+                {"fusion": "best"},
+                {"text": None, "fusion": "rrf"},
+                {"group_by": "number"},
+                {"vectors": None, "text": None},
+                {"vectors": None, "fusion": "rrf"},
+                {"k": None, "radius": 1.0},
+            ):
+                body = {name: one for name, one in {**asked, **wrong}.items() if one is not None}
+                refused = await client.post(path, json=body)
+                assert refused.status_code in (400, 422), (wrong, refused.text)
+
+    asyncio.run(run())
+
+
+def test_rows_as_queries_and_vectors_of_hits(sharded: Path) -> None:
+    vectors, _ = rows()
+    with velo.open(sharded) as whole:
+        one = whole.rows(limit=1, filter="number = 9")["id"][0].as_py()
+    found = ask(
+        sharded, None, 3, ids=one, text="red", fusion="rrf", return_vectors=True, return_metadata=["number"]
+    )
+    assert found.ids[0] == one
+    np.testing.assert_array_equal(found.vectors, vectors[found.metadata["number"].to_pylist()])
+    by_npy = ask(sharded, vectors[9], 3, text="red", body_format="npy")
+    assert by_npy.ids.tolist() == found.ids.tolist()
+
+
+def test_a_collection_without_words(tmp_path: Path) -> None:
+    vectors, _ = rows()
+    path = velo.build_collection(tmp_path / "c", vectors, shards=2, threads=1, calibrate=False)
+    for queries in (None, vectors[0]):
+        with pytest.raises(UnsupportedError):
+            ask(path, queries, 3, text="red")
+    with pytest.raises((InvalidArgumentError, VeloError)):
+        ask(path, vectors[0], 3, fusion="rrf")
