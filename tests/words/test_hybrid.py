@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import velo
@@ -441,3 +444,12 @@ def test_other_metadata_has_other_words(tmp_path: Path) -> None:
             index.set_metadata({"text": range(200)})
         index.add_columns({"other": 7})
         check(index, texts, vectors, np.ones(200, bool))
+
+
+def test_the_command_builds_words(tmp_path: Path) -> None:
+    table = pa.table({"vec": list(vectors_of(100)), "text": [f"row n{row}" for row in range(100)]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    command = [sys.executable, "-m", "velo", "build", str(tmp_path / "a.parquet"), str(tmp_path / "a.velo")]
+    subprocess.run([*command, "--keep-columns", "--text", "text"], check=True, capture_output=True)
+    with velo.open(tmp_path / "a.velo") as index:
+        assert index.search(None, 1, text="n42").ids.tolist() == [42]

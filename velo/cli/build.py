@@ -47,6 +47,9 @@ def build(
         bool,
         typer.Option("--keep-columns", help="Take the other columns of that file as the metadata."),
     ] = False,
+    text: Annotated[
+        str | None, typer.Option(help="Column of the metadata whose words searches find, too.")
+    ] = None,
     queries: Annotated[
         Path | None,
         typer.Option(
@@ -93,6 +96,7 @@ def build(
                 chosen,
                 ids=ids,
                 metadata=table,
+                text=text,
                 queries=query_sample(queries, source.shape[1], chosen),
                 build_memory=build_memory,
                 overwrite=overwrite,
@@ -115,6 +119,7 @@ def build(
                 shards=shards,
                 ids=ids,
                 metadata=table,
+                text=text,
                 queries=queries,
                 build_memory=build_memory,
                 overwrite=overwrite,

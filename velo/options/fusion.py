@@ -49,11 +49,30 @@ class RRF:
         _check(self)
 
     def depth_of(self, k: int) -> int:
-        """Hits of each list for an answer of k."""
+        """Hits of each list for an answer of k.
+
+        Parameters
+        ----------
+        k : int
+
+        Returns
+        -------
+        int
+        """
         return _depth_of(self, k)
 
     def points(self, values: Float64Array) -> Float64Array:
-        """What each hit of one list is worth there, of the best first."""
+        """What each hit of one list is worth there.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n,), float64
+            More is better; the best first.
+
+        Returns
+        -------
+        ndarray of shape (n,), float64
+        """
         ranks: Float64Array = np.arange(1, len(values) + 1, dtype=np.float64)
         return 1.0 / (self.constant + ranks)
 
@@ -84,11 +103,30 @@ class Weighted:
         _check(self)
 
     def depth_of(self, k: int) -> int:
-        """Hits of each list for an answer of k."""
+        """Hits of each list for an answer of k.
+
+        Parameters
+        ----------
+        k : int
+
+        Returns
+        -------
+        int
+        """
         return _depth_of(self, k)
 
     def points(self, values: Float64Array) -> Float64Array:
-        """What each hit of one list is worth there, of the best first."""
+        """What each hit of one list is worth there.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n,), float64
+            More is better; the best first.
+
+        Returns
+        -------
+        ndarray of shape (n,), float64
+        """
         if len(values) == 0 or values[0] == values[-1]:
             return np.ones(len(values))
         points: Float64Array = (values - values[-1]) / (values[0] - values[-1])

@@ -256,8 +256,8 @@ class GroupedResult(SearchResult):
         False where the search was given up with fewer than k groups although there may be more.
     metadata :
         One row a real hit, group after group: a table for a single query, a list of tables for several.
-    served, vectors :
-        As in :class:`SearchResult`.
+    served, vectors, scores :
+        As in :class:`SearchResult`; there are no scores.
     stats, expected :
         As in :class:`SearchResult`; ``stats`` counts all searches that the answer took.
 
