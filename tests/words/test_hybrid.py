@@ -453,3 +453,44 @@ def test_the_command_builds_words(tmp_path: Path) -> None:
     subprocess.run([*command, "--keep-columns", "--text", "text"], check=True, capture_output=True)
     with velo.open(tmp_path / "a.velo") as index:
         assert index.search(None, 1, text="n42").ids.tolist() == [42]
+
+
+def test_an_index_without_rows_and_columns_that_come(tmp_path: Path) -> None:
+    query = np.zeros(DIM, np.float32)
+    schema = pa.schema([("text", pa.string())])
+    with velo.create(tmp_path / "a.velo", dim=DIM, metadata=schema, text="text", threads=1) as index:
+        assert index.search(query, 3, text="moon").counts.tolist() == [0]
+        assert index.search(None, 3, text="moon").counts.tolist() == [0]
+        index.insert(vectors_of(3), metadata={"text": ["moon", "sun", None]})
+        index.flush()
+        index.add_columns({"stock": 5})
+        index.insert(vectors_of(1), metadata={"text": ["the moon"], "stock": [6]})
+        found = index.search(None, 3, text="moon", return_metadata=["stock"])
+        assert found.metadata is not None
+        assert dict(zip(found.ids.tolist(), found.metadata["stock"].to_pylist(), strict=False)) == {
+            0: 5,
+            3: 6,
+        }
+        index.optimize()
+        assert index.search(query, 3, text="moon", filter="stock = 6", fusion=velo.RRF(vectors=0)).ids[0] == 3
+    with velo.open(tmp_path / "a.velo", writable=True, threads=1) as index:
+        index.delete([0, 3])
+        assert index.search(None, 3, text="moon").counts.tolist() == [0]
+        index.delete([1, 2])
+        index.optimize()
+        assert index.search(query, 3, text="sun").counts.tolist() == [0]
+        index.insert(vectors_of(1), metadata={"text": ["sun"], "stock": [1]})
+        assert index.search(None, 3, text="sun").counts.tolist() == [1]
+
+
+def test_deadlines_hold(built: velo.Index) -> None:
+    with pytest.raises(velo.errors.SearchTimeoutError):
+        built.search(vectors_of(1)[0], 5, text="red moon", timeout_s=1e-9)
+    assert built.search(vectors_of(1)[0], 5, text="red moon", timeout_s=60).counts[0] == 5
+
+
+def test_a_text_of_many_words(built: velo.Index) -> None:
+    """The rarest count; what is asked is as fast as the words that count."""
+    text = " ".join(f"nowhere{number}" for number in range(3000)) + " moon"
+    found = built.search(None, 5, text=text)
+    assert found.ids.tolist() == built.search(None, 5, text="moon").ids.tolist()

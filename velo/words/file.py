@@ -38,6 +38,8 @@ _FORMAT: Final = "1"
 _BLOCK: Final = 1 << 16
 #: Texts that are in memory at once.
 _AT_ONCE: Final = 1024
+#: Words that one query names: older versions of SQLite take no more than 999.
+_ASKED_AT_ONCE: Final = 500
 #: How often a word is counted in a row, and words in a row, at most.
 _TIMES_MAX: Final = 2**8 - 1
 _LENGTH_MAX: Final = 2**16 - 1
@@ -150,16 +152,19 @@ class Words:
             self.damaged = True
             raise
 
-    def frequencies(self, words: Sequence[str]) -> Int64Array:
-        """How many rows have each of some words."""
+    def frequencies(self, words: Sequence[str], check: Callable[[], None]) -> Int64Array:
+        """How many rows have each of some words; `check` is called now and then."""
         found = dict.fromkeys(words, 0)
-        marks = ",".join("?" * len(words))
         for block in range(self._blocks):
-            for word, size in self._asked(
-                f"SELECT word, length(data) FROM postings WHERE block=? AND word IN ({marks})",
-                (block, *words),
-            ):
-                found[word] += size // 3
+            for start in range(0, len(words), _ASKED_AT_ONCE):
+                check()
+                some = words[start : start + _ASKED_AT_ONCE]
+                marks = ",".join("?" * len(some))
+                for word, size in self._asked(
+                    f"SELECT word, length(data) FROM postings WHERE block=? AND word IN ({marks})",
+                    (block, *some),
+                ):
+                    found[word] += size // 3
         return np.array(list(found.values()), np.int64)
 
     @property

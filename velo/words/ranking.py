@@ -57,7 +57,7 @@ def ranked(
     if not words or not rows_total:
         return best
     usual = sum(one.word_count for _, one in stretches) / rows_total
-    having = np.sum([one.frequencies(words) for _, one in stretches], axis=0)
+    having = np.sum([one.frequencies(words, check) for _, one in stretches], axis=0)
     rarest = [at for at in np.argsort(having, kind="stable").tolist() if having[at]][:WORDS_MAX]
     weights = {
         words[at]: float(np.log1p((rows_total - having[at] + 0.5) / (having[at] + 0.5)))
