@@ -18,7 +18,7 @@ __all__ = ["Tokens", "words_in"]
 #: Letters and digits in a row make a word, small, without accents. It is a part of the format of the file.
 _TOKENIZER: Final = "unicode61 remove_diacritics 2"
 #: Words of texts, each at each of its places, that are in memory at once.
-_AT_ONCE: Final = 1 << 15
+_AT_ONCE: Final = 1 << 12
 
 
 class Tokens:
