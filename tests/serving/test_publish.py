@@ -100,7 +100,7 @@ def test_a_version_is_published_under_load(
             failures.append(error)
 
     with serving(str(first), "--api-keys", str(keys), *options) as served:
-        before = children(served, b"shard_process")
+        before = children(served, b"shard.process")
         loads = [threading.Thread(target=load, args=(served.url,)) for _ in range(2)]
         for one in loads:
             one.start()
@@ -125,17 +125,17 @@ def test_a_version_is_published_under_load(
         assert failures == []
         assert all(len(versions) == 1 for _, versions in seen), "an answer of two versions"
         if before:
-            until(lambda: not set(before) & set(children(served, b"shard_process")))
+            until(lambda: not set(before) & set(children(served, b"shard.process")))
             replicas = 2 if "--replicas" in options else 1
-            until(lambda: len(children(served, b"shard_process")) == 2 * replicas)
+            until(lambda: len(children(served, b"shard.process")) == 2 * replicas)
 
 
 def test_a_gateway_that_starts_again_serves_what_was_published(first: Path, second: Path, keys: Path) -> None:
     with serving(str(first), "--api-keys", str(keys), "--workers", "2") as served:
-        former = children(served, b"shard_process")
+        former = children(served, b"shard.process")
         with Client(served.url, collection="books", api_key=ADMIN, timeout_s=60.0) as admin:
             admin.publish(str(second), "two")
-        until(lambda: not set(former) & set(children(served, b"shard_process")))
+        until(lambda: not set(former) & set(children(served, b"shard.process")))
         for pid in children(served, b"gateway_process"):
             os.kill(pid, signal.SIGKILL)
             until(lambda pid=pid: pid not in children(served, b"gateway_process"))
