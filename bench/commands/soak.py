@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 import velo
 from bench.commands import soak_page
 from bench.commands.soak_events import ANNOUNCED, Events, Window, children_of
-from bench.commands.soak_load import FIRST_NEW_ID, Build, Call, Ledger, Reader, Writer
+from bench.commands.soak_load import FIRST_NEW_ID, Build, Call, Ledger, Reader, Writer, stamps_of
 from bench.commands.soak_page import Sample
 from bench.harness import pages
 from bench.harness.machine import describe
@@ -348,9 +349,15 @@ class _Scene:
             name = self.ledger.serving[0]
             build = next(one for one in builds if one.name == name)
             with connect() as client:
-                listed = list(client.rows({"stamp": {"$gte": 0}}, columns=["stamp"], page_rows=1000))
+                pages = [client.rows({"stamp": {"$gte": 0}}, limit=1000, columns=["stamp"])]
+                while len(pages[-1]) == 1000:
+                    after = pages[-1]["id"][-1]
+                    pages.append(
+                        client.rows({"stamp": {"$gte": 0}}, limit=1000, after=after, columns=["stamp"])
+                    )
+                listed = pa.concat_tables(pages)
                 count = client.count()
-            rows = {int(row["id"]): row["stamp"] for row in listed}
+            rows = stamps_of(listed)
             unknown, known = self.ledger.unknown[build.name], self.ledger.rows[build.name]
             wrong = {one for one, stamp in known.items() if one not in unknown and rows.get(one) != stamp}
             wrong |= {one for one in rows if one not in unknown and one not in known}

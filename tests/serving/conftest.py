@@ -156,18 +156,30 @@ def things_vectors() -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
-def things_served(things_vectors: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def things_path(things_vectors: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The collection `things`; not to be changed."""
+    import velo
+
+    rows = range(THINGS_ROWS)
+    table = pa.table({"color": [f"c{row % 5}" for row in rows], "size": rows, "vector": rows})
+    return velo.build_collection(
+        tmp_path_factory.mktemp("things") / "things.velo",
+        things_vectors,
+        shards=THINGS_SHARDS,
+        metadata=table,
+        store_vectors=True,
+        threads=1,
+    )
+
+
+@pytest.fixture(scope="session")
+def things_served(things_vectors: np.ndarray, things_path: Path) -> Iterator[Served]:
     """`things` in three processes; `names`, whose ids are words; `codes`, which stores no vectors."""
     import velo
 
-    folder, rows = tmp_path_factory.mktemp("things"), range(THINGS_ROWS)
-    table = pa.table({"color": [f"c{row % 5}" for row in rows], "size": rows, "vector": rows})
-    options: dict[str, Any] = {"store_vectors": True, "threads": 1}
-    velo.build_collection(
-        folder / "things.velo", things_vectors, shards=THINGS_SHARDS, metadata=table, **options
-    )
+    folder = things_path.parent
     few, names = things_vectors[:20], [f"n{row}" for row in range(20)]
-    velo.build(folder / "names.velo", few, ids=names, **options).close()
+    velo.build(folder / "names.velo", few, ids=names, store_vectors=True, threads=1).close()
     velo.build(folder / "codes.velo", few, threads=1, store_vectors=False).close()
     served = Served(*(str(folder / f"{name}.velo") for name in ("things", "names", "codes")), "--processes")
     yield served

@@ -30,7 +30,7 @@ METHODS: dict[str, tuple[Any, set[str], dict[str, str]]] = {
     # A count or a row of most shards would be of nothing in particular: these ask for all of them.
     "count": (CountBody, {"allow_partial"}, {}),
     "get": (GetBody, {"allow_partial"}, {}),
-    "rows": (RowsBody, {"page"}, {"limit": "page_rows"}),
+    "rows": (RowsBody, set(), {}),
     "explain": (ExplainBody, set(), {}),
     "insert": (InsertBody, set(), {}),
     "upsert": (UpsertBody, set(), {}),
@@ -60,12 +60,6 @@ def test_every_keyword_has_a_type_and_a_word(method: str) -> None:
         assert parameter.kind is not inspect.Parameter.VAR_KEYWORD
         assert parameter.annotation is not inspect.Parameter.empty
         assert name in told, f"{method} says nothing of {name}"
-
-
-def test_both_ways_to_rows_take_the_same() -> None:
-    """Pages are fetched by two functions; all else is written once."""
-    plain, awaited = (inspect.signature(way).parameters for way in (Client.rows, Client.rows_async))
-    assert plain == awaited
 
 
 def test_an_unknown_keyword_is_pythons_own_error() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import numpy as np
+import pyarrow as pa
 import pytest
 
+import velo
 from tests.serving.conftest import THINGS_ROWS, Served
 from tests.serving.fakes import CommandedChannel, backend_of
 from velo.errors import (
@@ -39,31 +43,55 @@ def test_counts_add_up_over_shards(client: Client) -> None:
 
 
 def test_rows_of_ids_come_in_the_order_asked_for(client: Client, things_served: Served) -> None:
-    found = client.get([250, 3, 10_000, 120])
-    assert found == [
-        {"id": 250, "color": "c0", "size": 250, "vector": 250},
-        {"id": 3, "color": "c3", "size": 3, "vector": 3},
-        None,
-        {"id": 120, "color": "c0", "size": 120, "vector": 120},
+    found = client.get([250, 3, 120, 3])
+    assert found.to_pylist() == [
+        {"id": row, "color": f"c{row % 5}", "size": row, "vector": row} for row in (250, 3, 120, 3)
     ]
-    assert client.get([7], columns=["size"]) == [{"id": 7, "size": 7}]
-    assert client.get([7], columns=False) == [{"id": 7}]
+    with pytest.raises(UnknownIdError, match="10000") as told:
+        client.get([250, 10_000])
+    assert (told.value.argument, told.value.row) == ("ids", 1)
+    assert client.get([250, 10_000, 3], columns=["size"], unknown="skip").to_pylist() == [
+        {"id": 250, "size": 250},
+        {"id": 3, "size": 3},
+    ]
+    assert client.get(7, columns=False).to_pylist() == [{"id": 7}]
     with Client(things_served.url, collection="names") as names:
-        assert names.get(["n4", "n99"]) == [{"id": "n4"}, None]
+        assert names.get(["n4", "n99"], unknown="skip").to_pylist() == [{"id": "n4"}]
     with pytest.raises(UnknownColumnError):
         client.get([7], columns=["weight"])
 
 
-def test_pages_hold_every_row_once(client: Client) -> None:
-    rows = list(client.rows({"color": "c1"}, columns=["size"], page_rows=7))
-    assert sorted(row["id"] for row in rows) == list(range(1, THINGS_ROWS, 5))
-    assert all(row["size"] == row["id"] for row in rows)
-    assert len(list(client.rows(page_rows=100))) == THINGS_ROWS
-    assert list(client.rows({"color": "none"})) == []
-    for page in ("x", "[9, 1]", '[0, {"a": 1}]', "null", "[true, 1]"):
-        response = httpx.post(f"{client._url}/v1/collections/things/rows", json={"page": page})
-        assert response.status_code == 422, page
-        assert response.json()["error"]["argument"] == "page"
+def test_rows_are_those_of_the_library(client: Client, things_path: Path) -> None:
+    """Type by type and page by page, over three shards."""
+    with velo.open(things_path) as index:
+        assert client.get([250, 3]).equals(index.get([250, 3]))
+        wanted = {"color": "c1"}
+        last, ids = None, []
+        while last is None or len(ids) < THINGS_ROWS // 5:
+            page = client.rows(wanted, limit=7, after=last, columns=["size"])
+            assert page.equals(index.rows(wanted, limit=7, after=last, columns=["size"]))
+            ids += page["id"].to_pylist()
+            last = page["id"][-1]
+        assert ids == list(range(1, THINGS_ROWS, 5))
+    assert len(client.rows(wanted, after=last)) == 0
+    assert len(client.rows(limit=1000)) == THINGS_ROWS
+    assert client.rows({"color": "none"}).column_names == ["id", "color", "size", "vector"]
+
+
+def test_rows_travel_as_json_and_as_arrow(client: Client) -> None:
+    url = f"{client._url}/v1/collections/things"
+    told = httpx.post(f"{url}/get", json={"ids": [3]}).json()
+    assert told["rows"] == [{"id": 3, "color": "c3", "size": 3, "vector": 3}]
+    assert (told["shards_answered"], told["partial"]) == (3, False)
+    arrow = "application/vnd.apache.arrow.stream"
+    told_too = httpx.post(f"{url}/get", json={"ids": [3]}, headers={"Accept": arrow})
+    assert told_too.headers["content-type"] == arrow
+    with pa.ipc.open_stream(told_too.content) as reader:
+        assert json.loads(reader.schema.metadata[b"velo"])["shards_answered"] == 3
+        assert reader.read_all().to_pylist() == told["rows"]
+    counted = httpx.post(f"{url}/count", json={}, headers={"Accept": f"{arrow}, application/json;q=0.5"})
+    assert counted.json()["count"] == THINGS_ROWS
+    assert httpx.post(f"{url}/rows", json={}, headers={"Accept": "text/html"}).status_code == 406
 
 
 def test_exact_distances_are_those_of_the_vectors(
@@ -130,11 +158,11 @@ def test_awaited_they_answer_the_same(
         async with Client(things_served.url, collection="things", retries=20) as one:
             wanted = {"color": "c1"}
             assert await one.count_async(wanted) == client.count(wanted)
-            ids = [7, 10_000]
-            assert await one.get_async(ids, columns=["size"]) == client.get(ids, columns=["size"])
-            pages = [row async for row in one.rows_async(wanted, columns=["size"], page_rows=7)]
-            assert pages == list(client.rows(wanted, columns=["size"], page_rows=7))
-            assert len(pages) == THINGS_ROWS / 5
+            ids = [7, 9]
+            assert (await one.get_async(ids, columns=["size"])).equals(client.get(ids, columns=["size"]))
+            page = await one.rows_async(wanted, columns=["size"], limit=7, after=11)
+            assert page.equals(client.rows(wanted, columns=["size"], limit=7, after=11))
+            assert page["id"].to_pylist() == list(range(16, 47, 5))
             told = await one.explain_async(things_vectors[3], k=5, filter=wanted)
             assert [shard["matches"] for shard in told] == [
                 shard["matches"] for shard in client.explain(things_vectors[3], k=5, filter=wanted)
@@ -163,9 +191,7 @@ def test_a_missing_shard_is_told_or_an_error() -> None:
             assert whole.status_code == 503
             assert whole.json()["error"]["type"] == NoShardAnsweredError.__name__
             # A page that skipped a shard's rows would be wrong.
-            assert (
-                await asking.post("/v1/collections/things/rows", json={"page": "[1, 5]"})
-            ).status_code == 503
+            assert (await asking.post("/v1/collections/things/rows", json={})).status_code == 503
 
     asyncio.run(run())
 
@@ -176,9 +202,14 @@ def test_bodies_are_checked(things_served: Served) -> None:
         ("count", {"filter": "a = '" + "x" * (17 << 10) + "'"}, 413),
         ("get", {"ids": []}, 422),
         ("get", {"ids": [1.5]}, 422),
+        ("get", {"ids": [1], "unknown": "none"}, 422),
+        ("get", {"ids": ["word"]}, 422),
+        ("get", {"ids": [999]}, 404),
         ("get", {"ids": list(range(1001))}, 422),
         ("rows", {"limit": 0}, 422),
         ("rows", {"limit": 1001}, 422),
+        ("rows", {"after": 1.5}, 422),
+        ("rows", {"after": "word"}, 422),
         ("explain", {"vector": [1.0]}, 422),
         ("explain", {}, 422),
     ):

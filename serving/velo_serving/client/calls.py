@@ -18,11 +18,12 @@ from velo_serving.words.answers import groups_result, nearest_result, ranges_res
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["FILTER_IN_URL_BYTES_MAX", "TYPES", "BodyFormat", "ClientCall"]
+__all__ = ["ARROW", "FILTER_IN_URL_BYTES_MAX", "TYPES", "BodyFormat", "ClientCall"]
 
 BodyFormat: TypeAlias = Literal["json", "npy"]
 
 TYPES: Final[Mapping[str, str]] = {"json": "application/json", "npy": "application/x-npy"}
+ARROW: Final = "application/vnd.apache.arrow.stream"
 _NPZ: Final = "application/x-npz"
 
 #: What an npy body, or the npz answer to it, cannot carry.

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from velo.hints import hinted
 from velo_serving.client.awaited import Asking, awaited
-from velo_serving.client.calls import ClientCall
+from velo_serving.client.calls import ARROW, ClientCall
+from velo_serving.wire.codec import table_of
 from velo_serving.words.types import FilterForm
+
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = ["ClientLookups"]
 
@@ -64,99 +70,82 @@ class ClientLookups(Asking):
         ids: Sequence[int] | Sequence[str] | int | str,
         *,
         columns: Sequence[str] | bool = True,
+        unknown: Literal["error", "skip"] = "error",
         timeout_s: float | None = None,
-    ) -> list[dict[str, Any] | None]:
-        """Bring the rows of some ids, None where there is none.
+    ) -> pa.Table:
+        """Return the metadata of some ids, as ``velo.Index.get``.
 
         Parameters
         ----------
         ids : sequence of int or str, or one
         columns : sequence of str, or bool
             All of them with True.
+        unknown : {"error", "skip"}
+            What becomes of ids that no row has; with ``"skip"`` they are left out.
         timeout_s : float, optional
             Deadline at the server; default: the server's.
 
         Returns
         -------
-        list of dict
-            ``id`` and the columns, in the order of `ids`.
+        pyarrow.Table
+            ``id`` and the columns, a row an id, in the order asked for.
+
+        Raises
+        ------
+        UnknownIdError
         """
         fields = {
             "ids": np.atleast_1d(np.asarray(ids)).tolist(),
             "columns": _names(columns),
+            "unknown": unknown,
             "timeout_ms": _milliseconds(timeout_s),
             "allow_partial": False,
         }
-        read: Callable[[dict[str, Any]], list[dict[str, Any] | None]] = itemgetter("rows")
-        return self._look_up("get", fields, read)
+        return self._ask("POST", self._path_of("get"), _for_rows(fields), _rows_of)
 
     get_async = awaited(get)
     """As ``get``, without blocking the event loop."""
 
+    @hinted
     def rows(
         self,
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.rows
         *,
+        limit: int = 100,
+        after: Any = None,
         columns: Sequence[str] | bool = True,
-        page_rows: int = 100,
         timeout_s: float | None = None,
-    ) -> Iterator[dict[str, Any]]:
-        """Bring all rows that pass a filter, page by page as they are asked for.
+    ) -> pa.Table:
+        """Return rows that pass a filter, page by page in the order of their ids, as ``velo.Index.rows``.
 
         Parameters
         ----------
         filter : dict or str, optional
+        limit : int
+            Rows at most.
+        after : id, optional
+            The last id of the page before.
         columns : sequence of str, or bool
-        page_rows : int
-            Rows that one request brings.
         timeout_s : float, optional
-            Deadline of each of them at the server; default: the server's.
+            Deadline at the server; default: the server's.
 
-        Yields
-        ------
-        dict
-            ``id`` and the columns.
+        Returns
+        -------
+        pyarrow.Table
+            ``id`` and the columns; fewer rows than `limit` on the last page.
         """
-        asked = _of_rows(filter, columns, page_rows, timeout_s)
-        while True:
-            answer = self._page(asked)
-            yield from answer["rows"]
-            if answer["next"] is None:
-                return
-            asked["page"] = answer["next"]
+        as_py = getattr(after, "as_py", None)  # a value of an Arrow column
+        fields = {
+            "filter": filter,
+            "limit": limit,
+            "after": after if as_py is None else as_py(),
+            "columns": _names(columns),
+            "timeout_ms": _milliseconds(timeout_s),
+        }
+        return self._ask("POST", self._path_of("rows"), _for_rows(fields), _rows_of)
 
-    async def rows_async(
-        self,
-        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.rows
-        *,
-        columns: Sequence[str] | bool = True,
-        page_rows: int = 100,
-        timeout_s: float | None = None,
-    ) -> AsyncIterator[dict[str, Any]]:
-        """Bring all rows that pass a filter without blocking the event loop; as ``rows``.
-
-        Parameters
-        ----------
-        filter, columns, page_rows, timeout_s :
-            As for ``rows``.
-
-        Yields
-        ------
-        dict
-        """
-        asked = _of_rows(filter, columns, page_rows, timeout_s)
-        while True:
-            answer = await self._page_async(asked)
-            for row in answer["rows"]:
-                yield row
-            if answer["next"] is None:
-                return
-            asked["page"] = answer["next"]
-
-    def _page(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return self._look_up("rows", asked, dict)
-
-    _page_async = awaited(_page)
+    rows_async = awaited(rows)
+    """As ``rows``, without blocking the event loop."""
 
     def publish(self, path: str, version: str) -> dict[str, Any]:
         """Have another build served under the collection's name; it takes an admin key.
@@ -230,17 +219,14 @@ class ClientLookups(Asking):
     """As ``explain``, without blocking the event loop."""
 
 
-def _of_rows(
-    condition: FilterForm | None, columns: Sequence[str] | bool, page_rows: int, timeout_s: float | None
-) -> dict[str, Any]:
-    """The first page."""
-    return {
-        "filter": condition,
-        "columns": _names(columns),
-        "limit": page_rows,
-        "timeout_ms": _milliseconds(timeout_s),
-        "page": None,
-    }
+def _for_rows(fields: Mapping[str, Any]) -> ClientCall:
+    """A question that is answered in Arrow, which keeps all types as they are."""
+    call = ClientCall.of_fields(fields)
+    return replace(call, headers={**call.headers, "Accept": ARROW})
+
+
+def _rows_of(response: httpx.Response) -> pa.Table:
+    return table_of(response.content).replace_schema_metadata(None)
 
 
 def _names(columns: Sequence[str] | bool) -> list[str] | bool:

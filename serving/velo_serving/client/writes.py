@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +15,13 @@ from velo.folder.ids import checked_ids
 from velo.folder.metadata import given_metadata
 from velo.results import Written
 from velo_serving.client.awaited import Asking, awaited
-from velo_serving.client.calls import TYPES, ClientCall
+from velo_serving.client.calls import ARROW, TYPES, ClientCall
 from velo_serving.wire.codec import stream_of
 from velo_serving.words.types import FilterForm
 
 __all__ = ["ClientWrites"]
 
 R = TypeVar("R")
-
-_ARROW: Final = "application/vnd.apache.arrow.stream"
 
 
 def _name(request: str | None) -> str | None:
@@ -74,7 +72,7 @@ def _rows_call(
     params = {"request_id": _name(request) or secrets.token_hex(16)}
     if timeout_s is not None:
         params["timeout_ms"] = str(timeout_s * 1000)
-    headers = {"Content-Type": _ARROW, "Accept": TYPES["json"]}
+    headers = {"Content-Type": ARROW, "Accept": TYPES["json"]}
     return ClientCall(stream_of(pa.table(columns)), headers, params)
 
 

@@ -21,12 +21,12 @@ from velo_serving.gateway import bodies, publishing
 from velo_serving.gateway.access import Access, ApiKeys, Guarded, check_may_write, describe_security
 from velo_serving.gateway.aliases import Aliases
 from velo_serving.gateway.docs_page import render_docs
-from velo_serving.gateway.encoders import choose_encoder
+from velo_serving.gateway.encoders import choose_encoder, choose_type
 from velo_serving.gateway.errors import BodyTimeoutError, install
 from velo_serving.gateway.logs import Logged, note
 from velo_serving.gateway.metrics import CONTENT_TYPE, Measured, Metrics
 from velo_serving.gateway.operations import ERRORS, PUBLISH_ERRORS, SEARCH, WRITE_ERRORS
-from velo_serving.gateway.rows import ROUTES, Lookup, LookupRoute, json_body
+from velo_serving.gateway.rows import ROUTES, Lookup, LookupRoute, json_body, written
 from velo_serving.gateway.schemas import (
     CollectionAnswer,
     CollectionList,
@@ -167,7 +167,7 @@ def create_app(
             f"/v1/collections/{{name}}/{what.path}",
             summary=what.summary,
             response_model=what.answer,
-            responses={status: told for status, told in ERRORS.items() if status != 406},
+            responses=dict(ERRORS),
             openapi_extra=json_body(what.body),
             name=what.path,
         )(answering())
@@ -312,7 +312,7 @@ class _Gate:
             return await self._answer(request, now, media_type, body, started, arrived)
 
     async def look_up(self, request: Request, served: ServedCollection, lookup: Lookup) -> Response:
-        """Answer what needs no search: its body is JSON, and so is its answer."""
+        """Answer what needs no search: its body is JSON, and so is its answer, or Arrow where it has rows."""
         media_type = bodies.media_type_of(request.headers.get("content-type"))
         bodies.check_encoding(request.headers.get("content-encoding"))
         if media_type != bodies.JSON:
@@ -320,9 +320,11 @@ class _Gate:
         body = await self._body(request)
         if body is None:
             return Response(status_code=400)  # nobody reads it
+        answer_type = choose_type(request.headers.get("accept"), (bodies.JSON, bodies.ARROW))
         with self._admitted(), served.hold() as now:
-            content = await lookup(body, now, self._limits)
-        return Response(content, media_type=bodies.JSON)
+            looked = await lookup(body, now, self._limits)
+        media_type = bodies.JSON if looked.rows is None else answer_type
+        return Response(written(looked, media_type), media_type=media_type)
 
     async def write(self, request: Request, served: ServedCollection, route: WriteRoute) -> Response:
         """Write; a client that hangs up does not undo it."""

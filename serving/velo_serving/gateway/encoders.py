@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,23 +16,24 @@ from velo_serving.gateway.bodies import ARROW, JSON, NPZ
 from velo_serving.words.errors import NotAcceptableError
 from velo_serving.words.types import Answer
 
-__all__ = ["choose_encoder"]
-
-WRITES: Final = (JSON, NPZ, ARROW)
+__all__ = ["choose_encoder", "choose_type"]
 
 Encoder = Callable[[Answer, float], tuple[bytes, dict[str, str]]]
 
 
-def choose_encoder(
-    accept: str | None, *, with_metadata: bool, with_groups: bool = False
-) -> tuple[str, Encoder]:
+def choose_type(accept: str | None, offered: Sequence[str]) -> str:
     """Choose the form of an answer from an Accept header.
+
+    Parameters
+    ----------
+    accept : str or None
+    offered : sequence of str
+        Forms that there are; the first where all are alike.
 
     Raises
     ------
     NotAcceptableError
     """
-    encoders: Mapping[str, Encoder] = {JSON: _to_json, NPZ: _to_npz, ARROW: _to_arrow}
     preferences: list[tuple[float, int, str]] = []
     for place, part in enumerate((accept or "*/*").split(",")):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
@@ -46,14 +47,27 @@ def choose_encoder(
         if quality > 0:
             preferences.append((-quality, place, name))
     for _, _, name in sorted(preferences):
-        media_type = JSON if name in ("*/*", "application/*") else name
-        if media_type == NPZ and with_metadata:
-            raise NotAcceptableError(f"metadata travels as {JSON} or {ARROW}, not as {NPZ}")
-        if media_type == NPZ and with_groups:
-            raise NotAcceptableError(f"groups travel as {JSON} or {ARROW}, not as {NPZ}")
-        if media_type in encoders:
-            return media_type, encoders[media_type]
-    raise NotAcceptableError(f"none of {accept!r} can be written here, only {', '.join(WRITES)}")
+        media_type = offered[0] if name in ("*/*", "application/*") else name
+        if media_type in offered:
+            return media_type
+    raise NotAcceptableError(f"none of {accept!r} can be written here, only {', '.join(offered)}")
+
+
+def choose_encoder(
+    accept: str | None, *, with_metadata: bool, with_groups: bool = False
+) -> tuple[str, Encoder]:
+    """Choose what writes the answer of a search.
+
+    Raises
+    ------
+    NotAcceptableError
+    """
+    encoders: Mapping[str, Encoder] = {JSON: _to_json, NPZ: _to_npz, ARROW: _to_arrow}
+    media_type = choose_type(accept, (JSON, NPZ, ARROW))
+    if media_type == NPZ and (with_metadata or with_groups):
+        what = "metadata travels" if with_metadata else "groups travel"
+        raise NotAcceptableError(f"{what} as {JSON} or {ARROW}, not as {NPZ}")
+    return media_type, encoders[media_type]
 
 
 def _status(answer: Answer, took_ms: float) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
+import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
+from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.schemas import (
     AllowPartial,
@@ -22,13 +24,15 @@ from velo_serving.gateway.schemas import (
     refusal,
 )
 from velo_serving.routing import lookups
-from velo_serving.routing.lookups import Found
+from velo_serving.routing.lookups import Found, UnknownIds
 from velo_serving.routing.served import Generation
+from velo_serving.wire.codec import stream_of
 from velo_serving.words.limits import GatewayLimits
 
 __all__ = [
     "ROUTES",
     "STRICT",
+    "Looked",
     "Lookup",
     "LookupRoute",
     "OneFilter",
@@ -36,6 +40,7 @@ __all__ = [
     "json_body",
     "parsed",
     "seconds",
+    "status_of",
     "written",
 ]
 
@@ -69,12 +74,15 @@ class GetBody(BaseModel):
 
     ids: Annotated[list[int] | list[str], Field(min_length=1, max_length=ROWS_MAX)]
     columns: Columns = True
+    unknown: Annotated[
+        UnknownIds, Field(description="Ids that no row has are an error, or left out with `skip`.")
+    ] = "error"
     timeout_ms: Timeout = None
     allow_partial: AllowPartial = True
 
 
 class RowsBody(BaseModel):
-    """Page through the rows that pass a filter, in the order of the shards."""
+    """Page through the rows that pass a filter, in the order of their ids."""
 
     model_config = ConfigDict(
         **STRICT, json_schema_extra={"examples": [{"filter": {"year": 2020}, "limit": 50}]}
@@ -82,7 +90,7 @@ class RowsBody(BaseModel):
 
     filter: OneFilter = None
     limit: Annotated[int, Field(ge=1, le=ROWS_MAX)] = 100
-    page: Annotated[str | None, Field(description="What the answer before called `next`.")] = None
+    after: Annotated[int | str | None, Field(description="The last id of the page before.")] = None
     columns: Columns = True
     timeout_ms: Timeout = None
 
@@ -116,17 +124,14 @@ class CountAnswer(Status):
     count: int
 
 
-class GetAnswer(Status):
-    """The rows in the order asked for, null where no shard has the id."""
-
-    rows: list[dict[str, Any] | None]
-
-
 class RowsAnswer(BaseModel):
-    """Some rows, and where the next page begins."""
+    """Rows, each with its `id`; a last page has fewer than `limit`."""
 
     rows: list[dict[str, Any]]
-    next: Annotated[str | None, Field(description="Give it as `page`; null on the last page.")]
+
+
+class GetAnswer(Status, RowsAnswer):
+    """The rows in the order asked for."""
 
 
 class ExplainAnswer(Status):
@@ -135,7 +140,15 @@ class ExplainAnswer(Status):
     shards: list[dict[str, Any]]
 
 
-Lookup = Callable[[bytes, Generation, GatewayLimits], Awaitable[bytes]]
+#: From a body to what JSON says, or to rows and what is said of them.
+Lookup = Callable[[bytes, Generation, GatewayLimits], Awaitable["Looked"]]
+
+
+class Looked(NamedTuple):
+    """What was looked up."""
+
+    fields: Mapping[str, Any]
+    rows: pa.Table | None = None
 
 
 class LookupRoute(NamedTuple):
@@ -190,23 +203,30 @@ def seconds(timeout_ms: float | None) -> float | None:
     return None if timeout_ms is None else timeout_ms / 1000
 
 
-def written(fields: Mapping[str, Any], found: Found | None = None) -> bytes:
-    """An answer as JSON, with how complete it is."""
-    body = dict(fields)
-    if found is not None:
-        body |= {
-            "shards_answered": found.shards_answered,
-            "shards_total": found.shards_total,
-            "partial": found.shards_answered < found.shards_total,
-            "failures": [
-                {"shard": one.shard, "type": one.failure.kind, "message": one.failure.message}
-                for one in found.failures
-            ],
-        }
-    return to_json(body, inf_nan_mode="null", bytes_mode="base64")
+def written(looked: Looked, media_type: str) -> bytes:
+    """An answer in JSON, or its rows as Arrow with what is said of them in the schema's metadata."""
+    rows, fields = looked.rows, dict(looked.fields)
+    if rows is None:
+        return to_json(fields, inf_nan_mode="null", bytes_mode="base64")
+    if media_type == bodies.ARROW:
+        return stream_of(rows.replace_schema_metadata({"velo": to_json(fields)}))
+    return to_json({"rows": rows.to_pylist()} | fields, inf_nan_mode="null", bytes_mode="base64")
 
 
-async def _count(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
+def status_of(found: Found) -> dict[str, Any]:
+    """How complete an answer is."""
+    return {
+        "shards_answered": found.shards_answered,
+        "shards_total": found.shards_total,
+        "partial": found.shards_answered < found.shards_total,
+        "failures": [
+            {"shard": one.shard, "type": one.failure.kind, "message": one.failure.message}
+            for one in found.failures
+        ],
+    }
+
+
+async def _count(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
     asked = parsed(CountBody, body, limits)
     found = await lookups.count(
         now.router,
@@ -214,35 +234,36 @@ async def _count(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
         timeout_s=seconds(asked.timeout_ms),
         allow_partial=asked.allow_partial,
     )
-    return written({"count": found.value}, found)
+    return Looked({"count": found.value} | status_of(found))
 
 
-async def _get(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
+async def _get(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
     asked = parsed(GetBody, body, limits)
     found = await lookups.get(
         now.router,
         asked.ids,
         asked.columns,
+        unknown=asked.unknown,
         timeout_s=seconds(asked.timeout_ms),
         allow_partial=asked.allow_partial,
     )
-    return written({"rows": found.value}, found)
+    return Looked(status_of(found), found.value)
 
 
-async def _rows(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
+async def _rows(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
     asked = parsed(RowsBody, body, limits)
-    found, page = await lookups.rows(
+    found = await lookups.rows(
         now.router,
         asked.filter,
         limit=asked.limit,
+        after=asked.after,
         columns=asked.columns,
-        page=asked.page,
         timeout_s=seconds(asked.timeout_ms),
     )
-    return written({"rows": found, "next": page})
+    return Looked({}, found)
 
 
-async def _explain(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
+async def _explain(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
     asked = parsed(ExplainBody, body, limits)
     if len(asked.vector) != now.dim:
         raise RequestError(
@@ -260,7 +281,7 @@ async def _explain(body: bytes, now: Generation, limits: GatewayLimits) -> bytes
         "exact": asked.exact,
     }
     found = await lookups.explain(now.router, arguments, timeout_s=seconds(asked.timeout_ms))
-    return written({"shards": found.value}, found)
+    return Looked({"shards": found.value} | status_of(found))
 
 
 ROUTES: Final = (

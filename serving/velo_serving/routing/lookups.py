@@ -5,21 +5,24 @@ A shard looks them up in its own rows (``shard.look_up``); what shards found bec
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from velo.errors import InvalidArgumentError, UnknownIdError
+from velo.errors import FilterTypeError, InvalidArgumentError, UnknownIdError
 from velo_serving.routing.router import Router
 from velo_serving.wire.codec import table_of
 from velo_serving.words.errors import NoShardAnsweredError
 from velo_serving.words.types import Failure, Float32Matrix, ShardFailure
 
-__all__ = ["Found", "count", "explain", "get", "info", "rows", "sample", "vectors"]
+__all__ = ["Found", "UnknownIds", "count", "explain", "get", "info", "rows", "sample", "vectors"]
+
+#: What becomes of ids that no row has.
+UnknownIds: TypeAlias = Literal["error", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,14 @@ def _status_of(
     found = [(name, reply) for name, reply in replies if not isinstance(reply, Failure)]
     failures = tuple(ShardFailure(name, reply) for name, reply in replies if isinstance(reply, Failure))
     if not found or (failures and not allow_partial):
-        reasons = "; ".join(f"{one.shard}: {one.failure.message}" for one in failures)
         raise NoShardAnsweredError(
-            f"{len(found)} of {len(replies)} shards of {router.name!r} answered ({reasons})"
+            f"{len(found)} of {len(replies)} shards of {router.name!r} answered ({_reasons(failures)})"
         )
     return found, Found(None, len(found), len(replies), failures)
+
+
+def _reasons(failures: Sequence[ShardFailure]) -> str:
+    return "; ".join(f"{one.shard}: {one.failure.message}" for one in failures)
 
 
 async def count(
@@ -66,15 +72,37 @@ async def get(
     ids: Sequence[Any],
     columns: Sequence[str] | bool,
     *,
+    unknown: UnknownIds = "error",
     timeout_s: float | None = None,
     allow_partial: bool = True,
 ) -> Found:
-    """Bring the rows of some ids, None for one that no shard has."""
+    """Bring the rows of some ids, as ``velo.Index.get``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Ids of another kind.
+    UnknownIdError
+        An id that no row has; not with ``unknown="skip"``.
+    NoShardAnsweredError
+        The same, while a shard is away that may have it.
+    """
     arguments = {"filter": list(ids), "limit": len(ids), "columns": columns}
-    found, status = await _of_all(router, "rows", arguments, timeout_s, allow_partial)
-    by_id = {row["id"]: row for _, reply in found for row in table_of(reply["table"]).to_pylist()}
-    value = [by_id.get(one) for one in ids]
-    return replace(status, value=value)
+    try:
+        found, status = await _of_all(router, "rows", arguments, timeout_s, allow_partial)
+    except FilterTypeError as error:
+        why = error.message.removeprefix("filter ")
+        raise InvalidArgumentError(f"ids: {why}", argument="ids") from error
+    table = _one_table(found)
+    places = pc.index_in(pa.array(ids, table["id"].type), table["id"])
+    if places.null_count and unknown == "error":
+        row = places.is_null().index(True).as_py()
+        if status.failures:
+            raise NoShardAnsweredError(
+                f"the id {ids[row]!r} may be in a shard that is away ({_reasons(status.failures)})"
+            )
+        raise UnknownIdError(f"no vector has the id {ids[row]!r}", argument="ids", row=row)
+    return replace(status, value=table.take(places.drop_null()))
 
 
 async def rows(
@@ -82,47 +110,25 @@ async def rows(
     condition: Any,
     *,
     limit: int,
+    after: int | str | None,
     columns: Sequence[str] | bool,
-    page: str | None = None,
     timeout_s: float | None = None,
-) -> tuple[list[dict[str, Any]], str | None]:
-    """Bring rows that pass a filter, shard after shard; where the next page begins, if there is one.
+) -> pa.Table:
+    """Bring rows that pass a filter in the order of their ids, as ``velo.Index.rows``.
 
     Raises
     ------
     NoShardAnsweredError
         A shard is away: a page without its rows would skip them.
     """
-    place, after = _page_of(page, router.shards_total)
-    brought: list[dict[str, Any]] = []
-    while place < router.shards_total and len(brought) < limit:
-        arguments = {
-            "filter": condition,
-            "limit": limit - len(brought),
-            "after": after,
-            "columns": columns,
-        }
-        ((name, reply),) = await router.look_up("rows", arguments, timeout_s, only=place)
-        if isinstance(reply, Failure):
-            raise NoShardAnsweredError(f"shard {name} of {router.name!r}: {reply.message}")
-        part: list[dict[str, Any]] = table_of(reply["table"]).to_pylist()
-        brought += part
-        if len(brought) == limit:
-            return brought, json.dumps([place, part[-1]["id"]])
-        place, after = place + 1, None
-    return brought, None
+    arguments = {"filter": condition, "limit": limit, "after": after, "columns": columns}
+    found, _ = await _of_all(router, "rows", arguments, timeout_s, False)
+    return _one_table(found).sort_by("id").slice(0, limit)
 
 
-def _page_of(page: str | None, shards: int) -> tuple[int, Any]:
-    if page is None:
-        return 0, None
-    try:
-        place, after = json.loads(page)
-    except (ValueError, TypeError, RecursionError):
-        place, after = -1, None
-    if type(place) is not int or not 0 <= place < shards or type(after) not in (int, str):
-        raise InvalidArgumentError("'page' is none that an answer called 'next'", argument="page")
-    return place, after
+def _one_table(found: Sequence[tuple[str, Mapping[str, Any]]]) -> pa.Table:
+    """The rows that shards found."""
+    return pa.concat_tables([table_of(reply["table"]) for _, reply in found]).unify_dictionaries()
 
 
 async def vectors(

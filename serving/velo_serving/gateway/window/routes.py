@@ -11,7 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from velo.errors import InvalidArgumentError
 from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.rows import STRICT, LookupRoute, OneFilter, Status, parsed, seconds, written
+from velo_serving.gateway.rows import (
+    STRICT,
+    Looked,
+    LookupRoute,
+    OneFilter,
+    Status,
+    parsed,
+    seconds,
+    status_of,
+)
 from velo_serving.gateway.schemas import AllowPartial, Timeout
 from velo_serving.gateway.window.directions import Directions
 from velo_serving.gateway.window.embedding import Embedding
@@ -123,7 +132,7 @@ def window_routes(embedding: Embedding) -> tuple[LookupRoute, ...]:
         Of all collections.
     """
 
-    async def info(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
+    async def info(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
         asked = parsed(InfoBody, body, limits)
         found = await lookups.info(
             now.router, timeout_s=seconds(asked.timeout_ms), allow_partial=asked.allow_partial
@@ -132,12 +141,12 @@ def window_routes(embedding: Embedding) -> tuple[LookupRoute, ...]:
         shards = [{name: value for name, value in one.items() if name != "columns"} for one in found.value]
         ids = next((one["ids"] for one in found.value if one["n"]), found.value[0]["ids"])
         told = {"shards": shards, "columns": columns, "ids": ids, "embeds": bool(embedding)}
-        return written(told, found)
+        return Looked(told | status_of(found))
 
-    async def embed(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
+    async def embed(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
         asked = parsed(EmbedBody, body, limits)
         made = await embedding.vector(asked.text, now.dim, seconds(asked.timeout_ms) or EMBED_S)
-        return written({"vector": made[0].tolist()})
+        return Looked({"vector": made[0].tolist()})
 
     return (
         LookupRoute("info", "What a collection costs", InfoBody, InfoAnswer, info),
@@ -147,14 +156,14 @@ def window_routes(embedding: Embedding) -> tuple[LookupRoute, ...]:
     )
 
 
-async def _vectors(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
+async def _vectors(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
     asked = parsed(VectorsBody, body, limits)
     timeout_s = seconds(asked.timeout_ms)
     found = await lookups.vectors(now.router, asked.ids, now.dim, decoded=True, timeout_s=timeout_s)
-    return written({"vectors": found.tolist()})
+    return Looked({"vectors": found.tolist()})
 
 
-async def _map(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
+async def _map(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
     asked = parsed(MapBody, body, limits)
     if asked.vector is not None and len(asked.vector) != now.dim:
         raise RequestError(
@@ -180,7 +189,7 @@ async def _map(body: bytes, now: Generation, limits: GatewayLimits) -> bytes:
     table, sample, rows = found.value
     query = np.array([asked.vector or []], np.float32)
     told = await asyncio.to_thread(_placed, table, sample, marked, query, now.metric, asked.seed)
-    return written({"rows": rows, **told}, found)
+    return Looked({"rows": rows, **told} | status_of(found))
 
 
 def _placed(table: Any, sample: Any, marked: Any, query: Any, metric: str, seed: int) -> dict[str, Any]:

@@ -169,16 +169,18 @@ async function choices(name, signal) {
 }
 
 async function browse(filter, told, signal) {
-  const limit = Number(told.get("k") ?? 20), page = told.get("page");
+  // One row more than is shown, as far as the server brings that many, says whether there are more.
+  const limit = Number(told.get("k") ?? 20), brought = Math.min(limit + 1, 1000), after = told.get("after");
   const [counted, answer] = await Promise.all([
-    ask(path(at.name, "count"), {filter}, signal), ask(path(at.name, "rows"), {filter, limit, page: page ?? undefined}, signal),
+    ask(path(at.name, "count"), {filter}, signal), ask(path(at.name, "rows"), {filter, limit: brought, after: after === null ? undefined : idOf(after)}, signal),
   ]);
-  found = answer.rows.map(({id, ...values}) => ({id, values}));
+  const more = answer.rows.length === brought;
+  found = answer.rows.slice(0, limit).map(({id, ...values}) => ({id, values}));
   get("told").textContent = `${count(counted.count)} ${counted.count === 1 ? "row" : "rows"}${filter ? " pass" : ""}`;
-  get("pages").hidden = !page && !answer.next;
-  get("first").disabled = !page;
-  get("next").disabled = !answer.next;
-  get("next").onclick = () => go({...asked(), page: answer.next});
+  get("pages").hidden = after === null && !more;
+  get("first").disabled = after === null;
+  get("next").disabled = !more;
+  get("next").onclick = () => go({...asked(), after: String(found.at(-1).id)});
   get("cost").hidden = true;
   showRows();
 }
