@@ -252,6 +252,9 @@ _QUESTIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any] | pa.Table]] = {
     "rows": ((), _ROWS),
     "explain": (([0.0, 1.0],), {"shards": [{"shard": "0"}]}),
     "publish": (("/x", "v2"), {"version": "v2"}),
+    "snapshot": (("/x",), {"path": "/x"}),
+    "drop": ((), {"left": []}),
+    "create": (("things",), {"name": "things"}),
     "insert": (([[0.0, 1.0]], [3]), _WROTE),
     "upsert": (([[0.0, 1.0]], [3]), _WROTE),
     "update": (([3], {"year": [1]}), _WROTE),
@@ -268,6 +271,7 @@ def test_all_that_can_be_awaited_is_known_here() -> None:
 @pytest.mark.parametrize("name", _QUESTIONS)
 def test_what_is_awaited_asks_and_answers_the_same_and_never_blocks(name: str) -> None:
     arguments, answer = _QUESTIONS[name]
+    keywords = {"dim": 8} if name == "create" else {}
     status = {"shards_answered": 1, "shards_total": 1, "sequences": {"0": 4}, "pressure": 0.0}
     asked: list[tuple[str, str]] = []
 
@@ -281,7 +285,7 @@ def test_what_is_awaited_asks_and_answers_the_same_and_never_blocks(name: str) -
         raise AssertionError("the loop was blocked")
 
     with Client("http://velo", collection="things", transport=httpx.MockTransport(respond)) as client:
-        blocking = getattr(client, name)(*arguments)
+        blocking = getattr(client, name)(*arguments, **keywords)
 
     async def run() -> Any:
         transports: dict[str, Any] = {
@@ -289,7 +293,7 @@ def test_what_is_awaited_asks_and_answers_the_same_and_never_blocks(name: str) -
             "async_transport": httpx.MockTransport(respond),
         }
         async with Client("http://velo", collection="things", **transports) as client:
-            return await getattr(client, f"{name}_async")(*arguments)
+            return await getattr(client, f"{name}_async")(*arguments, **keywords)
 
     assert repr(asyncio.run(run())) == repr(blocking)
     assert asked[0] == asked[1]

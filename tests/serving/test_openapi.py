@@ -21,6 +21,7 @@ from velo_serving.gateway.schemas import QueryOptions
 from velo_serving.gateway.write_bodies import WriteOptions
 
 SEARCHES = ("/v1/search", "/v1/collections/{name}/search")
+CREATE = "/v1/collections"
 BINARY = {"application/x-npy", ARROW_TYPE}
 
 #: A value of each that is taken, and what must be beside it.
@@ -40,6 +41,10 @@ TAKEN: dict[str, tuple[str, dict[str, str]]] = {
     "allow_partial": ("false", {}),
     "ids": ("[1001]", {}),
     "request_id": ("openapi", {}),
+    "name": ("shop", {}),
+    "dim": ("8", {}),
+    "metric": ("cosine", {}),
+    "dtype": ("uint8", {}),
 }
 
 
@@ -74,6 +79,9 @@ def schema_of(parameter: dict[str, Any]) -> dict[str, Any]:
 def ask(served: Served, path: str, params: Any, vector: Any = (0.0, 0.0, 0.0)) -> httpx.Response:
     """Ask by an npy body, or by Arrow where there are no vectors."""
     url = served.url + path.replace("{name}", "things")
+    if path == CREATE:
+        needed = {"name": "made", "dim": "3", **params}
+        return httpx.post(url, params=needed, content=arrow(year=[]), headers={"Content-Type": ARROW_TYPE})
     if path.endswith(("update", "delete")):
         columns = {"id": [1002], "year": [3]} if path.endswith("update") else {"id": [1002]}
         return httpx.post(url, params=params, content=arrow(**columns), headers={"Content-Type": ARROW_TYPE})
@@ -172,4 +180,4 @@ def test_the_page_shows_them() -> None:
     page = render_docs(document)
     for name in QueryOptions.model_fields:
         assert f"<code>{name}</code>" in page
-    assert page.count("in the query string</th>") == len(SEARCHES) + 4
+    assert page.count("in the query string</th>") == len(SEARCHES) + 4 + 1

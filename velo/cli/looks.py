@@ -15,6 +15,7 @@ from velo.cli.delete import filter_of, ids_of
 from velo.cli.output import console, emit_json, table
 from velo.errors import FormatError, IndexExistsError, InvalidArgumentError, VeloError
 from velo.index import create_index, open_path
+from velo.options.columns import column_type
 
 __all__ = ["count", "create", "export", "get", "rows"]
 
@@ -59,21 +60,7 @@ def _field(text: str) -> Any:
     name, colon, kind = text.rpartition(":")
     if not colon or not name:
         raise InvalidArgumentError(f"a column is NAME:TYPE, as year:int32, not {text!r}", argument="column")
-    return pa.field(name, _type(kind, text))
-
-
-def _type(kind: str, text: str) -> Any:
-    kind = kind.strip()
-    if kind.startswith("list<") and kind.endswith(">"):
-        return pa.list_(_type(kind[5:-1], text))
-    of_name: Any = pa.type_for_alias
-    try:
-        return of_name(kind)
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"{text!r}: {kind!r} is no type; int64, float32, string, bool, timestamp[us] or list<string> are",
-            argument="column",
-        ) from error
+    return pa.field(name, column_type(kind, name, "column"))
 
 
 def get(

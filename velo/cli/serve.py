@@ -51,12 +51,14 @@ def serve(
                 raise InvalidArgumentError(f"{name}: the shards run already, at --connect", argument=name)
         _serving(ray=True).serve_connected(connect, **given)
         return
-    if not paths:
-        raise typer.BadParameter("give indexes or collections, or --connect NAME", param_hint="PATHS")
+    if not paths and options["root"] is None:
+        raise typer.BadParameter(
+            "give indexes or collections, --root FOLDER, or --connect NAME", param_hint="PATHS"
+        )
     if not (ray or detached):
-        _serving(ray=False).serve_local(paths, **given)
+        _serving(ray=False).serve_local(paths or [], **given)
         return
-    if len(paths) != 1:
+    if paths is None or len(paths) != 1:
         raise InvalidArgumentError("--ray serves one collection", argument="paths")
     if not detached:
         _serving(ray=True).serve_ray(paths[0], **given)

@@ -14,7 +14,7 @@ from typing import Final
 from velo.errors import VeloError
 from velo.folder.manifest import MANIFEST_FILE, read_manifest
 
-__all__ = ["MARKER", "building_folder", "clean_folder", "is_metadata", "old_prefix", "settle"]
+__all__ = ["MARKER", "building_folder", "clean_folder", "is_metadata", "is_work", "old_prefix", "settle"]
 
 #: Stands in a folder under construction, locked by who builds (zig/src/index/folder.zig).
 MARKER: Final = "building"
@@ -38,6 +38,11 @@ def building_folder(target: Path) -> Path:
 def is_metadata(name: str) -> bool:
     """Whether this is the name of a file of metadata, of whatever generation."""
     return _METADATA.fullmatch(name) is not None
+
+
+def is_work(name: str) -> bool:
+    """Whether this is the name of what a build works with, or was about to name."""
+    return _WORK.fullmatch(name) is not None
 
 
 def old_prefix(target: Path) -> str:
@@ -105,7 +110,7 @@ def _clean_inside(folder: Path) -> list[str]:
         if not free:
             return []
         for entry in sorted(folder.iterdir()):
-            ours = _WORK.fullmatch(entry.name) or (
+            ours = is_work(entry.name) or (
                 is_metadata(entry.name)
                 and not entry.name.endswith(".words")  # which no manifest names
                 and (named or entry.name.endswith(".part"))

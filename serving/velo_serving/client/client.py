@@ -19,6 +19,7 @@ from velo.hints import hinted
 from velo.results import RangeResult, SearchResult
 from velo_serving.client.awaited import awaited
 from velo_serving.client.calls import TYPES, BodyFormat, ClientCall
+from velo_serving.client.collections import ClientCollections
 from velo_serving.client.lookups import ClientLookups
 from velo_serving.client.tries import ConnectionFailedError, Tries, httpx
 from velo_serving.client.writes import ClientWrites
@@ -29,7 +30,7 @@ __all__ = ["Client", "ConnectionFailedError"]
 R = TypeVar("R")
 
 
-class Client(ClientLookups, ClientWrites):
+class Client(ClientLookups, ClientWrites, ClientCollections):
     """A connection to a gateway; threads may share it, and so may the tasks of one event loop.
 
     Parameters
@@ -274,8 +275,10 @@ class Client(ClientLookups, ClientWrites):
 
     def _path_of(self, what: str) -> str:
         if self._collection is None:
-            raise InvalidArgumentError(f"{what} needs the name of a collection", argument="collection")
-        return f"{self._info_path}/{what}"
+            raise InvalidArgumentError(
+                f"{what or 'drop'} needs the name of a collection", argument="collection"
+            )
+        return f"{self._info_path}/{what}" if what else self._info_path
 
     def info(self) -> dict[str, Any]:
         """Ask what the gateway says of the collection, or of all where the client names none.

@@ -147,33 +147,6 @@ class ClientLookups(Asking):
     rows_async = awaited(rows)
     """As ``rows``, without blocking the event loop."""
 
-    def publish(self, path: str, version: str) -> dict[str, Any]:
-        """Have another build served under the collection's name; it takes an admin key.
-
-        The server opens it beside what it serves, so this takes as long as that: give the client a
-        ``timeout_s`` to match.
-
-        Parameters
-        ----------
-        path : str
-            A folder of the server, or a place in an object store.
-        version : str
-            What it is called; another one than now.
-
-        Returns
-        -------
-        dict
-            ``version``, ``n``, ``dim`` and ``metric`` of what is served now.
-
-        Raises
-        ------
-        AdminKeyError, PublicationError, InvalidArgumentError
-        """
-        return self._look_up("publish", {"path": path, "version": version}, dict)
-
-    publish_async = awaited(publish)
-    """As ``publish``, without blocking the event loop."""
-
     @hinted
     def explain(
         self,

@@ -242,7 +242,7 @@ def check_may_write() -> None:
 
 
 def describe_security(
-    document: MutableMapping[str, Any], writes: Iterable[str], errors: Mapping[str, Any]
+    document: MutableMapping[str, Any], writes: Iterable[tuple[str, str]], errors: Mapping[str, Any]
 ) -> None:
     """Say in an OpenAPI document which operations ask for a key.
 
@@ -250,8 +250,8 @@ def describe_security(
     ----------
     document : mapping
         It is changed.
-    writes : iterable of str
-        Paths that need an admin key.
+    writes : iterable of (str, str)
+        Methods and paths that need an admin key.
     errors : mapping
         The content of an answer that is an error.
     """
@@ -262,9 +262,9 @@ def describe_security(
     for path, methods in document["paths"].items():
         if path in OPEN_PATHS:
             continue
-        for operation in methods.values():
+        for method, operation in methods.items():
             operation["security"] = [{"apiKey": []}]
             told = operation["responses"]
             told["401"] = {"description": "No key, or one that is not known.", "content": dict(errors)}
-            if path in need_admin:
+            if (method, path) in need_admin:
                 told["403"] = {"description": "A key that is for reading.", "content": dict(errors)}

@@ -12,12 +12,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 import velo
 from velo.errors import SearchTimeoutError
-from velo_serving.gateway import bodies, publishing
+from velo_serving.gateway import bodies, collections
 from velo_serving.gateway.access import Access, ApiKeys, Guarded, check_may_write, describe_security
 from velo_serving.gateway.aliases import Aliases
 from velo_serving.gateway.docs_page import render_docs
@@ -25,7 +26,15 @@ from velo_serving.gateway.encoders import choose_encoder, choose_type
 from velo_serving.gateway.errors import BodyTimeoutError, install
 from velo_serving.gateway.logs import Logged, note
 from velo_serving.gateway.metrics import CONTENT_TYPE, Measured, Metrics
-from velo_serving.gateway.operations import ERRORS, PUBLISH_ERRORS, SEARCH, WRITE_ERRORS
+from velo_serving.gateway.operations import (
+    CREATE_ERRORS,
+    DROP_ERRORS,
+    ERRORS,
+    PUBLISH_ERRORS,
+    SEARCH,
+    SNAPSHOT_ERRORS,
+    WRITE_ERRORS,
+)
 from velo_serving.gateway.rows import ROUTES, Lookup, LookupRoute, json_body, written
 from velo_serving.gateway.schemas import (
     CollectionAnswer,
@@ -135,7 +144,7 @@ def create_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(who.cors_origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Accept", "Authorization", "Content-Type", "X-Request-Id", "traceparent"],
             expose_headers=["Retry-After", "Velo-Answer", "X-Request-Id"],
         )
@@ -192,15 +201,57 @@ def create_app(
     @plain(
         "/v1/collections/{name}/publish",
         summary="Serve another build under this name",
-        response_model=publishing.PublishAnswer,
+        response_model=collections.PublishAnswer,
         responses=dict(PUBLISH_ERRORS),
-        openapi_extra=json_body(publishing.PublishBody),
+        openapi_extra=json_body(collections.PublishBody),
     )
     async def publish(request: Request, name: str) -> Response:
-        return await gate.publish(request, backend.collection(name), has_keys=keys is not None)
+        served = backend.collection(name)
+        return await gate.keep(
+            request, lambda _, body: collections.publish(body, served, has_keys=keys is not None)
+        )
+
+    @plain(
+        "/v1/collections/{name}/snapshot",
+        summary="Copy what is served now to another folder",
+        response_model=collections.SnapshotAnswer,
+        responses=dict(SNAPSHOT_ERRORS),
+        openapi_extra=json_body(collections.SnapshotBody),
+    )
+    async def snapshot(request: Request, name: str) -> Response:
+        served = backend.collection(name)
+        return await gate.keep(
+            request, lambda _, body: collections.snapshot(body, served, has_keys=keys is not None)
+        )
+
+    @plain(
+        "/v1/collections",
+        summary="Create a collection without rows",
+        response_model=collections.CreateAnswer,
+        responses=dict(CREATE_ERRORS),
+        openapi_extra=collections.CREATE_BODY,
+    )
+    async def create(request: Request) -> Response:
+        check_may_write()
+        pairs = request.query_params.multi_items()
+        return await gate.keep(
+            request,
+            lambda media_type, body: collections.create(media_type, body, pairs, backend),
+            collections.CREATE_TYPES,
+        )
+
+    @app.delete(
+        "/v1/collections/{name}",
+        response_model=collections.DropAnswer,
+        responses=dict(DROP_ERRORS),
+        summary="Drop a collection",
+    )
+    async def drop(name: str) -> collections.DropAnswer:
+        check_may_write()
+        return await asyncio.shield(asyncio.ensure_future(collections.drop(name, backend)))
 
     @app.get("/v1/collections", response_model=CollectionList, summary="List the collections")
-    async def collections() -> CollectionList:
+    async def listed() -> CollectionList:
         return CollectionList(
             collections=[_summary(served) for served in backend.collections], aliases=dict(backend.aliases)
         )
@@ -262,8 +313,12 @@ def create_app(
 def _describe_keys(app: FastAPI) -> None:
     """The OpenAPI document of an app that asks for keys."""
     plain = app.openapi
-    verbs = [*(route.what for route in WRITE_ROUTES), "publish"]
-    writes = [f"/v1/collections/{{name}}/{verb}" for verb in verbs]
+    verbs = [*(route.what for route in WRITE_ROUTES), "publish", "snapshot"]
+    writes = [
+        ("post", "/v1/collections"),
+        ("delete", "/v1/collections/{name}"),
+        *(("post", f"/v1/collections/{{name}}/{verb}") for verb in verbs),
+    ]
     schema = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
 
     def described() -> dict[str, Any]:
@@ -313,10 +368,7 @@ class _Gate:
 
     async def look_up(self, request: Request, served: ServedCollection, lookup: Lookup) -> Response:
         """Answer what needs no search: its body is JSON, and so is its answer, or Arrow where it has rows."""
-        media_type = bodies.media_type_of(request.headers.get("content-type"))
-        bodies.check_encoding(request.headers.get("content-encoding"))
-        if media_type != bodies.JSON:
-            raise UnsupportedMediaTypeError(f"this path reads {bodies.JSON}, not {media_type}")
+        _media_type(request, (bodies.JSON,))
         body = await self._body(request)
         if body is None:
             return Response(status_code=400)  # nobody reads it
@@ -330,12 +382,7 @@ class _Gate:
         """Write; a client that hangs up does not undo it."""
         check_may_write()
         started = time.perf_counter()
-        media_type = bodies.media_type_of(request.headers.get("content-type"))
-        bodies.check_encoding(request.headers.get("content-encoding"))
-        if media_type not in route.media_types:
-            raise UnsupportedMediaTypeError(
-                f"this path reads {', '.join(route.media_types)}, not {media_type}"
-            )
+        media_type = _media_type(request, route.media_types)
         body = await self._body(request)
         if body is None:
             return Response(status_code=400)  # nobody reads it
@@ -344,17 +391,19 @@ class _Gate:
             work = route.work(media_type, body, pairs, now, self._limits, started)
             return Response(await asyncio.shield(asyncio.ensure_future(work)), media_type=bodies.JSON)
 
-    async def publish(self, request: Request, served: ServedCollection, *, has_keys: bool) -> Response:
-        """Publish; a client that hangs up does not undo it."""
-        media_type = bodies.media_type_of(request.headers.get("content-type"))
-        if media_type != bodies.JSON:
-            raise UnsupportedMediaTypeError(f"this path reads {bodies.JSON}, not {media_type}")
-        bodies.check_encoding(request.headers.get("content-encoding"))
+    async def keep(
+        self,
+        request: Request,
+        work: Callable[[str, bytes], Coroutine[Any, Any, BaseModel]],
+        media_types: Sequence[str] = (bodies.JSON,),
+    ) -> Response:
+        """Do something to a collection; a client that hangs up does not undo it."""
+        media_type = _media_type(request, media_types)
         body = await self._body(request)
         if body is None:
             return Response(status_code=400)  # nobody reads it
-        work = asyncio.ensure_future(publishing.publish(body, served, has_keys=has_keys))
-        return Response(await asyncio.shield(work), media_type=bodies.JSON)
+        told = await asyncio.shield(asyncio.ensure_future(work(media_type, body)))
+        return Response(told.model_dump_json(), media_type=bodies.JSON)
 
     @contextmanager
     def _room_for(self, size: int) -> Iterator[None]:
@@ -470,6 +519,15 @@ class _Gate:
         if refusal is not None:
             raise refusal
         return b"".join(parts)
+
+
+def _media_type(request: Request, read: Sequence[str]) -> str:
+    """Of a body that is not compressed, one of those that a path reads."""
+    media_type = bodies.media_type_of(request.headers.get("content-type"))
+    bodies.check_encoding(request.headers.get("content-encoding"))
+    if media_type not in read:
+        raise UnsupportedMediaTypeError(f"this path reads {', '.join(read)}, not {media_type}")
+    return media_type
 
 
 async def _unless_gone(request: Request, searching: Coroutine[Any, Any, Answer]) -> Answer | None:

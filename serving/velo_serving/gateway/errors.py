@@ -62,6 +62,7 @@ STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (serving_errors.UnknownCollectionError, 404),
     (velo_errors.UnknownIdError, 404),
     (velo_errors.DuplicateIdError, 409),
+    (velo_errors.IndexExistsError, 409),
     (velo_errors.ReadOnlyError, 409),
     (serving_errors.NotAcceptableError, 406),
     (BodyTimeoutError, 408),

@@ -152,8 +152,7 @@ class Metrics:
             registry.register(_Gauges(backend))
         else:
             self._shared = _SharedGauges(backend, registry)
-        for served in backend.collections:
-            served.observe(_RouterObserver(self, served.name))
+        backend.observe(lambda name: _RouterObserver(self, name))
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format, of all gateways of this port."""
@@ -316,6 +315,9 @@ class _SharedGauges:
             (self._gauges[gauge].labels(*labels) if labels else self._gauges[gauge]).set(value)
 
 
+_METHODS = frozenset(("GET", "POST", "DELETE", "HEAD", "OPTIONS"))
+
+
 class Measured:
     """Middleware that counts and times requests under their route, never under a path a client made up."""
 
@@ -343,6 +345,6 @@ class Measured:
         finally:
             route: Any = scope.get("route")
             path = str(getattr(route, "path", "unmatched"))
-            method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD", "OPTIONS") else "other"
+            method = scope["method"] if scope["method"] in _METHODS else "other"
             self._requests[method, path, str(status)].inc()
             self._seconds[path,].observe(time.perf_counter() - started)

@@ -10,7 +10,16 @@ from pydantic import BaseModel
 from velo_serving.gateway import bodies
 from velo_serving.gateway.schemas import ErrorAnswer, QueryOptions, SearchAnswer, SearchBody
 
-__all__ = ["ERRORS", "PUBLISH_ERRORS", "SEARCH", "WRITE_ERRORS", "query_parameters"]
+__all__ = [
+    "CREATE_ERRORS",
+    "DROP_ERRORS",
+    "ERRORS",
+    "PUBLISH_ERRORS",
+    "SEARCH",
+    "SNAPSHOT_ERRORS",
+    "WRITE_ERRORS",
+    "query_parameters",
+]
 
 #: Written as JSON in the query string.
 _AS_JSON = frozenset(("ids",))
@@ -89,6 +98,31 @@ PUBLISH_ERRORS: Mapping[int | str, dict[str, Any]] = {
     **{status: told for status, told in ERRORS.items() if status not in (406, 504)},
     403: {"model": ErrorAnswer, "description": "A key that is for reading, or a server without keys."},
     422: {"model": ErrorAnswer, "description": "The version is served already, or the build cannot be."},
+}
+
+_KEEP_ERRORS: Mapping[int | str, dict[str, Any]] = {
+    status: told for status, told in PUBLISH_ERRORS.items() if status != 422
+}
+
+SNAPSHOT_ERRORS: Mapping[int | str, dict[str, Any]] = {
+    **_KEEP_ERRORS,
+    409: {"model": ErrorAnswer, "description": "There is something at the path."},
+    422: {"model": ErrorAnswer, "description": "No folder can be made there, or no snapshot taken here."},
+    507: WRITE_ERRORS[507],
+}
+
+CREATE_ERRORS: Mapping[int | str, dict[str, Any]] = {
+    **{status: told for status, told in _KEEP_ERRORS.items() if status not in (403, 404)},
+    409: {"model": ErrorAnswer, "description": "There is one of that name, or a folder."},
+    422: {"model": ErrorAnswer, "description": "A wrong name, size or type, or no folder for collections."},
+    507: WRITE_ERRORS[507],
+}
+
+DROP_ERRORS: Mapping[int | str, dict[str, Any]] = {
+    404: ERRORS[404],
+    422: {"model": ErrorAnswer, "description": "It lies elsewhere, or there is no folder for collections."},
+    429: {"model": ErrorAnswer, "description": "Somebody else writes to it."},
+    503: ERRORS[503],
 }
 
 _BINARY = {"type": "string", "format": "binary"}

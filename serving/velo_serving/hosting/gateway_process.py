@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TextIO
 
 import msgspec
@@ -28,10 +29,20 @@ from velo_serving.wire.endpoint import Endpoint
 from velo_serving.words.errors import ShardUnavailableError, SupersededError
 from velo_serving.words.limits import GatewayLimits, RouterLimits
 from velo_serving.words.options import ServeOptions
-from velo_serving.words.types import Failure
+from velo_serving.words.types import Failure, Shape
 
-__all__ = ["Publication", "Question", "Told", "WorkerMessage", "main"]
-
+__all__ = [
+    "Creation",
+    "Drop",
+    "Located",
+    "Publication",
+    "Question",
+    "Recorded",
+    "Snapshot",
+    "Told",
+    "WorkerMessage",
+    "main",
+]
 
 #: A gateway that is started again takes no connections for so long, unless all shards answer it sooner: those
 #: beside it have them.
@@ -43,34 +54,72 @@ class WorkerMessage(msgspec.Struct):
 
     number: int
     listener: int
+    has_root: bool
     records: list[CollectionRecord]
     options: dict[str, Any]
     limits: RouterLimits
     gateway_limits: GatewayLimits
 
 
-class Publication(msgspec.Struct):
-    """What shall be served under a name."""
+class Located(msgspec.Struct, tag=True):
+    """Where is this shard?"""
+
+    place: Place
+
+
+class Recorded(msgspec.Struct, tag=True):
+    """What was published under a name, and a number?"""
+
+    collection: str
+    generation: int
+
+
+class Publication(msgspec.Struct, tag=True):
+    """Serve this under a name."""
 
     collection: str
     path: str
     version: str
 
 
+class Snapshot(msgspec.Struct, tag=True):
+    """Copy what is served under a name."""
+
+    collection: str
+    path: str
+
+
+class Creation(msgspec.Struct, tag=True):
+    """Make a collection."""
+
+    name: str
+    shape: Shape
+
+
+class Drop(msgspec.Struct, tag=True):
+    """Remove a collection."""
+
+    name: str
+
+
 class Question(msgspec.Struct):
-    """Where is this shard? Or: what was published under a name, and a number? Or: publish."""
+    """What a gateway asks of its parent, which knows where shards are and starts them."""
 
     number: int
-    asked: Place | tuple[str, int] | None = None
-    publication: Publication | None = None
+    asked: Located | Recorded | Publication | Snapshot | Creation | Drop
 
 
 class Told(msgspec.Struct):
-    """What was asked for, or why nobody knows, perhaps because another generation is served by now."""
+    """What was asked for, or why nobody knows, perhaps because another generation is served by now.
+
+    Under the number 0, which nobody asked for: the collections that there are from now on.
+    """
 
     number: int
     endpoint: Endpoint | None = None
     record: CollectionRecord | None = None
+    records: list[CollectionRecord] | None = None
+    left: list[str] = []
     failure: Failure | None = None
     successor: int | None = None
 
@@ -94,42 +143,53 @@ class _Parent:
         return self._records
 
     async def locate(self, place: Place) -> Endpoint:
-        told = await self._ask(place)
+        told = await self._ask(Located(place))
         assert told.endpoint is not None
         return told.endpoint
 
     async def record(self, collection: str, generation: int) -> CollectionRecord:
-        told = await self._ask((collection, generation))
+        told = await self._ask(Recorded(collection, generation))
         assert told.record is not None
         return told.record
 
     async def exchange(self, collection: str, path: str, version: str) -> None:
-        await self._ask(None, Publication(collection, path, version))
+        await self._ask(Publication(collection, path, version))
 
-    async def _ask(
-        self, what: Place | tuple[str, int] | None, publication: Publication | None = None
-    ) -> Told:
+    async def snapshot(self, collection: str, path: str) -> None:
+        await self._ask(Snapshot(collection, path))
+
+    async def create(self, name: str, shape: Shape) -> None:
+        await self._ask(Creation(name, shape))
+
+    async def drop(self, name: str) -> list[str]:
+        return (await self._ask(Drop(name))).left
+
+    async def _ask(self, what: Any) -> Told:
         loop = asyncio.get_running_loop()
         number = next(self._numbers)
         future: asyncio.Future[Told] = loop.create_future()
         self._waiting[number] = loop, future
         try:
-            self.say(QUESTION + msgspec.json.encode(Question(number, what, publication)).decode())
+            self.say(QUESTION + msgspec.json.encode(Question(number, what)).decode())
             told = await future
         finally:
             self._waiting.pop(number, None)
         if told.failure is not None:
-            if publication is not None:
+            if not isinstance(what, Located | Recorded):
                 raise told.failure.to_error()
             if told.successor is not None:
                 raise SupersededError(told.failure.message, generation=told.successor)
             raise ShardUnavailableError(told.failure.message)
         return told
 
-    def listen(self) -> None:
-        """Hear answers until the parent is gone; then end as if asked to."""
+    def listen(self, backend: Backend) -> None:
+        """Hear answers, and what there is to serve, until the parent is gone; then end as if asked to."""
         for line in self._heard:
             answer = msgspec.json.decode(line, type=Told)
+            if answer.records is not None:
+                self._records = tuple(answer.records)
+                if backend.loop is not None:  # else it begins with these
+                    asyncio.run_coroutine_threadsafe(backend.follow(answer.records), backend.loop)
             loop, future = self._waiting.get(answer.number, (None, None))
             if loop is not None and future is not None:
                 loop.call_soon_threadsafe(_settle, future, answer)
@@ -151,9 +211,12 @@ def main() -> None:
     value_class: Any = values.MultiProcessValue
     values.ValueClass = value_class(lambda: message.number)
     parent = _Parent(told, sys.stdin, message.records)
-    collections = [served_collection(record, parent, limits=message.limits) for record in parent.records]
-    backend = Backend(collections, start_s=START_S)
-    threading.Thread(target=parent.listen, name="velo-parent", daemon=True).start()
+    serve = partial(served_collection, directory=parent, limits=message.limits)
+    keeper = parent if message.has_root else None
+    backend = Backend(
+        [serve(record) for record in parent.records], start_s=START_S, keeper=keeper, serve=serve
+    )
+    threading.Thread(target=parent.listen, args=(backend,), name="velo-parent", daemon=True).start()
     run(
         backend,
         socket.socket(fileno=message.listener),

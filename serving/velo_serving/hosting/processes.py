@@ -10,27 +10,34 @@ import dataclasses
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Collection as Collection_
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import msgspec
 
-from velo.errors import InvalidArgumentError
+from velo.errors import IndexExistsError, InvalidArgumentError, UnsupportedError
 from velo_serving.hosting.child import Child
 from velo_serving.places.collection import Collection, read_collection
 from velo_serving.places.records import CollectionRecord, Place, record_of
+from velo_serving.places.root import COLLECTIONS_MAX, Root, snapshot_collection
 from velo_serving.places.shares import check_shard, share_of_cores, split_memory
 from velo_serving.places.spec import ShardSpec
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.served import served_collection
 from velo_serving.wire.endpoint import Endpoint, abstract_path, this_host
-from velo_serving.words.errors import ShuttingDownError, SupersededError
+from velo_serving.words.errors import (
+    ShardUnavailableError,
+    ShuttingDownError,
+    SupersededError,
+    UnknownCollectionError,
+)
 from velo_serving.words.limits import RouterLimits
-from velo_serving.words.types import ShardHealth
+from velo_serving.words.types import Shape, ShardHealth
 
 __all__ = ["ShardProcess", "ShardProcesses", "open_processes"]
 
@@ -128,6 +135,15 @@ class ShardProcess:
 class ShardProcesses:
     """The shards of some collections, each in a process of its own.
 
+    Parameters
+    ----------
+    start : callable
+        Makes the processes of a collection, not launched.
+    replicas : int
+        How many there are of each shard.
+    root : Root, optional
+        Where clients make collections.
+
     Attributes
     ----------
     records : tuple of CollectionRecord
@@ -137,16 +153,61 @@ class ShardProcesses:
 
     def __init__(
         self,
-        records: Sequence[CollectionRecord],
-        processes: Mapping[str, Sequence[ShardProcess]],
-        again: Callable[[Collection], list[ShardProcess]] | None = None,
+        start: Callable[[Collection], list[ShardProcess]],
+        replicas: int = 1,
+        root: Root | None = None,
     ) -> None:
-        self.records = tuple(records)
-        self.processes = {name: tuple(each) for name, each in processes.items()}
-        self._again = again
-        self._of = {(one.name, one.generation): self.processes[one.name] for one in records}
-        self._exchanging = threading.Lock()
+        self.records: tuple[CollectionRecord, ...] = ()
+        self.processes: dict[str, tuple[ShardProcess, ...]] = {}
+        self._start = start
+        self._replicas = replicas
+        self._root = root
+        self._collections: dict[str, Collection] = {}
+        self._of: dict[tuple[str, int], tuple[ShardProcess, ...]] = {}
+        self._changing = threading.Lock()
         self._closed = False
+
+    def open(self, collections: Sequence[Collection]) -> int:
+        """Start the processes of collections, all at once, and serve them.
+
+        Parameters
+        ----------
+        collections : sequence of Collection
+
+        Returns
+        -------
+        int
+            The generation of what was started.
+
+        Raises
+        ------
+        ShuttingDownError
+            These processes end.
+        VeloError
+            Why a shard cannot be opened; nothing was started then.
+        """
+        generation = 1 + max((number for _, number in self._of), default=0)
+        started = {one.name: self._start(one) for one in collections}
+        try:
+            for each in started.values():
+                for process in each:
+                    process.launch()  # all at once: the slowest sets the time
+            records = [
+                dataclasses.replace(_record(one, started[one.name], self._replicas), generation=generation)
+                for one in collections
+            ]
+            if self._closed:
+                raise ShuttingDownError("the server ends")
+        except BaseException:
+            _close_all([process for each in started.values() for process in each])
+            raise
+        for one in collections:
+            self.processes[one.name] = self._of[one.name, generation] = tuple(started[one.name])
+            self._collections[one.name] = one
+        new = {record.name: record for record in records}
+        kept = [new.pop(one.name, one) for one in self.records]
+        self.records = (*kept, *new.values())
+        return generation
 
     async def record(self, collection: str, generation: int) -> CollectionRecord:
         """Describe what a collection serves, or did."""
@@ -164,45 +225,107 @@ class ShardProcesses:
         await asyncio.to_thread(self._exchange, collection, path, version)
 
     def _exchange(self, name: str, path: str, version: str) -> None:
-        assert self._again is not None
-        with self._exchanging:
-            before = next(one for one in self.records if one.name == name)
+        with self._changing:
+            former = self._served(name)
             described = dataclasses.replace(read_collection(path, name=name), version=version)
-            started = self._again(described)
-            try:
-                for one in started:
-                    one.launch()
-                replicas = len(started) // len(described.shards)
-                record = dataclasses.replace(
-                    _record(described, started, replicas), generation=before.generation + 1
-                )
-                if self._closed:
-                    raise ShuttingDownError("the server ends")
-            except BaseException:
-                _close_all(started)
-                raise
-            former, self.processes[name] = self.processes[name], tuple(started)
-            self._of[name, record.generation] = self.processes[name]
-            self.records = tuple(record if one is before else one for one in self.records)
+            generation = self.open([described])
         for one in former:
-            one.succeed(record.generation)
+            one.succeed(generation)
         # Not waited for: what is new answers already, or will as soon as a gateway hears of it.
-        threading.Thread(target=self._end, args=(name, before.generation, former), daemon=True).start()
+        threading.Thread(target=self._end, args=(name, former), daemon=True).start()
 
-    def _end(self, name: str, generation: int, former: Sequence[ShardProcess]) -> None:
+    def _end(self, name: str, former: tuple[ShardProcess, ...]) -> None:
         deadline = time.monotonic() + LEAVE_S
         for one in former:
             one.wait_until_left(max(0.0, deadline - time.monotonic()))
-        del self._of[name, generation]
+        self._forget(former)
         _close_all(former)
+
+    def _forget(self, former: tuple[ShardProcess, ...]) -> None:
+        for key in [key for key, each in list(self._of.items()) if each is former]:
+            del self._of[key]
+
+    def _served(self, name: str) -> tuple[ShardProcess, ...]:
+        try:
+            return self.processes[name]
+        except KeyError:
+            raise UnknownCollectionError(f"no collection is called {name!r} here") from None
+
+    async def snapshot(self, collection: str, path: str) -> None:
+        """Copy what a collection holds now to another folder.
+
+        Parameters
+        ----------
+        collection, path : str
+        """
+        self._served(collection)
+        await asyncio.to_thread(snapshot_collection, self._collections[collection], path)
+
+    async def create(self, name: str, shape: Shape) -> None:
+        """Make a collection without rows, and start its processes.
+
+        Parameters
+        ----------
+        name : str
+        shape : Shape
+
+        Raises
+        ------
+        UnsupportedError
+            There are as many as there may be.
+        VeloError
+            As of ``velo.create``.
+        """
+        await asyncio.to_thread(self._create, name, shape)
+
+    def _create(self, name: str, shape: Shape) -> None:
+        assert self._root is not None
+        with self._changing:
+            if name in self.processes:
+                raise IndexExistsError(f"{name!r} is served here already", argument="name")
+            if len(self.processes) >= COLLECTIONS_MAX:
+                raise UnsupportedError(f"{COLLECTIONS_MAX} collections are served: there may be no more")
+            described = self._root.create(name, shape)
+            try:
+                self.open([described])
+            except BaseException:
+                self._root.drop(described)
+                raise
+
+    async def drop(self, name: str) -> list[str]:
+        """End the processes of a collection, and remove what velo made of it.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        list of str
+            Names of what velo did not make, which stays.
+        """
+        return await asyncio.to_thread(self._drop, name)
+
+    def _drop(self, name: str) -> list[str]:
+        assert self._root is not None
+        with self._changing:
+            former, collection = self._served(name), self._collections[name]
+            self._root.check_drop(collection)
+            self.records = tuple(one for one in self.records if one.name != name)
+            del self.processes[name], self._collections[name]
+            self._forget(former)
+            _close_all(former)
+            return self._root.drop(collection)
 
     async def locate(self, place: Place) -> Endpoint:
         """Say where a shard listens."""
         processes = self._of.get((place.collection, place.generation))
         if processes is None:
+            now = [one.generation for one in self.records if one.name == place.collection]
+            if not now:
+                raise ShardUnavailableError(f"{place.collection} is served no more")
             raise SupersededError(
-                f"generation {place.generation} of {place.collection} is served no more",
-                generation=next(one.generation for one in self.records if one.name == place.collection),
+                f"generation {place.generation} of {place.collection} is served no more", generation=now[0]
             )
         names = [(one.spec.name, one.replica) for one in processes]
         return processes[names.index((place.shard, place.replica))].endpoint
@@ -213,15 +336,15 @@ class ShardProcesses:
         async def close() -> None:
             await asyncio.to_thread(self.close)
 
-        served = [served_collection(record, self, limits=limits) for record in self.records]
-        return Backend(served, on_close=close)
+        serve = partial(served_collection, directory=self, limits=limits)
+        keeper = None if self._root is None else self
+        return Backend([serve(one) for one in self.records], on_close=close, keeper=keeper, serve=serve)
 
     def close(self) -> None:
         """End all processes; twice is once."""
         self._closed = True
-        with self._exchanging:
-            everyone = {one for each in (*self.processes.values(), *self._of.values()) for one in each}
-        _close_all(everyone)
+        with self._changing:
+            _close_all({one for each in (*self.processes.values(), *self._of.values()) for one in each})
 
     def __enter__(self) -> ShardProcesses:
         """Return these processes."""
@@ -240,7 +363,11 @@ def _close_all(processes: Collection_[ShardProcess]) -> None:
 
 
 def open_processes(
-    paths: str | Path | Sequence[str | Path], *, replicas: int = 1, **options: Any
+    paths: str | Path | Sequence[str | Path],
+    *,
+    replicas: int = 1,
+    root: str | Path | None = None,
+    **options: Any,
 ) -> ShardProcesses:
     """Open indexes or sharded collections, each shard in a process of its own.
 
@@ -250,6 +377,8 @@ def open_processes(
         Each becomes a collection, named after its folder.
     replicas : int
         Processes of each shard. Each takes as much memory.
+    root : path, optional
+        A folder whose collections are served, too, and in which clients may make others.
     **options
         ``memory``, ``threads``, ``io``, ``plan``, ``writable``, ``durability``, as in ``velo.open``, for each
         collection; all shards share the cores where ``threads`` is not given. The first replica of a shard
@@ -257,9 +386,12 @@ def open_processes(
     """
     if replicas < 1:
         raise InvalidArgumentError(f"there is at least one replica, not {replicas}", argument="replicas")
+    made = None if root is None else Root(root)
     folders = [paths] if isinstance(paths, str | Path) else list(paths)
     memory = options.pop("memory", None)
-    collections = [read_collection(path) for path in folders]
+    collections = [read_collection(path) for path in (*folders, *(made.paths() if made else ()))]
+    if len({one.name for one in collections}) < len(collections):
+        raise InvalidArgumentError("two collections have the same name", argument="paths")
     if options.get("threads") is None:
         options["threads"] = share_of_cores(replicas * sum(len(one.shards) for one in collections))
 
@@ -274,19 +406,9 @@ def open_processes(
             for replica in range(replicas)
         ]
 
-    started = {collection.name: processes_of(collection) for collection in collections}
-    if len(started) < len(collections):
-        raise InvalidArgumentError("two collections have the same name", argument="paths")
-    opened = ShardProcesses((), started)
-    try:
-        for processes in started.values():
-            for one in processes:
-                one.launch()  # all at once: the slowest sets the time
-        records = [_record(one, started[one.name], replicas) for one in collections]
-        return ShardProcesses(records, started, processes_of)
-    except BaseException:
-        opened.close()
-        raise
+    opened = ShardProcesses(processes_of, replicas, made)
+    opened.open(collections)
+    return opened
 
 
 def _record(collection: Collection, processes: Sequence[ShardProcess], replicas: int) -> CollectionRecord:

@@ -28,12 +28,13 @@ def serve_local(path: str | Path | Sequence[str | Path], options: ServeOptions) 
     Parameters
     ----------
     path : path or sequence of paths
+        None of them only with `root`.
     **options
         As keywords, those of :class:`ServeOptions` that have nothing to do with Ray: `host`, `port`,
-        `workers`, `processes`, `replicas`, `memory`, `threads`, `io`, `plan`, `writable`, `durability`,
-        `ready_shards`, `drain_s`, `slow_s`, `log_json`, `api_keys`, `cors_origins`, `ssl_certfile`,
-        `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `embed`, `limits`, `gateway_limits`,
-        `on_ready`.
+        `workers`, `processes`, `root`, `replicas`, `memory`, `threads`, `io`, `plan`, `writable`,
+        `durability`, `ready_shards`, `drain_s`, `slow_s`, `log_json`, `api_keys`, `cors_origins`,
+        `ssl_certfile`, `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `embed`,
+        `limits`, `gateway_limits`, `on_ready`.
 
     Raises
     ------
@@ -44,8 +45,9 @@ def serve_local(path: str | Path | Sequence[str | Path], options: ServeOptions) 
     """
     access_of(options)  # before anything is opened
     with bind(options.host, options.port) as listener:
-        if options.processes or options.workers > 1 or options.replicas > 1:
-            with open_processes(path, replicas=options.replicas, **options.opening) as shards:
+        if options.processes or options.workers > 1 or options.replicas > 1 or options.root is not None:
+            how = options.opening | {"replicas": options.replicas, "root": options.root}
+            with open_processes(path, **how) as shards:
                 _serve(shards, listener, options)
         else:
             run(open_local_backend(path, limits=options.limits, **options.opening), listener, options)

@@ -16,10 +16,20 @@ import msgspec
 from prometheus_client.multiprocess import mark_process_dead
 
 from velo_serving.hosting.child import Child
-from velo_serving.hosting.gateway_process import Question, Told, WorkerMessage
+from velo_serving.hosting.gateway_process import (
+    Creation,
+    Drop,
+    Located,
+    Publication,
+    Question,
+    Recorded,
+    Snapshot,
+    Told,
+    WorkerMessage,
+)
 from velo_serving.hosting.metrics_folder import metrics_folder
 from velo_serving.hosting.server import say_url, url_of
-from velo_serving.places.records import Directory, Place
+from velo_serving.places.records import Directory
 from velo_serving.words.errors import SupersededError
 from velo_serving.words.limits import GatewayLimits, RouterLimits
 from velo_serving.words.loops import LoopThread
@@ -69,6 +79,7 @@ def run_workers(
                 WorkerMessage(
                     number=number,
                     listener=listener.fileno(),
+                    has_root=options.root is not None,
                     records=list(directory.records),
                     options=options.of_gateway,
                     limits=options.limits or RouterLimits(),
@@ -115,22 +126,34 @@ def _answerer(
     """What a gateway asks, answered without making others wait."""
 
     async def answer(question: Question) -> None:
+        told = Told(question.number)
+        keeper: Any = directory  # who may create and drop asks where there is one
         try:
-            asked = question.asked
-            if question.publication is not None:
-                wanted = question.publication
-                await directory.exchange(wanted.collection, wanted.path, wanted.version)
-                answer = Told(question.number)
-            elif isinstance(asked, Place):
-                answer = Told(question.number, endpoint=await directory.locate(asked))
-            else:
-                assert asked is not None
-                answer = Told(question.number, record=await directory.record(*asked))
-        except SupersededError as error:
-            answer = Told(question.number, successor=error.generation, failure=Failure.of(error))
+            match question.asked:
+                case Located(place):
+                    told.endpoint = await directory.locate(place)
+                case Recorded(collection, generation):
+                    told.record = await directory.record(collection, generation)
+                case Publication(collection, path, version):
+                    await directory.exchange(collection, path, version)
+                case Snapshot(collection, path):
+                    await directory.snapshot(collection, path)
+                case Creation(name, shape):
+                    await keeper.create(name, shape)
+                    tell_all()
+                case Drop(name):
+                    told.left = await keeper.drop(name)
+                    tell_all()
         except Exception as error:
-            answer = Told(question.number, failure=Failure.of(error))
-        gateways[number].tell(msgspec.to_builtins(answer))
+            told.failure = Failure.of(error)
+            told.successor = error.generation if isinstance(error, SupersededError) else None
+        gateways[number].tell(msgspec.to_builtins(told))
+
+    def tell_all() -> None:
+        """What there is from now on, before who asked hears that it is done."""
+        told = msgspec.to_builtins(Told(0, records=list(directory.records)))
+        for gateway in gateways:
+            gateway.tell(told)
 
     def hear(line: str) -> None:
         loop.submit(answer(msgspec.json.decode(line, type=Question)))

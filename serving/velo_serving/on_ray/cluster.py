@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
+from velo.errors import UnsupportedError
 from velo_serving.on_ray.actors import (
     About,
     answers_of,
@@ -285,6 +286,21 @@ class Cluster(JobSearches):
             As in ``publish``.
         """
         await asyncio.to_thread(self.publish, path, version)
+
+    async def snapshot(self, collection: str, path: str) -> None:
+        """Refuse: a folder of each shard lies on a machine of its own.
+
+        Parameters
+        ----------
+        collection, path : str
+
+        Raises
+        ------
+        UnsupportedError
+        """
+        raise UnsupportedError(
+            f"the shards of {collection} lie where Ray placed them: `velo snapshot` copies each there"
+        )
 
     async def locate(self, place: Place) -> Endpoint:
         """Say where a shard listens: Ray is asked when there is no connection, and for nothing else.

@@ -17,7 +17,15 @@ from velo_serving.places.locations import checksum_of, find_file, is_url, join, 
 from velo_serving.places.spec import ShardSpec
 from velo_serving.words.errors import CollectionFormatError
 
-__all__ = ["COLLECTION_FILE", "FORMAT_VERSION", "Collection", "Pin", "ShardEntry", "read_collection"]
+__all__ = [
+    "COLLECTION_FILE",
+    "FORMAT_VERSION",
+    "Collection",
+    "Pin",
+    "ShardEntry",
+    "checked_name",
+    "read_collection",
+]
 
 COLLECTION_FILE = "collection.json"
 MANIFEST_FILE = "manifest.json"
@@ -176,7 +184,7 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
     if folder.name == COLLECTION_FILE and folder.is_file():
         folder = folder.parent
     folder = folder.absolute()
-    given_name = _checked_name(name or _name_of(folder.name))
+    given_name = checked_name(name or _name_of(folder.name))
     try:
         if (folder / COLLECTION_FILE).is_file():
             return _read_sharded(folder, given_name)
@@ -192,10 +200,16 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
     raise NotAnIndexError(f"{folder} {what}", file=str(folder))
 
 
-def _checked_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+def checked_name(name: str) -> str:
+    """Refuse a name that a path of HTTP could not hold.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):
         raise InvalidArgumentError(
-            f"a collection's name holds letters, digits and _ . - only, not {name!r}", argument="name"
+            f"a collection's name holds 128 letters, digits and _ . - at most, not {name!r}", argument="name"
         )
     return name
 
@@ -203,7 +217,7 @@ def _checked_name(name: str) -> str:
 def _read_stored(url: str, name: str | None) -> Collection:
     """A collection, or a single index, in an object store."""
     place = url.partition("?")[0].rstrip("/")
-    given_name = _checked_name(name or _name_of(place.rpartition("/")[2]))
+    given_name = checked_name(name or _name_of(place.rpartition("/")[2]))
     file = join(url, COLLECTION_FILE)
     content = find_file(file)
     if content is None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from velo_serving.wire.endpoint import Endpoint
-from velo_serving.words.types import ShardHealth, ShardIdentity
+from velo_serving.words.types import Shape, ShardHealth, ShardIdentity
 
-__all__ = ["CollectionRecord", "Directory", "Place", "ShardRecord", "record_of"]
+__all__ = ["CollectionRecord", "Directory", "Keeper", "Place", "ShardRecord", "record_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,21 @@ class Directory(Protocol):
     async def exchange(self, collection: str, path: str, version: str) -> None:
         """Start what is at a path, and send whoever asks the collection's shards there."""
 
+    async def snapshot(self, collection: str, path: str) -> None:
+        """Copy what a collection holds now to another folder."""
+
     async def locate(self, place: Place) -> Endpoint:
         """Say where a shard listens now."""
+
+
+class Keeper(Directory, Protocol):
+    """A directory whose collections come and go, where the server has a folder for them."""
+
+    async def create(self, name: str, shape: Shape) -> None:
+        """Make a collection without rows; it is among the records then."""
+
+    async def drop(self, name: str) -> list[str]:
+        """Remove a collection; names of what velo did not make, which stays."""
 
 
 def record_of(

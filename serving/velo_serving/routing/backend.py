@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from velo.errors import InvalidArgumentError
+from velo.errors import IndexExistsError, InvalidArgumentError, UnsupportedError
+from velo_serving.places.records import CollectionRecord, Keeper
 from velo_serving.routing.served import ServedCollection
 from velo_serving.words.errors import UnknownCollectionError
+from velo_serving.words.observer import Observer
+from velo_serving.words.types import Shape
 
 __all__ = ["Backend"]
+
+#: So long a collection that came is waited for.
+FOLLOW_S = 10.0
 
 
 class Backend:
@@ -23,6 +29,15 @@ class Backend:
         Awaited after the routers have closed: releases what the shards hold.
     start_s : float
         So long ``start`` waits for shards that are not up at once.
+    keeper : Keeper, optional
+        Makes and removes collections, where clients may.
+    serve : callable, optional
+        Makes of the record of one that came what is served.
+
+    Attributes
+    ----------
+    loop : AbstractEventLoop or None
+        In which it was started.
     """
 
     def __init__(
@@ -31,14 +46,21 @@ class Backend:
         *,
         on_close: Callable[[], Awaitable[None]] | None = None,
         start_s: float = 0.0,
+        keeper: Keeper | None = None,
+        serve: Callable[[CollectionRecord], ServedCollection] | None = None,
     ) -> None:
-        if not collections:
+        if not collections and keeper is None:
             raise InvalidArgumentError("there is no collection to serve", argument="collections")
         self._collections = {served.name: served for served in collections}
         if len(self._collections) < len(collections):
             raise InvalidArgumentError("two collections have the same name", argument="collections")
         self._aliases: dict[str, str] = {}
         self._on_close = on_close
+        self._keeper = keeper
+        self._serve = serve
+        self._observer_of: Callable[[str], Observer] | None = None
+        self._following = asyncio.Lock()
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._start_s = start_s
         self._started = False
         self._draining = False
@@ -75,7 +97,103 @@ class Backend:
         try:
             return self._collections[self._aliases.get(name, name)]
         except KeyError:
-            raise UnknownCollectionError(f"no collection {name!r} is served here; there is {names}") from None
+            raise UnknownCollectionError(
+                f"no collection {name!r} is served here; there is {names or 'none'}"
+            ) from None
+
+    def observe(self, observer_of: Callable[[str], Observer]) -> None:
+        """Report each collection, those that come as well, to an observer of its own.
+
+        Parameters
+        ----------
+        observer_of : callable
+            Makes one for the name of a collection; before ``start``.
+        """
+        self._observer_of = observer_of
+        for served in self.collections:
+            served.observe(observer_of(served.name))
+
+    async def create(self, name: str, shape: Shape) -> ServedCollection:
+        """Make a collection without rows, and serve it.
+
+        Parameters
+        ----------
+        name : str
+        shape : Shape
+
+        Returns
+        -------
+        ServedCollection
+
+        Raises
+        ------
+        UnsupportedError
+            No collections can be made here.
+        IndexExistsError
+            There is one of that name, or an alias.
+        VeloError
+            As of ``velo.create``.
+        """
+        keeper = self._kept()
+        if name in self._collections or name in self._aliases:
+            raise IndexExistsError(f"{name!r} is served here already", argument="name")
+        await keeper.create(name, shape)
+        await self.follow(keeper.records)
+        return self.collection(name)
+
+    async def drop(self, name: str) -> list[str]:
+        """Serve a collection no more, and remove what velo made of it.
+
+        Parameters
+        ----------
+        name : str
+            Its own, no alias.
+
+        Returns
+        -------
+        list of str
+            Names of what velo did not make, which stays.
+
+        Raises
+        ------
+        UnsupportedError
+            No collections can be made here, or this one lies elsewhere.
+        UnknownCollectionError
+        """
+        keeper = self._kept()
+        if name not in self._collections:
+            raise UnknownCollectionError(f"no collection is called {name!r} here")
+        left = await keeper.drop(name)
+        await self.follow(keeper.records)
+        return left
+
+    def _kept(self) -> Keeper:
+        if self._keeper is None:
+            raise UnsupportedError(
+                "collections come and go where the server has a folder for them: start it with --root"
+            )
+        return self._keeper
+
+    async def follow(self, records: Sequence[CollectionRecord]) -> None:
+        """Serve what there is now: what came meanwhile too, and what went no more.
+
+        Parameters
+        ----------
+        records : sequence of CollectionRecord
+        """
+        async with self._following:
+            names = {record.name for record in records}
+            gone = [self._collections.pop(name) for name in set(self._collections) - names]
+            self._aliases = {alias: name for alias, name in self._aliases.items() if name in names}
+            for record in records:
+                if record.name not in self._collections:
+                    assert self._serve is not None
+                    served = self._serve(record)
+                    if self._observer_of is not None:
+                        served.observe(self._observer_of(served.name))
+                    await served.start(FOLLOW_S)
+                    self._collections[served.name] = served
+            await asyncio.gather(*(served.close() for served in gone))
 
     @property
     def aliases(self) -> Mapping[str, str]:
@@ -133,7 +251,10 @@ class Backend:
 
     async def start(self) -> None:
         """Ask all shards how they are, once now and then regularly."""
+        self.loop = asyncio.get_running_loop()
         await asyncio.gather(*(served.start(self._start_s) for served in self.collections))
+        if self._keeper is not None:
+            await self.follow(self._keeper.records)  # what came meanwhile
         self._started = True
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from velo_serving.places.collection import Collection, read_collection
+from velo_serving.places.root import snapshot_collection
 from velo_serving.places.shares import check_shard, share_of_cores, split_memory
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
@@ -159,12 +160,19 @@ def open_local_backend(
             except BaseException:
                 await _close(own)
                 raise
-            held[name] = own
+            held[name], described[name] = own, collection
             shards.extend(own)
 
         return exchange
 
+    def snapshot_of(name: str) -> Callable[[str], Awaitable[None]]:
+        async def snapshot(path: str) -> None:
+            await asyncio.to_thread(snapshot_collection, described[name], path)
+
+        return snapshot
+
     held: dict[str, list[Shard]] = {}
+    described: dict[str, Collection] = {}
     collections = [read_collection(path) for path in folders]
     if options.get("threads") is None:
         options["threads"] = share_of_cores(sum(len(one.shards) for one in collections))
@@ -172,12 +180,13 @@ def open_local_backend(
         for collection in collections:
             own = open_shards(collection, opener=opener, **options)
             shards += own
-            held[collection.name] = own
+            held[collection.name], described[collection.name] = own, collection
             served.append(
                 ServedCollection(
                     collection.name,
                     generation(collection, own, 1),
                     exchange=exchange_of(collection.name),
+                    snapshot=snapshot_of(collection.name),
                 )
             )
         return Backend(served, on_close=close)

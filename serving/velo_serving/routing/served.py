@@ -73,6 +73,8 @@ class ServedCollection:
         Makes the generation of a number.
     exchange : callable, optional
         Starts what is at a path, under a version, and makes this collection go over to it.
+    snapshot : callable, optional
+        Copies what is served now to a path.
 
     Attributes
     ----------
@@ -88,11 +90,13 @@ class ServedCollection:
         *,
         succeed: Callable[[int], Awaitable[Generation]] | None = None,
         exchange: Callable[[str, str], Awaitable[None]] | None = None,
+        snapshot: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
         self.now = now
         self._succeed = succeed
         self.exchange = exchange
+        self._snapshot = snapshot
         self._is_publishing = False
         self._observer: Observer | None = None
         self._move: asyncio.Task[None] | None = None
@@ -182,6 +186,25 @@ class ServedCollection:
         finally:
             self._is_publishing = False
         return self.now
+
+    async def snapshot(self, path: str) -> None:
+        """Copy what is served now to another folder, as ``velo.Index.snapshot`` does.
+
+        Parameters
+        ----------
+        path : str
+            Where the shards' processes see it: not there, or an empty folder.
+
+        Raises
+        ------
+        UnsupportedError
+            The shards lie on several machines, or in an object store.
+        VeloError
+            As of ``velo.Index.snapshot``.
+        """
+        if self._snapshot is None:
+            raise UnsupportedError(f"no snapshot of {self.name} can be taken here")
+        await self._snapshot(path)
 
     async def go_over(self, after: Generation, left: Callable[[], Awaitable[None]] | None = None) -> None:
         """Serve another generation once all of its shards answer; what is under way stays where it is.
@@ -307,5 +330,10 @@ def served_collection(
     async def exchange(path: str, version: str) -> None:
         await directory.exchange(record.name, path, version)
 
-    served = ServedCollection(record.name, generation(record), succeed=succeed, exchange=exchange)
+    async def snapshot(path: str) -> None:
+        await directory.snapshot(record.name, path)
+
+    served = ServedCollection(
+        record.name, generation(record), succeed=succeed, exchange=exchange, snapshot=snapshot
+    )
     return served

@@ -115,6 +115,9 @@ class ServeOptions:
     processes : bool
         Whether each shard gets a process of its own on this machine, started again when it dies; default: all
         in this one.
+    root : path, optional
+        A folder: the collections in it are served, and clients may create and drop collections there. Shards
+        have processes then, and rows must be `writable`.
     host : str
         The loopback address unless told otherwise.
     port : int
@@ -208,6 +211,10 @@ class ServeOptions:
     start_timeout_s: Annotated[float, Option("ray", least=0)] = 120.0
     on_progress: Annotated[Callable[[str], None] | None, Option("ray")] = None
     processes: Annotated[bool, Option("local", "Give each shard a process of its own, without Ray.")] = False
+    root: Annotated[
+        str | Path | None,
+        Option("local", "Folder of collections that clients create and drop; with --writable."),
+    ] = None
     host: Annotated[str, Option("gateway", "Address to listen at.")] = "127.0.0.1"
     port: Annotated[int, Option("gateway", "Port; 0 takes a free one.")] = 8000
     workers: Annotated[
@@ -263,6 +270,10 @@ class ServeOptions:
         # Here, for a shard that cannot be opened is served as one that is down.
         if self.threads is not None:
             in_range(self.threads, "threads")
+        if self.root is not None and not self.writable:
+            raise InvalidArgumentError(
+                "root: what clients create is of use where they may write: serve it writable", argument="root"
+            )
         if self.durability not in DURABILITIES:
             raise InvalidArgumentError(
                 f"durability must be one of {', '.join(map(repr, DURABILITIES))}, not {self.durability!r}",

@@ -26,6 +26,7 @@ __all__ = [
     "MetadataRow",
     "SearchIndex",
     "SearchRequest",
+    "Shape",
     "ShardChannel",
     "ShardFailure",
     "ShardHealth",
@@ -304,6 +305,24 @@ class ShardHealth:
     def identity(self) -> ShardIdentity:
         """Which index this is."""
         return ShardIdentity(self.uuid, self.dim, self.metric, self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a collection is made for, as ``velo.create`` takes it.
+
+    Attributes
+    ----------
+    dim : int
+    metric, dtype : str
+    schema : bytes or None
+        Of the columns, as Arrow writes one.
+    """
+
+    dim: int
+    metric: str = "l2"
+    dtype: str = "float32"
+    schema: bytes | None = None
 
 
 class SearchIndex(Protocol):

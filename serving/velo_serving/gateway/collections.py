@@ -1,0 +1,264 @@
+"""Collections over HTTP: what is served under a name is created, copied, exchanged, and dropped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from velo.options import limit_of
+from velo.options.columns import column_type
+from velo_serving.gateway import bodies
+from velo_serving.gateway.access import check_may_write
+from velo_serving.gateway.errors import RequestError
+from velo_serving.gateway.logs import note
+from velo_serving.gateway.operations import query_parameters
+from velo_serving.gateway.schemas import refusal
+from velo_serving.routing.backend import Backend
+from velo_serving.routing.served import ServedCollection
+from velo_serving.wire.codec import table_of
+from velo_serving.words.errors import AdminKeyError, MalformedBodyError, ProtocolError
+from velo_serving.words.types import Shape
+
+__all__ = [
+    "CREATE_BODY",
+    "CREATE_TYPES",
+    "CreateAnswer",
+    "DropAnswer",
+    "PublishAnswer",
+    "PublishBody",
+    "SnapshotAnswer",
+    "SnapshotBody",
+    "create",
+    "drop",
+    "publish",
+    "snapshot",
+]
+
+#: Bodies that create a collection.
+CREATE_TYPES = (bodies.JSON, bodies.ARROW)
+
+B = TypeVar("B", bound=BaseModel)
+A = TypeVar("A", bound=BaseModel)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+def _path(description: str) -> Any:
+    return Field(min_length=1, max_length=4096, description=description)
+
+
+class CreateOptions(_Body):
+    """A collection to make."""
+
+    name: Annotated[str, Field(min_length=1, max_length=128, description="What it is called.")]
+    dim: Annotated[int, Field(ge=1, le=limit_of("dim")[1], description="Numbers of a vector.")]
+    metric: Annotated[Literal["l2", "ip", "cosine"], Field(description="What is near.")] = "l2"
+    dtype: Annotated[
+        Literal["float32", "float16", "uint8", "int8"], Field(description="Numbers of vectors.")
+    ] = "float32"
+
+
+class CreateBody(CreateOptions):
+    """A collection to make, without rows."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"name": "shop", "dim": 64, "metadata": {"price": "float32"}}]},
+    )
+
+    metadata: Annotated[
+        dict[str, str] | None,
+        Field(
+            min_length=1,
+            max_length=1024,
+            description="Types of the columns by their names, such as int32, string, list<string>.",
+        ),
+    ] = None
+
+
+CREATE_BODY: dict[str, Any] = {
+    "parameters": query_parameters(CreateOptions),
+    "requestBody": {
+        "required": True,
+        "content": {
+            bodies.JSON: {"schema": CreateBody.model_json_schema()},
+            bodies.ARROW: {
+                "schema": {
+                    "type": "string",
+                    "format": "binary",
+                    "description": "A stream without rows: its schema is that of the columns.",
+                }
+            },
+        },
+    },
+}
+
+
+class PublishBody(_Body):
+    """What shall be served from now on."""
+
+    path: Annotated[
+        str, _path("A build: a folder that the shards' processes see, or a place in an object store.")
+    ]
+    version: Annotated[
+        str, Field(min_length=1, max_length=256, description="What it is called; another one than now.")
+    ]
+
+
+class SnapshotBody(_Body):
+    """Where a copy shall be."""
+
+    path: Annotated[str, _path("A folder of the server, an absolute path: not there, or empty.")]
+
+
+class CreateAnswer(BaseModel):
+    """What was made."""
+
+    name: str
+    dim: int
+    metric: str
+    took_ms: float
+
+
+class PublishAnswer(BaseModel):
+    """What is served now."""
+
+    version: str
+    n: int
+    dim: int
+    metric: str
+    took_ms: float
+
+
+class SnapshotAnswer(BaseModel):
+    """Where the copy is."""
+
+    path: str
+    took_ms: float
+
+
+class DropAnswer(BaseModel):
+    """What is gone, and what stays."""
+
+    name: str
+    left: Annotated[list[str], Field(description="Files in its folder that velo did not make.")]
+    took_ms: float
+
+
+def _parsed(model: type[B], body: bytes) -> B:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise refusal(error, body) from None
+
+
+def _check_may_name_folders(has_keys: bool, what: str) -> None:
+    """Only who has an admin key: who may name folders of the server may have any of them read or made.
+
+    Raises
+    ------
+    AdminKeyError
+    """
+    if not has_keys:
+        raise AdminKeyError(
+            f"to {what} takes an admin key, and this server has no keys: start it with --api-keys"
+        )
+    check_may_write()
+
+
+def _took_ms(started: float) -> float:
+    return round((time.perf_counter() - started) * 1000, 3)
+
+
+async def create(
+    media_type: str, body: bytes, pairs: Sequence[tuple[str, str]], backend: Backend
+) -> CreateAnswer:
+    """Make a collection without rows, and serve it.
+
+    Raises
+    ------
+    AdminKeyError
+        The key is for reading.
+    UnsupportedError, IndexExistsError, InvalidArgumentError
+        As of ``Backend.create``.
+    """
+    started = time.perf_counter()
+    schema: pa.Schema | None = None
+    asked: CreateOptions
+    if media_type == bodies.ARROW:
+        try:
+            schema = table_of(body).schema.remove_metadata()
+        except ProtocolError as error:
+            raise MalformedBodyError(f"the body is no Arrow stream: {error}") from error
+        try:
+            asked = CreateOptions.model_validate(dict(pairs))
+        except ValidationError as error:
+            raise refusal(error, b"") from None
+    else:
+        if pairs:
+            raise RequestError(f"{pairs[0][0]}: the options stand in the body", argument=pairs[0][0])
+        asked = told = _parsed(CreateBody, body)
+        if told.metadata is not None:
+            types = {name: column_type(kind, name, "metadata") for name, kind in told.metadata.items()}
+            schema = pa.schema(types)
+    serialized = None if schema is None else schema.serialize().to_pybytes()
+    served = await backend.create(asked.name, Shape(asked.dim, asked.metric, asked.dtype, serialized))
+    now = served.now
+    return CreateAnswer(name=served.name, dim=now.dim, metric=now.metric, took_ms=_took_ms(started))
+
+
+async def drop(name: str, backend: Backend) -> DropAnswer:
+    """Serve a collection no more, and remove what velo made of it.
+
+    Raises
+    ------
+    UnsupportedError, UnknownCollectionError, BusyError
+        As of ``Backend.drop``.
+    """
+    started = time.perf_counter()
+    left = await backend.drop(name)
+    return DropAnswer(name=name, left=left, took_ms=_took_ms(started))
+
+
+async def publish(body: bytes, served: ServedCollection, *, has_keys: bool) -> PublishAnswer:
+    """Serve another build; searches go on meanwhile.
+
+    Raises
+    ------
+    AdminKeyError
+        The key is for reading, or the server asks for none.
+    PublicationError
+        It cannot be opened; what was served still is.
+    """
+    _check_may_name_folders(has_keys, "publish")
+    started = time.perf_counter()
+    asked = _parsed(PublishBody, body)
+    note(path=asked.path, version=asked.version)
+    now = await served.publish(asked.path, asked.version)
+    return PublishAnswer(
+        version=now.version, n=now.n, dim=now.dim, metric=now.metric, took_ms=_took_ms(started)
+    )
+
+
+async def snapshot(body: bytes, served: ServedCollection, *, has_keys: bool) -> SnapshotAnswer:
+    """Copy what is served now to another folder; writes go on meanwhile.
+
+    Raises
+    ------
+    AdminKeyError
+        The key is for reading, or the server asks for none.
+    IndexExistsError, UnsupportedError
+        As of ``ServedCollection.snapshot``.
+    """
+    _check_may_name_folders(has_keys, "take a snapshot")
+    started = time.perf_counter()
+    asked = _parsed(SnapshotBody, body)
+    note(path=asked.path)
+    await served.snapshot(asked.path)
+    return SnapshotAnswer(path=asked.path, took_ms=_took_ms(started))

@@ -1,0 +1,124 @@
+"""Taking an index away: what velo made there, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from velo.errors import BusyError, CorruptIndexError, NotAnIndexError, VeloError
+from velo.folder.leftovers import MARKER, is_metadata, is_work
+from velo.folder.live import ROOT_FILE, is_live
+from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE, read_manifest
+from velo.folder.replace import os_failure, sync_folder
+from velo.folder.shards import shards_of
+
+__all__ = ["is_half_removed", "remove_index"]
+
+#: Stands in a folder from when its removal begins until all else is gone.
+_REMOVING: Final = "removing"
+#: Files that no manifest names.
+_LIVE: Final = re.compile(
+    r"live\.json(\.tmp)?|log-[0-9a-f]{16}\.velolog(\.torn)?|dead-[0-9a-f]{16}\.bin|ids\.find"
+)
+_BUILT: Final = frozenset(
+    {"pages.bin", "page_starts.bin", "links.bin", "codes.bin", "vectors.bin", "ids.arrow", MARKER}
+)
+_PART: Final = re.compile(r"part-[0-9a-f]{16}")
+
+
+def is_half_removed(folder: Path) -> bool:
+    """Whether the removal of an index began here and was killed: it may be done again."""
+    return (folder / _REMOVING).is_file()
+
+
+def remove_index(folder: Path) -> list[str]:
+    """Remove an index or a collection of shards; what others put there stays, and so do the folders of that.
+
+    Who has it open goes on searching. Where this is killed, the folder is known as half removed.
+
+    Parameters
+    ----------
+    folder : Path
+
+    Returns
+    -------
+    list of str
+        Names of what is there still, below the folder.
+
+    Raises
+    ------
+    NotAnIndexError
+        Nothing there is ours to remove.
+    BusyError
+        Somebody writes to it.
+    PermissionDeniedError, DeviceError
+    """
+    there = is_live(folder) or any((folder / one).is_file() for one in (MANIFEST_FILE, COLLECTION_FILE))
+    if folder.is_symlink() or not (there or is_half_removed(folder)):
+        raise NotAnIndexError(f"{folder} holds no index", file=str(folder))
+    try:
+        folders = [folder]
+        if (folder / COLLECTION_FILE).is_file():
+            with contextlib.suppress(CorruptIndexError):  # then its shards are not known as ours
+                folders += [folder / one.path for one in shards_of(folder)]
+        with contextlib.ExitStack() as locks:
+            for one in folders:
+                locks.enter_context(_nobody_writes(one))
+            (folder / _REMOVING).touch()
+            sync_folder(folder)
+            for one in reversed(folders):
+                _remove_inside(one)
+        with contextlib.suppress(FileNotFoundError):
+            sync_folder(folder.parent)
+    except OSError as error:
+        raise error if isinstance(error, VeloError) else os_failure(error, str(folder)) from error
+    left = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted(str(path.relative_to(folder)) for path in left)
+
+
+def _remove_inside(folder: Path) -> None:
+    """Remove what is ours in the folder of an index, then the folder if it is empty."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    named: frozenset[str] = frozenset()
+    with contextlib.suppress(VeloError):
+        named = frozenset(read_manifest(folder).files)
+    last = (MANIFEST_FILE, ROOT_FILE, COLLECTION_FILE, _REMOVING)
+    for entry in sorted(folder.iterdir()):
+        name = entry.name
+        if entry.is_symlink():
+            continue
+        if entry.is_dir():
+            if _PART.fullmatch(name):
+                _remove_inside(entry)
+        elif name not in last and (
+            name in named or name in _BUILT or _LIVE.fullmatch(name) or is_metadata(name) or is_work(name)
+        ):
+            entry.unlink()
+    for name in last:  # until then it is known what this is
+        if not (folder / name).is_symlink():
+            (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+@contextlib.contextmanager
+def _nobody_writes(folder: Path) -> Iterator[None]:
+    """Hold the lock of who writes to an index; one that is not there needs none."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except (FileNotFoundError, NotADirectoryError):
+        yield
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise BusyError(f"somebody writes to {folder}: it is not removed") from error
+    finally:
+        os.close(handle)

@@ -1,0 +1,48 @@
+"""Types of columns as people write them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from velo.errors import InvalidArgumentError
+
+__all__ = ["column_type"]
+
+#: Lists in lists.
+_NESTED_MAX: Final = 8
+
+
+def column_type(text: str, name: str, argument: str) -> pa.DataType:
+    """Read the type of a column: ``int32``, ``list<string>``.
+
+    Parameters
+    ----------
+    text : str
+    name : str
+        Of the column.
+    argument : str
+        Which one it is in, for an error.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    kind = text.strip()
+    if kind.count("<") > _NESTED_MAX:
+        raise InvalidArgumentError(
+            f"column {name!r}: lists lie {_NESTED_MAX} deep at most", argument=argument
+        )
+    if kind.startswith("list<") and kind.endswith(">"):
+        return pa.list_(column_type(kind[5:-1], name, argument))
+    of_name: Any = pa.type_for_alias
+    try:
+        found: pa.DataType = of_name(kind)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"column {name!r}: {kind!r} is no type; int64, float32, string, bool, timestamp[us] or "
+            "list<string> are",
+            argument=argument,
+        ) from error
+    return found
