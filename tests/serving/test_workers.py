@@ -143,6 +143,21 @@ def test_a_gateway_that_is_stopped_keeps_only_those_waiting_who_have_its_connect
     assert answered(served) == counted + len(few) + len(waiting)
 
 
+def test_a_gateway_that_stays_stopped_is_replaced(served: Served, sharded_queries: np.ndarray) -> None:
+    until_ready(served)
+    both = gateways(served)
+    os.kill(both[0], signal.SIGSTOP)
+    end = time.monotonic() + 120
+    while both[0] in gateways(served):
+        assert time.monotonic() < end, "it is there still"
+        time.sleep(0.1)
+    until_ready(served)
+    after = gateways(served)
+    assert both[1] in after, "one that answers was replaced, too"
+    assert len(after) == WORKERS
+    assert {ask(served, query).status_code for query in sharded_queries[:10]} == {200}
+
+
 def test_gateways_end_with_their_parent(sharded_path: Path) -> None:
     server = Served(str(sharded_path), "--workers", str(WORKERS), "--threads", "1")
     left = gateways(server)

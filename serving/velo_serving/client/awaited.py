@@ -36,6 +36,10 @@ class Asking(ABC):
     def _path_of(self, what: str) -> str:
         """A path below the collection."""
 
+    def _post(self, what: str, call: ClientCall, read: Callable[[dict[str, Any]], R]) -> R:
+        """Ask a path below the collection, and read JSON."""
+        return self._ask("POST", self._path_of(what), call, lambda told: read(told.json()))
+
 
 class _Awaiting:
     """A client whose questions are awaited: all else is the client's own."""

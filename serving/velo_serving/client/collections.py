@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -12,8 +11,6 @@ from velo_serving.client.calls import ARROW, TYPES, ClientCall
 from velo_serving.wire.codec import stream_of
 
 __all__ = ["ClientCollections"]
-
-R = TypeVar("R")
 
 
 class ClientCollections(Asking):
@@ -90,7 +87,7 @@ class ClientCollections(Asking):
         ------
         IndexExistsError, UnsupportedError, InvalidArgumentError, AdminKeyError
         """
-        return self._keep("snapshot", {"path": path}, lambda told: None)
+        return self._post("snapshot", ClientCall.of_fields({"path": path}), lambda told: None)
 
     snapshot_async = awaited(snapshot)
     """As ``snapshot``, without blocking the event loop."""
@@ -117,12 +114,7 @@ class ClientCollections(Asking):
         ------
         AdminKeyError, PublicationError, InvalidArgumentError
         """
-        return self._keep("publish", {"path": path, "version": version}, dict)
+        return self._post("publish", ClientCall.of_fields({"path": path, "version": version}), dict)
 
     publish_async = awaited(publish)
     """As ``publish``, without blocking the event loop."""
-
-    def _keep(self, what: str, fields: Mapping[str, Any], read: Callable[[dict[str, Any]], R]) -> R:
-        """Ask a path below the collection."""
-        call = ClientCall.of_fields(fields)
-        return self._ask("POST", self._path_of(what), call, lambda told: read(told.json()))

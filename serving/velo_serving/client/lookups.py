@@ -28,12 +28,6 @@ R = TypeVar("R")
 class ClientLookups(Asking):
     """What a ``Client`` can ask of rows."""
 
-    def _look_up(self, what: str, fields: Mapping[str, Any], read: Callable[[dict[str, Any]], R]) -> R:
-        """Ask a path below the collection."""
-        return self._ask(
-            "POST", self._path_of(what), ClientCall.of_fields(fields), lambda told: read(told.json())
-        )
-
     @hinted
     def count(
         self,
@@ -59,7 +53,7 @@ class ClientLookups(Asking):
             A shard is away: a count without it would be of nothing in particular.
         """
         fields = {"filter": filter, "timeout_ms": _milliseconds(timeout_s), "allow_partial": False}
-        return self._look_up("count", fields, lambda told: int(told["count"]))
+        return self._post("count", ClientCall.of_fields(fields), lambda told: int(told["count"]))
 
     count_async = awaited(count)
     """As ``count``, without blocking the event loop."""
@@ -186,7 +180,7 @@ class ClientLookups(Asking):
             "timeout_ms": _milliseconds(timeout_s),
         }
         read: Callable[[dict[str, Any]], list[dict[str, Any]]] = itemgetter("shards")
-        return self._look_up("explain", fields, read)
+        return self._post("explain", ClientCall.of_fields(fields), read)
 
     explain_async = awaited(explain)
     """As ``explain``, without blocking the event loop."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -104,10 +104,6 @@ class ClientWrites(Asking):
     same name (``request``), and nothing is done twice.
     """
 
-    def _write(self, what: str, call: ClientCall, read: Callable[[dict[str, Any]], R]) -> R:
-        """Ask a path below the collection."""
-        return self._ask("POST", self._path_of(what), call, lambda told: read(told.json()))
-
     def insert(
         self,
         vectors: npt.ArrayLike,
@@ -145,7 +141,7 @@ class ClientWrites(Asking):
             As of ``velo.Index.insert``, and of a search.
         """
         call = _rows_call(vectors, ids, metadata, request, timeout_s)
-        return self._write("insert", call, _written)
+        return self._post("insert", call, _written)
 
     insert_async = awaited(insert)
     """As ``insert``, without blocking the event loop."""
@@ -172,7 +168,7 @@ class ClientWrites(Asking):
         velo.results.Written
         """
         call = _rows_call(vectors, ids, metadata, request, timeout_s)
-        return self._write("upsert", call, _written)
+        return self._post("upsert", call, _written)
 
     upsert_async = awaited(upsert)
     """As ``upsert``, without blocking the event loop."""
@@ -200,7 +196,7 @@ class ClientWrites(Asking):
         velo.results.Written
         """
         call = _rows_call(None, ids, metadata, request, timeout_s)
-        return self._write("update", call, _written)
+        return self._post("update", call, _written)
 
     update_async = awaited(update)
     """As ``update``, without blocking the event loop."""
@@ -234,14 +230,14 @@ class ClientWrites(Asking):
             fields = {"ids": column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()}
         if timeout_s is not None:
             fields["timeout_ms"] = timeout_s * 1000
-        return self._write("delete", ClientCall.of_fields(fields), _written)
+        return self._post("delete", ClientCall.of_fields(fields), _written)
 
     delete_async = awaited(delete)
     """As ``delete``, without blocking the event loop."""
 
     def flush(self) -> None:
         """Make a part of new rows in each shard, and put everything on the device; wait for it."""
-        while not self._write("flush", ClientCall.of_fields({}), _is_done):
+        while not self._post("flush", ClientCall.of_fields({}), _is_done):
             pass  # the server has waited
 
     def optimize(self, wait: bool = True) -> None:
@@ -252,5 +248,5 @@ class ClientWrites(Asking):
         wait : bool
             False: in the background.
         """
-        while not self._write("optimize", ClientCall.of_fields({"wait": wait}), _is_done) and wait:
+        while not self._post("optimize", ClientCall.of_fields({"wait": wait}), _is_done) and wait:
             pass

@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import velo
@@ -147,18 +145,14 @@ class Metrics:
             "velo_shard_falls", "Times a shard went down.", ["collection", "shard"], registry=registry
         )
         self._folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-        self._shared: _SharedGauges | None = None
-        if self._folder is None:
-            registry.register(_Gauges(backend))
-        else:
-            self._shared = _SharedGauges(backend, registry)
+        self._gauges = _Gauges(backend, registry, alone=self._folder is None)
         backend.observe(lambda name: _RouterObserver(self, name))
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format, of all gateways of this port."""
-        if self._shared is None:
+        self._gauges.write()
+        if self._folder is None:
             return generate_latest(self._registry)
-        self._shared.write()
         registry = CollectorRegistry()
         collector: Any = MultiProcessCollector
         collector(registry, self._folder)
@@ -166,8 +160,8 @@ class Metrics:
 
     async def keep(self) -> None:
         """Write gauges now and then, for when another gateway is asked."""
-        while self._shared is not None:
-            self._shared.write()
+        while self._folder is not None:
+            self._gauges.write()
             await asyncio.sleep(GAUGES_S)
 
 
@@ -278,27 +272,12 @@ def _now(backend: Backend) -> Iterator[tuple[_Gauge, tuple[str, ...], float]]:
             yield _MEMORY, labels, shard.health.memory_bytes if shard.health is not None else 0
 
 
-class _Gauges(Collector):
-    """The gauges of the only gateway of a port."""
+class _Gauges:
+    """The gauges of a gateway: set when somebody asks, and now and then where others read them, too."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, registry: CollectorRegistry, *, alone: bool) -> None:
         self._backend = backend
-
-    def collect(self) -> Iterator[Metric]:
-        families = {
-            gauge: GaugeMetricFamily(gauge.name, gauge.documentation, labels=gauge.labels)
-            for gauge in _GAUGES
-        }
-        for gauge, labels, value in _now(self._backend):
-            families[gauge].add_metric(labels, value)
-        yield from families.values()
-
-
-class _SharedGauges:
-    """The gauges of one gateway among several, written where whoever is asked reads all of them."""
-
-    def __init__(self, backend: Backend, registry: CollectorRegistry) -> None:
-        self._backend = backend
+        self._alone = alone
         self._gauges = {
             gauge: Gauge(
                 gauge.name,
@@ -311,6 +290,10 @@ class _SharedGauges:
         }
 
     def write(self) -> None:
+        if self._alone:  # what went is told no more; files of several gateways keep what was said
+            for gauge, one in self._gauges.items():
+                if gauge.labels:
+                    one.clear()
         for gauge, labels, value in _now(self._backend):
             (self._gauges[gauge].labels(*labels) if labels else self._gauges[gauge]).set(value)
 

@@ -67,6 +67,8 @@ class Child:
     ) -> None:
         self.name = name
         self.starts = 0
+        self._heard = False
+        self._asked = 0
         self._module = module
         self._message = message
         self._environment = dict(environment or {})
@@ -120,6 +122,18 @@ class Child:
                 process.stdin.write(json.dumps(message) + "\n")
                 process.stdin.flush()
 
+    def ping(self, message: Any) -> int:
+        """Ask whether the process is at work, which it answers with any line.
+
+        Returns
+        -------
+        int
+            How often in a row it was asked and did not answer, from the first line that it wrote.
+        """
+        self._asked += self._heard
+        self.tell(message)
+        return self._asked - 1
+
     def poke(self, number: int) -> None:
         """Send the process a signal that does not end it; to one that is gone, nothing."""
         with self._lock:
@@ -168,6 +182,7 @@ class Child:
         with self._lock:
             self._process = process
             self.starts += 1
+            self._heard, self._asked = False, 0
         self.tell(self._message())
         return process
 
@@ -200,7 +215,8 @@ class Child:
         assert process.stdout is not None
         said = False
         for line in process.stdout:
-            said = True
+            said = self._heard = True
+            self._asked = 0
             if line.startswith(QUESTION):
                 assert self._on_question is not None
                 self._on_question(line[len(QUESTION) :])

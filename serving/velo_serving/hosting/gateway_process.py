@@ -7,6 +7,7 @@ are, and ends with it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -32,6 +33,7 @@ from velo_serving.words.options import ServeOptions
 from velo_serving.words.types import Failure, Shape
 
 __all__ = [
+    "PING",
     "Creation",
     "Drop",
     "Located",
@@ -47,6 +49,10 @@ __all__ = [
 #: A gateway that is started again takes no connections for so long, unless all shards answer it sooner: those
 #: beside it have them.
 START_S = 5.0
+
+#: The number under which a gateway is asked whether it is at work, and what it says if its loop is.
+PING = -1
+AT_WORK = "at work"
 
 
 class WorkerMessage(msgspec.Struct):
@@ -186,6 +192,9 @@ class _Parent:
         """Hear answers, and what there is to serve, until the parent is gone; then end as if asked to."""
         for line in self._heard:
             answer = msgspec.json.decode(line, type=Told)
+            if answer.number == PING and backend.loop is not None:
+                with contextlib.suppress(RuntimeError):  # it has ended
+                    backend.loop.call_soon_threadsafe(self.say, AT_WORK)
             if answer.records is not None:
                 self._records = tuple(answer.records)
                 if backend.loop is not None:  # else it begins with these

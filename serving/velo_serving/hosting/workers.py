@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -17,6 +18,7 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from velo_serving.hosting.child import Child
 from velo_serving.hosting.gateway_process import (
+    PING,
     Creation,
     Drop,
     Located,
@@ -43,6 +45,12 @@ END_S = 15.0
 
 #: How often we look whether a signal came meanwhile.
 LOOK_S = 0.1
+
+#: How often a gateway is asked whether it is at work, and how often in a row it may fail to say so.
+PING_S = 1.0
+UNHEARD_MAX = 15
+
+log = logging.getLogger("velo_serving")
 
 
 def run_workers(
@@ -106,7 +114,7 @@ def run_workers(
             pass
         if signals.empty():
             (options.on_ready or say_url)(url_of(listener, options))
-        while (number := signals.get()) == signal.SIGHUP:
+        while (number := _next_signal(signals, gateways)) == signal.SIGHUP:
             for gateway in gateways:
                 gateway.poke(number)
         for gateway in gateways:
@@ -118,6 +126,19 @@ def run_workers(
                 if number != signal.SIGHUP:
                     for gateway in gateways:
                         gateway.signal(number)
+
+
+def _next_signal(signals: SimpleQueue[int], gateways: Sequence[Child]) -> int:
+    """Wait for a signal; meanwhile a gateway that does nothing any more is killed, and so started again."""
+    while True:
+        try:
+            return signals.get(timeout=PING_S)
+        except Empty:
+            for gateway in gateways:
+                # Counted, not timed: where the machine has no time, this process has none either.
+                if gateway.ping(msgspec.to_builtins(Told(PING))) >= UNHEARD_MAX:
+                    log.error("%s does not answer: it is started again", gateway.name)
+                    gateway.poke(signal.SIGKILL)
 
 
 def _answerer(

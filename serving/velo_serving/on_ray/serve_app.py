@@ -28,37 +28,21 @@ from velo_serving.words.options import ServeOptions
 
 __all__ = ["serve_app"]
 
-#: How long requests under way have to end when Serve takes a gateway away.
-END_S = 10.0
+#: What the app is told beside options.
+_OWN: Final[list[Any]] = [
+    *(("name", str), ("path", str | None, None), ("gateways", int, 1), ("cpus", float, 1.0)),
+    ("start_timeout_s", float, 600.0),  # nodes may have to come first
+]
 
-
-class _Own(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What the app is told beside options."""
-
-    name: str
-    path: str | None = None
-    gateways: int = 1
-    cpus: float = 1.0
-    start_timeout_s: float = 600.0
-
-
-#: Types of options as a configuration has them, where Python takes more.
+#: How shards run, and what a gateway of Serve's can have; types where a configuration has others.
 _PLAIN: Final = {"pin": str | dict[str, str] | None, "api_keys": str | None, "cors_origins": tuple[str, ...]}
-
-#: Options that the app takes: how shards run, and what a gateway of Serve's can have of a gateway's.
 _NAMES: Final = {
-    *("replicas", "pin", "memory", "threads", "io", "plan", "writable", "durability", "ports", "tls"),
-    *("ready_shards", "slow_s", "api_keys", "cors_origins"),
+    *("replicas", "memory", "threads", "io", "plan", "writable", "durability", "ports", "tls"),
+    *("ready_shards", "slow_s", *_PLAIN),
 }
-_OPTIONS: Final = tuple(one for one in ServeOptions.all_fields() if one.name in _NAMES)
-
-_Args: Any = msgspec.defstruct(
-    "_Args",
-    [(one.name, _PLAIN.get(one.name, one.type), one.default) for one in _OPTIONS],
-    bases=(_Own,),
-    forbid_unknown_fields=True,
-    frozen=True,
-)
+_FIELDS: Final = [one for one in ServeOptions.all_fields() if one.name in _NAMES]
+_OPTIONS: Final[list[Any]] = [(one.name, _PLAIN.get(one.name, one.type), one.default) for one in _FIELDS]
+_Args: Any = msgspec.defstruct("_Args", [*_OWN, *_OPTIONS], forbid_unknown_fields=True)
 
 
 def serve_app(args: Mapping[str, Any]) -> serve.Application:
@@ -67,18 +51,11 @@ def serve_app(args: Mapping[str, Any]) -> serve.Application:
     Parameters
     ----------
     args : mapping
-        `name`
-            Of a collection whose actors run, or shall.
-        `path`
-            A sharded build or a single index. Where no actors of that name run, they are started from it, and
-            go on when the app ends.
-        `gateways`, `cpus`
-            Processes of the gateway, and what Ray reserves each of them.
-        `start_timeout_s`
-            Time for all shards to open.
-        `replicas`, `pin`, `memory`, `threads`, `io`, `plan`, `writable`, `durability`, `ports`, `tls`
-            How shards run; as in :class:`ServeOptions`, `ready_shards`, `slow_s`, `api_keys` and
-            `cors_origins`, too. Every node of a gateway must see the file of keys.
+        `name` of a collection whose actors run, or shall; `path` to start them from where none run: they go
+        on when the app ends; `start_timeout_s` for that; `gateways` and `cpus`: processes, and what Ray
+        reserves each. Of :class:`ServeOptions` how shards run (`replicas`, `pin`, `memory`, `threads`, `io`,
+        `plan`, `writable`, `durability`, `ports`, `tls`), and `ready_shards`, `slow_s`, `cors_origins`,
+        `api_keys` (a file that every node of a gateway sees).
 
     Returns
     -------
@@ -102,12 +79,8 @@ def serve_app(args: Mapping[str, Any]) -> serve.Application:
 
     def gateway() -> Any:
         """In the process of a gateway: its app."""
-        return create_app(
-            Cluster.connect(told.name).backend(),
-            ready_shards=options.ready_shards,
-            slow_s=options.slow_s,
-            access=access,
-        )
+        backend = Cluster.connect(told.name).backend()
+        return create_app(backend, ready_shards=options.ready_shards, slow_s=options.slow_s, access=access)
 
     deployment = serve.deployment(
         name="gateway",
@@ -115,7 +88,7 @@ def serve_app(args: Mapping[str, Any]) -> serve.Application:
         ray_actor_options={"num_cpus": told.cpus},
         # The gateway refuses what is too much and says when to come back: Serve must not queue before it.
         max_ongoing_requests=GatewayLimits().requests_max * 2,
-        graceful_shutdown_timeout_s=END_S,
+        graceful_shutdown_timeout_s=10.0,
     )(serve.ingress(gateway)())
     app: serve.Application = deployment.bind()
     return app
@@ -129,4 +102,4 @@ def _checked(args: Mapping[str, Any]) -> tuple[Any, ServeOptions]:
         raise InvalidArgumentError(f"args of the app: {error}", argument="args") from None
     if told.gateways < 1:
         raise InvalidArgumentError(f"there is at least one gateway, not {told.gateways}", argument="gateways")
-    return told, ServeOptions(**{one.name: getattr(told, one.name) for one in _OPTIONS})
+    return told, ServeOptions(**{one.name: getattr(told, one.name) for one in _FIELDS})
