@@ -42,7 +42,6 @@ __all__ = [
 CREATE_TYPES = (bodies.JSON, bodies.ARROW)
 
 B = TypeVar("B", bound=BaseModel)
-A = TypeVar("A", bound=BaseModel)
 
 
 class _Body(BaseModel):

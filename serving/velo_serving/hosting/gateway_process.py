@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import msgspec
 from prometheus_client import values
@@ -33,14 +33,9 @@ from velo_serving.words.options import ServeOptions
 from velo_serving.words.types import Failure, Shape
 
 __all__ = [
+    "ASKED",
     "PING",
-    "Creation",
-    "Drop",
-    "Located",
-    "Publication",
     "Question",
-    "Recorded",
-    "Snapshot",
     "Told",
     "WorkerMessage",
     "main",
@@ -67,52 +62,13 @@ class WorkerMessage(msgspec.Struct):
     gateway_limits: GatewayLimits
 
 
-class Located(msgspec.Struct, tag=True):
-    """Where is this shard?"""
-
-    place: Place
-
-
-class Recorded(msgspec.Struct, tag=True):
-    """What was published under a name, and a number?"""
-
-    collection: str
-    generation: int
-
-
-class Publication(msgspec.Struct, tag=True):
-    """Serve this under a name."""
-
-    collection: str
-    path: str
-    version: str
-
-
-class Snapshot(msgspec.Struct, tag=True):
-    """Copy what is served under a name."""
-
-    collection: str
-    path: str
-
-
-class Creation(msgspec.Struct, tag=True):
-    """Make a collection."""
-
-    name: str
-    shape: Shape
-
-
-class Drop(msgspec.Struct, tag=True):
-    """Remove a collection."""
-
-    name: str
-
-
 class Question(msgspec.Struct):
-    """What a gateway asks of its parent, which knows where shards are and starts them."""
+    """What a gateway asks of its parent, which knows where shards are and starts them: a method of its
+    directory, one of ``ASKED``."""
 
     number: int
-    asked: Located | Recorded | Publication | Snapshot | Creation | Drop
+    what: str
+    arguments: list[Any]
 
 
 class Told(msgspec.Struct):
@@ -122,12 +78,21 @@ class Told(msgspec.Struct):
     """
 
     number: int
-    endpoint: Endpoint | None = None
-    record: CollectionRecord | None = None
+    value: Any = None
     records: list[CollectionRecord] | None = None
-    left: list[str] = []
     failure: Failure | None = None
     successor: int | None = None
+
+
+#: What a gateway may ask, with the types of arguments.
+ASKED: Final[dict[str, Any]] = {
+    "locate": tuple[Place],
+    "record": tuple[str, int],
+    "exchange": tuple[str, str, str],
+    "snapshot": tuple[str, str],
+    "create": tuple[str, Shape],
+    "drop": tuple[str],
+}
 
 
 class _Parent:
@@ -149,44 +114,40 @@ class _Parent:
         return self._records
 
     async def locate(self, place: Place) -> Endpoint:
-        told = await self._ask(Located(place))
-        assert told.endpoint is not None
-        return told.endpoint
+        return msgspec.convert(await self._ask("locate", place), Endpoint)
 
     async def record(self, collection: str, generation: int) -> CollectionRecord:
-        told = await self._ask(Recorded(collection, generation))
-        assert told.record is not None
-        return told.record
+        return msgspec.convert(await self._ask("record", collection, generation), CollectionRecord)
 
     async def exchange(self, collection: str, path: str, version: str) -> None:
-        await self._ask(Publication(collection, path, version))
+        await self._ask("exchange", collection, path, version)
 
     async def snapshot(self, collection: str, path: str) -> None:
-        await self._ask(Snapshot(collection, path))
+        await self._ask("snapshot", collection, path)
 
     async def create(self, name: str, shape: Shape) -> None:
-        await self._ask(Creation(name, shape))
+        await self._ask("create", name, shape)
 
     async def drop(self, name: str) -> list[str]:
-        return (await self._ask(Drop(name))).left
+        return msgspec.convert(await self._ask("drop", name), list[str])
 
-    async def _ask(self, what: Any) -> Told:
+    async def _ask(self, what: str, *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()
         number = next(self._numbers)
         future: asyncio.Future[Told] = loop.create_future()
         self._waiting[number] = loop, future
         try:
-            self.say(QUESTION + msgspec.json.encode(Question(number, what)).decode())
+            self.say(QUESTION + msgspec.json.encode(Question(number, what, list(arguments))).decode())
             told = await future
         finally:
             self._waiting.pop(number, None)
-        if told.failure is not None:
-            if not isinstance(what, Located | Recorded):
-                raise told.failure.to_error()
-            if told.successor is not None:
-                raise SupersededError(told.failure.message, generation=told.successor)
-            raise ShardUnavailableError(told.failure.message)
-        return told
+        if told.failure is None:
+            return told.value
+        if what not in ("locate", "record"):
+            raise told.failure.to_error()
+        if told.successor is not None:
+            raise SupersededError(told.failure.message, generation=told.successor)
+        raise ShardUnavailableError(told.failure.message)
 
     def listen(self, backend: Backend) -> None:
         """Hear answers, and what there is to serve, until the parent is gone; then end as if asked to."""

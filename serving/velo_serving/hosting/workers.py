@@ -17,18 +17,7 @@ import msgspec
 from prometheus_client.multiprocess import mark_process_dead
 
 from velo_serving.hosting.child import Child
-from velo_serving.hosting.gateway_process import (
-    PING,
-    Creation,
-    Drop,
-    Located,
-    Publication,
-    Question,
-    Recorded,
-    Snapshot,
-    Told,
-    WorkerMessage,
-)
+from velo_serving.hosting.gateway_process import ASKED, PING, Question, Told, WorkerMessage
 from velo_serving.hosting.metrics_folder import metrics_folder
 from velo_serving.hosting.server import say_url, url_of
 from velo_serving.places.records import Directory
@@ -148,23 +137,11 @@ def _answerer(
 
     async def answer(question: Question) -> None:
         told = Told(question.number)
-        keeper: Any = directory  # who may create and drop asks where there is one
         try:
-            match question.asked:
-                case Located(place):
-                    told.endpoint = await directory.locate(place)
-                case Recorded(collection, generation):
-                    told.record = await directory.record(collection, generation)
-                case Publication(collection, path, version):
-                    await directory.exchange(collection, path, version)
-                case Snapshot(collection, path):
-                    await directory.snapshot(collection, path)
-                case Creation(name, shape):
-                    await keeper.create(name, shape)
-                    tell_all()
-                case Drop(name):
-                    told.left = await keeper.drop(name)
-                    tell_all()
+            ask = getattr(directory, question.what)
+            told.value = await ask(*msgspec.convert(question.arguments, ASKED[question.what]))
+            if question.what in ("create", "drop"):
+                tell_all()
         except Exception as error:
             told.failure = Failure.of(error)
             told.successor = error.generation if isinstance(error, SupersededError) else None
