@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -75,24 +76,24 @@ class ClientCollections(Asking):
     drop_async = awaited(drop)
     """As ``drop``, without blocking the event loop."""
 
-    def snapshot(self, path: str) -> None:
+    def snapshot(self, path: str | Path) -> None:
         """Make another folder of the server a collection that holds what this one holds now.
 
         Parameters
         ----------
-        path : str
+        path : str or Path
             As of ``velo.Index.snapshot``: an absolute path, not there, or an empty folder.
 
         Raises
         ------
         IndexExistsError, UnsupportedError, InvalidArgumentError, AdminKeyError
         """
-        return self._post("snapshot", ClientCall.of_fields({"path": path}), lambda told: None)
+        return self._post("snapshot", ClientCall.of_fields({"path": str(path)}), lambda told: None)
 
     snapshot_async = awaited(snapshot)
     """As ``snapshot``, without blocking the event loop."""
 
-    def publish(self, path: str, version: str) -> dict[str, Any]:
+    def publish(self, path: str | Path, version: str) -> dict[str, Any]:
         """Have another build served under the collection's name.
 
         The server opens it beside what it serves, so this takes as long as that: give the client a
@@ -100,7 +101,7 @@ class ClientCollections(Asking):
 
         Parameters
         ----------
-        path : str
+        path : str or Path
             A folder of the server, or a place in an object store.
         version : str
             What it is called; another one than now.
@@ -114,7 +115,7 @@ class ClientCollections(Asking):
         ------
         AdminKeyError, PublicationError, InvalidArgumentError
         """
-        return self._post("publish", ClientCall.of_fields({"path": path, "version": version}), dict)
+        return self._post("publish", ClientCall.of_fields({"path": str(path), "version": version}), dict)
 
     publish_async = awaited(publish)
     """As ``publish``, without blocking the event loop."""
