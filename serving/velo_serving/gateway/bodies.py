@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import ValidationError
 
 from velo.errors import DimensionMismatchError, EmptyError, NotFiniteError
 from velo.options import fusion_of
 from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, refusal
+from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, parsed, refuse_query
 from velo_serving.wire.codec import is_compressed, table_of
 from velo_serving.words.errors import (
     BodyTooLargeError,
@@ -147,40 +146,34 @@ def _of_json(
     limits: GatewayLimits,
     columns: Callable[[], Sequence[str]],
 ) -> SearchRequest:
-    if pairs:
-        raise RequestError(
-            f"{pairs[0][0]}: with a JSON body the options stand in the body", argument=pairs[0][0]
-        )
-    try:
-        parsed = SearchBody.model_validate_json(body)
-    except ValidationError as error:
-        raise refusal(error, body) from None
-    if isinstance(parsed.return_metadata, bool):
-        parsed.return_metadata = list(columns()) if parsed.return_metadata else None
+    refuse_query(pairs)
+    asked = parsed(SearchBody, body)
+    if isinstance(asked.return_metadata, bool):
+        asked.return_metadata = list(columns()) if asked.return_metadata else None
     filters: tuple[FilterForm | None, ...] | None = None
-    if parsed.filters is not None:
-        _check_sql(parsed.filters, "filters", limits)
-        for place, one in enumerate(parsed.filters):
+    if asked.filters is not None:
+        _check_sql(asked.filters, "filters", limits)
+        for place, one in enumerate(asked.filters):
             check_filter(one, f"filters[{place}]")
-        filters = tuple(parsed.filters)
-    elif parsed.filter is not None:
-        _check_sql((parsed.filter,), "filter", limits)
-        check_filter(parsed.filter, "filter")
-        filters = (parsed.filter,)
-    if parsed.ids is not None:
-        if not parsed.ids:
+        filters = tuple(asked.filters)
+    elif asked.filter is not None:
+        _check_sql((asked.filter,), "filter", limits)
+        check_filter(asked.filter, "filter")
+        filters = (asked.filter,)
+    if asked.ids is not None:
+        if not asked.ids:
             raise EmptyError("there is no id in the request", argument="ids")
-        queries = np.zeros((len(parsed.ids), dim), np.float32)
-        return replace(_request(queries, filters, parsed, dim, limits), ids=tuple(parsed.ids))
-    rows = parsed.vectors
+        queries = np.zeros((len(asked.ids), dim), np.float32)
+        return replace(_request(queries, filters, asked, dim, limits), ids=tuple(asked.ids))
+    rows = asked.vectors
     name = "vectors"
     if rows is None and parsed.vector is None:
         assert parsed.text is not None  # the model has checked that words are asked for instead
         several = 1 if isinstance(parsed.text, str) else len(parsed.text)
         return _request(np.zeros((several, dim), np.float32), filters, parsed, dim, limits)
     if rows is None:
-        assert parsed.vector is not None  # the model has checked that one of them is there
-        rows, name = [parsed.vector], "vector"
+        assert asked.vector is not None  # the model has checked that one of them is there
+        rows, name = [asked.vector], "vector"
     for place, row in enumerate(rows):
         if len(row) != dim:
             path = name if name == "vector" else f"{name}[{place}]"
@@ -192,7 +185,7 @@ def _of_json(
             )
     with np.errstate(over="ignore"):
         queries = np.array(rows, dtype=np.float32).reshape(len(rows), dim)
-    return _request(queries, filters, parsed, dim, limits)
+    return _request(queries, filters, asked, dim, limits)
 
 
 def _check_sql(filters: Iterable[FilterForm | str | None], argument: str, limits: GatewayLimits) -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from velo.options import limit_of
 from velo.options.columns import column_type
 from velo_serving.gateway import bodies
 from velo_serving.gateway.access import check_may_write
-from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.logs import note
 from velo_serving.gateway.operations import query_parameters
-from velo_serving.gateway.schemas import refusal
+from velo_serving.gateway.schemas import parsed, parsed_query, refuse_query
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.served import ServedCollection
 from velo_serving.wire.codec import table_of
@@ -40,8 +39,6 @@ __all__ = [
 
 #: Bodies that create a collection.
 CREATE_TYPES = (bodies.JSON, bodies.ARROW)
-
-B = TypeVar("B", bound=BaseModel)
 
 
 class _Body(BaseModel):
@@ -150,13 +147,6 @@ class DropAnswer(BaseModel):
     took_ms: float
 
 
-def _parsed(model: type[B], body: bytes) -> B:
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise refusal(error, body) from None
-
-
 def _check_may_name_folders(has_keys: bool, what: str) -> None:
     """Only who has an admin key: who may name folders of the server may have any of them read or made.
 
@@ -195,14 +185,10 @@ async def create(
             schema = table_of(body).schema.remove_metadata()
         except ProtocolError as error:
             raise MalformedBodyError(f"the body is no Arrow stream: {error}") from error
-        try:
-            asked = CreateOptions.model_validate(dict(pairs))
-        except ValidationError as error:
-            raise refusal(error, b"") from None
+        asked = parsed_query(CreateOptions, dict(pairs))
     else:
-        if pairs:
-            raise RequestError(f"{pairs[0][0]}: the options stand in the body", argument=pairs[0][0])
-        asked = told = _parsed(CreateBody, body)
+        refuse_query(pairs)
+        asked = told = parsed(CreateBody, body)
         if told.metadata is not None:
             types = {name: column_type(kind, name, "metadata") for name, kind in told.metadata.items()}
             schema = pa.schema(types)
@@ -237,7 +223,7 @@ async def publish(body: bytes, served: ServedCollection, *, has_keys: bool) -> P
     """
     _check_may_name_folders(has_keys, "publish")
     started = time.perf_counter()
-    asked = _parsed(PublishBody, body)
+    asked = parsed(PublishBody, body)
     note(path=asked.path, version=asked.version)
     now = await served.publish(asked.path, asked.version)
     return PublishAnswer(
@@ -257,7 +243,7 @@ async def snapshot(body: bytes, served: ServedCollection, *, has_keys: bool) -> 
     """
     _check_may_name_folders(has_keys, "take a snapshot")
     started = time.perf_counter()
-    asked = _parsed(SnapshotBody, body)
+    asked = parsed(SnapshotBody, body)
     note(path=asked.path)
     await served.snapshot(asked.path)
     return SnapshotAnswer(path=asked.path, took_ms=_took_ms(started))

@@ -10,7 +10,7 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -28,24 +28,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 #: From what a shard takes in memory to what nobody waits for.
 SECONDS = (
-    0.00005,
-    0.0001,
-    0.0002,
-    0.0005,
-    0.001,
-    0.002,
-    0.005,
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    1.0,
-    2.0,
-    5.0,
-    10.0,
-    30.0,
+    *(0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
+    *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0),
 )
 QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -66,84 +50,56 @@ class Metrics:
 
     def __init__(self, backend: Backend) -> None:
         registry = self._registry = CollectorRegistry()
-        self.http_requests = Counter(
-            "velo_http_requests",
-            "HTTP requests by route and status.",
-            ["method", "route", "status"],
-            registry=registry,
+
+        def counter(name: str, documentation: str, *labels: str) -> Counter:
+            return Counter(name, documentation, labels, registry=registry)
+
+        def histogram(
+            name: str, documentation: str, *labels: str, buckets: Sequence[float] = SECONDS
+        ) -> Histogram:
+            return Histogram(name, documentation, labels, buckets=buckets, registry=registry)
+
+        one, shard = "collection", ("collection", "shard")
+        self.http_requests = counter(
+            "velo_http_requests", "HTTP requests by route and status.", "method", "route", "status"
         )
-        self.http_seconds = Histogram(
-            "velo_http_request_seconds",
-            "From the first byte in to the last out.",
-            ["route"],
-            buckets=SECONDS,
-            registry=registry,
+        self.http_seconds = histogram(
+            "velo_http_request_seconds", "From the first byte in to the last out.", "route"
         )
-        self.searches = Counter(
+        self.searches = counter(
             "velo_searches",
             "Searches by outcome: complete, partial, rejected, deadline, unavailable, error.",
-            ["collection", "outcome"],
-            registry=registry,
+            *(one, "outcome"),
         )
-        self.queries = Counter("velo_queries", "Vectors searched for.", ["collection"], registry=registry)
-        self.reads = Counter("velo_reads", "Reads from devices.", ["collection"], registry=registry)
-        self.bytes_read = Counter(
-            "velo_read_bytes", "Bytes read from devices.", ["collection"], registry=registry
-        )
-        self.shared_reads = Counter(
-            "velo_shared_reads",
-            "Pages that the read of another query brought.",
-            ["collection"],
-            registry=registry,
-        )
-        self.cache_hits = Counter(
-            "velo_cache_hits", "Records found in the cache.", ["collection"], registry=registry
-        )
-        self.writes = Counter(
+        self.queries = counter("velo_queries", "Vectors searched for.", one)
+        self.reads = counter("velo_reads", "Reads from devices.", one)
+        self.bytes_read = counter("velo_read_bytes", "Bytes read from devices.", one)
+        self.shared_reads = counter("velo_shared_reads", "Pages that the read of another query brought.", one)
+        self.cache_hits = counter("velo_cache_hits", "Records found in the cache.", one)
+        self.writes = counter(
             "velo_writes",
             "Writes by outcome: done, partial, rejected, deadline, unavailable, error.",
-            ["collection", "verb", "outcome"],
-            registry=registry,
+            *(one, "verb", "outcome"),
         )
-        self.rows_written = Counter(
-            "velo_rows_written", "Rows that writes changed.", ["collection", "verb"], registry=registry
-        )
-        self.shard_calls = Counter(
+        self.rows_written = counter("velo_rows_written", "Rows that writes changed.", one, "verb")
+        self.shard_calls = counter(
             "velo_shard_calls",
             "Calls to shards by outcome: ok, error, canceled, unavailable, hung.",
-            ["collection", "shard", "outcome"],
-            registry=registry,
+            *(*shard, "outcome"),
         )
-        self.shard_seconds = Histogram(
-            "velo_shard_call_seconds",
-            "Duration of a call to a shard.",
-            ["collection", "shard"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self.queue_seconds = Histogram(
+        self.shard_seconds = histogram("velo_shard_call_seconds", "Duration of a call to a shard.", *shard)
+        self.queue_seconds = histogram(
             "velo_shard_queue_seconds",
             "How long a request waited at the gateway before it went to a shard.",
-            ["collection", "shard"],
-            buckets=SECONDS,
-            registry=registry,
+            *shard,
         )
-        self.call_queries = Histogram(
-            "velo_shard_call_queries",
-            "Queries of one call to a shard.",
-            ["collection"],
-            buckets=QUERIES,
-            registry=registry,
+        self.call_queries = histogram(
+            "velo_shard_call_queries", "Queries of one call to a shard.", one, buckets=QUERIES
         )
-        self.hedges = Counter(
-            "velo_hedges",
-            "Requests that went to a second replica because the first took long.",
-            ["collection", "shard"],
-            registry=registry,
+        self.hedges = counter(
+            "velo_hedges", "Requests that went to a second replica because the first took long.", *shard
         )
-        self.shard_falls = Counter(
-            "velo_shard_falls", "Times a shard went down.", ["collection", "shard"], registry=registry
-        )
+        self.shard_falls = counter("velo_shard_falls", "Times a shard went down.", *shard)
         self._folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         self._gauges = _Gauges(backend, registry, alone=self._folder is None)
         backend.observe(lambda name: _RouterObserver(self, name))

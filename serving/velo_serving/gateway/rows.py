@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from velo_serving.gateway import bodies
@@ -21,7 +21,7 @@ from velo_serving.gateway.schemas import (
     ShardFailureAnswer,
     Timeout,
     check_filter,
-    refusal,
+    parsed,
 )
 from velo_serving.routing import lookups
 from velo_serving.routing.lookups import Found, UnknownIds
@@ -38,7 +38,7 @@ __all__ = [
     "OneFilter",
     "Status",
     "json_body",
-    "parsed",
+    "parsed_lookup",
     "seconds",
     "status_of",
     "written",
@@ -174,18 +174,15 @@ def json_body(model: type[BaseModel]) -> dict[str, Any]:
     }
 
 
-def parsed(model: type[Body], body: bytes, limits: GatewayLimits) -> Body:
-    """Read a body.
+def parsed_lookup(model: type[Body], body: bytes, limits: GatewayLimits) -> Body:
+    """Read a body, with its filter.
 
     Raises
     ------
     RequestError
     """
-    try:
-        read = model.model_validate_json(body)
-    except ValidationError as error:
-        raise refusal(error, body) from None
-    condition = getattr(read, "filter", None)
+    asked = parsed(model, body)
+    condition = getattr(asked, "filter", None)
     if isinstance(condition, str) and len(condition) > limits.sql_bytes_max:
         raise RequestError(
             f"filter: SQL of {len(condition)} characters is above the limit of {limits.sql_bytes_max}",
@@ -195,7 +192,7 @@ def parsed(model: type[Body], body: bytes, limits: GatewayLimits) -> Body:
             kind="BodyTooLargeError",
         )
     check_filter(condition, "filter")
-    return read
+    return asked
 
 
 def seconds(timeout_ms: float | None) -> float | None:
@@ -227,7 +224,7 @@ def status_of(found: Found) -> dict[str, Any]:
 
 
 async def _count(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-    asked = parsed(CountBody, body, limits)
+    asked = parsed_lookup(CountBody, body, limits)
     found = await lookups.count(
         now.router,
         asked.filter,
@@ -238,7 +235,7 @@ async def _count(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
 
 
 async def _get(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-    asked = parsed(GetBody, body, limits)
+    asked = parsed_lookup(GetBody, body, limits)
     found = await lookups.get(
         now.router,
         asked.ids,
@@ -251,7 +248,7 @@ async def _get(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
 
 
 async def _rows(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-    asked = parsed(RowsBody, body, limits)
+    asked = parsed_lookup(RowsBody, body, limits)
     found = await lookups.rows(
         now.router,
         asked.filter,
@@ -264,7 +261,7 @@ async def _rows(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
 
 
 async def _explain(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-    asked = parsed(ExplainBody, body, limits)
+    asked = parsed_lookup(ExplainBody, body, limits)
     if len(asked.vector) != now.dim:
         raise RequestError(
             f"vector has {len(asked.vector)} numbers, the collection has {now.dim} dimensions",

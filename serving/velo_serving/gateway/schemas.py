@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
 
@@ -27,8 +27,12 @@ __all__ = [
     "SearchAnswer",
     "SearchBody",
     "check_filter",
-    "refusal",
+    "parsed",
+    "parsed_query",
+    "refuse_query",
 ]
+
+B = TypeVar("B", bound=BaseModel)
 
 #: A filter in the dict form, or SQL text.
 FilterJson = dict[str, Any] | str
@@ -188,10 +192,7 @@ class QueryOptions(BaseModel):
                 fields[name] = _filter_text(value)
             else:
                 fields[name] = value
-        try:
-            return cls.model_validate(fields)
-        except ValidationError as error:
-            raise refusal(error, b"") from None
+        return parsed_query(cls, fields)
 
 
 def _check_kinds(body: SearchBody | QueryOptions) -> None:
@@ -264,6 +265,44 @@ def refusal(error: ValidationError, body: bytes) -> RequestError:
         details=[{"path": _path(fault["loc"]), "message": fault["msg"]} for fault in faults[1:10]],
         kind=_KINDS.get(first["type"], "RequestError"),
     )
+
+
+def parsed(model: type[B], body: bytes) -> B:
+    """Read a body of JSON.
+
+    Raises
+    ------
+    RequestError
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise refusal(error, body) from None
+
+
+def parsed_query(model: type[B], fields: Mapping[str, Any]) -> B:
+    """Read a query string, where a body holds rows alone.
+
+    Raises
+    ------
+    RequestError
+    """
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise refusal(error, b"") from None
+
+
+def refuse_query(pairs: Sequence[tuple[str, str]]) -> None:
+    """Refuse a query string beside a body of JSON.
+
+    Raises
+    ------
+    RequestError
+    """
+    if pairs:
+        name = pairs[0][0]
+        raise RequestError(f"{name}: with a JSON body the options stand in the body", argument=name)
 
 
 def _path(location: tuple[int | str, ...]) -> str:

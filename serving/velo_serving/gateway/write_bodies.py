@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from velo.errors import (
     DimensionMismatchError,
@@ -23,7 +23,7 @@ from velo.errors import (
 )
 from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.schemas import FilterJson, Timeout, check_filter, refusal
+from velo_serving.gateway.schemas import FilterJson, Timeout, check_filter, parsed, parsed_query, refuse_query
 from velo_serving.routing.writes import RowFormat, Verb, WriteRequest
 from velo_serving.words.errors import BodyTooLargeError
 from velo_serving.words.limits import GatewayLimits
@@ -80,21 +80,10 @@ class InsertBody(BaseModel):
     timeout_ms: Timeout = None
 
 
-class UpsertBody(BaseModel):
+class UpsertBody(InsertBody):
     """Add rows, each in the place of the one that has its id, where there is one."""
 
-    model_config = ConfigDict(
-        **_STRICT,
-        json_schema_extra={
-            "examples": [{"vectors": [[0.1, 0.2, 0.3]], "ids": [17], "metadata": [{"title": "dusk"}]}]
-        },
-    )
-
-    vectors: Vectors
     ids: Annotated[Ids, Field(description="One a row; of several rows with one id the last counts.")]
-    metadata: MetadataRows | None = None
-    request_id: RequestId = None
-    timeout_ms: Timeout = None
 
 
 class UpdateBody(BaseModel):
@@ -231,10 +220,7 @@ def _options(pairs: list[tuple[str, str]]) -> WriteOptions:
             raise RequestError(
                 "ids in the query string are a JSON list", argument="ids", place={"path": "ids"}
             ) from None
-    try:
-        return WriteOptions.model_validate(fields)
-    except ValidationError as error:
-        raise refusal(error, b"") from None
+    return parsed_query(WriteOptions, fields)
 
 
 def _of_json(
@@ -245,25 +231,19 @@ def _of_json(
     rows: RowFormat,
     limits: GatewayLimits,
 ) -> WriteRequest:
-    if pairs:
-        raise RequestError(
-            f"{pairs[0][0]}: with a JSON body the options stand in the body", argument=pairs[0][0]
-        )
-    try:
-        parsed: Any = BODIES[verb].model_validate_json(body)
-    except ValidationError as error:
-        raise refusal(error, body) from None
-    given = getattr(parsed, "vectors", None)
+    refuse_query(pairs)
+    asked: Any = parsed(BODIES[verb], body)
+    given = getattr(asked, "vectors", None)
     vectors = None if given is None else _matrix(given, dim, rows.dtype)
-    condition = getattr(parsed, "filter", None)
+    condition = getattr(asked, "filter", None)
     if isinstance(condition, str) and len(condition) > limits.sql_bytes_max:
         raise BodyTooLargeError(
             f"filter: SQL of {len(condition)} characters is above the limit of {limits.sql_bytes_max}",
             argument="filter",
         )
     check_filter(condition, "filter")
-    ids = None if parsed.ids is None else _id_column(parsed.ids)
-    metadata = getattr(parsed, "metadata", None)
+    ids = None if asked.ids is None else _id_column(asked.ids)
+    metadata = getattr(asked, "metadata", None)
     count = len(ids) if vectors is None and ids is not None else 0 if vectors is None else len(vectors)
     return WriteRequest(
         verb,
@@ -271,8 +251,8 @@ def _of_json(
         ids,
         None if metadata is None else _table(metadata, rows.schema, count),
         condition,
-        getattr(parsed, "request_id", None),
-        None if parsed.timeout_ms is None else parsed.timeout_ms / 1000,
+        getattr(asked, "request_id", None),
+        None if asked.timeout_ms is None else asked.timeout_ms / 1000,
     )
 
 

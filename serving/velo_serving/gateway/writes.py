@@ -8,14 +8,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from velo_serving.gateway import bodies
-from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.logs import note
 from velo_serving.gateway.operations import query_parameters
-from velo_serving.gateway.schemas import refusal
+from velo_serving.gateway.schemas import parsed, refuse_query
 from velo_serving.gateway.write_bodies import BODIES, WriteOptions, parse_write
 from velo_serving.routing import writes as collection_writes
 from velo_serving.routing.served import Generation
@@ -123,12 +122,8 @@ async def _keep_up(
     limits: GatewayLimits,
     started: float,
 ) -> bytes:
-    if pairs:
-        raise RequestError(f"{pairs[0][0]}: the options stand in the body", argument=pairs[0][0])
-    try:
-        asked: Any = BODIES[what].model_validate_json(body or b"{}")
-    except ValidationError as error:
-        raise refusal(error, body) from None
+    refuse_query(pairs)
+    asked: Any = parsed(BODIES[what], body or b"{}")
     timeout_s = None if asked.timeout_ms is None else asked.timeout_ms / 1000
     done = await collection_writes.keep_up(
         now.router, what, wait=getattr(asked, "wait", True), timeout_s=timeout_s

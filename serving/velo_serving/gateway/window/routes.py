@@ -17,7 +17,7 @@ from velo_serving.gateway.rows import (
     LookupRoute,
     OneFilter,
     Status,
-    parsed,
+    parsed_lookup,
     seconds,
     status_of,
 )
@@ -133,7 +133,7 @@ def window_routes(embedding: Embedding) -> tuple[LookupRoute, ...]:
     """
 
     async def info(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-        asked = parsed(InfoBody, body, limits)
+        asked = parsed_lookup(InfoBody, body, limits)
         found = await lookups.info(
             now.router, timeout_s=seconds(asked.timeout_ms), allow_partial=asked.allow_partial
         )
@@ -144,7 +144,7 @@ def window_routes(embedding: Embedding) -> tuple[LookupRoute, ...]:
         return Looked(told | status_of(found))
 
     async def embed(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-        asked = parsed(EmbedBody, body, limits)
+        asked = parsed_lookup(EmbedBody, body, limits)
         made = await embedding.vector(asked.text, now.dim, seconds(asked.timeout_ms) or EMBED_S)
         return Looked({"vector": made[0].tolist()})
 
@@ -157,14 +157,14 @@ def window_routes(embedding: Embedding) -> tuple[LookupRoute, ...]:
 
 
 async def _vectors(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-    asked = parsed(VectorsBody, body, limits)
+    asked = parsed_lookup(VectorsBody, body, limits)
     timeout_s = seconds(asked.timeout_ms)
     found = await lookups.vectors(now.router, asked.ids, now.dim, decoded=True, timeout_s=timeout_s)
     return Looked({"vectors": found.tolist()})
 
 
 async def _map(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-    asked = parsed(MapBody, body, limits)
+    asked = parsed_lookup(MapBody, body, limits)
     if asked.vector is not None and len(asked.vector) != now.dim:
         raise RequestError(
             f"vector has {len(asked.vector)} numbers, the collection has {now.dim} dimensions",
