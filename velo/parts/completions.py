@@ -10,8 +10,9 @@ import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from velo import _native
 from velo.errors import BusyError, ClosedError, VeloError
@@ -20,9 +21,19 @@ from velo.parts.gate import Gate
 if TYPE_CHECKING:
     import asyncio  # 7 MB that only those need who search with it: they have imported it
 
-__all__ = ["Completions"]
+__all__ = ["Completions", "Several"]
 
 _REAPED_AT_ONCE = 256
+
+
+class Several(Protocol):
+    """Whoever waits for several tickets, and is told of all that ended at once."""
+
+    def take(self, finished: Sequence[tuple[int, int]]) -> None:
+        """Tickets that have ended, and their statuses."""
+
+    def fail(self, error: VeloError) -> None:
+        """None of its tickets will end."""
 
 
 class Completions:
@@ -33,7 +44,7 @@ class Completions:
         self._gate = gate
         self._lock = threading.Lock()
         self._tickets = itertools.count(1)
-        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[int], Any]] = {}
+        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[int] | None, Any]] = {}
         self._slots: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[int]]] = deque()
         self._watched: dict[asyncio.AbstractEventLoop, int] = {}
         self._completions = _native.native().ffi.new("velo_completion[]", _REAPED_AT_ONCE)
@@ -87,6 +98,44 @@ class Completions:
                     raise
             await slot
 
+    def submit_each(
+        self, count: int, submit: Callable[[int, int], int], several: Several
+    ) -> list[int | VeloError]:
+        """Submit and go on; `several` is told in this event loop as they end, and kept alive until then.
+
+        Parameters
+        ----------
+        count : int
+        submit : callable
+            Given a number below `count` and a ticket, makes the native call and returns its status.
+        several : Several
+
+        Returns
+        -------
+        list of int or VeloError
+            Of each its ticket, or why it was not taken.
+        """
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        told: list[int | VeloError] = []
+        with self._gate.inside():
+            self._watch(loop)
+            for number, ticket in enumerate(itertools.islice(self._tickets, count)):
+                self._waiting[ticket] = loop, None, several
+                try:
+                    _native.check(submit(number, ticket))
+                except VeloError as error:
+                    del self._waiting[ticket]
+                    told.append(error)
+                else:
+                    told.append(ticket)
+        return told
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody waits for this ticket any more: its queries give their places to others."""
+        self._abandon(ticket)
+
     def _abandon(self, ticket: int) -> None:
         """Nobody waits for this ticket any more: its queries give their places to others."""
         try:
@@ -120,17 +169,27 @@ class Completions:
                     finished += [(int(done.ticket), int(done.status)) for done in self._completions[0:count]]
         except ClosedError:
             return
+        together: dict[int, tuple[asyncio.AbstractEventLoop, Several, list[tuple[int, int]]]] = {}
         for ticket, status in finished:
-            loop, future, _ = self._waiting.pop(ticket)
-            _resolve(loop, future, status)
+            loop, future, keep = self._waiting.pop(ticket)
+            if future is not None:
+                _resolve(loop, future, status)
+            else:
+                together.setdefault(id(keep), (loop, keep, []))[2].append((ticket, status))
+        for loop, several, ended in together.values():
+            _run_in(loop, partial(several.take, ended))
         for _ in range(min(len(finished), len(self._slots))):
             loop, slot = self._slots.popleft()
             _resolve(loop, slot, 0)
 
     def close(self) -> None:
         """Fail what still waits and leave every loop; after the native handle is closed."""
-        for loop, future, _ in self._waiting.values():
-            _resolve(loop, future, ClosedError("the index was closed while the search ran"))
+        closed = ClosedError("the index was closed while the search ran")
+        for loop, future, keep in self._waiting.values():
+            if future is None:
+                _run_in(loop, partial(keep.fail, closed))  # once is enough; what is told twice is heard once
+            else:
+                _resolve(loop, future, closed)
         self._waiting.clear()
         while self._slots:
             loop, slot = self._slots.popleft()

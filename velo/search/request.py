@@ -231,10 +231,18 @@ class Request(Answer):
         options.timeout_us = max(1, int(left_s * 1e6))
         self.options = options
 
-    def failure(self, status: int) -> VeloError:
-        """The exception for a call that ended with `status`, from what the library wrote for each query."""
-        failed = np.flatnonzero(self.statuses == status)
-        row = int(failed[0]) if len(failed) else None
+    def failure(self, status: int, row: int | None = None) -> VeloError:
+        """The exception for a call that ended with `status`, from what the library wrote for each query.
+
+        Parameters
+        ----------
+        status : int
+        row : int, optional
+            The query that ended with it, where that is known.
+        """
+        if row is None:
+            failed = np.flatnonzero(self.statuses == status)
+            row = int(failed[0]) if len(failed) else None
         page = int(self.error_pages[row]) if row is not None and self.error_pages[row] >= 0 else None
         file = None if page is None else _PAGE_FILES[self.error_files[row]]
         error = _native.error_of(status, file=file, page=page, row=row)

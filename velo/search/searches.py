@@ -20,6 +20,7 @@ from velo.options import Effort, Fusion, SearchTuning, k_of_one_search
 from velo.parts.completions import Completions
 from velo.results import Explanation, FilterPlan, GroupedResult, SearchResult
 from velo.search.composite import check_no_group_size, rows_of
+from velo.search.each import Each, Ended
 from velo.search.filter_costs import filter_plan_of
 from velo.search.hybrid import HybridSearches, check_beside
 from velo.search.prepared import PreparedOptions
@@ -272,6 +273,45 @@ class Searches(HybridSearches):
             return await drive_async(asked, at._run_async)
         asked = at._requests(queries, k, filter, effort, columns, group_by, group_size)
         return await drive_async(asked, at._run_async)
+
+    def search_each(
+        self,
+        queries: Any,
+        k: int = 10,
+        *,
+        ended: Ended,
+        recall: float | None = None,
+        list_size: int | None = None,
+        exact: bool | None = None,
+        timeout_s: float | None = None,
+    ) -> Each | None:
+        """Search each query for itself, and go on; for servers, in whose event loop this is called.
+
+        What one query costs in Python is little, since all are asked in one call. Each still ends by itself.
+
+        Parameters
+        ----------
+        queries : ndarray of shape (nq, dim)
+        ended : callable
+            Called in the running event loop with a list of rows that have ended, and the
+            :class:`SearchResult` of those rows or the :class:`VeloError` with which all of them failed.
+        k, recall, list_size, exact, timeout_s :
+            As for :meth:`search`; a k of one search.
+
+        Returns
+        -------
+        Each or None
+            On which a row can be canceled. None where rows lie in several parts: such an index answers
+            :meth:`search_async` alone.
+        """
+        at: Searches = self._seen()
+        if k > k_of_one_search():
+            return None
+        request = at._request(queries, k, None, Effort(recall, list_size, timeout_s, None, exact))
+        # Those of several parts are answered by several native calls, one after another.
+        if type(request) is not Request:
+            return None
+        return Each(request, at._handle, at._ids, at._completions, at, ended)
 
     def _requests(
         self,
