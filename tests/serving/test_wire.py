@@ -25,9 +25,12 @@ from velo_serving.wire.codec import (
     Hello,
     decode,
     decode_hits,
+    decode_replies,
     decode_search,
     encode,
+    encode_each,
     encode_hits,
+    encode_replies,
     encode_search,
 )
 from velo_serving.wire.endpoint import Endpoint, abstract_path, this_host
@@ -54,6 +57,11 @@ HELLO = frame(frames.HELLO, 0, encode(Hello("secret")))
 
 def search(number: int, row: int = 0) -> bytes:
     return frame(frames.SEARCH, number, *encode_search(SearchRequest(VECTORS[[row]], 3)))
+
+
+def each(number: int, rows: list[int]) -> bytes:
+    requests = [SearchRequest(VECTORS[[row]], 3) for row in rows]
+    return frame(frames.EACH, number, *encode_each(requests))
 
 
 class Scene:
@@ -173,6 +181,16 @@ def test_connections_are_bounded(tmp_path: Path) -> None:
         (frame(77, 1, b""), ProtocolError),
         (frame(frames.REPLY, 1, b""), ProtocolError),
         (frame(frames.WELCOME, 1, b""), ProtocolError),
+        (frame(frames.REPLIES, 1, b""), ProtocolError),
+        (frame(frames.EACH, 1, b"\xc1"), ProtocolError),
+        (each(1, [1, 2])[:-4] + search(3), ProtocolError),
+        (frame(frames.EACH, 1, *encode_search(SearchRequest(VECTORS[:0], 3))), ProtocolError),
+        (frame(frames.EACH, 1, *encode_search(SearchRequest(VECTORS[:2], 3, exact=True))), ProtocolError),
+        (
+            frame(frames.EACH, 1, *encode_search(SearchRequest(VECTORS[:2], 3, filters=("parity = 1",)))),
+            ProtocolError,
+        ),
+        (each(frames.NUMBER_MAX, [1, 2]), ProtocolError),
         (frame_start(frames.SEARCH, 1, 1 << 31, 1 << 31), FrameTooLargeError),
         (frame_start(frames.SEARCH, 1, 10, 1 << 20), FrameTooLargeError),
     ],
@@ -192,9 +210,62 @@ def test_what_is_no_frame_ends_its_connection_alone(
 
 def test_a_number_that_is_under_way_is_not_taken_twice(tmp_path: Path) -> None:
     async def scene(stage: Scene) -> None:
-        assert isinstance(failure_of(await stage.tell(HELLO + search(1) + search(1))), ProtocolError)
+        for twice in (
+            search(1) + search(1),
+            search(2) + each(1, [1, 2, 3]),
+            each(1, [1, 2, 3]) + search(3),
+            each(1, [1, 2, 3]) + each(3, [4, 5]),
+        ):
+            error = failure_of(await stage.tell(HELLO + twice))
+            assert isinstance(error, ProtocolError)
+            assert "under way" in error.message
 
     staged(scene, tmp_path)
+
+
+def test_those_that_came_together_are_answered_and_canceled_by_their_own_numbers(tmp_path: Path) -> None:
+    async def scene(stage: Scene) -> None:
+        reader, writer = await stage.connect()
+        writer.write(HELLO + each(10, [4, 5, 6, 7]) + frame(frames.CANCEL, 11, b"") + search(1, 8))
+        cut = FrameReader(1 << 20)
+        found: dict[int, int] = {}
+        while len(found) < 4:
+            for one in cut.feed(await asyncio.wait_for(reader.read(1 << 16), 10)):
+                if one.kind == frames.REPLY:
+                    found[one.request] = int(decode_hits(one.head, one.body).ids[0, 0])
+                elif one.kind == frames.REPLIES:
+                    for number, hits in zip(*decode_replies(one.head, one.body), strict=True):
+                        assert hits.reads == 3  # as of one query
+                        found[number] = int(hits.ids[0, 0])
+        writer.write(each(10, [9]))  # its number is free again
+        told: list[Frame] = []
+        while not told:
+            told = cut.feed(await asyncio.wait_for(reader.read(1 << 16), 10))
+        writer.close()
+        assert found == {10: 4, 12: 6, 13: 7, 1: 8}
+        assert decode_replies(told[0].head, told[0].body)[0] == [10]
+
+    staged(scene, tmp_path)
+
+
+def test_above_what_a_connection_may_have_under_way_all_that_came_together_fail(tmp_path: Path) -> None:
+    async def scene(stage: Scene) -> None:
+        reader, writer = await stage.connect()
+        writer.write(HELLO + each(1, [1, 2]) + each(5, [3, 4, 5]))
+        cut = FrameReader(1 << 20)
+        failed, answered = [], []
+        while len(failed) + len(answered) < 5:
+            for one in cut.feed(await asyncio.wait_for(reader.read(1 << 16), 10)):
+                if one.kind == frames.FAILURE:
+                    failed.append(one.request)
+                    assert "under way" in decode(one.head, Failure).message
+                elif one.kind == frames.REPLIES:
+                    answered += decode_replies(one.head, one.body)[0]
+        writer.close()
+        assert sorted(failed) == [5, 6, 7]
+        assert sorted(answered) == [1, 2]
+
+    staged(scene, tmp_path, ServerLimits(requests_max=4))
 
 
 def bad_heads() -> list[tuple[bytes, bytes]]:
@@ -247,7 +318,7 @@ def test_a_connection_that_ends_within_a_frame_leaves_nothing(tmp_path: Path) ->
 
 
 def test_frames_of_chance_do_no_harm(tmp_path: Path, random: np.random.Generator) -> None:
-    whole = HELLO + search(1, 3) + frame(frames.CANCEL, 1, b"") + search(2, 4)
+    whole = HELLO + search(1, 3) + frame(frames.CANCEL, 1, b"") + search(2, 4) + each(3, [1, 2, 3])
 
     async def scene(stage: Scene) -> None:
         for _ in range(300):
@@ -266,7 +337,13 @@ def test_frames_of_chance_do_no_harm(tmp_path: Path, random: np.random.Generator
                 if not data:
                     break
             for one in await stage.tell(bytes(data), end=True):
-                assert one.kind in (frames.WELCOME, frames.REFUSAL, frames.REPLY, frames.FAILURE)
+                assert one.kind in (
+                    frames.WELCOME,
+                    frames.REFUSAL,
+                    frames.REPLY,
+                    frames.REPLIES,
+                    frames.FAILURE,
+                )
 
     staged(scene, tmp_path)
 
@@ -311,6 +388,33 @@ def test_replies_of_chance_are_hits_or_a_typed_error(random: np.random.Generator
         assert found.counts.max(initial=0) <= found.distances.shape[1]
 
 
+def test_replies_that_came_together_are_hits_each_or_a_typed_error(random: np.random.Generator) -> None:
+    hits = Hits(
+        ids=np.arange(6, dtype=np.int64).reshape(2, 3),
+        distances=np.zeros((2, 3), np.float32),
+        counts=np.array([3, 1]),
+    )
+    head, pieces = encode_replies([7, 9], hits, [[1, 2], [3, 4], [5, 6], [7, 8]])
+    body = b"".join(pieces)
+    numbers, parts = decode_replies(head, body)
+    assert numbers == [7, 9]
+    assert [(one.reads, one.bytes_read, one.shared_reads, one.cache_hits) for one in parts] == [
+        (1, 3, 5, 7),
+        (2, 4, 6, 8),
+    ]
+    assert [one.ids.tolist() for one in parts] == [[[0, 1, 2]], [[3, 4, 5]]]
+    for _ in range(2000):
+        broken = bytearray(head)
+        for _ in range(int(random.integers(1, 4))):
+            broken[int(random.integers(len(broken)))] = int(random.integers(256))
+        try:
+            numbers, parts = decode_replies(bytes(broken), body)
+        except ProtocolError:
+            continue
+        assert len(numbers) == len(parts)
+        assert all(one.counts.shape == (1,) and one.counts[0] <= one.ids.shape[1] for one in parts)
+
+
 # ---- shards that misbehave ----
 
 
@@ -324,7 +428,7 @@ async def impostor(answer: bytes, *, path: str, end: bool = False) -> asyncio.Se
             for one in cut.feed(data):
                 if one.kind == frames.HELLO:
                     writer.write(frame(frames.WELCOME, 0, health))
-                elif one.kind == frames.SEARCH:
+                elif one.kind in (frames.SEARCH, frames.EACH):
                     writer.write(answer)
                     if end:
                         writer.close()
@@ -340,6 +444,13 @@ async def impostor(answer: bytes, *, path: str, end: bool = False) -> asyncio.Se
         (b"\x00" * 64, False, ShardUnavailableError, "begins with"),
         (frame(frames.REPLY, 1, b"\xc1"), False, ProtocolError, "no Hits"),
         (frame(frames.REPLY, 1, encode([1, 3] + [None] * 9), b"123"), False, ProtocolError, "no Hits"),
+        (frame(frames.REPLIES, 0, b"\xc1"), False, ShardUnavailableError, "no Replies"),
+        (
+            frame(frames.REPLIES, 0, encode([[1], [[1]] * 3, [1, 0] + [None] * 9])),
+            False,
+            ShardUnavailableError,
+            "Replies",
+        ),
         (frame(frames.REPLY, 1, b"")[:-4], True, ShardUnavailableError, "within a frame"),
         (b"", True, ShardUnavailableError, "ended"),
         (frame_start(frames.REPLY, 1, 1 << 31, 1 << 31), False, ShardUnavailableError, "above the limit"),

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from velo_serving.places.locations import shard_folder
 from velo_serving.places.spec import ShardSpec
 from velo_serving.shard.writing import Follower, ShardWriter
 from velo_serving.words.errors import ShardUnavailableError
-from velo_serving.words.hits import concat_hits
+from velo_serving.words.hits import COSTS, Asked, Costs, Ended, concat_hits
 from velo_serving.words.loops import LoopThread
 from velo_serving.words.types import (
     Failure,
@@ -203,6 +203,51 @@ class Shard:
             return await self._aside.run(self._reply(index, request, timeout_s, PART_HEAVY_QUERIES))
         return await self._reply(index, request, timeout_s, PART_QUERIES)
 
+    def search_each(self, request: SearchRequest, timeout_s: float | None, ended: Ended) -> Asked:
+        """Answer every query of a plain request by itself; called in the event loop that waits.
+
+        Parameters
+        ----------
+        request : SearchRequest
+        timeout_s : float, optional
+            Seconds that are left for each.
+        ended : callable
+            Called with rows that have ended, as soon as they have.
+
+        Raises
+        ------
+        ShardUnavailableError
+            The shard has no open index.
+        VeloError
+            What is wrong with all of them.
+        """
+        index = self._index
+        if index is None:
+            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        ask = getattr(index, "search_each", None)
+
+        def told(rows: Sequence[int], result: Any) -> None:
+            if isinstance(result, VeloError):
+                failure = Failure.of(result)
+                ended(rows, failure if failure.row is None else dataclasses.replace(failure, row=0), ())
+                return
+            self._ended += len(rows)
+            costs = [result.stats[name].tolist() for name in COSTS]
+            ended(rows, Hits(result.ids, result.distances, result.counts), costs)
+
+        asked: Asked | None = None
+        if ask is not None:
+            asked = ask(
+                request.queries,
+                request.k,
+                recall=request.recall,
+                list_size=request.list_size,
+                exact=request.exact,
+                timeout_s=_rounded(timeout_s),
+                ended=told,
+            )
+        return asked or _Tasks(self, request, timeout_s, ended)
+
     async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Look something up in the rows; as ``lookups.look_up``.
 
@@ -322,6 +367,29 @@ class Shard:
         hits = await searching
         self._ended += 1
         return hits
+
+
+class _Tasks:
+    """Searches of one query each, of an index that has no other way to let each end by itself."""
+
+    def __init__(self, shard: Shard, request: SearchRequest, timeout_s: float | None, ended: Ended) -> None:
+        async def ask(row: int) -> None:
+            reply: ShardReply
+            costs: Costs = ()
+            try:
+                reply = await shard.search(_part_of(request, row, row + 1), timeout_s)
+            except Exception as error:
+                reply = Failure.of(error)
+            if isinstance(reply, Hits):
+                costs = [[getattr(reply, name)] for name in COSTS]
+            ended([row], reply, costs)
+
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(ask(row)) for row in range(len(request.queries))]
+
+    def cancel(self, row: int) -> None:
+        """Nobody waits for this one any more."""
+        self._tasks[row].cancel()
 
 
 def _worked_s() -> float:

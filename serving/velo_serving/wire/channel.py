@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 from velo.errors import VeloError
 from velo_serving.wire import frames
-from velo_serving.wire.codec import Call, Hello, decode, decode_health, decode_hits, encode, encode_search
+from velo_serving.wire.codec import (
+    Call,
+    Hello,
+    decode,
+    decode_health,
+    decode_hits,
+    decode_replies,
+    encode,
+    encode_each,
+    encode_search,
+)
 from velo_serving.wire.endpoint import Endpoint, this_host
-from velo_serving.wire.frames import Frame, FrameReader, frame_start
+from velo_serving.wire.frames import NUMBER_MAX, Frame, FrameReader, frame_start
 from velo_serving.wire.tls import asks
+from velo_serving.wire.together import Together, Waiting, is_plain
 from velo_serving.words.errors import ProtocolError, ShardUnavailableError
 from velo_serving.words.types import Failure, SearchRequest, ShardHealth, ShardReply
 
@@ -35,9 +45,6 @@ LOCATE_S = 0.25
 
 #: A frame holds the time that is left in a number of this size.
 _TIMEOUT_US_MAX = (1 << 32) - 1
-
-#: Request numbers begin again after so many; by then the first ones have long been answered.
-_NUMBERS = (1 << 32) - 1
 
 
 def at(endpoint: Endpoint) -> Callable[[], Awaitable[Endpoint]]:
@@ -91,8 +98,10 @@ class SocketChannel:
 
     def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
         """Send a request; canceling the future sends a CANCEL after it."""
-        future: asyncio.Future[ShardReply] = asyncio.get_running_loop().create_future()
         link = self._link
+        if link is not None and len(request.queries) == 1 and is_plain(request):
+            return link.together.add(request, timeout_s)
+        future: asyncio.Future[ShardReply] = asyncio.get_running_loop().create_future()
         if link is None:
             future.set_exception(ShardUnavailableError(f"shard {self._name} is not connected"))
             return future
@@ -222,8 +231,9 @@ class _Link(asyncio.Protocol):
         self._name = name
         self._ended = ended
         self._reader = FrameReader(REPLY_BYTES_MAX)
-        self._numbers = itertools.cycle(range(1, _NUMBERS))
+        self._next = 1
         self._pending: dict[int, tuple[int, asyncio.Future[Any]]] = {}
+        self.together = Together(self._ask_each)
         self._welcome: asyncio.Future[ShardHealth] = asyncio.get_running_loop().create_future()
         self._over: str | None = None
         self._transport: asyncio.Transport
@@ -241,15 +251,42 @@ class _Link(asyncio.Protocol):
         if self._over is not None:
             future.set_exception(ShardUnavailableError(self._over))
             return
-        number = next(self._numbers)
+        number = self._numbers(1)
         self._pending[number] = kind, future
         left_us = min(int(timeout_s * 1e6), _TIMEOUT_US_MAX)
         start = frame_start(kind, number, len(head), len(body), timeout_us=left_us)
         self._transport.write(b"".join((start, head, body)))
         future.add_done_callback(lambda future: self._settled(number, future))
 
+    def _ask_each(
+        self, requests: Sequence[SearchRequest], futures: Sequence[Waiting], timeout_s: float
+    ) -> None:
+        if self._over is not None:
+            for future in futures:
+                future.set_exception(ShardUnavailableError(self._over))
+            return
+        first = self._numbers(len(requests))
+        for number, future in enumerate(futures, first):
+            self._pending[number] = frames.EACH, future
+            future.withdraw, future.place = self._withdraw, number
+        head, body = encode_each(requests)
+        left_us = min(int(timeout_s * 1e6), _TIMEOUT_US_MAX)
+        start = frame_start(frames.EACH, first, len(head), len(body), timeout_us=left_us)
+        self._transport.write(b"".join((start, head, body)))
+
+    def _numbers(self, count: int) -> int:
+        """The first of so many numbers in a row."""
+        # When they begin again the first ones have long been answered.
+        first = self._next if self._next + count <= NUMBER_MAX else 1
+        self._next = first + count
+        return first
+
     def _settled(self, number: int, future: asyncio.Future[Any]) -> None:
-        if future.cancelled() and self._pending.pop(number, None) is not None and self._over is None:
+        if future.cancelled():
+            self._withdraw(number)
+
+    def _withdraw(self, number: int) -> None:
+        if self._pending.pop(number, None) is not None and self._over is None:
             self._transport.write(frame_start(frames.CANCEL, number, 0))
 
     # ---- receiving ----
@@ -273,7 +310,7 @@ class _Link(asyncio.Protocol):
                 if frame.kind == frames.FAILURE:
                     reply: Any = decode(frame.head, Failure)
                 else:
-                    reply = decode_hits(frame.head, frame.body) if kind == frames.SEARCH else frame.head
+                    reply = frame.head if kind == frames.CALL else decode_hits(frame.head, frame.body)
             except ProtocolError as error:
                 future.set_exception(error)
                 return
@@ -281,6 +318,13 @@ class _Link(asyncio.Protocol):
                 future.set_exception(ShardUnavailableError(reply.message))
             else:
                 future.set_result(reply)
+        elif frame.kind == frames.REPLIES:
+            for number, hits in zip(*decode_replies(frame.head, frame.body), strict=True):
+                kind, future = self._pending.get(number, (0, None))
+                if kind == frames.EACH and future is not None:
+                    del self._pending[number]
+                    if not future.done():
+                        future.set_result(hits)
         elif frame.kind == frames.WELCOME and not self._welcome.done():
             self._welcome.set_result(decode_health(frame.head))
         elif frame.kind == frames.REFUSAL:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from velo.errors import InvalidArgumentError, VeloError
 from velo.filters import from_dict, to_dict
 from velo_serving.words.errors import ProtocolError
+from velo_serving.words.hits import COSTS, Costs, rows_of_hits
 from velo_serving.words.types import Failure, FilterForm, Hits, MetadataRow, SearchRequest, ShardHealth
 
 __all__ = [
@@ -24,9 +25,12 @@ __all__ = [
     "decode",
     "decode_health",
     "decode_hits",
+    "decode_replies",
     "decode_search",
     "encode",
+    "encode_each",
     "encode_hits",
+    "encode_replies",
     "encode_search",
     "ids_of",
     "is_compressed",
@@ -86,8 +90,17 @@ class _Hits(msgspec.Struct, array_like=True):
     cache_hits: int
 
 
+class _Replies(msgspec.Struct, array_like=True):
+    """The hits of several requests, a row each: their numbers, what each cost, and the head of all."""
+
+    numbers: list[int]
+    costs: list[list[int]]
+    hits: _Hits
+
+
 _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Hello, Call, Failure, _Search, _Hits, bool, dict)
+    kind: msgspec.msgpack.Decoder(kind)
+    for kind in (Hello, Call, Failure, _Search, _Hits, _Replies, bool, dict)
 }
 
 
@@ -153,6 +166,27 @@ def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
         frame = head, queries.tobytes()
         object.__setattr__(request, "encoded", frame)
     return frame
+
+
+def encode_each(requests: Sequence[SearchRequest]) -> tuple[bytes, bytes]:
+    """Head and body of several requests of one query each, whose options are the same."""
+    first = requests[0]
+    head = encode(
+        _Search(
+            len(requests),
+            first.queries.shape[1],
+            first.k,
+            None,
+            first.recall,
+            first.list_size,
+            first.exact,
+            None,
+            None,
+            1,
+            None,
+        )
+    )
+    return head, b"".join([_bytes_of(one.queries, "<f4") for one in requests])
 
 
 def decode_search(head: bytes, body: bytes) -> SearchRequest:
@@ -241,6 +275,11 @@ def _filter_of(text: str | None) -> FilterForm | None:
 
 def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
     """Head and the pieces of the body of a reply."""
+    head, pieces = _encode_hits(hits)
+    return encode(head), pieces
+
+
+def _encode_hits(hits: Hits) -> tuple[_Hits, list[bytes]]:
     rows, width = hits.distances.shape
     pieces: list[bytes] = []
     names = None
@@ -260,22 +299,26 @@ def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
     if hits.tables is not None:
         table_bytes = stream_of(pa.concat_tables(hits.tables))
         pieces.append(table_bytes)
-    head = encode(
-        _Hits(
-            rows,
-            width,
-            names,
-            hits.limited is not None,
-            sizes,
-            len(group_bytes),
-            len(table_bytes),
-            hits.reads,
-            hits.bytes_read,
-            hits.shared_reads,
-            hits.cache_hits,
-        )
+    head = _Hits(
+        rows,
+        width,
+        names,
+        hits.limited is not None,
+        sizes,
+        len(group_bytes),
+        len(table_bytes),
+        hits.reads,
+        hits.bytes_read,
+        hits.shared_reads,
+        hits.cache_hits,
     )
     return head, pieces
+
+
+def encode_replies(numbers: list[int], hits: Hits, costs: Costs) -> tuple[bytes, list[bytes]]:
+    """Head and the pieces of the body of replies to several requests, a row of the hits each."""
+    head, pieces = _encode_hits(hits)
+    return encode(_Replies(numbers, costs, head)), pieces  # type: ignore[arg-type]
 
 
 def _values_table(values: list[Any]) -> pa.Table:
@@ -306,7 +349,28 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
     ------
     ProtocolError
     """
-    message = decode(head, _Hits)
+    return _hits_of(decode(head, _Hits), body)
+
+
+def decode_replies(head: bytes, body: bytes) -> tuple[list[int], list[Hits]]:
+    """Read replies to several requests: their numbers, and the hits of each.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    message = decode(head, _Replies)
+    hits = _hits_of(message.hits, body)
+    if hits.metadata is not None or hits.groups is not None or hits.limited is not None:
+        raise ProtocolError("requests that travel together have plain hits")
+    if not all(len(one) == len(hits.counts) for one in (message.numbers, *message.costs)):
+        raise ProtocolError(f"{len(message.numbers)} requests do not go with {len(hits.counts)} rows of hits")
+    if len(message.costs) != len(COSTS):
+        raise ProtocolError(f"requests have {len(COSTS)} costs, not {len(message.costs)}")
+    return message.numbers, rows_of_hits(hits, message.costs)
+
+
+def _hits_of(message: _Hits, body: bytes) -> Hits:
     rows, width = message.rows, message.width
     sizes = [
         0 if message.names is not None else rows * width * 8,

@@ -4,7 +4,7 @@
     2   u8       version of the protocol
     3   u8       kind
     4   u32      number of the request, of the asker's choice; 0 where there is none
-    8   u32      microseconds that are left for it (SEARCH and CALL), else 0
+    8   u32      microseconds that are left for it (SEARCH, EACH and CALL), else 0
     12  u32      bytes of the head
     16  u32      bytes of the body
     20  head, msgpack: what is not an array
@@ -13,6 +13,10 @@
 A connection begins with HELLO from the asker and WELCOME or REFUSAL from the shard. Each SEARCH or CALL is
 answered by one REPLY or FAILURE, in any order, unless a CANCEL came before. What breaks these rules ends the
 connection, after a REFUSAL that says why, and nothing else.
+
+An EACH is several requests of one query each that travel together: its first row has the number of the frame,
+and each row after it the next number. Each is answered, and may be canceled, by its own number; answers that
+are ready at the same time travel together in one REPLIES.
 """
 
 from __future__ import annotations
@@ -25,11 +29,14 @@ from velo_serving.words.errors import FrameTooLargeError, ProtocolError, Protoco
 __all__ = [
     "CALL",
     "CANCEL",
+    "EACH",
     "FAILURE",
     "HEAD_BYTES",
     "HELLO",
+    "NUMBER_MAX",
     "PROTOCOL",
     "REFUSAL",
+    "REPLIES",
     "REPLY",
     "SEARCH",
     "WELCOME",
@@ -38,7 +45,7 @@ __all__ = [
     "frame_start",
 ]
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 
 HELLO: Final = 1
 WELCOME: Final = 2
@@ -48,8 +55,13 @@ CALL: Final = 5
 REPLY: Final = 6
 FAILURE: Final = 7
 CANCEL: Final = 8
+EACH: Final = 9
+REPLIES: Final = 10
 
-_KINDS: Final = range(HELLO, CANCEL + 1)
+#: Of a request; the next number is the first again.
+NUMBER_MAX: Final = (1 << 32) - 1
+
+_KINDS: Final = range(HELLO, REPLIES + 1)
 _MAGIC: Final = b"vR"
 _START: Final = struct.Struct("<2sBBIIII")
 HEAD_BYTES: Final = _START.size

@@ -9,16 +9,25 @@ import errno
 import hmac
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from velo.errors import VeloError
 from velo_serving.wire import frames
-from velo_serving.wire.codec import Call, Hello, decode, decode_search, encode, encode_hits
+from velo_serving.wire.codec import (
+    Call,
+    Hello,
+    decode,
+    decode_search,
+    encode,
+    encode_hits,
+    encode_replies,
+)
 from velo_serving.wire.endpoint import Endpoint, ports_of, this_host
-from velo_serving.wire.frames import Frame, FrameReader, frame_start
+from velo_serving.wire.frames import NUMBER_MAX, Frame, FrameReader, frame_start
 from velo_serving.wire.tls import listens
+from velo_serving.wire.together import is_plain
 from velo_serving.words.errors import (
     PortInUseError,
     ProtocolError,
@@ -27,6 +36,7 @@ from velo_serving.words.errors import (
     WrongPlaceError,
     WrongTokenError,
 )
+from velo_serving.words.hits import Asked, Costs, Ended
 from velo_serving.words.loops import LoopThread
 from velo_serving.words.types import WRITES, Failure, Hits, SearchRequest, ShardHealth, ShardReply
 
@@ -73,6 +83,9 @@ class Answerer(Protocol):
 
     async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
         """Answer a request."""
+
+    def search_each(self, request: SearchRequest, timeout_s: float | None, ended: Ended) -> Asked:
+        """Answer every query of a request by itself."""
 
     async def trial(self, timeout_s: float) -> bool:
         """Show that searches still end."""
@@ -207,6 +220,9 @@ class _Peer(asyncio.Protocol):
         self._is_greeted = False
         self._refused = False
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        #: Of those that came together, with the number of their first.
+        self._each: dict[int, tuple[int, Asked]] = {}
+        self._ready: list[bytes] = []
         self._greeting: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport
         self._patience: asyncio.TimerHandle
@@ -224,6 +240,9 @@ class _Peer(asyncio.Protocol):
         # Nobody waits for them any more: their queries give their places to others.
         for task in self._tasks.values():
             task.cancel()
+        each, self._each = self._each, {}
+        for number, (first, asked) in each.items():
+            asked.cancel(number - first)
         if self._greeting is not None:
             self._greeting.cancel()
 
@@ -241,6 +260,7 @@ class _Peer(asyncio.Protocol):
         self._transport.abort()
 
     def _refuse(self, error: VeloError) -> None:
+        self._flush()
         head = encode(Failure.of(error))
         self._refused = True
         self._transport.write(frame_start(frames.REFUSAL, 0, len(head)) + head)
@@ -257,17 +277,62 @@ class _Peer(asyncio.Protocol):
             task = self._tasks.get(frame.request)
             if task is not None:
                 task.cancel()
+            elif (told := self._each.pop(frame.request, None)) is not None:
+                told[1].cancel(frame.request - told[0])
+        elif frame.kind == frames.EACH:
+            self._search_each(frame)
         elif frame.kind in (frames.SEARCH, frames.CALL):
-            if frame.request in self._tasks:
-                raise ProtocolError(f"request {frame.request} is under way already")
-            if len(self._tasks) >= self._server.limits.requests_max:
-                self._fail(frame.request, ServingError(f"{len(self._tasks)} requests are under way already"))
+            if not self._admits(frame.request, 1):
                 return
             task = asyncio.get_running_loop().create_task(self._answer(frame))
             self._tasks[frame.request] = task
             task.add_done_callback(lambda _: self._tasks.pop(frame.request, None))
         else:
             raise ProtocolError(f"an asker sends no frame of kind {frame.kind}")
+
+    def _admits(self, first: int, count: int) -> bool:
+        """Whether there is room for requests; they are told where there is none."""
+        numbers = range(first, first + count)
+        for under_way in (self._tasks, self._each):
+            if not under_way.keys().isdisjoint(numbers):
+                raise ProtocolError(
+                    f"request {next(filter(under_way.__contains__, numbers))} is under way already"
+                )
+        under_way_count = len(self._tasks) + len(self._each)
+        if under_way_count + count <= self._server.limits.requests_max:
+            return True
+        for number in numbers:
+            self._fail(number, ServingError(f"{under_way_count} requests are under way already"))
+        return False
+
+    def _search_each(self, frame: Frame) -> None:
+        """Requests that came together; each is answered when it is ready."""
+        request = decode_search(frame.head, frame.body)
+        first, count = frame.request, len(request.queries)
+        if not (0 < count <= NUMBER_MAX - first) or not is_plain(request):
+            raise ProtocolError(f"{count} requests from number {first} on are none that travel together")
+        if not self._admits(first, count):
+            return
+
+        def ended(rows: Sequence[int], reply: ShardReply, costs: Costs) -> None:
+            numbers = [first + row for row in rows]
+            for number in numbers:
+                self._each.pop(number, None)
+            if isinstance(reply, Failure):
+                for number in numbers:
+                    self._tell(number, reply)
+                return
+            head, pieces = encode_replies(numbers, reply, costs)
+            start = frame_start(frames.REPLIES, 0, len(head), sum(map(len, pieces)))
+            self._send([start, head, *pieces])
+
+        try:
+            asked = self._server.shard.search_each(request, frame.timeout_us / 1e6, ended)
+        except Exception as error:
+            for row in range(count):
+                self._fail(first + row, error)
+        else:
+            self._each.update(dict.fromkeys(range(first, first + count), (first, asked)))
 
     def _greet(self, frame: Frame) -> None:
         if frame.kind != frames.HELLO:
@@ -326,6 +391,13 @@ class _Peer(asyncio.Protocol):
         self._send([frame_start(frames.FAILURE, request, len(head)), head])
 
     def _send(self, pieces: list[bytes]) -> None:
+        """Send with whatever else is ready in this turn of the loop."""
+        if not self._ready:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._ready += pieces
+
+    def _flush(self) -> None:
+        pieces, self._ready = self._ready, []
         if self._refused or self._transport.is_closing():
             return
         self._transport.write(b"".join(pieces))

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from velo_serving.words.types import Hits
+from velo_serving.words.types import Hits, ShardReply
 
-__all__ = ["concat_hits", "ids_of_hits", "with_rows"]
+__all__ = ["COSTS", "Asked", "Costs", "Ended", "concat_hits", "ids_of_hits", "rows_of_hits", "with_rows"]
+
+#: What queries cost, by the names that it has in ``Hits``.
+COSTS: Final = ("reads", "bytes_read", "shared_reads", "cache_hits")
+
+#: The same of several queries, a list of numbers each.
+Costs: TypeAlias = Sequence[Sequence[int]]
+
+
+#: Told which rows of a request have ended, with their hits and what each cost, or why all of them failed.
+Ended: TypeAlias = Callable[[Sequence[int], ShardReply, Costs], None]
+
+
+class Asked(Protocol):
+    """Queries on their way, each of which ends by itself."""
+
+    def cancel(self, row: int) -> None:
+        """Nobody waits for this one any more."""
 
 
 def with_rows(hits: Hits) -> Hits:
@@ -54,6 +71,23 @@ def concat_hits(parts: Sequence[Hits]) -> Hits:
         if parts[0].vectors is None
         else np.concatenate([_padded(part.vectors, width, np.nan) for part in parts]),
     )
+
+
+def rows_of_hits(hits: Hits, costs: Costs) -> list[Hits]:
+    """The hits of each query by itself, where every query was a request.
+
+    Parameters
+    ----------
+    hits : Hits
+        Neither metadata nor groups.
+    costs : sequence of ``COSTS``, each a sequence of numbers
+        Of each query.
+    """
+    ids, distances, counts = hits.ids, hits.distances, hits.counts
+    return [
+        Hits(ids[row : row + 1], distances[row : row + 1], counts[row : row + 1], None, *cost)
+        for row, cost in enumerate(zip(*costs, strict=True))
+    ]
 
 
 def ids_of_hits(hits: Hits) -> list[Any]:
