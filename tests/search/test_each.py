@@ -62,7 +62,7 @@ def test_each_is_what_it_is_alone(sample: Any, sample_path: Path, exact: bool | 
 def test_they_end_one_by_one(sample: Any, sample_path: Path) -> None:
     with velo.open(sample_path, threads=1) as index:
         told = asyncio.run(ask(index, np.tile(sample.queries, (5, 1)), 10, list_size=200))
-    assert told.calls > 10
+    assert told.calls > 1
 
 
 def test_what_is_canceled_is_not_told_and_gives_its_place_to_others(sample: Any, sample_path: Path) -> None:

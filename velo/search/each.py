@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -150,11 +151,18 @@ class Each:
 
 def _outs_of(request: Request) -> Any:
     """For each query of a request the struct with which it is answered alone: one row of 64-bit words."""
+    words = np.frombuffer(_native.ffi.buffer(request.out), np.uint64)
+    rows = np.arange(request.query_count, dtype=np.uint64)
+    return words + rows[:, None] * _steps(request.k)
+
+
+@lru_cache(maxsize=64)
+def _steps(k: int) -> Any:
+    """How far apart two queries' places are in the arrays that each word of the struct points to."""
     ffi = _native.ffi
-    words = np.frombuffer(ffi.buffer(request.out), np.uint64)
-    steps = np.zeros(len(words), np.uint64)
-    for name, field in ffi.typeof("velo_search_out").fields:
+    kind = ffi.typeof("velo_search_out")
+    steps = np.zeros(ffi.sizeof(kind) // 8, np.uint64)
+    for name, field in kind.fields:
         if field.type.kind == "pointer":
-            size = ffi.sizeof(field.type.item)
-            steps[field.offset // 8] = size * (request.k if name in _OF_K else 1)
-    return words + np.arange(request.query_count, dtype=np.uint64)[:, None] * steps
+            steps[field.offset // 8] = ffi.sizeof(field.type.item) * (k if name in _OF_K else 1)
+    return steps

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from velo_serving.places.collection import Collection, read_collection
 from velo_serving.places.root import snapshot_collection
 from velo_serving.places.shares import check_shard, share_of_cores, split_memory
@@ -16,7 +18,8 @@ from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.shard.shard import IndexOpener, Shard, open_velo_index
-from velo_serving.words.hits import with_rows
+from velo_serving.wire.together import Together, Waiting, is_plain
+from velo_serving.words.hits import Costs, rows_of_hits, with_rows
 from velo_serving.words.limits import RouterLimits
 from velo_serving.words.types import Hits, SearchRequest, ShardHealth, ShardReply
 
@@ -32,6 +35,7 @@ class LocalChannel:
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
+        self._together = Together(self._ask_each)
 
     @property
     def name(self) -> str:
@@ -40,7 +44,30 @@ class LocalChannel:
 
     def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
         """Search in this event loop; canceling ends it."""
+        if len(request.queries) == 1 and is_plain(request):
+            return self._together.add(request, timeout_s)
         return asyncio.ensure_future(self._search(request, timeout_s))
+
+    def _ask_each(
+        self, requests: Sequence[SearchRequest], futures: Sequence[Waiting], timeout_s: float
+    ) -> None:
+        def ended(rows: Sequence[int], reply: ShardReply, costs: Costs) -> None:
+            replies: Sequence[ShardReply] = [reply] * len(rows)
+            if isinstance(reply, Hits):
+                replies = rows_of_hits(reply, costs)
+            for row, one in zip(rows, replies, strict=True):
+                if not futures[row].done():
+                    futures[row].set_result(one)
+
+        queries = np.concatenate([one.queries for one in requests])
+        try:
+            asked = self._shard.search_each(replace(requests[0], queries=queries), timeout_s, ended)
+        except Exception as error:
+            for future in futures:
+                future.set_exception(error)
+            return
+        for row, future in enumerate(futures):
+            future.withdraw, future.place = asked.cancel, row
 
     async def _search(self, request: SearchRequest, timeout_s: float) -> ShardReply:
         reply = await self._shard.search(request, timeout_s)

@@ -159,13 +159,18 @@ class Replicas:
     def _ask(self, gather: Gather, asked: _Asked) -> bool:
         """Send the request to the replica that has least to do, of those that did not have it."""
         count = len(self.lanes)
-        self._turn = (self._turn + 1) % count
-        order = self.lanes if count == 1 else self.lanes[self._turn :] + self.lanes[: self._turn]
-        free = [lane for lane in order if lane.up and lane not in asked.tried]
-        if not free:
-            return False
-        # By queries, not by seconds: a replica that was slow once would never be asked again.
-        lane = min(free, key=lambda lane: lane.queries_waiting + lane.queries_in_flight)
+        if count == 1:
+            lane = self.lanes[0]
+            if asked.tried or not lane.up:
+                return False
+        else:
+            self._turn = (self._turn + 1) % count
+            order = self.lanes[self._turn :] + self.lanes[: self._turn]
+            free = [lane for lane in order if lane.up and lane not in asked.tried]
+            if not free:
+                return False
+            # By queries, not by seconds: a replica that was slow once would never be asked again.
+            lane = min(free, key=lambda lane: lane.queries_waiting + lane.queries_in_flight)
         asked.tried.append(lane)
         asked.open.append(lane)
         lane.offer(gather)

@@ -232,7 +232,7 @@ class Shard:
                 ended(rows, failure if failure.row is None else dataclasses.replace(failure, row=0), ())
                 return
             self._ended += len(rows)
-            costs = [result.stats[name].tolist() for name in COSTS]
+            costs = [result.stats[name] for name in COSTS]
             ended(rows, Hits(result.ids, result.distances, result.counts), costs)
 
         asked: Asked | None = None

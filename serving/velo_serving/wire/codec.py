@@ -91,11 +91,11 @@ class _Hits(msgspec.Struct, array_like=True):
 
 
 class _Replies(msgspec.Struct, array_like=True):
-    """The hits of several requests, a row each: their numbers, what each cost, and the head of all."""
+    """The hits of several requests of one query each: numbers and costs lie in the body with them."""
 
-    numbers: list[int]
-    costs: list[list[int]]
-    hits: _Hits
+    rows: int
+    width: int
+    names: list[list[str]] | None
 
 
 _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
@@ -275,11 +275,6 @@ def _filter_of(text: str | None) -> FilterForm | None:
 
 def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
     """Head and the pieces of the body of a reply."""
-    head, pieces = _encode_hits(hits)
-    return encode(head), pieces
-
-
-def _encode_hits(hits: Hits) -> tuple[_Hits, list[bytes]]:
     rows, width = hits.distances.shape
     pieces: list[bytes] = []
     names = None
@@ -299,26 +294,35 @@ def _encode_hits(hits: Hits) -> tuple[_Hits, list[bytes]]:
     if hits.tables is not None:
         table_bytes = stream_of(pa.concat_tables(hits.tables))
         pieces.append(table_bytes)
-    head = _Hits(
-        rows,
-        width,
-        names,
-        hits.limited is not None,
-        sizes,
-        len(group_bytes),
-        len(table_bytes),
-        hits.reads,
-        hits.bytes_read,
-        hits.shared_reads,
-        hits.cache_hits,
+    head = encode(
+        _Hits(
+            rows,
+            width,
+            names,
+            hits.limited is not None,
+            sizes,
+            len(group_bytes),
+            len(table_bytes),
+            hits.reads,
+            hits.bytes_read,
+            hits.shared_reads,
+            hits.cache_hits,
+        )
     )
     return head, pieces
 
 
-def encode_replies(numbers: list[int], hits: Hits, costs: Costs) -> tuple[bytes, list[bytes]]:
+def encode_replies(numbers: Sequence[int], hits: Hits, costs: Costs) -> tuple[bytes, list[bytes]]:
     """Head and the pieces of the body of replies to several requests, a row of the hits each."""
-    head, pieces = _encode_hits(hits)
-    return encode(_Replies(numbers, costs, head)), pieces  # type: ignore[arg-type]
+    rows, width = hits.distances.shape
+    counts, names = hits.counts, None
+    pieces = [np.array([numbers, *costs], "<i8").tobytes()]
+    if hits.ids.dtype == object:
+        names = [row[:count] for row, count in zip(hits.ids.tolist(), counts.tolist(), strict=True)]
+    else:
+        pieces.append(hits.ids.astype("<i8", copy=False).tobytes())
+    pieces += [counts.astype("<i8", copy=False).tobytes(), hits.distances.astype("<f4", copy=False).tobytes()]
+    return encode(_Replies(rows, width, names)), pieces
 
 
 def _values_table(values: list[Any]) -> pa.Table:
@@ -349,28 +353,7 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
     ------
     ProtocolError
     """
-    return _hits_of(decode(head, _Hits), body)
-
-
-def decode_replies(head: bytes, body: bytes) -> tuple[list[int], list[Hits]]:
-    """Read replies to several requests: their numbers, and the hits of each.
-
-    Raises
-    ------
-    ProtocolError
-    """
-    message = decode(head, _Replies)
-    hits = _hits_of(message.hits, body)
-    if hits.metadata is not None or hits.groups is not None or hits.limited is not None:
-        raise ProtocolError("requests that travel together have plain hits")
-    if not all(len(one) == len(hits.counts) for one in (message.numbers, *message.costs)):
-        raise ProtocolError(f"{len(message.numbers)} requests do not go with {len(hits.counts)} rows of hits")
-    if len(message.costs) != len(COSTS):
-        raise ProtocolError(f"requests have {len(COSTS)} costs, not {len(message.costs)}")
-    return message.numbers, rows_of_hits(hits, message.costs)
-
-
-def _hits_of(message: _Hits, body: bytes) -> Hits:
+    message = decode(head, _Hits)
     rows, width = message.rows, message.width
     sizes = [
         0 if message.names is not None else rows * width * 8,
@@ -408,6 +391,31 @@ def _hits_of(message: _Hits, body: bytes) -> Hits:
         else _groups_of(body[starts[4] : ends[4]], message.group_sizes, hits_of_rows),
         limited=np.frombuffer(body, "?", rows, starts[3]) if message.limited else None,
     )
+
+
+def decode_replies(head: bytes, body: bytes) -> tuple[list[int], list[Hits]]:
+    """Read replies to several requests: their numbers, and the hits of each.
+
+    Raises
+    ------
+    ProtocolError
+    """
+    message = decode(head, _Replies)
+    rows, width = message.rows, message.width
+    told = (1 + len(COSTS)) * rows
+    sizes = (8 * told, 0 if message.names is not None else 8 * rows * width, 8 * rows, 4 * rows * width)
+    if min(rows, width) < 0 or sum(sizes) != len(body):
+        raise ProtocolError(f"{rows} replies of {width} hits do not lie in {len(body)} bytes")
+    numbers_and_costs = np.frombuffer(body, "<i8", told).reshape(1 + len(COSTS), rows)
+    counts = np.frombuffer(body, "<i8", rows, sizes[0] + sizes[1])
+    if rows and not 0 <= min(each := counts.tolist()) <= max(each) <= width:
+        raise ProtocolError("a row has more hits than it is wide")
+    if message.names is None:
+        ids: Any = np.frombuffer(body, "<i8", rows * width, sizes[0]).reshape(rows, width)
+    else:
+        ids = _ids_of(message.names, counts, width)
+    distances = np.frombuffer(body, "<f4", rows * width, sum(sizes[:3])).reshape(rows, width)
+    return numbers_and_costs[0].tolist(), rows_of_hits(Hits(ids, distances, counts), numbers_and_costs[1:])
 
 
 def _ids_of(names: Sequence[Sequence[str]], counts: Any, width: int) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from velo_serving.words.types import Hits, ShardReply
 
@@ -15,8 +16,8 @@ __all__ = ["COSTS", "Asked", "Costs", "Ended", "concat_hits", "ids_of_hits", "ro
 #: What queries cost, by the names that it has in ``Hits``.
 COSTS: Final = ("reads", "bytes_read", "shared_reads", "cache_hits")
 
-#: The same of several queries, a list of numbers each.
-Costs: TypeAlias = Sequence[Sequence[int]]
+#: The same of several queries, one number of each.
+Costs: TypeAlias = Sequence[Sequence[int] | npt.NDArray[Any]] | npt.NDArray[Any]
 
 
 #: Told which rows of a request have ended, with their hits and what each cost, or why all of them failed.
@@ -80,13 +81,13 @@ def rows_of_hits(hits: Hits, costs: Costs) -> list[Hits]:
     ----------
     hits : Hits
         Neither metadata nor groups.
-    costs : sequence of ``COSTS``, each a sequence of numbers
-        Of each query.
+    costs : sequence of sequences of int
+        ``COSTS``, each of every query.
     """
     ids, distances, counts = hits.ids, hits.distances, hits.counts
     return [
         Hits(ids[row : row + 1], distances[row : row + 1], counts[row : row + 1], None, *cost)
-        for row, cost in enumerate(zip(*costs, strict=True))
+        for row, cost in enumerate(np.asarray(costs).T.tolist())
     ]
 
 
