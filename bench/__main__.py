@@ -171,8 +171,11 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("queries", type=Path, help="a file of vectors")
     sub.add_argument("--seconds", type=float, default=5.0, help="of each throughput")
     sub.add_argument("--no-ray", action="store_true", help="leave out Ray's own calls")
+    sub.add_argument("--beside", type=Path, help="a checkout of a former version, asked in turns")
+    sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
+    sub.add_argument("--work", type=Path, default=Path(".bench"), help="what sections measured")
     sub.add_argument("--out", type=Path, default=Path("docs/results"))
-    sub.add_argument("--name", default="sample")
+    sub.add_argument("--name", help="of the page; default: serve-, and the collection's name")
 
     sub = commands.add_parser("soak", help="reads and writes while processes die and builds change places")
     sub.add_argument("--minutes", type=float, default=30.0)
@@ -348,15 +351,24 @@ def run_speed(arguments: argparse.Namespace) -> None:
 def run_serve(arguments: argparse.Namespace) -> None:
     from bench.commands import serve  # it needs the serving packages, which no other command does
 
-    serve.run(
-        arguments.collection,
-        arguments.queries,
-        seconds=arguments.seconds,
-        ray=not arguments.no_ray,
-        out=arguments.out,
-        name=arguments.name,
+    name = arguments.name or f"serve-{arguments.collection.resolve().stem}"
+    context = sections.Context(
+        data=str(arguments.collection.resolve()),
+        work=str(arguments.work.resolve()),
+        limit=None,
+        query_count=0,
+        single_count=0,
+        threads=1,
+        options={
+            "queries": str(arguments.queries.resolve()),
+            "seconds": arguments.seconds,
+            "ray": not arguments.no_ray,
+            "beside": None if arguments.beside is None else str(arguments.beside.resolve()),
+        },
     )
-    show(arguments.out, f"serve-{arguments.name}")
+    table = serve.run(context, arguments.out, name, arguments.only)
+    show(arguments.out, name)
+    print(lines.tally(table))
 
 
 def run_soak(arguments: argparse.Namespace) -> None:

@@ -1,610 +1,308 @@
-"""Serving: what the road costs, what the gateway answers, and who waits when a shard dies or stops."""
+"""Writes what ``bench serve`` found: what a query costs behind the gateway, and who waits for whom."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import numpy as np
-
-import velo
-from bench.harness import lines, pages, plots
+from bench.commands import serve_sections
+from bench.commands.serve_costs import CALLERS, HEAVY_K, HEAVY_QUERIES, SHARDS
+from bench.commands.serve_sections import ASKED, EVENT_AT, STEP_S
+from bench.harness import lines, machine, pages, plots, sections, tables
 from bench.harness.lines import Line
-from bench.harness.machine import describe
-from bench.harness.tables import machine_line, table
-from velo.formats import open_vectors
-from velo_serving.hosting.processes import open_processes
-from velo_serving.places.spec import ShardSpec
-from velo_serving.shard.shard import Shard
-from velo_serving.wire.channel import SocketChannel, at
-from velo_serving.wire.endpoint import abstract_path
-from velo_serving.wire.server import ShardHost, ShardServer
-from velo_serving.words.types import SearchRequest
+from bench.harness.sections import Context, Results
 
-__all__ = ["run"]
+__all__ = ["run", "targets"]
 
-SHARDS = 4
-K = 10
+MODULE = "bench.commands.serve_sections"
+EVENTS = ("nothing", "a shard is killed", "a shard is stopped")
 
-#: How often a query is asked while something happens, how many there are, and before which one it happens.
-STEP_S = 0.01
-ASKED = 400
-EVENT_AT = 150
-
-#: The fastest that JSON is asked for: by so many callers at once.
-CALLERS = 32
+Row = dict[str, Any]
+#: Rows by what they are about, and by which version was measured.
+Rows = dict[tuple[str, str], Row]
 
 
-class Idle:
-    """An index that answers at once, with the same ten ids."""
-
-    def __init__(self, dim: int) -> None:
-        self._dim = dim
-        self.ids = np.arange(K, dtype=np.int64)[None]
-        self.distances = np.arange(K, dtype=np.float32)[None]
-        self.counts = np.array([K])
-        self.stats: dict[str, Any] = {}
-        self.metadata = None
-
-    def info(self) -> dict[str, Any]:
-        """Return what a shard asks for."""
-        return {"n": K, "dim": self._dim, "metric": "l2"}
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    async def search_async(self, *arguments: Any, **options: Any) -> Idle:
-        """Answer."""
-        return self
-
-
-def idle_shard(dim: int) -> None:
-    """The program of a process that serves an idle shard: says where, and ends with its parent."""
-    shard: Any = Shard(ShardSpec("0", "."), lambda spec: Idle(dim))  # type: ignore[arg-type, return-value]
-    shard.open()
-    host = ShardHost(ShardServer(shard, token="bench"))
-    endpoint = host.start(path=abstract_path("bench"))
-    print(json.dumps({"path": endpoint.path, "host_id": endpoint.host_id}), flush=True)
-    sys.stdin.read()
-    host.close()
-    shard.close()
-
-
-def run(collection: Path, queries_path: Path, *, seconds: float, ray: bool, out: Path, name: str) -> None:
-    """Measure everything and write ``docs/results/serve-NAME.md``.
-
-    Parameters
-    ----------
-    collection : Path
-        Of four shards.
-    queries_path : Path
-        A file of vectors.
-    seconds : float
-        Of each throughput.
-    ray : bool
-        Whether Ray's own calls are measured beside the road.
-    out : Path
-    name : str
-    """
-    queries = open_vectors(queries_path).read().astype(np.float32)
-    rows: list[dict[str, Any]] = [{"what": "machine", **describe(collection), "library": pages.library()}]
-    rows += fan_out(queries.shape[1], ray=ray)
-    if ray:
-        rows += by_ray(collection, queries, seconds)
-    rows += library(collection, queries, seconds)
-    rows += at_once(collection, queries_path, seconds)
-    for workers in (1, 2):
-        rows += gateway(collection, queries, seconds, workers)
-    scenes = events(collection, queries)
-    rows += [{key: value for key, value in row.items() if key != "timeline"} for row in scenes]
-    plots.lines(
-        {row["what"]: [(at_s, took_s * 1e3) for at_s, took_s in row["timeline"]] for row in scenes},
-        out / f"serve-{name}.png",
-        title="queries every 10 ms; after 1.5 s it happens",
-        x="seconds",
-        y="latency, ms",
-        log_y=True,
-        dots=False,
-        marks=[EVENT_AT * STEP_S],
-        levels={"250 ms": 250.0},
-    )
-    pages.write(out, f"serve-{name}", rows, "\n".join(_page(rows, name)) + "\n")
-
-
-def _spread(seconds: list[float]) -> dict[str, float]:
-    p50, p99 = np.percentile(np.asarray(seconds) * 1e3, [50, 99])
-    return {"p50_ms": float(p50), "p99_ms": float(p99), "load": os.getloadavg()[0]}
-
-
-async def _repeat(ask: Callable[[], Awaitable[Any]], count: int) -> list[float]:
-    took = []
-    for _ in range(count + count // 10):
-        started = time.perf_counter()
-        await ask()
-        took.append(time.perf_counter() - started)
-    return took[count // 10 :]
-
-
-# ---- the road alone ----
-
-
-def fan_out(dim: int, *, ray: bool, count: int = 2000) -> list[dict[str, Any]]:
-    """Fan-outs to four idle processes, one at a time: over the road, and by Ray's own calls."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    program = f"from bench.commands.serve import idle_shard; idle_shard({dim})"
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
+def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[Line]:
+    """Measure, write ``out/name.md`` and ``out/name.jsonl``; returns the table's lines."""
+    folder = context.folder / "serve" / Path(context.data).name / "sections"
+    results = sections.run(MODULE, serve_sections.sections_of(context), context, folder=folder, only=only)
+    rows = rows_of(results)
+    table = targets(rows)
+    scenes = [rows[what, "this"] for what in EVENTS if (what, "this") in rows]
+    if scenes:
+        plots.lines(
+            {row["what"]: [(at_s, took_s * 1e3) for at_s, took_s in row["timeline"]] for row in scenes},
+            out / f"{name}.png",
+            title="queries every 10 ms; after 1.5 s it happens",
+            x="seconds",
+            y="latency, ms",
+            log_y=True,
+            dots=False,
+            marks=[EVENT_AT * STEP_S],
+            levels={"250 ms": 250.0},
         )
-        for _ in range(SHARDS)
+    head = {"machine": machine.describe(Path(context.data)), "options": context.options}
+    kept = [_without_timelines(one) for one in results.values()]
+    text = "\n".join(_page(rows, table, head["machine"], name)) + "\n"
+    pages.write(out, name, [{"head": head}, *(line.record() for line in table), *kept], text)
+    return table
+
+
+def _without_timelines(section: Results) -> Results:
+    if "result" not in section:
+        return section
+    rows = [
+        {key: value for key, value in row.items() if key != "timeline"} for row in section["result"]["rows"]
     ]
-    rows = []
-    try:
-        endpoints = [json.loads(child.stdout.readline()) for child in children if child.stdout is not None]
-        rows.append({"what": "fan-out over the road", **_spread(_with_uvloop(_road(endpoints, dim, count)))})
-    finally:
-        for child in children:
-            child.communicate()
-    if ray:
-        rows.append({"what": "fan-out by Ray's calls", **_spread(_ray_calls(dim, count // 8))})
-    return rows
+    return section | {"result": {"rows": rows}}
 
 
-def _with_uvloop(work: Any) -> Any:
-    import uvloop
+def rows_of(results: dict[str, Results]) -> Rows:
+    """What all sections measured."""
+    return {
+        (row["what"], row.get("side", "this")): row
+        for one in results.values()
+        for row in one.get("result", {"rows": []})["rows"]
+    }
 
-    loop = uvloop.new_event_loop()
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.close()
 
-
-async def _road(endpoints: list[dict[str, str]], dim: int, count: int) -> list[float]:
-    from velo_serving.wire.endpoint import Endpoint
-
-    channels = [
-        SocketChannel(str(number), at(Endpoint("bench", one["host_id"], one["path"])))
-        for number, one in enumerate(endpoints)
-    ]
-    for channel in channels:
-        await channel.health()
-
-    async def ask() -> None:
-        request = SearchRequest(np.zeros((1, dim), np.float32), K)
-        await asyncio.gather(*(channel.submit(request, 5.0) for channel in channels))
-
-    took = await _repeat(ask, count)
-    for channel in channels:
-        await channel.close()
-    return took
-
-
-@contextmanager
-def _ray() -> Iterator[Any]:
-    import logging
-
-    import ray
-
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, num_cpus=2)
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-def _ray_calls(dim: int, count: int) -> list[float]:
-    class Actor:
-        async def search(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return np.arange(K, dtype=np.int64), np.arange(K, dtype=np.float32)
-
-    with _ray() as ray:
-        make: Any = ray.remote
-        actors = [make(num_cpus=0)(Actor).remote() for _ in range(SHARDS)]
-        query = np.zeros((1, dim), np.float32)
-
-        async def ask() -> None:
-            await asyncio.gather(*(actor.search.remote(query) for actor in actors))
-
-        return asyncio.run(_repeat(ask, count))
-
-
-def by_ray(collection: Path, queries: np.ndarray, seconds: float) -> list[dict[str, Any]]:
-    """What it was like before the road: an actor a shard, each query a call of Ray's to each of them."""
-
-    class Actor:
-        def __init__(self, path: str) -> None:
-            self._index = velo.open(path, threads=1)
-
-        async def search(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            found = await self._index.search_async(queries, k=K)
-            return found.ids, found.distances
-
-    with _ray() as ray:
-        make: Any = ray.remote
-        actors = [
-            make(num_cpus=0)(Actor).remote(str((collection / f"shard-{number:05d}").resolve()))
-            for number in range(SHARDS)
-        ]
-
-        async def ask(number: int) -> None:
-            query = queries[[number % len(queries)]]
-            parts = await asyncio.gather(*(actor.search.remote(query) for actor in actors))
-            distances = np.concatenate([part[1][0] for part in parts])
-            _ = np.concatenate([part[0][0] for part in parts])[np.argsort(distances, kind="stable")[:K]]
-
-        async def measured() -> tuple[list[float], float]:
-            places = iter(range(1 << 30))
-            took = await _repeat(lambda: ask(next(places)), 300)
-            done, began = 0, time.perf_counter()
-
-            async def caller(number: int) -> None:
-                nonlocal done
-                while time.perf_counter() - began < seconds:
-                    await ask(number + done)
-                    done += 1
-
-            await asyncio.gather(*(caller(number) for number in range(CALLERS)))
-            return took, done / (time.perf_counter() - began)
-
-        took, rate = asyncio.run(measured())
-    return [
-        {"what": "one query by Ray's calls", **_spread(took)},
-        {"what": "queries by Ray's calls, 32 at a time", "queries_per_s": rate, "load": os.getloadavg()[0]},
-    ]
-
-
-# ---- the library, the same shards ----
-
-
-def library(collection: Path, queries: np.ndarray, seconds: float) -> list[dict[str, Any]]:
-    """What one process gets out of all shards, by batches of 64; and single queries of the slowest shard."""
-    singles = []
-    with velo.open(collection, threads=1) as shards:
-        rate = _rate_of(shards, queries, seconds)
-    for number in range(SHARDS):
-        with velo.open(collection / f"shard-{number:05d}", threads=1) as index:
-            index.search(queries[:64], k=K)
-            took = []
-            for query in queries[:200]:
-                began = time.perf_counter()
-                index.search(query, k=K)
-                took.append(time.perf_counter() - began)
-            singles.append(_spread(took)["p50_ms"])
-    return [
-        {
-            "what": "library",
-            "queries_per_s": rate,
-            "slowest_shard_p50_ms": max(singles),
-            "load": os.getloadavg()[0],
-        }
-    ]
-
-
-def _rate_of(index: Any, queries: np.ndarray, seconds: float) -> float:
-    index.search(queries[:64], k=K)
-    started, done = time.perf_counter(), 0
-    while time.perf_counter() - started < seconds:
-        index.search(np.roll(queries, -done, axis=0)[:64], k=K)
-        done += 64
-    return done / (time.perf_counter() - started)
-
-
-def own_rate(path: str, queries_path: str, seconds: float) -> None:
-    """The program of a process that asks one shard alone: begins when told, and says how fast it was."""
-    queries = open_vectors(Path(queries_path)).read().astype(np.float32)
-    with velo.open(path, threads=1) as index:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        print(_rate_of(index, queries, seconds), flush=True)
-
-
-def at_once(collection: Path, queries_path: Path, seconds: float) -> list[dict[str, Any]]:
-    """What the four shards do on this machine at the same time, a process each, with no gateway over them."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    program = (
-        "import sys; from bench.commands.serve import own_rate; own_rate(*sys.argv[1:3], float(sys.argv[3]))"
-    )
-    children = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-c", program, str(collection / f"shard-{number:05d}")),
-                *(str(queries_path), str(seconds)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for number in range(SHARDS)
-    ]
-    for child in children:
-        assert child.stdout is not None
-        child.stdout.readline()
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    rates = [float(child.communicate()[0]) for child in children]
-    return [{"what": "shards at once", "queries_per_s": sum(rates), "load": os.getloadavg()[0]}]
-
-
-# ---- the gateway ----
-
-
-def gateway(collection: Path, queries: np.ndarray, seconds: float, workers: int) -> list[dict[str, Any]]:
-    """``velo serve`` with a process a shard, asked over keep-alive connections."""
-    program = (
-        "import sys, velo_serving as s; s.serve_local(sys.argv[1], port=0, threads=1, processes=True,"
-        f" workers={workers}, on_ready=lambda url: print(url, flush=True))"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    server = subprocess.Popen(
-        [sys.executable, "-c", program, str(collection)], stdout=subprocess.PIPE, text=True, env=environment
-    )
-    try:
-        assert server.stdout is not None
-        address = urlsplit(server.stdout.readline().strip())
-        return list(
-            _with_uvloop(
-                _ask_gateway(str(address.hostname), int(address.port or 0), queries, seconds, workers)
-            )
-        )
-    finally:
-        server.terminate()
-        server.communicate()
-
-
-def _post(body: bytes, kind: str, accept: str, path: str = "/v1/search") -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: b\r\nContent-Type: {kind}\r\nAccept: {accept}\r\n"
-    return head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> int:
-    writer.write(request)
-    head = await reader.readuntil(b"\r\n\r\n")
-    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    await reader.readexactly(int(lengths[0].split(b":")[1]))
-    return int(head[9:12])
-
-
-async def _ask_gateway(
-    host: str, port: int, queries: np.ndarray, seconds: float, workers: int
-) -> list[dict[str, Any]]:
-    import io
-
-    kind = "application/json"
-    singles = [
-        _post(json.dumps({"vector": query.tolist(), "k": K}).encode(), kind, kind) for query in queries[:200]
-    ]
-    file = io.BytesIO()
-    np.save(file, queries[:64])
-    batch = _post(file.getvalue(), "application/x-npy", "application/x-npz", f"/v1/search?k={K}")
-
-    async def rate(requests: list[bytes], connections: int, each: int) -> dict[str, Any]:
-        done = refused = 0
-        end = time.perf_counter() + seconds
-
-        async def one(number: int) -> None:
-            nonlocal done, refused
-            reader, writer = await asyncio.open_connection(host, port)
-            while time.perf_counter() < end:
-                status = await _exchange(reader, writer, requests[number % len(requests)])
-                done += each * (status == 200)
-                refused += status != 200
-                number += 1
-            writer.close()
-
-        started = time.perf_counter()
-        await asyncio.gather(*(one(number) for number in range(connections)))
-        took_s = time.perf_counter() - started
-        return {"queries_per_s": done / took_s, "refused": refused, "load": os.getloadavg()[0]}
-
-    if workers > 1:
-        return [{"what": f"JSON, 32 connections, {workers} workers", **await rate(singles, CALLERS, 1)}]
-    reader, writer = await asyncio.open_connection(host, port)
-    for request in singles:
-        await _exchange(reader, writer, request)
-    places = iter(range(1 << 30))
-    took = await _repeat(
-        lambda: _exchange(reader, writer, singles[next(places) % len(singles)]), 5 * len(singles)
-    )
-    writer.close()
-    return [
-        {"what": "one JSON query at a time", **_spread(took)},
-        {"what": "JSON, 32 connections", **await rate(singles, CALLERS, 1)},
-        {"what": "npy bodies of 64, 4 connections", **await rate([batch], 4, 64)},
-    ]
-
-
-# ---- events ----
-
-
-def events(collection: Path, queries: np.ndarray) -> list[dict[str, Any]]:
-    """Queries every ten milliseconds while a shard is killed, and while one is stopped."""
-    rows = []
-    for what, number in (
-        ("nothing", None),
-        ("a shard is killed", signal.SIGKILL),
-        ("a shard is stopped", signal.SIGSTOP),
-    ):
-        shards = open_processes(collection, threads=1)
-        backend, victim = shards.backend(), shards.processes[shards.records[0].name][1]
-
-        async def scene(
-            number: Any = number, backend: Any = backend, victim: Any = victim
-        ) -> list[tuple[float, float, int]]:
-            await backend.start()
-            router = backend.collection().router
-            timeline: list[tuple[float, float, int]] = []
-            began = time.perf_counter()
-
-            async def one(place: int) -> None:
-                started = time.perf_counter()
-                answer = await router.search(SearchRequest(queries[[place % len(queries)]], K, timeout_s=5.0))
-                now = time.perf_counter()
-                timeline.append((started - began, now - started, answer.shards_answered))
-
-            tasks = []
-            for place in range(ASKED):
-                if place == EVENT_AT and number is not None:
-                    os.kill(victim.pid, number)
-                tasks.append(asyncio.ensure_future(one(place)))
-                await asyncio.sleep(STEP_S)
-            await asyncio.gather(*tasks)
-            if number == signal.SIGSTOP:
-                os.kill(victim.pid, signal.SIGCONT)
-            await backend.close()
-            return timeline
-
-        timeline = _with_uvloop(scene())
-        took = [seconds for _, seconds, _ in timeline]
-        rows.append(
-            {
-                "what": what,
-                **_spread(took),
-                "longest_ms": max(took) * 1e3,
-                "above_250_ms": sum(seconds > 0.25 for seconds in took),
-                "partial": sum(shards < SHARDS for _, _, shards in timeline),
-                "asked": len(timeline),
-                "timeline": [(at_s, seconds) for at_s, seconds, _ in timeline],
-            }
-        )
-    return rows
-
-
-# ---- the page ----
-
-
-def targets(rows: list[dict[str, Any]]) -> list[Line]:
+def targets(rows: Rows) -> list[Line]:
     """The table of targets, from what was measured."""
-    by_what = {row["what"]: row for row in rows}
-    road, one = by_what["fan-out over the road"], by_what["one JSON query at a time"]
-    json_rate = by_what["JSON, 32 connections"]["queries_per_s"]
-    both_rate = by_what["JSON, 32 connections, 2 workers"]["queries_per_s"]
-    npy_rate = by_what["npy bodies of 64, 4 connections"]["queries_per_s"]
-    library_rate = by_what["library"]["queries_per_s"]
-    own_rate_sum = by_what["shards at once"]["queries_per_s"]
-    slowest = by_what["library"]["slowest_shard_p50_ms"]
 
-    def beside(what: str, key: str) -> str:
-        row = by_what.get(what)
+    def line(
+        what: str,
+        target: str,
+        needs: tuple[str, ...],
+        value: Callable[..., float],
+        note: Callable[..., str],
+        digits: int = 0,
+    ) -> Line:
+        found = [rows.get((_IDLE, one) if one == "FastAPI" else (one, "this")) for one in needs]
+        if None in found:
+            return Line(what, target, None, "its section has no result")
+        return Line(what, target, value(*found), note(*found), digits)
+
+    def beside(what: str, key: str, digits: int = 0) -> str:
+        row = rows.get((what, "former"))
+        return "" if row is None else f"; the version before: {row[key]:,.{digits}f}"
+
+    def parts(row: Row) -> str:
+        return f"gateway {row['gateway_us']:,.0f}, shards {row['shards_us']:,.0f}"
+
+    def by_ray(what: str, key: str) -> str:
+        row = rows.get((what, "this"))
         return "Ray's own calls: not measured" if row is None else f"Ray's own calls: {row[key]:.2f} ms"
 
+    together, threads, single = (
+        f"JSON, {CALLERS} connections, processes",
+        f"JSON, {CALLERS} connections, threads",
+        "JSON, 1 connections, processes",
+    )
     return [
-        Line(
+        line(
+            f"{CALLERS} connections, JSON, one query each, four shard processes: processor time, µs",
+            "≤ 900",
+            (together,),
+            lambda row: row["all_us"],
+            lambda row: parts(row) + beside(together, "all_us"),
+        ),
+        line(
+            "the same, shards in the gateway's process, µs",
+            "≤ 650",
+            (threads,),
+            lambda row: row["all_us"],
+            lambda row: "all in one process" + beside(threads, "all_us"),
+        ),
+        line(
+            "one at a time: processor time of the gateway, µs",
+            "≤ 600",
+            (single,),
+            lambda row: row["gateway_us"],
+            lambda row: "of the same run as the next line" + beside(single, "gateway_us"),
+        ),
+        line(
+            "one at a time: processor time of all processes, µs",
+            "≤ 1800",
+            (single,),
+            lambda row: row["all_us"],
+            lambda row: parts(row) + beside(single, "all_us"),
+        ),
+        line(
+            "gateway over shards that answer at once ÷ FastAPI with the body's schema alone",
+            "≤ 2",
+            (_IDLE, "FastAPI"),
+            lambda idle, plain: idle["all_us"] / plain["all_us"],
+            lambda idle, plain: (
+                f"{idle['all_us']:.0f} and {plain['all_us']:.0f} µs" + beside(_IDLE, "all_us")
+            ),
+            2,
+        ),
+        line(
+            f"light queries beside {HEAVY_QUERIES} × k = {HEAVY_K:,}: p99 ÷ alone",
+            "≤ 2",
+            (_BESIDE, _ALONE),
+            lambda row, alone: row["p99_ms"] / alone["p99_ms"],
+            lambda row, alone: (
+                f"{row['p99_ms']:.0f} and {alone['p99_ms']:.0f} ms, {row['refused']} refused"
+                + _refused_before(rows)
+            ),
+            1,
+        ),
+        line(
             "fan-out to 4 idle shards, no search: p50, ms",
             "≤ 0.3",
-            road["p50_ms"],
-            beside("fan-out by Ray's calls", "p50_ms"),
+            ("fan-out over the road",),
+            lambda road: road["p50_ms"],
+            lambda road: by_ray("fan-out by Ray's calls", "p50_ms"),
+            3,
         ),
-        Line(
+        line(
             "fan-out to 4 idle shards, no search: p99, ms",
             "≤ 1",
-            road["p99_ms"],
-            beside("fan-out by Ray's calls", "p99_ms"),
+            ("fan-out over the road",),
+            lambda road: road["p99_ms"],
+            lambda road: by_ray("fan-out by Ray's calls", "p99_ms"),
+            3,
         ),
-        Line(
+        line(
             "one JSON query through the gateway: p50 above the slowest shard's own, ms",
             "≤ 0.7",
-            one["p50_ms"] - slowest,
-            f"{one['p50_ms']:.2f} and {slowest:.2f} ms",
+            (_ONE, "library"),
+            lambda one, own: one["p50_ms"] - own["slowest_shard_p50_ms"],
+            lambda one, own: f"{one['p50_ms']:.2f} and {own['slowest_shard_p50_ms']:.2f} ms",
+            3,
         ),
-        Line("JSON queries a second, one worker", "≥ 3000", json_rate, f"{CALLERS} connections", digits=0),
-        Line(
+        line(
+            "JSON queries a second, one worker",
+            "≥ 3000",
+            (f"JSON, {CALLERS} connections",),
+            lambda row: row["queries_per_s"],
+            lambda row: f"{CALLERS} connections",
+        ),
+        line(
             "two workers ÷ one worker",
             "≥ 1.6",
-            both_rate / json_rate,
-            f"{both_rate:,.0f} queries/s with two",
-            digits=2,
+            (f"JSON, {CALLERS} connections, 2 workers", f"JSON, {CALLERS} connections"),
+            lambda both, one: both["queries_per_s"] / one["queries_per_s"],
+            lambda both, one: f"{both['queries_per_s']:,.0f} queries/s with two",
+            2,
         ),
-        Line(
+        line(
             "npy bodies of 64 queries ÷ the library's own rate over the same shards",
             "≥ 0.8",
-            npy_rate / library_rate,
-            f"{npy_rate:,.0f} and {library_rate:,.0f} queries/s, the library with all shards in one process",
-            digits=2,
+            ("npy bodies of 64, 4 connections", "library"),
+            lambda npy, own: npy["queries_per_s"] / own["queries_per_s"],
+            lambda npy, own: (
+                f"{npy['queries_per_s']:,.0f} and {own['queries_per_s']:,.0f} queries/s, the "
+                "library with all shards in one process"
+            ),
+            2,
         ),
-        Line(
+        line(
             "4 shards behind the gateway ÷ the sum of their own rates (npy)",
             "≥ 0.8",
-            SHARDS * npy_rate / own_rate_sum,
-            f"{SHARDS * npy_rate:,.0f} and {own_rate_sum:,.0f} queries of a shard a second; own: all four at "
-            "once, a process each, batches of 64",
-            digits=2,
+            ("npy bodies of 64, 4 connections", "shards at once"),
+            lambda npy, own: SHARDS * npy["queries_per_s"] / own["queries_per_s"],
+            lambda npy, own: (
+                f"{SHARDS * npy['queries_per_s']:,.0f} and {own['queries_per_s']:,.0f} queries of "
+                "a shard a second; own: all four at once, a process each, batches of 64"
+            ),
+            2,
         ),
     ]
 
 
-def _page(rows: list[dict[str, Any]], name: str) -> list[str]:
-    by_what = {row["what"]: row for row in rows}
-    measured = targets(rows)
+_ONE = "one JSON query at a time"
+_IDLE = "shards that answer at once"
+_ALONE, _BESIDE = "light queries alone", "light queries beside heavy ones"
+
+
+def _refused_before(rows: Rows) -> str:
+    row, alone = rows.get((_BESIDE, "former")), rows.get((_ALONE, "former"))
+    if row is None or alone is None:
+        return ""
+    return (
+        f"; the version before: {row['p99_ms']:,.0f} and {alone['p99_ms']:.0f} ms, {row['refused']} refused"
+    )
+
+
+def _page(rows: Rows, table: list[Line], machine_row: Row, name: str) -> list[str]:
     page = [
-        f"# Serving {name}: four shards, each in a process of its own",
+        f"# {name}: what serving costs, with four shards",
         "",
-        machine_line(by_what["machine"])
-        + " `python -m bench serve`. Whoever asks runs on this machine, too.",
+        tables.machine_line(machine_row)
+        + " `python -m bench serve`. Whoever asks runs on this machine, too, and is not counted.",
         "",
-        *lines.table(measured),
+        *lines.table(table),
         "",
-        f"{lines.tally(measured)}. Loads of the machine as it was measured: "
-        + ", ".join(f"{row['what']} {row['load']:.1f}" for row in rows if "load" in row and "p50_ms" in row)
-        + ".",
+        f"{lines.tally(table)}. Processor time is that of gateway and shards by the queries answered.",
     ]
-    if "one query by Ray's calls" in by_what:
-        before, one = by_what["one query by Ray's calls"], by_what["one JSON query at a time"]
-        before_rate = by_what["queries by Ray's calls, 32 at a time"]["queries_per_s"]
-        rate = by_what["JSON, 32 connections"]["queries_per_s"]
-        page += ["", "Before, each query was a call of Ray's to each shard's actor; after, the road:", ""]
-        page += table(
-            ["one query over the same four shards", "p50, ms", "p99, ms", f"{CALLERS} at a time, queries/s"],
+    costs = [row for (_, side), row in rows.items() if "gateway_us" in row]
+    if costs:
+        page += ["", "Each version was asked in turns:", ""]
+        page += tables.table(
+            [
+                "what",
+                "version",
+                "gateway, µs",
+                "shards, µs",
+                "all, µs",
+                "queries/s",
+                "p50, ms",
+                "p99, ms",
+                "load",
+            ],
             [
                 [
-                    "before: Ray's calls, merged where they were made, no HTTP",
-                    f"{before['p50_ms']:.2f}",
-                    f"{before['p99_ms']:.2f}",
-                    f"{before_rate:,.0f}",
-                ],
-                [
-                    "after: the road, JSON through the gateway",
-                    f"{one['p50_ms']:.2f}",
-                    f"{one['p99_ms']:.2f}",
-                    f"{rate:,.0f}",
-                ],
+                    row["what"],
+                    row["side"],
+                    f"{row['gateway_us']:,.0f}",
+                    f"{row['shards_us']:,.0f}",
+                    f"{row['all_us']:,.0f}",
+                    f"{row['queries_per_s']:,.0f}",
+                    f"{row['p50_ms']:.1f}",
+                    f"{row['p99_ms']:.1f}",
+                    f"{row['load']:.1f}",
+                ]
+                for row in costs
             ],
         )
-    page += [
-        "",
-        f"Queries every 10 ms, {ASKED} of them, four shards; before number {EVENT_AT} the event:",
-        "",
-    ]
-    cells = [
-        [
-            what,
-            f"{by_what[what]['p50_ms']:.1f}",
-            f"{by_what[what]['p99_ms']:.1f}",
-            f"{by_what[what]['longest_ms']:.0f}",
-            str(by_what[what]["above_250_ms"]),
-            str(by_what[what]["partial"]),
-            f"{by_what[what]['load']:.1f}",
+    by_ray, road = rows.get(("one query by Ray's calls", "this")), rows.get((_ONE, "this"))
+    if by_ray is not None and road is not None:
+        page += ["", "What it is like where each query is a call of Ray's to each shard's actor:", ""]
+        page += tables.table(
+            ["one query over the same four shards", "p50, ms", "p99, ms"],
+            [
+                [what, f"{row['p50_ms']:.2f}", f"{row['p99_ms']:.2f}"]
+                for what, row in (
+                    ("Ray's calls, merged where they are made, no HTTP", by_ray),
+                    ("the road, JSON through the gateway", road),
+                )
+            ],
+        )
+    scenes = [rows[what, "this"] for what in EVENTS if (what, "this") in rows]
+    if scenes:
+        page += [
+            "",
+            f"Queries every 10 ms, {ASKED} of them, four shards; before number {EVENT_AT} the event:",
+            "",
+            *tables.table(
+                ["event", "p50, ms", "p99, ms", "longest, ms", "above 250 ms", "partial answers", "load"],
+                [
+                    [
+                        row["what"],
+                        f"{row['p50_ms']:.1f}",
+                        f"{row['p99_ms']:.1f}",
+                        f"{row['longest_ms']:.0f}",
+                        str(row["above_250_ms"]),
+                        str(row["partial"]),
+                        f"{row['load']:.1f}",
+                    ]
+                    for row in scenes
+                ],
+            ),
+            "",
+            f"![Latency of queries while it happens]({name}.png)",
         ]
-        for what in ("nothing", "a shard is killed", "a shard is stopped")
-    ]
-    page += table(
-        ["event", "p50, ms", "p99, ms", "longest, ms", "above 250 ms", "partial answers", "load"], cells
-    )
-    return [*page, "", f"![Latency of queries while it happens](serve-{name}.png)"]
+    return page

@@ -66,6 +66,49 @@ async def test_a_request_above_what_a_shard_takes_goes_alone(stage: Stage) -> No
     assert [one.k for one in stage.shards[0].requests] == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    "heavy",
+    [{"k": 5000}, {"exact": True}, {"recall": 1.0}, {"radius": 1.0}],
+    ids=lambda options: "-".join(options),
+)
+def test_who_asks_for_little_waits_for_nobody_who_asks_for_much(heavy: dict[str, Any]) -> None:
+    @on_stage(shards=1)
+    async def scene(stage: Stage) -> None:
+        gate = gated(stage.shards[0])
+        much = [stage.ask(queries=3, **heavy) for _ in range(2)]
+        little = [stage.ask(k=k) for k in (1, 2)]
+        await settle()
+        asked = [one.k for one in stage.shards[0].requests]
+        assert len(asked) == 3  # the second heavy one waits for the first
+        assert asked[1:] == [1, 2]
+        states = stage.router.shards()[0]
+        assert (states.waiting_requests, states.calls_in_flight) == (1, 3)
+        gate.set()
+        await asyncio.gather(*much, *little)
+
+    scene()
+
+
+@on_stage(shards=1)
+async def test_what_is_heavy_says_nothing_about_how_long_others_wait(stage: Stage) -> None:
+    for _ in range(20):
+        gate = gated(stage.shards[0])
+        task = stage.ask(queries=2, k=9000)
+        await stage.clock.crank(1.0)
+        gate.set()
+        await task
+    gate = gated(stage.shards[0])
+    much = stage.ask(queries=4, k=9000)
+    await settle()
+    with pytest.raises(QueueFullError, match="would wait"):
+        await stage.router.search(request(k=9000, timeout_s=2.0))
+    little = stage.ask()
+    await settle()
+    assert stage.router.shards()[0].calls_in_flight == 2
+    gate.set()
+    await asyncio.gather(much, little)
+
+
 @on_stage(limits=RouterLimits(in_flight_queries_max=2))
 async def test_what_is_in_flight_is_bounded_a_shard(stage: Stage) -> None:
     gates = [gated(shard) for shard in stage.shards]

@@ -14,7 +14,7 @@ import pytest
 from tests.serving.fakes import ExactIndex
 from velo.errors import CorruptIndexError, NotAnIndexError, SearchTimeoutError, VeloError
 from velo_serving.places.spec import ShardSpec
-from velo_serving.shard.shard import PART_HEAVY_QUERIES, PART_QUERIES, Shard
+from velo_serving.shard.shard import PART_HEAVY_QUERIES, PART_HITS, PART_QUERIES, Shard
 from velo_serving.words.errors import QueueFullError, RemoteError, ShardNotHereError, ShardUnavailableError
 from velo_serving.words.hits import concat_hits, with_rows
 from velo_serving.words.types import Failure, Hits, SearchRequest, ShardReply
@@ -67,6 +67,17 @@ def test_many_queries_go_in_parts_and_come_back_as_one(tmp_path: Path) -> None:
             assert ids(reply)[row] == ids(one)[0]
             if whole.metadata is not None:
                 assert whole.metadata[row] == [{"parity": one % 2} for one in ids(reply)[row]]
+
+
+@pytest.mark.parametrize(("k", "size"), [(10, PART_QUERIES), (100, 10), (PART_HITS, 1), (2000, 1)])
+def test_parts_bring_so_many_hits(tmp_path: Path, k: int, size: int) -> None:
+    shard, index = opened(tmp_path)
+    rows = list(range(12))
+    reply = answer(shard, ask(*rows, k=k))
+    assert [call["queries"] for call in index.calls] == (
+        [12] if size >= 12 else [size] * (12 // size) + ([12 % size] if 12 % size else [])
+    )
+    assert [row[0] for row in ids(reply)] == rows
 
 
 def test_parts_of_different_widths_become_one() -> None:

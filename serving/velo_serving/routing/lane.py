@@ -1,7 +1,7 @@
 """The way to one shard: who waits for it, what it works on, and whether it still answers.
 
 Every request is a call of its own, and its reply leaves when it is ready: a slow query delays nobody beside
-it. Requests wait in the lane while the shard has enough to do.
+it. Requests wait in the lane while the shard has enough to do, heavy ones and others apart.
 
     up ──(connection lost, or quiet while it has requests, and a search on trial is not answered)──▶ down
     up ◀──(health answers, it is the index that it was, and a search on trial is answered)──────── down
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -37,13 +38,16 @@ from velo_serving.words.types import (
 
 T = TypeVar("T")
 
-__all__ = ["Gather", "Lane", "ShardState"]
+__all__ = ["Gather", "Lane", "ShardState", "is_heavy"]
 
 #: What one reply leaves of the weight of those before it, in the rate at which a shard answers.
 RATE_MEMORY = 0.98
 
 #: So many queries must have been answered before their rate is believed.
 RATE_QUERIES_MIN = 32
+
+#: Requests that may bring more hits are heavy.
+LIGHT_HITS_MAX = 8192
 
 #: A time limit passes in so many steps, none shorter than this; one that takes longer than so many times its
 #: length ended in a process that was not awake, and counts no more.
@@ -73,20 +77,20 @@ class ShardState:
 class Gather:
     """One request on its way: what its shards replied so far."""
 
-    __slots__ = ("deadline", "done", "missing", "replies", "request", "spans")
+    __slots__ = ("deadline", "done", "heavy", "missing", "replies", "request", "spans")
 
     def __init__(
         self,
         request: SearchRequest,
         shard_count: int,
         deadline: float,
-        spans: ShardSpans | None = None,
     ) -> None:
         self.request = request
+        self.heavy = is_heavy(request)
         self.deadline = deadline
         self.replies: list[ShardReply | None] = [None] * shard_count
         self.missing = shard_count
-        self.spans = spans or ShardSpans(())
+        self.spans = ShardSpans(())
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def reply(self, shard: int, reply: ShardReply) -> None:
@@ -105,6 +109,17 @@ class Gather:
         """The deadline: what has come is all there will be."""
         if not self.done.done():
             self.done.set_result(None)
+
+
+def is_heavy(request: SearchRequest) -> bool:
+    """Whether it takes a shard so long that no other should wait for it."""
+    return (
+        len(request.queries) * request.k > LIGHT_HITS_MAX
+        or bool(request.exact)
+        or request.recall == 1
+        or request.group_by is not None
+        or request.radius is not None
+    )
 
 
 class _Sent:
@@ -137,11 +152,33 @@ class _Rate:
         return self._busy_s / self._queries if self._queries >= RATE_QUERIES_MIN else 0.0
 
 
+class _Room:
+    """Requests of one kind, heavy or not: those of the other kind never wait for them here."""
+
+    __slots__ = ("in_flight", "queries_in_flight", "queries_waiting", "rate", "waiting")
+
+    def __init__(self) -> None:
+        # In order of arrival; dicts, so that one can leave from the middle. Who waits: since when.
+        self.waiting: dict[Gather, float] = {}
+        self.in_flight: dict[Gather, _Sent] = {}
+        self.queries_waiting = self.queries_in_flight = 0
+        self.rate = _Rate()
+
+    @property
+    def wait_s(self) -> float:
+        return (self.queries_waiting + self.queries_in_flight) * self.rate.seconds_per_query
+
+    def clear(self) -> None:
+        self.waiting, self.in_flight = {}, {}
+        self.queries_waiting = self.queries_in_flight = 0
+
+
 class Lane:
     """The way to one shard.
 
-    Invariants: queries in flight stay within their limit, but for a single larger request; before a lane that
-    is down nobody waits, and nothing is in flight; the shard that is up has the identity that it had first.
+    Invariants: queries in flight of either kind stay within their limit, but for a single larger request;
+    before a lane that is down nobody waits, and nothing is in flight; the shard that is up has the identity
+    that it had first.
 
     Parameters
     ----------
@@ -172,18 +209,13 @@ class Lane:
         self.up = False
         self.reason = "not asked yet"
         self._kind = ShardUnavailableError.__name__
-        self.queries_in_flight = 0
-        self.queries_waiting = 0
         self._deliver = deliver
         self._heard = heard
         self._limits = limits
         self._clock = clock
         self._observer = observer
         self._identity = identity
-        # In order of arrival; dicts, so that one can leave from the middle. Who waits: since when.
-        self._waiting: dict[Gather, float] = {}
-        self._in_flight: dict[Gather, _Sent] = {}
-        self._rate = _Rate()
+        self._light, self._heavy = self._rooms = _Room(), _Room()
         self._sign_at = 0.0  # when the shard last showed that it answers, or works
         self._ended_at = 0.0  # when it last showed that a search ended
         self._slow_trial_s = 0.0  # what a trial takes at worst where processors are short; it fades
@@ -201,9 +233,16 @@ class Lane:
         return self.channel.name
 
     @property
-    def wait_s(self) -> float:
+    def queries(self) -> int:
+        """How many wait or are in flight."""
+        light, heavy = self._rooms
+        return (
+            light.queries_waiting + light.queries_in_flight + heavy.queries_waiting + heavy.queries_in_flight
+        )
+
+    def wait_s(self, heavy: bool) -> float:
         """How long a request that comes now would wait for those before it; zero where that is unknown."""
-        return (self.queries_waiting + self.queries_in_flight) * self._rate.seconds_per_query
+        return (self._heavy if heavy else self._light).wait_s
 
     def state(self) -> ShardState:
         """Return the shard as it stands."""
@@ -211,8 +250,8 @@ class Lane:
             self.name,
             "up" if self.up else "down",
             self.reason,
-            len(self._waiting),
-            len(self._in_flight),
+            sum(len(room.waiting) for room in self._rooms),
+            sum(len(room.in_flight) for room in self._rooms),
             self.health,
         )
 
@@ -223,22 +262,24 @@ class Lane:
         if not self.up:
             self._deliver(self, gather, self.failure())
             return
-        self._waiting[gather] = self._clock.now()
-        self.queries_waiting += len(gather.request.queries)
-        self._pump()
+        room = self._heavy if gather.heavy else self._light
+        room.waiting[gather] = self._clock.now()
+        room.queries_waiting += len(gather.request.queries)
+        self._pump(room)
 
     def withdraw(self, gather: Gather) -> None:
         """Nobody waits for this request any more."""
-        if gather in self._waiting:
-            del self._waiting[gather]
-            self.queries_waiting -= len(gather.request.queries)
+        room = self._heavy if gather.heavy else self._light
+        if gather in room.waiting:
+            del room.waiting[gather]
+            room.queries_waiting -= len(gather.request.queries)
             return
-        sent = self._in_flight.pop(gather, None)
+        sent = room.in_flight.pop(gather, None)
         if sent is not None:
-            self.queries_in_flight -= sent.queries
+            room.queries_in_flight -= sent.queries
             sent.future.cancel()
             self._observer.call_ended(self.name, self._clock.now() - sent.at, "canceled")
-            self._pump()
+            self._pump(room)
 
     async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Look something up; it waits for nobody, and says nothing about how the shard is.
@@ -277,25 +318,26 @@ class Lane:
         """What a request is told while the shard is down."""
         return Failure(self._kind, f"shard {self.name} is down: {self.reason}")
 
-    def _pump(self) -> None:
-        while self._waiting and self.up:
-            gather = next(iter(self._waiting))
+    def _pump(self, room: _Room) -> None:
+        while room.waiting and self.up:
+            gather = next(iter(room.waiting))
             queries = len(gather.request.queries)
-            if self._in_flight and self.queries_in_flight + queries > self._limits.in_flight_queries_max:
+            if room.in_flight and room.queries_in_flight + queries > self._limits.in_flight_queries_max:
                 break
-            since = self._waiting.pop(gather)
-            self.queries_waiting -= queries
+            since = room.waiting.pop(gather)
+            room.queries_waiting -= queries
             now = self._clock.now()
             future = self.channel.submit(gather.request, max(gather.deadline - now, 0.001))
-            self._in_flight[gather] = _Sent(now, queries, future)
-            self.queries_in_flight += queries
+            room.in_flight[gather] = _Sent(now, queries, future)
+            room.queries_in_flight += queries
             self._observer.call_sent(self.name, queries, now - since)
             future.add_done_callback(lambda future, gather=gather: self._ended(gather, future))  # type: ignore[misc]
-        if self._in_flight and self._quiet_timer is None and self._trial is None:
+        if room.in_flight and self._quiet_timer is None and self._trial is None:
             self._listen()
 
     def _ended(self, gather: Gather, future: asyncio.Future[ShardReply]) -> None:
-        sent = self._in_flight.get(gather)
+        room = self._heavy if gather.heavy else self._light
+        sent = room.in_flight.get(gather)
         if sent is None or sent.future is not future:
             if not future.cancelled():
                 future.exception()  # it was given up; whatever it says, it was heard
@@ -313,13 +355,13 @@ class Lane:
             reply = dataclasses.replace(Failure.of(error), fault="shard")
         else:
             reply = future.result()
-        del self._in_flight[gather]
-        self.queries_in_flight -= sent.queries
-        self._rate.reply(sent.at, now, sent.queries)
+        del room.in_flight[gather]
+        room.queries_in_flight -= sent.queries
+        room.rate.reply(sent.at, now, sent.queries)
         self._sign_at = self._ended_at = now
         self._observer.call_ended(self.name, now - sent.at, outcome)
         self._deliver(self, gather, reply)
-        self._pump()
+        self._pump(room)
 
     # ---- is it hung? ----
 
@@ -330,7 +372,7 @@ class Lane:
 
     def _when_quiet(self) -> None:
         self._quiet_timer = None
-        if not (self.up and self._in_flight):
+        if not (self.up and any(room.in_flight for room in self._rooms)):
             return
         if self._clock.now() < max(self._sign_at, self._oldest_at()) + self._limits.quiet_s:
             self._listen()
@@ -340,7 +382,7 @@ class Lane:
     async def _try_it(self) -> None:
         """Let the shard show that searches still end; one that has much to do is given time."""
         began, falls = self._clock.now(), self._falls
-        work_s = 2.0 * self.queries_in_flight * self._rate.seconds_per_query
+        work_s = 2.0 * sum(room.queries_in_flight * room.rate.seconds_per_query for room in self._rooms)
         outcome: bool | None = None
         try:
             outcome = await self._on_trial(max(self._limits.trial_s, 2.0 * self._slow_trial_s) + work_s)
@@ -362,10 +404,12 @@ class Lane:
             self._fall(f"it answered nothing for {waited_ms:.0f} ms, not even a search on trial", "hung")
         elif outcome is False and now - max(self._ended_at, self._oldest_at()) > self._limits.busy_max_s:
             self._fall(f"no search ended for {self._limits.busy_max_s:g} s, though it is at work", "hung")
-        self._pump()
+        for room in self._rooms:
+            self._pump(room)
 
     def _oldest_at(self) -> float:
-        return next((sent.at for sent in self._in_flight.values()), self._clock.now())
+        oldest = (sent.at for room in self._rooms for sent in itertools.islice(room.in_flight.values(), 1))
+        return min(oldest, default=self._clock.now())
 
     async def _on_trial(self, timeout_s: float) -> bool | None:
         """Whether a search ends at the shard in time; False if it is at work, None if it does not say."""
@@ -445,9 +489,10 @@ class Lane:
             self._quiet_timer.cancel()
             self._quiet_timer = None
         now = self._clock.now()
-        waiting, self._waiting = self._waiting, {}
-        in_flight, self._in_flight = self._in_flight, {}
-        self.queries_waiting = self.queries_in_flight = 0
+        waiting = [gather for room in self._rooms for gather in room.waiting]
+        in_flight = {gather: sent for room in self._rooms for gather, sent in room.in_flight.items()}
+        for room in self._rooms:
+            room.clear()
         failure = self.failure()
         for gather, sent in in_flight.items():
             sent.future.cancel()

@@ -102,10 +102,9 @@ class Replicas:
         """Whether some replica can be asked."""
         return any(lane.up for lane in self.lanes)
 
-    @property
-    def wait_s(self) -> float:
+    def wait_s(self, heavy: bool) -> float:
         """How long a request that comes now would wait; zero where that is unknown."""
-        return min((lane.wait_s for lane in self.lanes if lane.up), default=0.0)
+        return min([lane.wait_s(heavy) for lane in self.lanes if lane.up], default=0.0)
 
     def offer(self, gather: Gather) -> None:
         """Ask a replica, or fail the request at once where none is up."""
@@ -170,7 +169,7 @@ class Replicas:
             if not free:
                 return False
             # By queries, not by seconds: a replica that was slow once would never be asked again.
-            lane = min(free, key=lambda lane: lane.queries_waiting + lane.queries_in_flight)
+            lane = min(free, key=lambda lane: lane.queries)
         asked.tried.append(lane)
         asked.open.append(lane)
         lane.offer(gather)

@@ -14,7 +14,7 @@ from typing import Any
 
 from velo.errors import InvalidArgumentError
 from velo_serving.routing.grouping import fill_groups, follow_ups, thin_groups
-from velo_serving.routing.lane import Gather, Lane, ShardState
+from velo_serving.routing.lane import Gather, Lane, ShardState, is_heavy
 from velo_serving.routing.merge import merge
 from velo_serving.routing.replicas import Replicas
 from velo_serving.words.clock import Clock, LoopClock
@@ -382,13 +382,13 @@ class Router:
         if self._queries_admitted + count > limits.queue_queries_max:
             raise QueueFullError(
                 f"{self._queries_admitted} queries wait already, the limit is {limits.queue_queries_max}",
-                retry_after_s=max((shard.wait_s for shard in self._shards), default=1.0) or 1.0,
+                retry_after_s=max(shard.wait_s(is_heavy(request)) for shard in self._shards) or 1.0,
             )
         timeout_s = self._limit_s(request.timeout_s)
-        self._refuse_what_would_be_late(timeout_s)
         deadline = self._clock.now() + timeout_s
-        spans = ShardSpans([shard.name for shard in self._shards])
-        gather = Gather(request, len(self._shards), deadline, spans)
+        gather = Gather(request, len(self._shards), deadline)
+        self._refuse_what_would_be_late(gather.heavy, timeout_s)
+        spans = gather.spans = ShardSpans([shard.name for shard in self._shards])
         timer = self._clock.call_at(deadline, gather.expire)
         self._queries_admitted += count
         try:
@@ -404,9 +404,9 @@ class Router:
                 shard.withdraw(gather)
         return await self._answer(gather)
 
-    def _refuse_what_would_be_late(self, timeout_s: float) -> None:
+    def _refuse_what_would_be_late(self, heavy: bool, timeout_s: float) -> None:
         """Refuse now, while it costs nothing, what would wait for most of its time."""
-        wait_s = max(shard.wait_s for shard in self._shards)
+        wait_s = max([shard.wait_s(heavy) for shard in self._shards])
         allowed_s = min(self.limits.queue_wait_max_s, timeout_s / 2)
         if wait_s > allowed_s:
             raise QueueFullError(

@@ -49,6 +49,10 @@ PART_QUERIES = 64
 PART_HEAVY_QUERIES = 8
 PARTS_AT_ONCE = 2
 
+#: Hits of one such call, and how many of a reply are put together on the event loop.
+PART_HITS = 1024
+HITS_INLINE_MAX = 20_000
+
 #: How often a search on trial looks whether another search has ended meanwhile.
 TRIAL_LOOK_S = 0.005
 
@@ -341,6 +345,7 @@ class Shard:
         self, index: SearchIndex, request: SearchRequest, timeout_s: float | None, part_queries: int
     ) -> Hits:
         count = len(request.queries)
+        part_queries = min(part_queries, max(1, PART_HITS // request.k))
         if count <= part_queries:
             return await self._ending(_search(index, request, timeout_s))
         parts = [
@@ -361,7 +366,10 @@ class Shard:
         finally:
             for taker in takers:
                 taker.cancel()
-        return concat_hits([hits for hits in answers if hits is not None])
+        found = [hits for hits in answers if hits is not None]
+        if sum(hits.distances.size for hits in found) > HITS_INLINE_MAX:
+            return await asyncio.to_thread(concat_hits, found)
+        return concat_hits(found)
 
     async def _ending(self, searching: Awaitable[Hits]) -> Hits:
         hits = await searching

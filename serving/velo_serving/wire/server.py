@@ -71,6 +71,10 @@ class ServerLimits:
     unread_bytes_max: int = 256 << 20
 
 
+#: Replies with more hits are encoded apart from the event loop.
+HITS_INLINE_MAX = 20_000
+
+
 class Answerer(Protocol):
     """What stands behind the connections: a shard."""
 
@@ -359,7 +363,8 @@ class _Peer(asyncio.Protocol):
             request: SearchRequest = decode_search(frame.head, frame.body)
             reply = await self._server.shard.search(request, frame.timeout_us / 1e6)
             if isinstance(reply, Hits):
-                head, pieces = encode_hits(reply)
+                large = reply.distances.size > HITS_INLINE_MAX
+                head, pieces = await asyncio.to_thread(encode_hits, reply) if large else encode_hits(reply)
                 size = sum(map(len, pieces))
                 start = frame_start(frames.REPLY, frame.request, len(head), size)
                 self._send([start, head, *pieces])
