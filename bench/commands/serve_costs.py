@@ -36,7 +36,7 @@ K: Final = 10
 CALLERS: Final = 32
 
 #: Turns of each server.
-TURNS: Final = 3
+TURNS: Final = 5
 
 #: What is heavy, and how often a light query is asked beside it.
 HEAVY_QUERIES: Final = 500

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import velo
 from tests.serving.fakes import ExactIndex
 from velo.errors import CorruptIndexError, NotAnIndexError, SearchTimeoutError, VeloError
 from velo_serving.places.spec import ShardSpec
 from velo_serving.shard.shard import PART_HEAVY_QUERIES, PART_HITS, PART_QUERIES, Shard
 from velo_serving.words.errors import QueueFullError, RemoteError, ShardNotHereError, ShardUnavailableError
-from velo_serving.words.hits import concat_hits, with_rows
+from velo_serving.words.hits import Costs, concat_hits, rows_of_hits, with_rows
 from velo_serving.words.types import Failure, Hits, SearchRequest, ShardReply
 
 VECTORS = np.random.default_rng(7).standard_normal((50, 4)).astype(np.float32)
@@ -321,3 +323,41 @@ def test_a_follower_that_fails_in_any_way_is_not_well(tmp_path: Path) -> None:
     looked()
     assert shard.health().failure is None
     shard.close()
+
+
+def test_queries_that_came_together_end_by_themselves_as_they_do_alone(tmp_path: Path) -> None:
+    velo.build(tmp_path / "real.velo", VECTORS)
+    shard = Shard(ShardSpec("0", str(tmp_path / "real.velo"), threads=1))
+    shard.open()
+    queries = VECTORS[:9].copy()
+    queries[4, 1] = np.nan
+    alone = [answer(shard, SearchRequest(queries[[row]], 3)) for row in range(9)]
+
+    async def together() -> dict[int, ShardReply]:
+        told: dict[int, ShardReply] = {}
+        done = asyncio.Event()
+
+        def ended(rows: Sequence[int], reply: ShardReply, costs: Costs) -> None:
+            replies = rows_of_hits(reply, costs) if isinstance(reply, Hits) else [reply] * len(rows)
+            told.update(zip(rows, replies, strict=True))
+            if len(told) == 8:
+                done.set()
+
+        asked = shard.search_each(SearchRequest(queries, 3), 1.0, ended)
+        asked.cancel(8)
+        await asyncio.wait_for(done.wait(), 10)
+        return told
+
+    told = asyncio.run(together())
+    assert sorted(told) == list(range(8))
+    assert told[4] == alone[4]  # it says row 0: it was a request of one query
+    for row in (0, 1, 2, 3, 5, 6, 7):
+        one, same = told[row], alone[row]
+        assert isinstance(one, Hits)
+        assert isinstance(same, Hits)
+        assert one.ids.tolist() == same.ids.tolist()
+        assert one.distances.tolist() == same.distances.tolist()
+        assert one.reads + one.shared_reads + one.cache_hits > 0
+    shard.close()
+    with pytest.raises(ShardUnavailableError):
+        asyncio.run(together())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ def choose_type(accept: str | None, offered: Sequence[str]) -> str:
     raise NotAcceptableError(f"none of {accept!r} can be written here, only {', '.join(offered)}")
 
 
+@lru_cache(maxsize=256)
 def choose_encoder(
     accept: str | None, *, with_metadata: bool, with_groups: bool = False
 ) -> tuple[str, Encoder]:

@@ -102,34 +102,32 @@ def _merge_small(parts: Sequence[Hits], k: int) -> Hits:
     counts = [int(part.counts[0]) for part in parts]
     distances = np.concatenate([part.distances[0, :count] for part, count in zip(parts, counts, strict=True)])
     rows = [part.ids[0, :count] for part, count in zip(parts, counts, strict=True)]
-    merged_ids: IdArray
+    nothing: int | None = -1
     if all(row.dtype.kind == "i" for row in rows):
         ids: IdArray = np.concatenate(rows)
         order = np.lexsort((ids, distances))[:k]
-        merged_ids = np.empty((1, k), np.int64)
-        merged_ids.fill(-1)
     else:
+        nothing = None
         ids = np.concatenate([row.astype(object) for row in rows])
         order = np.array(_order_mixed(ids.tolist(), distances.tolist())[:k], np.intp)
-        merged_ids = np.full((1, k), None, dtype=object)
     count = len(order)
-    merged_distances = np.empty((1, k), np.float32)
-    merged_distances.fill(np.inf)
-    merged_ids[0, :count] = ids[order]
-    merged_distances[0, :count] = distances[order]
+    merged_ids, merged_distances = ids[order], distances[order]
+    if count < k:
+        merged_ids = np.concatenate([merged_ids, np.full(k - count, nothing, merged_ids.dtype)])
+        merged_distances = np.concatenate([merged_distances, np.full(k - count, np.inf, np.float32)])
     metadata: list[list[MetadataRow]] | None = None
     if not _lacks_metadata(parts):
         of_hits = [row for part in parts if part.metadata is not None for row in part.metadata[0]]
         metadata = [[of_hits[place] for place in order.tolist()]]
     return Hits(
-        ids=merged_ids,
-        distances=merged_distances,
+        ids=merged_ids[None],
+        distances=merged_distances[None],
         counts=np.array([count], dtype=np.int64),
         metadata=metadata,
-        reads=sum(part.reads for part in parts),
-        bytes_read=sum(part.bytes_read for part in parts),
-        shared_reads=sum(part.shared_reads for part in parts),
-        cache_hits=sum(part.cache_hits for part in parts),
+        reads=sum([part.reads for part in parts]),
+        bytes_read=sum([part.bytes_read for part in parts]),
+        shared_reads=sum([part.shared_reads for part in parts]),
+        cache_hits=sum([part.cache_hits for part in parts]),
     )
 
 
