@@ -28,7 +28,7 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[
     folder = context.folder / "serve" / Path(context.data).name / "sections"
     results = sections.run(MODULE, serve_sections.sections_of(context), context, folder=folder, only=only)
     rows = rows_of(results)
-    table = targets(rows)
+    table = [line for line in targets(rows) if line.value is not None or only is None]
     scenes = [rows[what, "this"] for what in EVENTS if (what, "this") in rows]
     if scenes:
         plots.lines(
