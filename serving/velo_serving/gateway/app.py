@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -67,7 +66,7 @@ DESCRIPTION = (
 ENCODE_INLINE_MAX = 2_000
 
 #: Most searches end before anybody could leave; only longer ones look whether their client is still there.
-LOOK_FOR_CLIENT_S = 0.02
+LOOK_FOR_CLIENT_S = 0.003
 
 
 def create_app(
@@ -419,15 +418,12 @@ class _Gate:
 
     async def _body(self, request: Request) -> bytes | None:
         """The body, or None where the client is gone."""
-        with _Ending() as ending:
-            timer = asyncio.get_running_loop().call_later(self._limits.body_read_s, ending.end)
-            try:
-                return await self._read(request)
-            except ClientDisconnect:
-                return None
-            finally:
-                timer.cancel()
-        raise BodyTimeoutError(f"the body did not arrive within {self._limits.body_read_s:g} s")
+        try:
+            return await asyncio.wait_for(self._read(request), self._limits.body_read_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise BodyTimeoutError(f"the body did not arrive within {self._limits.body_read_s:g} s") from None
+        except ClientDisconnect:
+            return None
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:
@@ -534,53 +530,21 @@ def _media_type(request: Request, read: Sequence[str]) -> str:
     return media_type
 
 
-class _Ending:
-    """A block that may be ended from outside; it goes on behind it then. A task for it would cost more."""
-
-    def __init__(self) -> None:
-        self._task = asyncio.current_task()
-        self._ended = False
-
-    def end(self) -> None:
-        """End it; before it is left."""
-        assert self._task is not None
-        self._ended = True
-        self._task.cancel()
-
-    def __enter__(self) -> _Ending:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> bool:
-        if not (self._ended and kind is not None and issubclass(kind, asyncio.CancelledError)):
-            return False
-        if sys.version_info >= (3, 11) and self._task is not None:
-            self._task.uncancel()
-        return True
-
-
 async def _unless_gone(request: Request, searching: Coroutine[Any, Any, Answer]) -> Answer | None:
     """Wait for an answer as long as somebody waits for it; a client that hangs up ends its search."""
-    loop = asyncio.get_running_loop()
-    watch: asyncio.Task[None] | None = None
-
-    async def look() -> None:
-        # The body is here, so what comes next is that the client leaves, or nothing.
-        await request.receive()
-        ending.end()
-
-    def begin() -> None:
-        nonlocal watch
-        watch = loop.create_task(look())
-
-    with _Ending() as ending:
-        timer = loop.call_later(LOOK_FOR_CLIENT_S, begin)
-        try:
-            return await searching
-        finally:
-            timer.cancel()
-            if watch is not None:
-                watch.cancel()
-    return None
+    search = asyncio.ensure_future(searching)
+    gone: asyncio.Future[Any] | None = None
+    try:
+        await asyncio.wait({search}, timeout=LOOK_FOR_CLIENT_S)
+        if not search.done():
+            # The body is here, so what comes next is that the client leaves, or nothing.
+            gone = asyncio.ensure_future(request.receive())
+            await asyncio.wait({search, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return search.result() if search.done() else None
+    finally:
+        for one in (search, gone):
+            if one is not None and not one.done():
+                one.cancel()
 
 
 async def _search(now: Generation, parsed: SearchRequest) -> Answer:
