@@ -359,7 +359,7 @@ class Shard:
             for place, part in rest:
                 answers[place] = await self._ending(_search(index, part, timeout_s))
 
-        # In their order, as many at once as keep an index at work from one to the next; where each query takes
+        # In their order, as many at once as keep an index at work from one to the next; where a query takes
         # long, one: others wait for as many as there are.
         at_once = 1 if part_queries == 1 else PARTS_AT_ONCE
         takers = [asyncio.ensure_future(take()) for _ in range(at_once)]
