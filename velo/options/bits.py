@@ -18,9 +18,11 @@ __all__ = [
     "codes_bytes",
     "codes_bytes_least",
     "dim_code_of",
+    "directory_bytes",
     "link_bytes",
     "links_fit",
     "memory_code_bytes",
+    "record_bytes",
     "shared_links_bytes",
     "shared_links_within",
 ]
@@ -42,11 +44,16 @@ _LINKS_LEAST: Final = 12
 _DIM_CODE_MULTIPLE: Final = 16
 #: The smallest page.
 PAGE_BYTES: Final = 4096
-#: Factors and links of a record, more or less.
-_RECORD_BEYOND_CODES: Final = 60
+#: Links of a record, more or less.
+_RECORD_LINKS_BYTES: Final = 53
 
-#: The page directory, a vertex, where pages hold few records.
-_DIRECTORY_BYTES: Final = 0.6
+#: What a page holds beside records, and a record beside its code.
+_PAGE_HEAD_BYTES: Final = 24
+_RECORD_HEAD_BYTES: Final = 7
+#: Of codes.bin, beside the mean and what vectors take.
+_CODES_HEAD_BYTES: Final = 256
+#: Of short lists in memory, however few.
+_LISTS_HEAD_BYTES: Final = 160
 
 #: Finding a vertex's list of links in memory.
 LIST_BYTES: Final = 1.7
@@ -63,12 +70,17 @@ def shared_links_bytes(links: int, row_count: int) -> float:
     """Bytes of a vertex that keeps so many links in lists it shares with others, a little more than less."""
     stretch, count = SHARED_LINKS[links]
     gap_bits = 3 + 0.75 * math.log2(max(1.0, row_count / count))
-    return (3 + min(count, row_count) * gap_bits / 8 + 1.5) / stretch
+    return (3 + min(count, row_count) * gap_bits / 8 + 1.5) / stretch + _LISTS_HEAD_BYTES / max(1, row_count)
 
 
-def shared_links_within(budget_bytes: int, row_count: int, dim: int, memory_bits: int) -> int:
-    """Links a vertex that have room beside codes where lists are shared; 0 where none of them have."""
-    codes = memory_code_bytes(row_count, dim, memory_bits) + _DIRECTORY_BYTES
+def shared_links_within(
+    budget_bytes: int, row_count: int, dim: int, memory_bits: int, record_bits: int
+) -> int:
+    """Links a vertex that have room beside codes where lists are shared; 0 where none of them have.
+
+    The page directory is that of pages without links, since an index may be built so for what this says.
+    """
+    codes = memory_code_bytes(row_count, dim, memory_bits) + directory_bytes(record_bytes(dim, record_bits))
     room = budget_bytes / max(1, row_count) - codes
     return next((links for links in SHARED_LINKS if shared_links_bytes(links, row_count) <= room), 0)
 
@@ -138,10 +150,20 @@ def codes_bytes_least(row_count: int, dim: int) -> int:
 
 
 def codes_bytes(row_count: int, dim: int, memory_bits: int, record_bits: int) -> int:
-    """Bytes of codes and page directory (12 a page), a little more than less."""
-    record = dim_code_of(dim) * record_bits / 8 + _RECORD_BEYOND_CODES
-    vector = memory_code_bytes(row_count, dim, memory_bits) + 12 * record / PAGE_BYTES
-    return math.ceil(row_count * vector) + PAGE_BYTES
+    """Bytes of codes and page directory, a little more than less."""
+    record = record_bytes(dim, record_bits) + _RECORD_LINKS_BYTES
+    vector = memory_code_bytes(row_count, dim, memory_bits) + directory_bytes(record)
+    return math.ceil(row_count * vector)
+
+
+def record_bytes(dim: int, record_bits: int) -> float:
+    """Of a record on disk without links."""
+    return dim_code_of(dim) * record_bits / 8 + _RECORD_HEAD_BYTES
+
+
+def directory_bytes(record: float) -> float:
+    """Of a vector in the page directory, by the bytes of a record (zig/src/layout/page_starts.zig)."""
+    return 0.25 + 4 / max(1, (PAGE_BYTES - _PAGE_HEAD_BYTES) // record)
 
 
 def dim_code_of(dim: int) -> int:
@@ -150,7 +172,8 @@ def dim_code_of(dim: int) -> int:
 
 
 def memory_code_bytes(row_count: int, dim: int, memory_bits: int) -> float:
-    """A vector's code, factors and center, and its share of the centers (docs/FORMAT.md, codes.bin)."""
+    """A vector's code, factors and center, and its share of centers and mean (docs/FORMAT.md, codes.bin)."""
     centers = min(256, max(1, row_count // 256))
     dim_code = dim_code_of(dim)
-    return dim_code * memory_bits / 8 + 5 + centers * dim_code * 4 / max(1, row_count)
+    shared = centers * dim_code * 4 + dim * 4 + _CODES_HEAD_BYTES
+    return dim_code * memory_bits / 8 + 5 + shared / max(1, row_count)

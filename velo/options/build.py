@@ -116,19 +116,14 @@ class BuildOptions:
         memory_bits, record_bits = bits_usual(self.memory_bits)
         page_links = True if self.page_links is None else self.page_links
         budget = memory_bytes(self.search_memory, row_count, dim, "search_memory")
-        if budget:
-            if self.memory_bits is None:
-                memory_bits, record_bits = bits_within(budget, row_count, dim)
-            if self.page_links is None:
-                page_links = not (
-                    links_kept
-                    and (
-                        links_fit(budget, row_count, dim, memory_bits)
-                        or (links_kept >= 8 and shared_links_within(budget, row_count, dim, memory_bits))
-                    )
-                )
+        if budget and self.memory_bits is None:
+            memory_bits, record_bits = bits_within(budget, row_count, dim)
         if self.record_bits is not None:
             record_bits = self.record_bits
+        if budget and self.page_links is None:
+            shape = (budget, row_count, dim, memory_bits)
+            fit = links_fit(*shape) or (links_kept >= 8 and shared_links_within(*shape, record_bits))
+            page_links = not (links_kept and fit)
         needed = codes_bytes(row_count, dim, memory_bits, record_bits)
         if budget and needed > budget:
             why = " as asked" if self.memory_bits is not None else ", the shortest there are,"

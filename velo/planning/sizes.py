@@ -20,9 +20,11 @@ from velo.options.bits import (
     PAGE_BYTES,
     SHARED_LINKS,
     dim_code_of,
+    directory_bytes,
     link_bytes,
     links_fit,
     memory_code_bytes,
+    record_bytes,
     shared_links_bytes,
     shared_links_within,
 )
@@ -188,7 +190,7 @@ def size_plan(
     assert options.memory_bits is not None
     assert options.record_bits is not None
     assert options.links_kept is not None
-    links = _links(budget // shards, own, dim, options.memory_bits, options.links_kept)
+    links = _links(budget // shards, own, dim, (options.memory_bits, options.record_bits), options.links_kept)
     one_link = link_bytes(own)
     reads, rounds = _reads(options.memory_bits, links)
     code = memory_code_bytes(own, dim, options.memory_bits)
@@ -196,7 +198,7 @@ def size_plan(
     memory_parts = {
         "codes": rows * code,
         "links": rows * _links_bytes(links, own),
-        "page directory": rows * 12 * page / PAGE_BYTES if record else 0.0,
+        "page directory": rows * directory_bytes(record),
     }
     disk_parts = {
         "codes": rows * code,
@@ -240,14 +242,14 @@ def _grown(rows: int, growth: tuple[float, float]) -> float:
     return float(growth[0 if tens < 0 else 1] ** np.clip(tens, -2, 4))
 
 
-def _links(budget_bytes: int, rows: int, dim: int, memory_bits: int, most: int) -> int:
+def _links(budget_bytes: int, rows: int, dim: int, bits: tuple[int, int], most: int) -> int:
     """Links a vertex that have room, shared ones too; all where there is no budget, 0 where too few have."""
     if not budget_bytes:
         return most
     for links in (most, *(step for step in LINKS_STEPS if step < most)):
-        if links_fit(budget_bytes, rows, dim, memory_bits, links):
+        if links_fit(budget_bytes, rows, dim, bits[0], links):
             return links
-    return shared_links_within(budget_bytes, rows, dim, memory_bits) if most >= LINKS_STEPS[-1] else 0
+    return shared_links_within(budget_bytes, rows, dim, *bits) if most >= LINKS_STEPS[-1] else 0
 
 
 def _links_bytes(links: int, rows: int) -> float:
@@ -270,7 +272,7 @@ def _reads(memory_bits: int, links: int) -> tuple[float, float]:
 def _record_bytes(rows: int, dim: int, options: BuildOptions) -> tuple[float, float]:
     """Of a vector in `pages.bin`: its record, and with what its page leaves empty."""
     assert options.record_bits is not None
-    record = dim_code_of(dim) * options.record_bits / 8 + 7.0
+    record = record_bytes(dim, options.record_bits)
     if options.page_links:
         record += 2 + options.degree * link_bytes(rows)
     page = PAGE_BYTES

@@ -251,7 +251,7 @@ class _Trial:
             record_bits=bits[1],
             page_links=not (
                 links_fit(self._budget, n, sample.rows.shape[1], bits[0])
-                or shared_links_within(self._budget, n, sample.rows.shape[1], bits[0])
+                or shared_links_within(self._budget, n, sample.rows.shape[1], *bits)
             ),
         )
         folder = folder / f"{degree}-{bits[0]}-{bits[1]}"

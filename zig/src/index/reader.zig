@@ -180,12 +180,8 @@ pub const Reader = struct {
             .directory = directory,
         };
         const resident = self.memory_codes_bytes() + self.memory_pages_bytes();
-        if (options.memory_bytes > 0 and resident > options.memory_bytes) {
-            diagnostic.needed_bytes = resident;
-            diagnostic.argument = "memory";
-            diagnostic.say("memory is {d} bytes, but the codes and the page directory alone take {d}", .{ options.memory_bytes, resident });
-            return error.BudgetTooSmall;
-        }
+        if (options.memory_bytes > 0 and resident > options.memory_bytes)
+            return self.codes_too_large(options.memory_bytes, options.links == .in_memory or !m.page_links, diagnostic);
         if (options.links == .on_disk and options.codes and !m.page_links) {
             diagnostic.argument = "plan";
             diagnostic.say("this index was built without links in its pages: links cannot stay on disk", .{});
@@ -317,6 +313,17 @@ pub const Reader = struct {
         return self.links != null or self.page_ways != null;
     }
 
+    /// The least that opens is what codes and page directory take, and where links must be in memory the fewest of these.
+    fn codes_too_large(self: *const Reader, memory_bytes: u64, with_links: bool, diagnostic: *Diagnostic) Error {
+        const resident = self.memory_codes_bytes() + self.memory_pages_bytes();
+        diagnostic.argument = "memory";
+        diagnostic.needed_bytes = if (with_links) @max(resident, self.bytes_with_links()) else resident;
+        if (diagnostic.needed_bytes > resident) {
+            diagnostic.say("memory is {d} bytes, but the codes, the page directory and the fewest links take {d}", .{ memory_bytes, diagnostic.needed_bytes });
+        } else diagnostic.say("memory is {d} bytes, but the codes and the page directory alone take {d}", .{ memory_bytes, resident });
+        return error.BudgetTooSmall;
+    }
+
     /// Without lists in pages too little memory for links is too little for the index.
     fn links_needed(self: *const Reader, diagnostic: *Diagnostic) Error {
         diagnostic.needed_bytes = self.bytes_with_links();
@@ -328,12 +335,8 @@ pub const Reader = struct {
     /// What of the links a budget would keep beside codes and page directory, by estimate; null is none.
     pub fn links_within(self: *const Reader, memory_bytes: u64, diagnostic: *Diagnostic) Error!?trim.Choice {
         const resident = self.memory_codes_bytes() + self.memory_pages_bytes();
-        if (memory_bytes > 0 and resident > memory_bytes) {
-            diagnostic.needed_bytes = resident;
-            diagnostic.argument = "memory";
-            diagnostic.say("memory is {d} bytes, but the codes and the page directory alone take {d}", .{ memory_bytes, resident });
-            return error.BudgetTooSmall;
-        }
+        if (memory_bytes > 0 and resident > memory_bytes)
+            return self.codes_too_large(memory_bytes, !self.manifest().page_links, diagnostic);
         const file = self.dir.openFile(file_links, .{}) catch |err| return files.open_error(diagnostic, file_links, err);
         defer file.close();
         var header: layout.headers.Links = undefined;
