@@ -1,4 +1,4 @@
-"""``python -m bench``: report, ladder, cache, rungs, sweep, speed, filters, hard, live, serve, soak…"""
+"""``python -m bench``: report, ladder, cache, rungs, budgets, sweep, speed, filters, hard, live, serve…"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.commands import (
+    budgets,
     cache_and_layout,
     filters,
     hard,
@@ -97,6 +98,12 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--only", nargs="+", metavar="SECTION", help="measure these; others as last measured"
         )
+
+    sub = commands.add_parser("budgets", help="reads, rounds and queries a second over memory")
+    common(sub)
+    sub.add_argument("--lists", nargs="+", type=int, help="list sizes of the curves")
+    sub.add_argument("--single", type=int, default=300, help="queries of the one-at-a-time pass")
+    sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
 
     sub = commands.add_parser("rungs", help="which plan reads least where memory is short, simulated")
     common(sub)
@@ -329,6 +336,13 @@ def run_rungs(arguments: argparse.Namespace) -> None:
     show(arguments.out, name)
 
 
+def run_budgets(arguments: argparse.Namespace) -> None:
+    name = arguments.name or f"budgets-{arguments.data.resolve().name}"
+    context = context_of(arguments, {"lists": arguments.lists})
+    budgets.run(context, arguments.out, name, arguments.only)
+    show(arguments.out, name)
+
+
 def run_live(arguments: argparse.Namespace) -> None:
     keys = ("memory", "merge_memory", "burst", "deletes", "callers", "seconds", "turnovers", "runbook")
     options = {key: getattr(arguments, key) for key in keys}
@@ -443,6 +457,8 @@ def main() -> None:
                 run_hard(arguments)
             case "live":
                 run_live(arguments)
+            case "budgets":
+                run_budgets(arguments)
             case "rungs":
                 run_rungs(arguments)
             case "speed":

@@ -144,7 +144,7 @@ ROOMS = (
     _room(
         "bench",
         "commands",
-        "velo.formats velo.filters velo.folder velo velo_serving.words velo_serving.wire "
+        "velo.options velo.formats velo.filters velo.folder velo velo_serving.words velo_serving.wire "
         "velo_serving.places velo_serving.shard velo_serving.hosting velo_serving "
         "bench.peers bench.harness bench.rungs",
     ),

@@ -43,6 +43,39 @@ def figure() -> tuple[Any, Any]:
     return drawn, axes
 
 
+def stack(count: int) -> tuple[Any, Any]:
+    """Panels one above the other over the same x."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    drawn, panels = plt.subplots(
+        count, 1, figsize=(7.2, 2.6 * count), dpi=130, layout="constrained", sharex=True
+    )
+    for axes in panels:
+        axes.set_axisbelow(True)
+        axes.grid(True, which="major", color="#d6d3d1", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    return drawn, panels
+
+
+def save_stack(drawn: Any, panels: Any, path: Path, *, title: str, x: str) -> None:
+    """With one legend, of all that any panel shows."""
+    from matplotlib import pyplot as plt
+
+    shown: dict[str, Any] = {}
+    for axes in panels:
+        for mark, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            shown.setdefault(label, mark)
+    panels[0].set_title(title, fontsize=11, loc="left")
+    panels[-1].set_xlabel(x)
+    drawn.legend(shown.values(), shown.keys(), frameon=False, fontsize=8, loc="outside right center")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn.savefig(path)
+    plt.close(drawn)
+
+
 def plain_log(axis: Any) -> None:
     """Powers of ten and their 2 and 5 folds, as numbers people write."""
     from matplotlib import ticker
