@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import velo
+from tests.rungs import LINKS, RUNGS, budget_of
 from velo import errors
 
 K = 10
@@ -50,6 +51,23 @@ def truth(sample: Any) -> Truth:
 @pytest.fixture(scope="module")
 def index(sample_path: Path) -> Any:
     with velo.open(sample_path, memory="20%", threads=2) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def short(sample: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of the sample with the shortest codes."""
+    path = tmp_path_factory.mktemp("short") / "short.velo"
+    velo.build(path, sample.base, threads=2, **RUNGS[-1].build).close()
+    return path
+
+
+@pytest.fixture(scope="module", params=[(bits, links) for bits in (4, 1) for links in LINKS], ids=str)
+def rung(request: pytest.FixtureRequest, sample_path: Path, short: Path) -> Any:
+    """The sample on every rung that its codes have: all links, eight, shared ones, links on disk."""
+    bits, links = request.param
+    path = sample_path if bits == 4 else short
+    with velo.open(path, memory=budget_of(path, links), threads=2) as opened:
         yield opened
 
 
@@ -174,18 +192,24 @@ def test_answers_do_not_depend_on_threads_or_on_what_was_asked_before(
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.1, 0.01, 1 / 20_000])
-def test_links_on_disk_hold_their_recall_too(
-    share: float, sample: Any, truth: Truth, sample_path: Path
-) -> None:
+def test_every_rung_holds_its_recall(share: float, sample: Any, truth: Truth, rung: Any) -> None:
     draw = np.random.default_rng(8)
     mask = np.zeros(len(sample.base), bool)
     mask[draw.permutation(len(mask))[: round(share * len(mask))]] = True
-    with velo.open(sample_path, memory="20%", threads=2, plan="links_on_disk") as index:
-        result = index.search(truth.queries, K, filter=mask, recall=0.95)
-        assert truth.recall(result, [mask] * len(truth.queries)) >= 0.95 - CHANCE
-        # A gate without links in memory is a late check.
-        late = index.search(truth.queries[:5], K, filter=mask, tuning=velo.SearchTuning(filter_plan="gate"))
-        assert (late.counts <= K).all()
+    result = rung.search(truth.queries, K, filter=mask, recall=0.95)
+    assert truth.recall(result, [mask] * len(truth.queries)) >= 0.95 - CHANCE
+    # A gate without links in memory is a late check.
+    gate = velo.SearchTuning(filter_plan="gate")
+    late = rung.search(truth.queries[:5], K, filter=mask, tuning=gate)
+    assert (late.counts <= K).all()
+    assert mask[late.ids[late.ids >= 0]].all()
+
+
+def test_every_rung_holds_it_where_labels_follow_the_vectors(truth: Truth, rung: Any, clusters: Any) -> None:
+    near, own, _ = clusters
+    each = [near == own[query] for query in range(len(truth.queries))]
+    result = rung.search(truth.queries, K, filter=each, recall=0.95)
+    assert truth.recall(result, each) >= 0.95 - CHANCE
 
 
 def test_a_plan_that_is_none_is_named(index: Any, truth: Truth) -> None:

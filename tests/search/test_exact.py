@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import velo
+from tests.rungs import RUNGS, Rung
 from velo import errors
 from velo.testing import brute_force
 from velo.types import MetricName
@@ -98,17 +99,19 @@ def test_distances_are_those_of_float64(
             assert not own.distances.any()
 
 
-@pytest.mark.parametrize("plan", ["links_in_memory", "links_on_disk"])
-@pytest.mark.parametrize("memory", [None, "70%"])
-def test_every_kind_of_search(
-    plan: Any, memory: str | None, tmp_path: Path, random: np.random.Generator
-) -> None:
+@pytest.mark.parametrize(("rung", "cached"), [*((rung, False) for rung in RUNGS), (RUNGS[-1], True)], ids=str)
+def test_every_kind_of_search(rung: Rung, cached: bool, tmp_path: Path, random: np.random.Generator) -> None:
     rows = rows_of("float32", random)
     groups = random.integers(0, 5, size=N)
-    build: dict[str, Any] = {"metadata": {"group": groups}, "store_vectors": True} | QUICK
+    build: dict[str, Any] = {"metadata": {"group": groups}, "store_vectors": True} | QUICK | rung.build
     velo.build(tmp_path / "i", rows, **build).close()
     queries = (rows[:20] + random.normal(size=(20, DIM)) / 2).astype(np.float32)
-    with velo.open(tmp_path / "i", plan=plan, memory=memory, threads=2) as index:
+    how: dict[str, Any] = {"memory": rung.memory(tmp_path / "i")}
+    if cached:
+        how = {"memory": "70%", "plan": "links_on_disk"}
+    with velo.open(tmp_path / "i", threads=2, **how) as index:
+        assert (index.info()["memory_bytes"]["cache"] > 0) == cached
+        assert index.info()["memory_within_budget_bytes"] <= index.info()["memory_budget_bytes"]
         asked: dict[str, Any] = {"list_size": 300, "exact": True}
         found = index.search(queries, 10, **asked)
         check("l2", rows, queries, found.ids, found.distances)
@@ -116,7 +119,7 @@ def test_every_kind_of_search(
         check("l2", rows, queries, later.ids, later.distances)
         single = index.search(queries[3], 10, **asked)
         check("l2", rows, queries[3:4], single.ids[None], single.distances[None])
-        if plan == "links_in_memory":
+        if rung.links:
             assert np.array_equal(later.ids, found.ids)
             assert np.array_equal(single.ids, found.ids[3])
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import velo
+from tests.rungs import RUNGS
 from velo import GroupedResult, errors
 from velo.testing import synthetic_vectors
 
@@ -20,8 +21,8 @@ ROWS, DIM = 3_000, 24
 SURE: dict[str, Any] = {"list_size": 1000, "tuning": velo.SearchTuning(sigma=20.0, filter_plan="scan")}
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.fixture(scope="module", params=RUNGS[::2], ids=str)
+def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """An index whose nearest rows belong to few groups: brands follow the vectors, one has half of all."""
     rows = synthetic_vectors(ROWS + 20, DIM, seed=5)
     draw = np.random.default_rng(5)
@@ -42,7 +43,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Any:
         }
     )
     path = tmp_path_factory.mktemp("shop") / "shop.velo"
-    with velo.build(path, rows[:ROWS], metadata=table, threads=2, memory_bits=6, record_bits=8) as index:
+    velo.build(path, rows[:ROWS], metadata=table, threads=2, **request.param.build).close()
+    with velo.open(path, memory=request.param.memory(path), threads=2) as index:
         yield index, rows[ROWS:], table
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import velo
+from tests.rungs import RUNGS
 from velo import errors
 from velo.search.ranges import check_radius
 from velo.testing import synthetic_metadata, synthetic_vectors
@@ -20,13 +21,19 @@ ROWS, DIM = 3_000, 24
 SURE: dict[str, Any] = {"list_size": 1000, "tuning": velo.SearchTuning(sigma=20.0, filter_plan="scan")}
 
 
-@pytest.fixture(scope="module", params=["l2", "ip", "cosine"])
+@pytest.fixture(
+    scope="module",
+    params=zip(RUNGS, ("l2", "ip", "cosine") * 3, strict=True),
+    ids=lambda of: "-".join(map(str, of)),
+)
 def space(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """An index of each metric, its queries and its metadata."""
+    """An index of each rung, its queries and its metadata; metrics take turns."""
+    rung, metric = request.param
     rows = synthetic_vectors(ROWS + 10, DIM, seed=6)
     path = tmp_path_factory.mktemp("space") / "i"
     table = synthetic_metadata(ROWS, seed=6)
-    with velo.build(path, rows[:ROWS], metadata=table, metric=request.param, threads=2) as index:
+    velo.build(path, rows[:ROWS], metadata=table, metric=metric, threads=2, **rung.build).close()
+    with velo.open(path, memory=rung.memory(path), threads=2) as index:
         yield index, rows[ROWS:], table
 
 

@@ -77,8 +77,8 @@ fn open_reader(path: [:0]const u8, o: *const OpenOptions, plan: numbers.Plan, ca
     };
     return index.Reader.open(common.allocator, path, options, &diagnostic) catch |err| {
         if (err != error.BudgetTooSmall or !without_pages) return common.report_index(err, &diagnostic);
-        // Beside a part that has its links in memory one of fewer rows needs little more than its share.
-        options.memory_bytes = 0;
+        // Beside a part that has its links in memory one of fewer rows needs little more than its share, and gets that.
+        options.memory_bytes = diagnostic.needed_bytes;
         return index.Reader.open(common.allocator, path, options, &diagnostic) catch |another| common.report_index(another, &diagnostic);
     };
 }

@@ -1,0 +1,98 @@
+"""The rungs of memory: how bits are divided, and what of the links a budget leaves in memory.
+
+Tests of filters, live data, damage and exactness run over them; `tests/search/test_rungs.py` holds them
+against what velo chooses by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import velo
+from velo import errors
+from velo.options import SHARED_LINKS
+
+
+@dataclass(frozen=True)
+class Rung:
+    """Bits in memory and in the record, whether pages hold links; links a vertex in memory, 0: on disk."""
+
+    memory_bits: int
+    record_bits: int
+    page_links: bool
+    links: int
+
+    def __str__(self) -> str:
+        return f"{self.memory_bits}+{self.record_bits}-{self.links or 'disk'}"
+
+    @property
+    def build(self) -> dict[str, Any]:
+        """Options of a build."""
+        names = ("memory_bits", "record_bits", "page_links")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.links)
+
+    def memory(self, path: Path) -> int:
+        """The least budget in which an index keeps so many links."""
+        return budget_of(path, self.links)
+
+    def share(self, path: Path) -> str:
+        """The same as a share, which grows with the rows."""
+        with velo.open(path, threads=1) as index:
+            return f"{100 * self.memory(path) / (index.n * index.dim * 4):.4f}%"
+
+
+#: From everything in memory to the least that opens.
+RUNGS = (
+    Rung(6, 4, False, 32),
+    Rung(5, 5, False, 20),
+    Rung(4, 6, True, 8),
+    Rung(3, 7, False, 12),
+    Rung(2, 6, False, 6),
+    Rung(2, 6, False, 4),
+    Rung(1, 7, False, 2),
+    Rung(2, 6, True, 0),
+    Rung(1, 7, True, 0),
+)
+#: What one index that holds links in its pages keeps of them, by its budget.
+LINKS = (32, 8, *SHARED_LINKS, 0)
+
+
+def kind_of(links: int) -> str:
+    """Where links are."""
+    if not links:
+        return "on disk"
+    return f"shared, {links}" if links in SHARED_LINKS else "of each vertex"
+
+
+def budget_of(path: Path, links: int) -> int:
+    """The least budget in which an index keeps so many links."""
+    with velo.open(path, threads=1) as index:
+        info = index.info()
+    enough = 2 * info["memory_within_budget_bytes"]
+    with pytest.raises(errors.BudgetTooSmallError) as refused:
+        velo.open(path, memory=1, threads=1)
+    too_little = (refused.value.needed_bytes or 0) - 1
+    if not info["links_built"] or links == 0:
+        return too_little + 1
+    while enough - too_little > 1:
+        between = (too_little + enough) // 2
+        if links_in(path, between) >= links:
+            enough = between
+        else:
+            too_little = between
+    return enough
+
+
+def links_in(path: Path, memory: int) -> int:
+    """Links a vertex in memory that an index keeps in a budget."""
+    with velo.open(path, memory=memory, threads=1) as index:
+        info = index.info()
+    return int(info["links_kept"]) if info["plan"] == "links_in_memory" else 0

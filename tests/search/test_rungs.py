@@ -1,0 +1,60 @@
+"""Every budget from the least on: what a build makes for it opens in it, and is a rung of the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import velo
+from tests.rungs import RUNGS, kind_of, links_in
+from velo import errors
+from velo.options import BuildOptions, codes_bytes_least
+from velo.testing import brute_force, recall_at_k, synthetic_vectors
+
+N, DIM = 3_000, 32
+
+
+def test_what_is_built_for_a_budget_opens_in_it_and_is_a_rung(tmp_path: Path) -> None:
+    rows, queries = np.split(synthetic_vectors(N + 40, DIM, seed=4, intrinsic_dim=12), [N])
+    truth = brute_force(rows, queries, 10)
+    budget: float = codes_bytes_least(N, DIM)
+    with pytest.raises(errors.BudgetTooSmallError) as refused:
+        BuildOptions(search_memory=int(budget) - 1).for_vectors(N, DIM)
+    assert refused.value.needed_bytes == budget
+    built: dict[Any, Path] = {}
+    kinds = set()
+    while budget < 0.9 * N * DIM * 4:
+        chosen = BuildOptions(search_memory=int(budget)).for_vectors(N, DIM)
+        shape = (chosen.memory_bits, chosen.record_bits, chosen.page_links)
+        path = built.setdefault(shape, tmp_path / "-".join(map(str, shape)))
+        if not path.exists():
+            options: Any = {"search_memory": int(budget), "calibrate": False, "degree": 32}
+            velo.build(path, rows, threads=1, **options).close()
+        with velo.open(path, memory=int(budget), threads=1) as index:
+            info = index.info()
+            assert info["memory_within_budget_bytes"] <= budget
+            found = index.search(queries, list_size=500)
+        assert recall_at_k(found.ids, truth.ids) > 0.95
+        links = info["links_kept"] if info["plan"] == "links_in_memory" else 0
+        kinds.add((info["memory_bits"], kind_of(links)))
+        budget *= 1.07
+    assert {kind for _, kind in kinds} == {rung.kind for rung in RUNGS}
+    assert {bits for bits, _ in kinds} == {rung.memory_bits for rung in RUNGS}
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=str)
+def test_a_rung_is_what_its_budget_opens_and_one_byte_less_does_not(rung: Any, tmp_path: Path) -> None:
+    rows = synthetic_vectors(1_000, DIM, seed=5, intrinsic_dim=12)
+    path = tmp_path / "i"
+    velo.build(path, rows, calibrate=False, threads=1, **rung.build).close()
+    memory = rung.memory(path)
+    assert links_in(path, memory) == rung.links
+    if rung.links > 2:
+        assert links_in(path, memory - 1) < rung.links
+        return
+    with pytest.raises(errors.BudgetTooSmallError) as refused:
+        links_in(path, memory - 1)
+    assert refused.value.needed_bytes == memory
