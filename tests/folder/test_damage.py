@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 import velo
+from tests.rungs import RUNGS, budget_of
 from velo import errors
+from velo.options import SHARED_LINKS
 from velo.testing import synthetic_metadata, synthetic_vectors
 
 ROWS = 3_000
@@ -29,8 +32,9 @@ FILES = (
 )
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=[RUNGS[2], RUNGS[6]], ids=str)
+def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Codes of four bits and links in pages; codes of one bit and none."""
     path = tmp_path_factory.mktemp("sound") / "i"
     velo.build(
         path,
@@ -41,8 +45,17 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         degree=24,
         links_kept=16,
         threads=2,
+        **request.param.build,
     ).close()
     return path
+
+
+@pytest.fixture(scope="module")
+def budgets(sound: Path) -> list[int]:
+    """One for each rung that this index has."""
+    with velo.open(sound, threads=1) as index:
+        on_disk = [0] if index.info()["page_links"] else []
+    return [budget_of(sound, links) for links in (16, 8, *SHARED_LINKS, *on_disk)]
 
 
 @pytest.fixture
@@ -50,8 +63,8 @@ def copy(sound: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(sound, tmp_path / "i"))
 
 
-def opened_and_verified(path: Path) -> None:
-    with velo.open(path, threads=1) as index:
+def opened_and_verified(path: Path, memory: int | None = None) -> None:
+    with velo.open(path, memory=memory, threads=1) as index:
         index.verify()
 
 
@@ -62,33 +75,37 @@ def test_these_are_all_files(sound: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_flipped_bit_is_noticed(name: str, copy: Path, random: np.random.Generator) -> None:
+def test_a_flipped_bit_is_noticed(
+    name: str, copy: Path, budgets: list[int], random: np.random.Generator
+) -> None:
     whole = bytearray((copy / name).read_bytes())
     places = {0, len(whole) * 8 - 1, *random.integers(0, len(whole) * 8, size=12).tolist()}
-    for place in places:
+    for place, memory in zip(places, itertools.cycle(budgets), strict=False):
         whole[place // 8] ^= 1 << place % 8
         (copy / name).write_bytes(whole)
         kinds = (errors.CorruptIndexError,)
         if name == "manifest.json":  # damage there may look like another version, or like no index at all
             kinds = (errors.CorruptIndexError, errors.UnsupportedVersionError, errors.NotAnIndexError)
         with pytest.raises(kinds) as caught:
-            opened_and_verified(copy)
-        assert caught.value.file == name, f"bit {place}: {caught.value}"
+            opened_and_verified(copy, memory)
+        assert caught.value.file == name, f"bit {place} at {memory}: {caught.value}"
         with pytest.raises(kinds):
             velo.verify(copy)
         whole[place // 8] ^= 1 << place % 8
     (copy / name).write_bytes(whole)
-    opened_and_verified(copy)
+    for memory in budgets:
+        opened_and_verified(copy, memory)
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
-def test_a_truncated_file_is_noticed(name: str, keep: float, copy: Path) -> None:
+def test_a_truncated_file_is_noticed(name: str, keep: float, copy: Path, budgets: list[int]) -> None:
     whole = (copy / name).read_bytes()
     (copy / name).write_bytes(whole[: min(int(len(whole) * keep), len(whole) - 1)])
-    with pytest.raises((errors.CorruptIndexError, errors.NotAnIndexError)) as caught:
-        opened_and_verified(copy)
-    assert caught.value.file == name
+    for memory in budgets:
+        with pytest.raises((errors.CorruptIndexError, errors.NotAnIndexError)) as caught:
+            opened_and_verified(copy, memory)
+        assert caught.value.file == name
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -131,18 +148,19 @@ def test_what_is_no_index(tmp_path: Path) -> None:
         velo.open(tmp_path)
 
 
-def test_a_search_that_reads_a_damaged_page_names_it(copy: Path) -> None:
+def test_a_search_that_reads_a_damaged_page_names_it(copy: Path, budgets: list[int]) -> None:
     whole = bytearray((copy / "pages.bin").read_bytes())
     for place in range(0, len(whole), 64):
         whole[place] ^= 0x10
     (copy / "pages.bin").write_bytes(whole)
     query = synthetic_vectors(1, DIM)[0]
-    with pytest.raises(errors.CorruptIndexError) as caught, velo.open(copy) as index:
-        index.search(query)
-    assert caught.value.file == "pages.bin"
+    for memory in budgets:
+        with pytest.raises(errors.CorruptIndexError) as caught, velo.open(copy, memory=memory) as index:
+            index.search(query)
+        assert caught.value.file == "pages.bin"
 
 
-def test_only_the_damaged_page_fails_a_search(copy: Path) -> None:
+def test_only_the_damaged_page_fails_a_search(copy: Path, budgets: list[int]) -> None:
     """Damage to one page: queries that do not read it are answered, one that does names it."""
     size = json.loads((copy / "manifest.json").read_text())["page_size"]
     whole = bytearray((copy / "pages.bin").read_bytes())
@@ -150,14 +168,15 @@ def test_only_the_damaged_page_fails_a_search(copy: Path) -> None:
     whole[(pages // 2) * size + 100] ^= 1
     (copy / "pages.bin").write_bytes(whole)
     rows = synthetic_vectors(ROWS, DIM)
-    failed: list[errors.CorruptIndexError] = []
-    with velo.open(copy, threads=1) as index:
-        for row in range(0, ROWS, 7):
-            try:
-                index.search(rows[row], k=5)
-            except errors.CorruptIndexError as error:
-                failed.append(error)
-    assert failed, "some query wanted that page"
-    assert {(error.file, error.page) for error in failed} == {("pages.bin", failed[0].page)}
-    assert failed[0].page is not None
-    assert len(failed) < ROWS // 7 // 2
+    for memory in budgets:
+        failed: list[errors.CorruptIndexError] = []
+        with velo.open(copy, memory=memory, threads=1) as index:
+            for row in range(0, ROWS, 7):
+                try:
+                    index.search(rows[row], k=5)
+                except errors.CorruptIndexError as error:
+                    failed.append(error)
+        assert failed, "some query wanted that page"
+        assert {(error.file, error.page) for error in failed} == {("pages.bin", failed[0].page)}
+        assert failed[0].page is not None
+        assert len(failed) < ROWS // 7 // 2
