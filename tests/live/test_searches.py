@@ -14,7 +14,9 @@ import pyarrow as pa
 import pytest
 
 import velo
+from tests.rungs import RUNGS, Rung
 from velo import errors
+from velo.parts import part
 
 DIM = 16
 SCHEMA = pa.schema(
@@ -26,6 +28,8 @@ SCHEMA = pa.schema(
     ]
 )
 METRICS: tuple[Any, ...] = ("l2", "ip", "cosine")
+#: Rows that are built, where an index begins as one that was built for a budget.
+BUILT = 300
 
 
 @dataclass
@@ -40,11 +44,19 @@ class Row:
 class World:
     """An index under random calls, and what it must hold."""
 
-    def __init__(self, path: Path, metric: Any, seed: int) -> None:
+    def __init__(self, path: Path, metric: Any, seed: int, rung: Rung | None) -> None:
         self.random = np.random.default_rng(seed)
         self.metric = metric
         self.rows: dict[str, Row] = {}
-        self.index: velo.Index = velo.create(path, dim=DIM, metric=metric, metadata=SCHEMA, threads=1)
+        self.index: velo.Index
+        if rung is None:
+            self.index = velo.create(path, dim=DIM, metric=metric, metadata=SCHEMA, threads=1)
+            return
+        ids = [f"row {one}" for one in range(BUILT)]
+        vectors, columns = self.drawn(ids)
+        build: dict[str, Any] = {"metric": metric, "store_vectors": True, "threads": 1, **rung.build}
+        velo.build(path, vectors, ids=ids, metadata=columns, **build).close()
+        self.index = velo.open(path, memory=rung.share(path), writable=True, threads=1)
 
     def made(self, count: int) -> list[Row]:
         random = self.random
@@ -59,11 +71,16 @@ class World:
             for _ in range(count)
         ]
 
-    def upsert(self, ids: list[str]) -> None:
+    def drawn(self, ids: list[str]) -> tuple[np.ndarray, pa.Table]:
+        """Vectors and columns that these ids have from now on."""
         rows = self.made(len(ids))
-        columns = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
-        self.index.upsert(np.stack([row.vector for row in rows]), ids, pa.table(columns, schema=SCHEMA))
         self.rows |= dict(zip(ids, rows, strict=True))
+        columns = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
+        return np.stack([row.vector for row in rows]), pa.table(columns, schema=SCHEMA)
+
+    def upsert(self, ids: list[str]) -> None:
+        vectors, columns = self.drawn(ids)
+        self.index.upsert(vectors, ids, columns)
 
     def update(self, ids: list[str]) -> None:
         years = [
@@ -101,11 +118,23 @@ class World:
         return [ids[place] for place in order], distances[order]
 
 
-@pytest.fixture(scope="module", params=METRICS)
+@pytest.fixture(
+    scope="module",
+    params=[*zip(METRICS, [None] * 3, strict=True), *zip(METRICS * 3, RUNGS, strict=True)],
+    ids=lambda of: "-".join(map(str, of)),
+)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Of each metric without a budget, then on each rung, where parts get what is theirs of it."""
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)
-    made = World(tmp_path_factory.mktemp("searches") / "a.velo", request.param, seed)
+    metric, rung = request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(part, "_SHARE_MIN", 1)
+        yield from _world(tmp_path_factory.mktemp("searches") / f"{metric}.velo", metric, seed, rung)
+
+
+def _world(path: Path, metric: Any, seed: int, rung: Rung | None) -> Any:
+    made = World(path, metric, seed, rung)
     for turn in range(3):
         made.upsert([f"row {one}" for one in range(250 * turn, 250 * turn + 400)])
         made.delete(made.some(40))
@@ -115,7 +144,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made.delete(made.some(60))
     made.update(made.some(50))
     info = made.index.info()["live"]
-    assert len(info["parts"]) == 3
+    assert len(info["parts"]) == (3 if rung is None else 4)
     assert info["delta"]["n"] > 0
     assert all(part["dead"] for part in info["parts"])
     assert info["delta"]["dead"]
