@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import velo
 from tests.long import count
+from tests.rungs import LINKS, budget_of
 from velo import errors
 
 N, DIM = 160, 8
@@ -23,6 +25,12 @@ IDS = np.random.default_rng(12).permutation(10 * N)[:N].astype(np.int64)
 NUMBERS = np.arange(N) % 8
 
 _built: Path | None = None
+
+
+@cache
+def memory_of(links: int) -> int:
+    """The budget in which the index keeps so many links."""
+    return budget_of(built(), links)
 
 
 def built() -> Path:
@@ -42,6 +50,8 @@ def built() -> Path:
     return _built
 
 
+#: On which rung an index is opened; None: without a budget.
+rungs = st.sampled_from([None, *LINKS])
 some_ids = st.lists(st.one_of(st.sampled_from(IDS.tolist()), st.integers(-5, 10 * N)), max_size=25)
 
 
@@ -57,14 +67,19 @@ class Machine(RuleBasedStateMachine):
         self.writer: Any = None
         self.reader: Any = None
 
-    @initialize(durability=st.sampled_from(["sync", "interval", "process"]))
-    def start(self, durability: Any) -> None:
+    @initialize(durability=st.sampled_from(["sync", "interval", "process"]), links=rungs)
+    def start(self, durability: Any, links: int | None) -> None:
         shutil.copytree(built(), self.folder / "model.velo")
-        self.open(durability)
-        self.reader = velo.open(self.folder / "model.velo", threads=1)
+        self.open(links, writable=True, durability=durability)
+        self.open(links)
 
-    def open(self, durability: Any) -> None:
-        self.writer = velo.open(self.folder / "model.velo", writable=True, durability=durability, threads=1)
+    def open(self, links: int | None, **how: Any) -> None:
+        memory = None if links is None else memory_of(links)
+        index = velo.open(self.folder / "model.velo", memory=memory, threads=1, **how)
+        if how:
+            self.writer = index
+        else:
+            self.reader = index
 
     def teardown(self) -> None:
         for index in (self.writer, self.reader):
@@ -96,10 +111,10 @@ class Machine(RuleBasedStateMachine):
         gone = {int(IDS[row]) for row in range(N) if NUMBERS[row] == number} & self.live
         self.written(self.writer.delete(filter=velo.col("number") == number), gone, 0)
 
-    @rule(durability=st.sampled_from(["sync", "interval", "process"]))
-    def reopen(self, durability: Any) -> None:
+    @rule(durability=st.sampled_from(["sync", "interval", "process"]), links=rungs)
+    def reopen(self, durability: Any, links: int | None) -> None:
         self.writer.close()
-        self.open(durability)
+        self.open(links, writable=True, durability=durability)
 
     @rule()
     def flush(self) -> None:
@@ -110,10 +125,10 @@ class Machine(RuleBasedStateMachine):
         assert self.reader.refresh() == (self.seen != self.live)
         self.seen = set(self.live)
 
-    @rule()
-    def reopen_reader(self) -> None:
+    @rule(links=rungs)
+    def reopen_reader(self, links: int | None) -> None:
         self.reader.close()
-        self.reader = velo.open(self.folder / "model.velo", threads=1)
+        self.open(links)
         self.seen = set(self.live)
 
     @rule()
