@@ -105,6 +105,10 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--single", type=int, default=300, help="queries of the one-at-a-time pass")
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
 
+    sub.add_argument(
+        "--given", type=Path, help="folder of indexes that are there: '1+7.velo', '1+7 and links.velo'…"
+    )
+
     sub = commands.add_parser("rungs", help="which plan reads least where memory is short, simulated")
     common(sub)
     sub.add_argument("--recall", type=float, default=0.95, help="at which plans are compared")
@@ -338,7 +342,8 @@ def run_rungs(arguments: argparse.Namespace) -> None:
 
 def run_budgets(arguments: argparse.Namespace) -> None:
     name = arguments.name or f"budgets-{arguments.data.resolve().name}"
-    context = context_of(arguments, {"lists": arguments.lists})
+    given = arguments.given and str(arguments.given.resolve())
+    context = context_of(arguments, {"lists": arguments.lists, "given": given})
     budgets.run(context, arguments.out, name, arguments.only)
     show(arguments.out, name)
 

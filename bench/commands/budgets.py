@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -43,8 +44,12 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> None:
         "query_count": context.query_count,
         "threads": context.threads,
     }
+    report = report_of(out / f"report-{dataset.name}.jsonl")
     table = [row for told in results.values() if (row := at_recall(told))]
-    peers = peers_of(out / f"report-{dataset.name}.jsonl")
+    there = {row["share"] for row in table}
+    table += [row for row in budgets_in(report) if row["share"] not in there]
+    table.sort(key=lambda row: row["share"])
+    peers = peers_in(report)
     if table and plots.available():
         _draw(out / f"{name}.png", head, table, peers)
     rows = [{"head": head}, *({"row": row} for row in table), *results.values()]
@@ -84,9 +89,19 @@ def _index_name(dataset: Dataset, budget: str) -> str:
 
 
 def _built(budget: str, context: Context) -> Results:
-    path = report_sections.index_path(context, context.dataset(), budget)
-    built: Results = json.loads((path.parent / "built.json").read_text())
-    return built
+    """An index that was given is taken as it is, and of its build nothing is told."""
+    dataset = context.dataset()
+    folder = runs.index_folder(report_sections.velo_job(dataset, budget, []), dataset, context.folder)
+    given = Path(context.options.get("given") or "/nowhere") / f"{_index_name(dataset, budget)}.velo"
+    if given.is_dir() and not folder.exists():
+        shutil.copytree(given, folder / "index.velo")
+        unknown = dict.fromkeys(("build_s", "build_cpu_s", "build_peak_bytes", "build_load"))
+        disk = sum(file.stat().st_size for file in given.iterdir())
+        built = {**unknown, "disk_bytes": disk, "built_by": runs.library_digest()}
+        (folder / "built.json").write_text(json.dumps(built))
+    path = report_sections.index_path(context, dataset, budget)
+    told: Results = json.loads((path.parent / "built.json").read_text())
+    return told
 
 
 def _measured(budget: str, context: Context) -> Results:
@@ -121,15 +136,31 @@ def at_recall(told: Results) -> Row | None:
     }
 
 
-def peers_of(file: Path) -> dict[str, Row]:
-    """Peers at the same recall, by their label: what the report beside this page has of them."""
+def report_of(file: Path) -> dict[str, Results]:
+    """Sections of the report over the same set; none where there is no report."""
     if not file.exists():
         return {}
     told = [json.loads(line) for line in file.read_text().splitlines()]
-    found = {row["section"]: row for row in told if "section" in row}
+    return {row["section"]: row for row in told if "section" in row}
+
+
+def budgets_in(report: Mapping[str, Results]) -> list[Row]:
+    """Budgets that a report measured."""
+    rows = []
+    for section, told in report.items():
+        points = told.get("result", {}).get("rows", []) if section.startswith("velo") else []
+        if points:
+            _, share, bits = points[0]["label"].split(" ")
+            row = at_recall({"load": told["load"], "result": {"budget": f"{share}:{bits}", "rows": points}})
+            rows += [row | {"report": True}] if row else []
+    return rows
+
+
+def peers_in(report: Mapping[str, Results]) -> dict[str, Row]:
+    """Peers at the same recall, by their label."""
     peers = {}
     for name in PEERS:
-        rows = report_sections.curve(found, f"peer-{name}")
+        rows: list[Row] = report.get(f"peer-{name}", {}).get("result", {}).get("rows", [])
         qps = curves.at_recall(rows, "qps", AT)
         if qps is None:
             continue
@@ -162,7 +193,7 @@ def _draw(path: Path, head: Row, table: Sequence[Row], peers: Mapping[str, Row])
         )
         for number, kind in enumerate(dict.fromkeys(map(kind_of, table))):
             shown = [row for row in table if kind_of(row) == kind]
-            color, mark = plots.DISTINCT[number], "oDs"[number]
+            color, mark = plots.SHADES[number * 2], "odh"[number]
             places = [row["share"] for row in shown], [row[key] for row in shown]
             axes.plot(*places, color=color, marker=mark, linestyle="none", label=f"velo, {kind}")
         for name, peer in peers.items():
@@ -197,7 +228,7 @@ def _markdown(
         "opens: the shortest codes and the page directory. *Links* are those of a vertex in memory: below 8 "
         "they are shared with its neighbors, at 0 they are on disk. *Bytes* are what the budget holds, "
         "*grown* is the process. In the picture velo stands at its budget, a peer at what its process grew "
-        "by; peers are those of the report over this set, measured at another time.",
+        "by. Peers, and budgets with a ¹, are those of the report over this set, measured at another time.",
         "",
         f"![reads, rounds and queries a second over memory]({name}.png)",
         "",
@@ -208,7 +239,7 @@ def _markdown(
             ],
             [
                 [
-                    f"{row['share']:.1%}",
+                    f"{row['share']:.1%}" + ("¹" if "report" in row else ""),
                     row["bits"],
                     str(row["links"]),
                     f"{row['bytes']:.1f}",
@@ -241,24 +272,40 @@ def _markdown(
                 for label, peer in peers.items()
             ],
         )
+    built = {
+        section.partition(":")[2]: told["result"]
+        for section, told in results.items()
+        if section.startswith("index:") and "result" in told
+    }
     text += ["", "## Builds", ""]
     text += tables.table(
         ["index", "CPU s", "peak memory MB", "on disk MB"],
         [
             [
-                section.partition(":")[2],
-                f"{told['result']['build_cpu_s']:,.0f}",
-                f"{told['result']['build_peak_bytes'] / 1e6:,.0f}",
-                f"{told['result']['disk_bytes'] / 1e6:,.0f}",
+                index,
+                *(("–", "–") if told["build_cpu_s"] is None else _build_cells(told)),
+                f"{told['disk_bytes'] / 1e6:,.0f}",
             ]
-            for section, told in results.items()
-            if section.startswith("index:") and "result" in told
+            for index, told in built.items()
         ],
     )
-    missing = [f"- {section}: {why}" for section, told in results.items() if (why := _why_not(told))]
+    if any(told["build_cpu_s"] is None for told in built.values()):
+        text += ["", "–: built before, by another library that writes the same format."]
+    there = {f"{row['share']:.3f}" for row in table}
+    missing = []
+    for section, told in results.items():
+        kind, _, rest = section.partition(":")
+        told_elsewhere = kind == "index" or f"{runs.share_of(rest.partition(':')[0]):.3f}" in there
+        why = _why_not(told)
+        if why and not (told_elsewhere and why == "not asked for"):
+            missing.append(f"- {section}: {why}")
     if missing:
         text += ["", "Not measured:", "", *missing]
     return "\n".join(text) + "\n"
+
+
+def _build_cells(told: Results) -> tuple[str, str]:
+    return f"{told['build_cpu_s']:,.0f}", f"{told['build_peak_bytes'] / 1e6:,.0f}"
 
 
 def _why_not(told: Results) -> str | None:

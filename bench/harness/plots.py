@@ -70,7 +70,7 @@ def save_stack(drawn: Any, panels: Any, path: Path, *, title: str, x: str) -> No
             shown.setdefault(label, mark)
     panels[0].set_title(title, fontsize=11, loc="left")
     panels[-1].set_xlabel(x)
-    drawn.legend(shown.values(), shown.keys(), frameon=False, fontsize=8, loc="outside right center")
+    drawn.legend(shown.values(), shown.keys(), frameon=False, fontsize=8, ncols=3, loc="outside lower left")
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn.savefig(path)
     plt.close(drawn)

@@ -30,20 +30,26 @@ def test_every_budget_has_its_plan_and_what_fails_is_named(tmp_path: Path) -> No
         {**peer, "list_size": size, "recall_at_10": recall, "qps": 1000.0, "device_bytes_per_query": 0.0}
         for size, recall in ((10, 0.9), (100, 1.0))
     ]
-    report = {"section": "peer-hnswlib", "result": {"rows": points}}
-    (out / "report-small.jsonl").write_text(json.dumps(report) + "\n")
+    counts = dict.fromkeys(("reads", "rounds", "estimates", "cpu_us_per_query"), 5.0)
+    kept = dict.fromkeys(("codes", "links", "cache", "pages"), 1000)
+    facts = {"plan": "links_in_memory", "links_kept": 16, "records_per_page": 30, "memory_bytes": kept}
+    mine = [{**one, **counts, "label": "velo 20% 4+6", "facts": facts} for one in points]
+    report = {"peer-hnswlib": points, "velo20": mine}
+    lines = [{"section": name, "load": 1, "result": {"rows": rows}} for name, rows in report.items()]
+    (out / "report-small.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     every = budgets.sections_of(context)
     least = budgets.least_of(context.dataset())
     assert [name for name in every if name.startswith(f"memory:{least}")] == [f"memory:{least}:1+7"]
-    chosen = [f"memory:{least}:1+7", "memory:8%:1+7", next(name for name in every if ":30%:" in name)]
+    chosen = [f"memory:{least}:1+7", "memory:8%:1+7"]
     budgets.run(context, out, "small", chosen)
     rows = [json.loads(line) for line in (out / "small.jsonl").read_text().splitlines()]
     table = [row["row"] for row in rows if "row" in row]
     text = (out / "small.md").read_text()
     assert {budgets.kind_of(row) for row in table} >= {"links on disk", "links that neighbors share"}
     assert all(row["bytes"] <= row["share"] * 4 * 64 for row in table)
-    assert table[0]["rounds"] > table[-1]["rounds"]
+    assert table[0]["rounds"] > table[1]["rounds"]
     assert "| hnswlib | 3 | 586% | – | 1,000 |" in text
-    assert "not asked for" in text
+    assert "- memory:30%:6+4: not asked for" in text
+    assert "| 20.0%¹ | 4+6 | 16 |" in text
     assert (out / "small.png").stat().st_size > 10_000
