@@ -12,6 +12,7 @@ from typing import Any
 from bench.commands import (
     budgets,
     cache_and_layout,
+    confined,
     filters,
     hard,
     hard_filters,
@@ -108,6 +109,16 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--given", type=Path, help="folder of indexes that are there: '1+7.velo', '1+7 and links.velo'…"
     )
+
+    sub = commands.add_parser(
+        "confined", help="all of the API in a process that the kernel holds to some memory"
+    )
+    common(sub)
+    sub.add_argument("--memory", default="10%", help="that the index is opened with")
+    sub.add_argument("--limit-mib", type=int, default=256, help="of the process")
+    sub.add_argument("--index", type=Path, help="an index of the set that is there, with columns and vectors")
+    sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
+    sub.set_defaults(queries=1000, single=0)
 
     sub = commands.add_parser("rungs", help="which plan reads least where memory is short, simulated")
     common(sub)
@@ -348,6 +359,14 @@ def run_budgets(arguments: argparse.Namespace) -> None:
     show(arguments.out, name)
 
 
+def run_confined(arguments: argparse.Namespace) -> None:
+    name = arguments.name or f"confined-{arguments.data.resolve().name}"
+    options = {key: getattr(arguments, key) for key in ("memory", "limit_mib")}
+    options["index"] = arguments.index and str(arguments.index.resolve())
+    confined.run(context_of(arguments, options), arguments.out, name, arguments.only)
+    show(arguments.out, name)
+
+
 def run_live(arguments: argparse.Namespace) -> None:
     keys = ("memory", "merge_memory", "burst", "deletes", "callers", "seconds", "turnovers", "runbook")
     options = {key: getattr(arguments, key) for key in keys}
@@ -464,6 +483,8 @@ def main() -> None:
                 run_live(arguments)
             case "budgets":
                 run_budgets(arguments)
+            case "confined":
+                run_confined(arguments)
             case "rungs":
                 run_rungs(arguments)
             case "speed":

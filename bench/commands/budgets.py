@@ -26,6 +26,8 @@ PEERS = ("hnswlib", "diskannpy", "zvec")
 _LIMIT_S = 600.0
 #: A build goes on where it was ended.
 _BUILD_LIMIT_S = 3600.0
+#: Load above which a rate says little.
+_QUIET = 3.0
 _COUNTS = ("reads", "rounds", "estimates")
 Row = dict[str, Any]
 
@@ -194,8 +196,12 @@ def _draw(path: Path, head: Row, table: Sequence[Row], peers: Mapping[str, Row])
         for number, kind in enumerate(dict.fromkeys(map(kind_of, table))):
             shown = [row for row in table if kind_of(row) == kind]
             color, mark = plots.SHADES[number * 2], "odh"[number]
-            places = [row["share"] for row in shown], [row[key] for row in shown]
-            axes.plot(*places, color=color, marker=mark, linestyle="none", label=f"velo, {kind}")
+            for full in (True, False):  # a rate beside other work is hollow
+                of = [row for row in shown if full == (key != "qps" or row["load"] <= _QUIET)]
+                places = [row["share"] for row in of], [row[key] for row in of]
+                style: Row = {"color": color, "marker": mark, "linestyle": "none"}
+                style |= {"label": f"velo, {kind}"} if full else {"fillstyle": "none"}
+                axes.plot(*places, **style)
         for name, peer in peers.items():
             if peer.get(key) is not None:
                 color, mark = plots.STYLES[peer["system"]]
@@ -228,7 +234,8 @@ def _markdown(
         "opens: the shortest codes and the page directory. *Links* are those of a vertex in memory: below 8 "
         "they are shared with its neighbors, at 0 they are on disk. *Bytes* are what the budget holds, "
         "*grown* is the process. In the picture velo stands at its budget, a peer at what its process grew "
-        "by. Peers, and budgets with a ¹, are those of the report over this set, measured at another time.",
+        "by. Peers, and budgets with a ¹, are those of the report over this set, measured at another time. "
+        "Rates and times that were taken beside other work (*load* above 3) say little: hollow marks.",
         "",
         f"![reads, rounds and queries a second over memory]({name}.png)",
         "",

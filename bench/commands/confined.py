@@ -1,0 +1,329 @@
+"""``bench confined``: all of the API in a process that the kernel holds to 256 MiB."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import velo
+from bench.harness import cgroup, datasets, machine, pages, sections, tables
+from bench.harness.datasets import K
+from bench.harness.sections import Context, Results, Section
+
+MODULE = "bench.commands.confined"
+#: Parts of the API, each in a process of its own, the last two over a copy that they change.
+PARTS = ("reads", "writes", "optimize")
+_LIMIT_S = 600.0
+#: A build and a merge of everything go on where they were ended.
+_LONG_S = 3600.0
+#: Of the set's rows: how many come in each insert, and how many go by id.
+_NEW, _GONE = 50, 20
+Row = dict[str, Any]
+Step = tuple[str, Callable[[], object]]
+
+
+def run(context: Context, out: Path, name: str, only: list[str] | None) -> None:
+    """Run all parts, write ``out/name.md`` and ``out/name.jsonl``."""
+    dataset = context.dataset(warm_up=0)
+    folder = context.folder / "confined" / f"{dataset.name}-{dataset.n}"
+    results = sections.run(MODULE, sections_of(context), context, folder=folder, only=only)
+    head = {
+        "machine": machine.describe(context.folder),
+        "dataset": dataset.name,
+        "n": dataset.n,
+        "dim": dataset.dim,
+        "memory": context.options["memory"],
+        "limit_mib": context.options["limit_mib"],
+    }
+    pages.write(out, name, [{"head": head}, *results.values()], _markdown(name, head, results))
+
+
+def sections_of(context: Context) -> Mapping[str, Section]:
+    steps = [Section("index", _built, _LONG_S)]
+    steps += [
+        Section(part, partial(_confined, part), _LONG_S if part == "optimize" else _LIMIT_S) for part in PARTS
+    ]
+    return {section.name: section for section in steps}
+
+
+def _index(context: Context) -> Path:
+    given = context.options.get("index")
+    dataset = context.dataset(warm_up=0)
+    return (
+        Path(given) if given else context.folder / "confined" / f"{dataset.name}-{dataset.n}" / "whole.velo"
+    )
+
+
+def _built(context: Context) -> Results:
+    """The index with columns and vectors, unless it is there; builds of any memory are `bench report`'s."""
+    path = _index(context)
+    dataset = context.dataset(warm_up=0)
+    if not (path / "manifest.json").exists():
+        columns: Any = {"n": np.arange(dataset.n) % 10}
+        if dataset.labels is not None:
+            columns = pq.read_table(dataset.labels).slice(0, dataset.n)
+        velo.build(
+            path,
+            dataset.base,
+            metadata=columns,
+            store_vectors=True,
+            search_memory=context.options["memory"],
+            threads=context.threads,
+        ).close()
+    with velo.open(path, threads=1) as index:
+        return {key: index.info()[key] for key in ("n", "dim", "memory_bits", "record_bits", "disk_bytes")}
+
+
+def _confined(part: str, context: Context) -> Results:
+    """The steps of one part, in a process that is in the group from its first page on."""
+    path = _index(context)
+    if part != "reads":
+        copy = context.folder / "confined" / f"changed-{context.dataset(warm_up=0).name}.velo"
+        if part == "writes" or not copy.exists():
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(path, copy)
+        path = copy
+    memory, threads = context.options["memory"], str(context.threads)
+    command = [sys.executable, "-m", MODULE, part, str(path), context.data, memory, threads]
+    steps: list[Row] = []
+    with cgroup.limited(int(context.options["limit_mib"]) << 20) as group:
+        with group.popen(command) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    steps.append(json.loads(line))
+                    print(line, end="", flush=True)  # the log says where a process is that is killed
+                code = process.wait()
+            finally:
+                process.kill()  # an interrupt leaves nothing in the group
+        return {"steps": steps, "code": code, "peak_bytes": group.peak_bytes, "kills": group.kills}
+
+
+# ---- in the group ----
+
+
+def main() -> None:
+    """Entry of a process in the group: a JSON line a step."""
+    part, path, data, memory, threads = sys.argv[1:]
+    dataset = datasets.load(Path(data), query_count=1000)
+    steps: Mapping[str, Callable[..., Iterator[Step]]] = {
+        "reads": _reads,
+        "writes": _writes,
+        "optimize": _optimize,
+    }
+    for name, step in steps[part](Path(path), dataset, {"memory": memory, "threads": int(threads)}):
+        _reset_peak()
+        began = time.perf_counter()
+        row: Row = {"step": name}
+        try:
+            row["told"] = str(step())
+        except velo.VeloError as error:
+            row["failed"] = f"{type(error).__name__}: {error}"
+        status = _status()
+        row |= {
+            "seconds": time.perf_counter() - began,
+            "peak_bytes": status["VmHWM"],
+            "own_bytes": status["RssAnon"],
+        }
+        print(json.dumps(row), flush=True)
+
+
+def _reads(path: Path, dataset: datasets.Dataset, how: dict[str, Any]) -> Iterator[Step]:
+    queries = dataset.queries
+    index: Any = None
+
+    def opened() -> str:
+        nonlocal index
+        index = velo.open(path, **how)
+        info = index.info()
+        within, budget = (info[f"memory_{one}_bytes"] / 1e6 for one in ("within_budget", "budget"))
+        return f"{info['plan']}, {info['links_kept']} links, {within:.1f} MB of {budget:.1f}"
+
+    def recall(found: Any) -> str:
+        share = datasets.recall(dataset, np.asarray(found.ids)).mean()
+        return f"recall {share:.4f}, {found.stats['reads'].mean():.1f} reads a query"
+
+    column = _number(dataset)
+    few = velo.col(column) == 3
+    yield "open", opened
+    yield "search, 1,000 queries", lambda: recall(index.search(queries, K, recall=0.95))
+    yield "search, exact=True", lambda: recall(index.search(queries, K, recall=0.95, exact=True))
+    yield "search, recall=1.0, 10 queries", lambda: recall(index.search(queries[:10], K, recall=1.0))
+    yield "search with a filter", lambda: _counted(index.search(queries, K, filter=few, recall=0.95))
+    yield (
+        "search with a mask",
+        lambda: _counted(index.search(queries, K, filter=np.arange(index.n) % 3 == 0, recall=0.95)),
+    )
+    yield "search by groups", lambda: _counted(index.search(queries[:100], 5, group_by=column, recall=0.95))
+    yield "range_search", lambda: int(index.range_search(queries[:100], 40_000.0, recall=0.95).counts.sum())
+    yield "explain", lambda: index.explain(queries[0], K, filter=few).filter_plan.chosen
+    yield "count by a filter", lambda: f"{index.count(few):,} rows"
+    yield "get, get_vectors, rows", lambda: _looked_up(index, few)
+    yield "plans", lambda: f"{sum(row.plan is not None for row in velo.plans(path))} budgets open"
+    yield "verify", lambda: f"{index.verify():,} pages"
+    yield "info", lambda: f"{index.info()['memory_beside_budget_bytes'] / 1e6:.1f} MB beside the budget"
+    yield "close", lambda: index.close()
+
+
+def _counted(found: Any) -> str:
+    return f"{int(np.asarray(found.counts).sum()):,} hits"
+
+
+def _looked_up(index: Any, few: Any) -> str:
+    page = index.rows(few, limit=1000)
+    ids = page["id"].to_numpy()
+    return f"{len(index.get(ids)):,} rows, {len(index.get_vectors(ids)):,} vectors"
+
+
+def _writes(path: Path, dataset: datasets.Dataset, how: dict[str, Any]) -> Iterator[Step]:
+    index: Any = None
+    count, gone = dataset.n // _NEW, dataset.n // _GONE
+    base: Any = np.asarray(dataset.base[:count])
+    new = np.where(base > 0, base - 1, 1).astype(base.dtype)  # near rows that are there
+    asked = new[-500:]
+    ids = np.arange(dataset.n, dataset.n + count // 20)
+
+    def opened() -> str:
+        nonlocal index
+        index = velo.open(path, writable=True, **how)
+        return f"{index.n:,} rows"
+
+    def columns(count: int) -> pa.Table:
+        told = index.schema
+        return pa.table({name: pa.nulls(count, told.field(name).type) for name in told.names})
+
+    def inserted() -> str:
+        for part in np.array_split(new, 20):
+            index.insert(part, metadata=columns(len(part)))
+        return f"{index.n:,} rows"
+
+    def found() -> str:
+        nearest = index.search(asked, 1, recall=0.99)
+        own = np.asarray(nearest.ids)[:, 0] >= dataset.n
+        return f"{own.mean():.3f} of new rows are found"
+
+    def changed(of: Any) -> str:
+        return f"{of.rows:,} rows"
+
+    few = {"$ids": list(range(gone, gone + dataset.n // 100)), _number(dataset): 7}
+    yield "open to write", opened
+    yield f"insert of {count:,} rows in 20 calls", inserted
+    yield "search", found
+    yield (
+        f"insert of {count:,} rows in one call",
+        lambda: changed(index.insert(new, metadata=columns(len(new)))),
+    )
+    yield (
+        f"upsert of {len(ids):,} rows",
+        lambda: changed(index.upsert(new[: len(ids)], ids, columns(len(ids)))),
+    )
+    yield (
+        f"update of {len(ids):,} rows",
+        lambda: changed(index.update(ids, {_number(dataset): [5] * len(ids)})),
+    )
+    yield "update by a filter", lambda: changed(index.update(filter=few, metadata={_number(dataset): 8}))
+    yield f"delete of {gone:,} ids", lambda: changed(index.delete(np.arange(gone)))
+    yield (
+        "delete by a filter",
+        lambda: changed(index.delete(filter=velo.col(_number(dataset)) == 2)),
+    )
+    yield "flush", lambda: index.flush()
+    yield "search over parts", found
+    yield "verify", lambda: f"{index.verify():,} pages"
+    yield "info", lambda: f"{len(index.info()['live']['parts'])} parts"
+    yield "close, merges in the background", lambda: index.close()
+
+
+def _number(dataset: datasets.Dataset) -> str:
+    """A column of small numbers."""
+    return "uniform10" if dataset.labels else "n"
+
+
+def _optimize(path: Path, dataset: datasets.Dataset, how: dict[str, Any]) -> Iterator[Step]:
+    index: Any = None
+
+    def opened() -> str:
+        nonlocal index
+        index = velo.open(path, writable=True, **how)
+        return f"{len(index.info()['live']['parts'])} parts, {len(index):,} rows that live"
+
+    yield "open to write", opened
+    yield "optimize", lambda: index.optimize()
+    yield "search", lambda: _counted(index.search(dataset.queries, K, recall=0.95))
+    yield "info", lambda: f"{len(index.info()['live']['parts'])} part"
+    yield "close", lambda: index.close()
+
+
+def _reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _status() -> dict[str, int]:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return {
+        name: int(rest.split()[0]) * 1024
+        for name, _, rest in (line.partition(":") for line in lines)
+        if name in ("VmHWM", "RssAnon")
+    }
+
+
+# ---- the page ----
+
+
+def _markdown(name: str, head: Row, results: Mapping[str, Results]) -> str:
+    text = [
+        f"# {name}",
+        "",
+        f"{head['dataset']}: {head['n']:,} × {head['dim']}, columns and vectors stored, "
+        f'`memory="{head["memory"]}"`. Each part of the API ran in a process that the kernel held to '
+        f"{head['limit_mib']} MiB (a memory cgroup), the interpreter and its libraries included. "
+        f"{tables.machine_line(head['machine'])}",
+        "",
+        "*Peak* is the most of the process's resident memory during the step, pages of mapped files too; "
+        "*own* is what of it no file backs, at the step's end. The group's peak counts what the kernel keeps "
+        "of files for it as well, which it gives up where the limit is reached.",
+    ]
+    for part in PARTS:
+        result = results[part].get("result")
+        if result is None:
+            text += ["", f"## {part}", "", f"Not measured: {results[part]['error']}"]
+            continue
+        ended = "ended well"
+        if result["code"] or result["kills"]:
+            ended = f"**ended with {result['code']}**; the kernel killed {result['kills']}"
+        text += [
+            "",
+            f"## {part}",
+            "",
+            f"The process {ended}. The group's peak was {result['peak_bytes'] / 2**20:.0f} MiB, "
+            f"load {results[part]['load']}.",
+            "",
+            *tables.table(
+                ["step", "s", "peak MiB", "own MiB", "told"],
+                [
+                    [
+                        row["step"],
+                        f"{row['seconds']:.1f}",
+                        f"{row['peak_bytes'] / 2**20:.0f}",
+                        f"{row['own_bytes'] / 2**20:.0f}",
+                        f"**{row['failed']}**" if "failed" in row else row["told"].replace("None", "done"),
+                    ]
+                    for row in result["steps"]
+                ],
+            ),
+        ]
+    return "\n".join(text) + "\n"
+
+
+if __name__ == "__main__":
+    main()
