@@ -116,7 +116,9 @@ def parser() -> argparse.ArgumentParser:
     common(sub)
     sub.add_argument("--memory", default="10%", help="that the index is opened with")
     sub.add_argument("--limit-mib", type=int, default=256, help="of the process")
-    sub.add_argument("--index", type=Path, help="an index of the set that is there, with columns and vectors")
+    sub.add_argument(
+        "--index", type=Path, help="an index of the set that is there, with the column uniform10 and vectors"
+    )
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
     sub.set_defaults(queries=1000, single=0)
 

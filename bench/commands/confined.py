@@ -23,6 +23,8 @@ from bench.harness.sections import Context, Results, Section
 MODULE = "bench.commands.confined"
 #: Parts of the API, each in a process of its own, the last two over a copy that they change.
 PARTS = ("reads", "writes", "optimize")
+#: The column that filters and groups go by: small numbers.
+NUMBER = "uniform10"
 _LIMIT_S = 600.0
 #: A build and a merge of everything go on where they were ended.
 _LONG_S = 3600.0
@@ -65,17 +67,17 @@ def _index(context: Context) -> Path:
 
 
 def _built(context: Context) -> Results:
-    """The index with columns and vectors, unless it is there; builds of any memory are `bench report`'s."""
+    """The index with a column and vectors, unless it is there; builds of any memory are `bench report`'s."""
     path = _index(context)
     dataset = context.dataset(warm_up=0)
     if not (path / "manifest.json").exists():
-        columns: Any = {"n": np.arange(dataset.n) % 10}
+        numbers: Any = np.arange(dataset.n) % 10
         if dataset.labels is not None:
-            columns = pq.read_table(dataset.labels).slice(0, dataset.n)
+            numbers = pq.read_table(dataset.labels, columns=[NUMBER])[NUMBER].slice(0, dataset.n)
         velo.build(
             path,
             dataset.base,
-            metadata=columns,
+            metadata={NUMBER: numbers},
             store_vectors=True,
             search_memory=context.options["memory"],
             threads=context.threads,
@@ -153,8 +155,7 @@ def _reads(path: Path, dataset: datasets.Dataset, how: dict[str, Any]) -> Iterat
         share = datasets.recall(dataset, np.asarray(found.ids)).mean()
         return f"recall {share:.4f}, {found.stats['reads'].mean():.1f} reads a query"
 
-    column = _number(dataset)
-    few = velo.col(column) == 3
+    few = velo.col(NUMBER) == 3
     yield "open", opened
     yield "search, 1,000 queries", lambda: recall(index.search(queries, K, recall=0.95))
     yield "search, exact=True", lambda: recall(index.search(queries, K, recall=0.95, exact=True))
@@ -164,7 +165,7 @@ def _reads(path: Path, dataset: datasets.Dataset, how: dict[str, Any]) -> Iterat
         "search with a mask",
         lambda: _counted(index.search(queries, K, filter=np.arange(index.n) % 3 == 0, recall=0.95)),
     )
-    yield "search by groups", lambda: _counted(index.search(queries[:100], 5, group_by=column, recall=0.95))
+    yield "search by groups", lambda: _counted(index.search(queries[:100], 5, group_by=NUMBER, recall=0.95))
     yield "range_search", lambda: int(index.range_search(queries[:100], 40_000.0, recall=0.95).counts.sum())
     yield "explain", lambda: index.explain(queries[0], K, filter=few).filter_plan.chosen
     yield "count by a filter", lambda: f"{index.count(few):,} rows"
@@ -215,7 +216,7 @@ def _writes(path: Path, dataset: datasets.Dataset, how: dict[str, Any]) -> Itera
     def changed(of: Any) -> str:
         return f"{of.rows:,} rows"
 
-    few = {"$ids": list(range(gone, gone + dataset.n // 100)), _number(dataset): 7}
+    few = {"$ids": list(range(gone, gone + dataset.n // 100)), NUMBER: 7}
     yield "open to write", opened
     yield f"insert of {count:,} rows in 20 calls", inserted
     yield "search", found
@@ -229,24 +230,19 @@ def _writes(path: Path, dataset: datasets.Dataset, how: dict[str, Any]) -> Itera
     )
     yield (
         f"update of {len(ids):,} rows",
-        lambda: changed(index.update(ids, {_number(dataset): [5] * len(ids)})),
+        lambda: changed(index.update(ids, {NUMBER: [5] * len(ids)})),
     )
-    yield "update by a filter", lambda: changed(index.update(filter=few, metadata={_number(dataset): 8}))
+    yield "update by a filter", lambda: changed(index.update(filter=few, metadata={NUMBER: 8}))
     yield f"delete of {gone:,} ids", lambda: changed(index.delete(np.arange(gone)))
     yield (
         "delete by a filter",
-        lambda: changed(index.delete(filter=velo.col(_number(dataset)) == 2)),
+        lambda: changed(index.delete(filter=velo.col(NUMBER) == 2)),
     )
     yield "flush", lambda: index.flush()
     yield "search over parts", found
     yield "verify", lambda: f"{index.verify():,} pages"
     yield "info", lambda: f"{len(index.info()['live']['parts'])} parts"
     yield "close, merges in the background", lambda: index.close()
-
-
-def _number(dataset: datasets.Dataset) -> str:
-    """A column of small numbers."""
-    return "uniform10" if dataset.labels else "n"
 
 
 def _optimize(path: Path, dataset: datasets.Dataset, how: dict[str, Any]) -> Iterator[Step]:
@@ -284,14 +280,15 @@ def _markdown(name: str, head: Row, results: Mapping[str, Results]) -> str:
     text = [
         f"# {name}",
         "",
-        f"{head['dataset']}: {head['n']:,} × {head['dim']}, columns and vectors stored, "
+        f"{head['dataset']}: {head['n']:,} × {head['dim']}, a column of small numbers, vectors stored, "
         f'`memory="{head["memory"]}"`. Each part of the API ran in a process that the kernel held to '
         f"{head['limit_mib']} MiB (a memory cgroup), the interpreter and its libraries included. "
         f"{tables.machine_line(head['machine'])}",
         "",
         "*Peak* is the most of the process's resident memory during the step, pages of mapped files too; "
         "*own* is what of it no file backs, at the step's end. The group's peak counts what the kernel keeps "
-        "of files for it as well, which it gives up where the limit is reached.",
+        "of files for it as well, which it gives up where the limit is reached. Merges hold the columns of "
+        "their rows in memory ([live data](../live.md)): of many columns they take more than this.",
     ]
     for part in PARTS:
         result = results[part].get("result")

@@ -19,7 +19,12 @@ def test_a_plan_is_what_an_open_does(sample: Any, sample_path: Any) -> None:
     planned = plans(sample_path, memory="17%")
     assert [row.share for row in planned] == sorted(row.share for row in planned)
     assert any(abs(row.share - 0.17) < 1e-4 for row in planned)
-    assert {row.plan for row in planned} == {None, "links_in_memory"}
+    assert {row.plan for row in planned} == {None, "links_on_disk", "links_in_memory"}
+    least = next(row for row in planned if row.plan)
+    assert {row.needed_bytes for row in planned if not row.plan} == {least.budget_bytes}
+    bits = [row.build_bits for row in planned]
+    assert bits[0] == (1, 7)
+    assert bits == sorted(bits)
     assert any(0 < row.links_kept < 8 for row in planned if row.plan)  # vertices share lists
     for row in planned:
         if row.plan is None:
@@ -50,16 +55,20 @@ def test_info_shows_what_budgets_buy(sample_path: Any) -> None:
     run = CliRunner().invoke(app, ["info", str(sample_path), "--budgets", "--recall", "0.9", "--json"])
     assert run.exit_code == 0, run.output
     shown = json.loads(run.stdout)
-    assert len(shown["budgets"]) == 7
+    assert len(shown["budgets"]) == len(budgets.SHARES) + 1
     text = CliRunner().invoke(app, ["info", str(sample_path), "--budgets"])
     assert text.exit_code == 0
     assert "rounds" in text.stdout
-    assert "needs" in text.stdout
+    assert "does not open this index" in text.stdout
+    assert (
+        ", shared"
+        in CliRunner().invoke(app, ["info", str(sample_path), "--budgets", "--memory", "16%"]).stdout
+    )
     # Links in memory whole, at 40 % as at 50 %: nothing more is bought.
     assert "buys nothing more" in text.stdout
     table = text.stdout.split("\n\n")[0].splitlines()
     assert max(map(len, table)) <= 80
-    assert any("in memory" in line for line in table)
+    assert any("on disk" in line for line in table)
 
 
 def test_an_index_that_was_written_to_is_planned_by_its_largest_part(tmp_path: Any, random: Any) -> None:
@@ -70,7 +79,7 @@ def test_an_index_that_was_written_to_is_planned_by_its_largest_part(tmp_path: A
     with velo.open(path, writable=True, threads=1) as index:
         index.insert(rows[1200:1201])
     assert plans(path, memory=30_000) == before
-    assert len(plans(path)) == len(budgets.SHARES)
+    assert len(plans(path)) == len(budgets.SHARES) + 1
     with velo.open(path, writable=True, threads=1) as index:
         index.insert(rows[1201:])
         index.flush()

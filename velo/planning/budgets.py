@@ -5,7 +5,7 @@ Reads, rounds and estimates come from the calibration of the index.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +14,16 @@ from velo.errors import BudgetTooSmallError, InvalidArgumentError, UnsupportedEr
 from velo.folder.live import data_folders
 from velo.folder.manifest import read_manifest
 from velo.index import Index, open_index
-from velo.options import LINKS_STEPS, PLAN_CODES, OpenTuning, fill_search, folder_path, memory_bytes
+from velo.options import (
+    LINKS_STEPS,
+    PLAN_CODES,
+    OpenTuning,
+    bits_within,
+    codes_bytes_least,
+    fill_search,
+    folder_path,
+    memory_bytes,
+)
 from velo.types import Memory, PathLike
 
 __all__ = [
@@ -23,8 +32,8 @@ __all__ = [
     "plans",
 ]
 
-#: Budgets of the table, as shares of the float32 vectors.
-SHARES: Final = (0.10, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50)
+#: Budgets of the table, as shares of the float32 vectors, beside the least that opens.
+SHARES: Final = (0.05, 0.06, 0.08, 0.10, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50)
 
 _STEP: Final = 0.05
 _PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
@@ -49,6 +58,8 @@ class PlannedBudget:
         Of a search for the recall asked, queries never seen before.
     more : dict of str to float, or None
         What another 5 % of the vectors' size would make of reads, rounds and estimates.
+    build_bits : tuple of int, or None
+        Bits in memory and in the record that a build would choose for this budget; None: it holds no codes.
     """
 
     share: float
@@ -64,6 +75,7 @@ class PlannedBudget:
     rounds: float | None = None
     estimates: float | None = None
     more: dict[str, float] | None = None
+    build_bits: tuple[int, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -77,7 +89,7 @@ def plans(
     recall: float = 0.95,
     k: int = 10,
 ) -> list[PlannedBudget]:
-    """What budgets of 10 to 50 % of the float32 vectors would buy.
+    """What budgets from the least that opens to 50 % of the float32 vectors would buy.
 
     Parameters
     ----------
@@ -104,12 +116,15 @@ def plans(
     >>> for budget in velo.plans("shop.velo"):
     ...     if budget.plan is not None:
     ...         print(f"{budget.share:.0%}: {budget.plan}, {budget.reads:.1f} reads a query")
-    20%: links_in_memory, ... reads a query
-    25%: links_in_memory, ... reads a query...
+    1...%: links_on_disk, ... reads a query
+    2...%: links_in_memory, ... reads a query...
     """
     with _open_largest(path) as index:
         whole = index.n * index.dim * 4
         budgets = {int(share * whole) for share in SHARES}
+        least = _bought(index, 1, whole, recall, k).needed_bytes
+        if least is not None:
+            budgets.add(least)
         if memory is not None:
             rows = sum(map(_rows_of, data_folders(folder_path(path))))
             budgets.add(memory_bytes(memory, rows, index.dim) * index.n // rows)
@@ -136,11 +151,12 @@ def _rows_of(part: Path) -> int:
 
 def _with_next(index: Index, budget: int, whole: int, recall: float, k: int) -> PlannedBudget:
     one = _bought(index, budget, whole, recall, k)
+    if budget >= codes_bytes_least(index.n, index.dim):
+        one = replace(one, build_bits=bits_within(budget, index.n, index.dim))
     if one.reads is None:
         return one
     next_one = _bought(index, budget + int(_STEP * whole), whole, recall, k)
-    names = ("reads", "rounds", "estimates")
-    return PlannedBudget(**{**asdict(one), "more": {name: getattr(next_one, name) for name in names}})
+    return replace(one, more={name: getattr(next_one, name) for name in ("reads", "rounds", "estimates")})
 
 
 def _bought(index: Index, budget: int, whole: int, recall: float, k: int) -> PlannedBudget:
