@@ -131,6 +131,7 @@ def at_recall(told: Results) -> Row | None:
         "links": facts["links_kept"] if facts["plan"] == "links_in_memory" else 0,
         "bytes": sum(facts["memory_bytes"][part] for part in ("codes", "links", "cache", "pages")) / n,
         "records": facts["records_per_page"],
+        "disk_bytes": rows[0]["disk_bytes"] / n,
         "grown_bytes": max(row["resident_growth_bytes"] for row in rows),
         "load": told["load"],
         "best_recall": curves.best_recall(rows),

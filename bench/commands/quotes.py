@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import velo
 from bench.commands import report_sections
 from bench.harness import curves, pages
 from bench.harness.curves import RECALL
@@ -24,6 +25,9 @@ FIRST_AT, MORE_AT = 0.96, 0.99
 AT = 0.95
 #: The report in README's table is the one that it links.
 README_REPORT = re.compile(r"\]\(docs/results/(report-\w+)\.md\)")
+#: Sizes and shares of memory that the page on plans computes.
+PLANNED = {10**7: "10 million", 10**8: "100 million", 10**9: "a billion"}
+PLANNED_SHARES = (4.5, 6, 10, 15, 20, 30)
 #: Sets by the report's name, as README says them.
 SETS = {"report-sift1m": ("A million", "a million"), "report-sift100k": ("100,000", "100,000")}
 
@@ -77,6 +81,7 @@ def quotes(root: Path, report: str | None = None) -> list[Quote]:
         *of_the_million(million),
         *of_a_tenth(sections_in(rows_of(root, "report-sift100k")), million),
         *of_filters(sections_in(rows_of(root, "filters-sift1m"))),
+        *of_plans([row["row"] for row in rows_of(root, "budgets-sift1m") if "row" in row]),
     ]
 
 
@@ -256,6 +261,38 @@ def of_filters(found: dict[str, Results]) -> Iterator[Quote]:
         rates_text = [f"{value(rows, 'qps', 0.9):,.0f}" for rows in both]
         pair = "{} | {}" if len(both) == 2 else "{} | –"
         yield Quote("docs/filters.md", f"| {says} % | {pair} | {pair} |", (*reads, *rates_text))
+
+
+def of_plans(measured: Sequence[Results]) -> Iterator[Quote]:
+    """The page that plans: what was measured of a million vectors, and what is computed of more."""
+    file = "docs/howto/plan.md"
+    for row in measured:
+        yield Quote(
+            file,
+            f"| {row['share'] * 100:.1f} % | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} |",
+            (
+                *(row["bits"], str(row["links"] or "on disk")),
+                f"{row['bytes'] / 1e3:.3f}",
+                f"{row['disk_bytes'] / 1e3:.2f}",
+                *(f"{row[key]:.1f}" for key in ("reads", "rounds")),
+                f"{row['cpu_us_per_query']:,.0f}" + ("¹" if "report" in row else ""),
+            ),
+        )
+    for rows, says in PLANNED.items():
+        for share in PLANNED_SHARES:
+            plan = velo.size_plan(rows, 128, memory=f"{share}%")
+            yield Quote(
+                file,
+                f"| {says} | {share:g} % | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} |",
+                (
+                    *(f"{plan.memory_bits}+{plan.record_bits}", str(plan.links or "on disk")),
+                    f"{plan.memory_bytes['total'] / 1e9:.1f}",
+                    f"{plan.disk_bytes['total'] / 1e9:,.0f}",
+                    *(f"{plan.reads:.0f}", f"{plan.rounds:.1f}"),
+                    f"{plan.query_core_us:,.0f}",
+                    f"{plan.build_core_s / 3600:,.0f}",
+                ),
+            )
 
 
 def faults(root: Path, found: Sequence[Quote]) -> list[str]:

@@ -25,7 +25,14 @@ def test_every_budget_has_its_plan_and_what_fails_is_named(tmp_path: Path) -> No
     context = Context(str(folder), str(tmp_path / "work"), None, 60, 3, 1, {"lists": [16, 800]})
     out = tmp_path / "out"
     out.mkdir()
-    peer = {"label": "hnswlib", "home": "memory", "n": 2000, "dim": 64, "resident_growth_bytes": 3 * 10**6}
+    peer = {
+        "label": "hnswlib",
+        "home": "memory",
+        "n": 2000,
+        "dim": 64,
+        "resident_growth_bytes": 3 * 10**6,
+        "disk_bytes": 10**6,
+    }
     points = [
         {**peer, "list_size": size, "recall_at_10": recall, "qps": 1000.0, "device_bytes_per_query": 0.0}
         for size, recall in ((10, 0.9), (100, 1.0))

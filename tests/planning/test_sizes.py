@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import velo
+from tests.rungs import kind_of
 from velo import errors
 from velo.cli.app import app
 from velo.testing import synthetic_vectors
@@ -52,6 +53,21 @@ def test_sizes_are_those_of_an_index(dim: int, dtype: Any, memory: str | None, t
     assert plan.disk_bytes["total"] == pytest.approx(sum(sizes.values()), rel=0.2)
 
 
+def test_a_million_takes_what_was_measured(root: Path) -> None:
+    lines = (root / "docs" / "results" / "budgets-sift1m.jsonl").read_text().splitlines()
+    rows = [row["row"] for row in map(json.loads, lines) if "row" in row]
+    assert len(rows) > 8
+    for row in rows:
+        plan = velo.size_plan(1_000_000, 128, memory=f"{row['share']:.2%}")
+        assert f"{plan.memory_bits}+{plan.record_bits}" == row["bits"]
+        assert kind_of(plan.links) == kind_of(row["links"])
+        assert plan.memory_bytes["total"] == pytest.approx(row["bytes"] * 1e6, rel=0.05)
+        assert plan.reads == pytest.approx(row["reads"], rel=0.03)
+        assert plan.rounds == pytest.approx(row["rounds"], rel=0.06)
+        if "report" not in row:  # of an earlier library
+            assert plan.query_core_us == pytest.approx(row["cpu_us_per_query"], rel=0.1)
+
+
 def test_more_takes_more() -> None:
     plans = [velo.size_plan(rows, 128, memory="20%") for rows in (10**5, 10**6, 10**7, 10**8, 10**9)]
     for name in ("reads", "query_core_us", "build_core_s"):
@@ -73,6 +89,10 @@ def test_what_cannot_be_is_an_error_that_says_what_can() -> None:
     assert velo.size_plan(500_000_000, 768, memory=needed + 10_000, shards=10).links == 0
     with pytest.raises(errors.InvalidArgumentError, match="2 shards"):
         velo.size_plan(2**31, 16)
+    rows = np.lib.stride_tricks.as_strided(np.zeros(4, np.uint8), (2**31, 4), (0, 1))
+    with pytest.raises(errors.InvalidArgumentError, match="2 shards or more") as many:
+        velo.build("never made", rows)
+    assert many.value.argument == "vectors"
     for wrong in ({"rows": 0, "dim": 8}, {"rows": 10, "dim": 0}, {"rows": 10, "dim": 8, "dtype": "f64"}):
         with pytest.raises(errors.InvalidArgumentError):
             velo.size_plan(**wrong)

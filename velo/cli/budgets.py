@@ -29,8 +29,8 @@ def show(path: Path, *, memory: str | None, recall: float, k: int, as_json: bool
     out.print()
     if opening:
         out.print(
-            f"less than {_share(opening[0])} does not open this index, which was built with "
-            f"{opening[0].memory_bits} bits a dimension in memory;"
+            f"less than {_share(opening[0])} does not open this index; its bits a dimension in memory: "
+            f"{opening[0].memory_bits}"
         )
         out.print("build: bits in memory and on disk that velo build --search-memory would choose")
     if kept < len(opening):

@@ -11,6 +11,7 @@ __all__ = [
     "LINKS_STEPS",
     "LIST_BYTES",
     "PAGE_BYTES",
+    "SHARD_ROWS_MAX",
     "SHARED_LINKS",
     "bits_around",
     "bits_usual",
@@ -42,6 +43,8 @@ _LINKS_LEAST: Final = 12
 
 #: Codes are as long as a multiple of this (zig/src/base/limits.zig).
 _DIM_CODE_MULTIPLE: Final = 16
+#: Rows that one index can have (docs/FORMAT.md).
+SHARD_ROWS_MAX: Final = 2**31 - 1
 #: The smallest page.
 PAGE_BYTES: Final = 4096
 #: Links of a record, more or less.

@@ -8,7 +8,14 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Final, NamedTuple, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from velo.errors import BudgetTooSmallError, InvalidArgumentError
-from velo.options.bits import bits_usual, bits_within, codes_bytes, links_fit, shared_links_within
+from velo.options.bits import (
+    SHARD_ROWS_MAX,
+    bits_usual,
+    bits_within,
+    codes_bytes,
+    links_fit,
+    shared_links_within,
+)
 from velo.options.checks import UINT32_MAX, in_range, limit_of, memory_bytes, real_number, whole_number
 from velo.options.codes import METRIC_CODES, code_of
 from velo.types import Memory, MetricName
@@ -111,7 +118,15 @@ class BuildOptions:
         ------
         BudgetTooSmallError
             The codes alone would not fit in `search_memory`, so that the index could not be opened in it.
+        InvalidArgumentError
+            One index does not hold so many vectors; it says how many shards do.
         """
+        if row_count > SHARD_ROWS_MAX:
+            raise InvalidArgumentError(
+                f"an index holds up to {SHARD_ROWS_MAX:,} vectors, and these are {row_count:,}: "
+                f"divide them into {-(-row_count // SHARD_ROWS_MAX)} shards or more (build_collection)",
+                argument="vectors",
+            )
         links_kept = min(LINKS_KEPT_USUAL, self.degree) if self.links_kept is None else self.links_kept
         memory_bits, record_bits = bits_usual(self.memory_bits)
         page_links = True if self.page_links is None else self.page_links

@@ -1,14 +1,15 @@
 """What an index will take, before there is one: memory, disk and work by its shape alone.
 
 Sizes follow from the format. Reads and processor time are those of SIFT descriptors (128 dimensions, ten
-neighbors at recall 0.95), measured at 100,000, a million and ten million vectors; beyond, they are drawn on.
+neighbors at recall 0.95), measured at 100,000 and a million vectors on every rung of memory, and at ten
+million with 20 %; beyond, they are drawn on.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from velo.options.bits import (
     LINKS_STEPS,
     LIST_BYTES,
     PAGE_BYTES,
+    SHARD_ROWS_MAX,
     SHARED_LINKS,
     dim_code_of,
     directory_bytes,
@@ -35,8 +37,6 @@ __all__ = ["MEASURED_ROWS_MAX", "SizePlan", "size_plan"]
 #: Vectors a shard beyond which nothing was measured.
 MEASURED_ROWS_MAX: Final = 10_000_000
 
-#: Rows a shard can have (docs/FORMAT.md).
-_SHARD_ROWS_MAX: Final = 2**31 - 1
 _ROWS_MAX: Final = 10**13
 _PAGE_HEAD_BYTES: Final = 24
 _VECTOR_PAGE_HEAD_BYTES: Final = 16
@@ -44,20 +44,36 @@ _PAGE_BYTES_MAX: Final = 65_536
 _RECORDS_MAX: Final = 512
 _ELEMENT_BYTES: Final = {"f32": 4, "f16": 2, "u8": 1, "i8": 1}
 
-#: Reads a query of a million descriptors, by bits in memory; with links on disk by the last.
-_READS: Final = {6: 7.1, 5: 7.4, 4: 8.0, 3: 10.2}
-_READS_LINKS_ON_DISK: Final = 19.9
-#: The same where vertices share links.
-_READS_SHARED: Final = {2: 15.4, 1: 38.0}
-_ROUNDS: Final = {6: 1.1, 5: 1.2, 4: 1.3, 3: 1.5}
-_ROUNDS_LINKS_ON_DISK: Final = 8.0
-_ROUNDS_SHARED: Final = {2: 1.7, 1: 1.9}
-#: By how much more reads and processor a query takes for ten times the vectors, and a vector's building:
-#: from 100,000 to a million, then from a million on.
-_READS_GROWTH: Final = (1.19, 1.41)
+
+class _Query(NamedTuple):
+    """What a query of a million descriptors takes, and by how much its reads grow with ten times the rows."""
+
+    reads: float
+    rounds: float
+    core_us: float
+    growth: float
+
+
+#: With links of each vertex, by bits in memory (docs/results/budgets-sift1m.md; growth: from 100,000 on).
+_OWN_LINKS: Final = {
+    6: _Query(7.1, 1.1, 80.0, 1.19),
+    5: _Query(7.4, 1.2, 80.0, 1.19),
+    4: _Query(8.1, 1.3, 74.0, 1.19),
+    3: _Query(10.2, 1.5, 145.0, 1.34),
+    2: _Query(14.8, 1.8, 193.0, 1.56),
+    1: _Query(36.8, 1.9, 288.0, 2.1),
+}
+#: With links on disk; more bits were not measured.
+_LINKS_ON_DISK: Final = {2: _Query(20.0, 8.0, 270.0, 1.6), 1: _Query(39.7, 15.5, 335.0, 2.0)}
+#: Where vertices share links: by how much more is read than with links of each, and processor beside that.
+_SHARED_READS: Final = {6: 1.03, 4: 1.13, 2: 1.24}
+_SHARED_US: Final = {6: 220.0, 4: 270.0, 2: 430.0}
+#: At 20 % reads grew by so much from a million to ten million, and nowhere less is taken there.
+_READS_GROWTH_LEAST: Final = 1.41
+#: By how much more processor a query takes for ten times the vectors, and a vector's building: from 100,000
+#: to a million, then from a million on.
 _QUERY_GROWTH: Final = (1.99, 2.9)
 _BUILD_GROWTH: Final = (1.27, 1.27)
-_QUERY_US: Final = 115.0
 _BUILD_US: Final = 285.0
 #: Of the work of building a vector, the part that grows with its dimensions.
 _BUILD_SHARE_OF_DIM: Final = 0.32
@@ -165,9 +181,9 @@ def size_plan(
     dim = in_range(dim, "dim")
     shards = in_range(shards, "shards")
     own = -(-rows // shards)
-    if own > _SHARD_ROWS_MAX:
+    if own > SHARD_ROWS_MAX:
         raise InvalidArgumentError(
-            f"a shard holds up to {_SHARD_ROWS_MAX:,} vectors: {-(-rows // _SHARD_ROWS_MAX)} shards or more",
+            f"a shard holds up to {SHARD_ROWS_MAX:,} vectors: {-(-rows // SHARD_ROWS_MAX)} shards or more",
             argument="shards",
         )
     if dtype not in _ELEMENT_BYTES:
@@ -192,7 +208,8 @@ def size_plan(
     assert options.links_kept is not None
     links = _links(budget // shards, own, dim, (options.memory_bits, options.record_bits), options.links_kept)
     one_link = link_bytes(own)
-    reads, rounds = _reads(options.memory_bits, links)
+    query = _query(options.memory_bits, links)
+    grown = _grown(own, (query.growth, max(query.growth, _READS_GROWTH_LEAST)))
     code = memory_code_bytes(own, dim, options.memory_bits)
     record, page = _record_bytes(own, dim, options)
     memory_parts = {
@@ -224,9 +241,10 @@ def size_plan(
         * 1e-6
         * _grown(own, _BUILD_GROWTH)
         * (1 + _BUILD_SHARE_OF_DIM * (dim / 128 - 1)),
-        reads=reads * _grown(own, _READS_GROWTH),
-        rounds=rounds,
-        query_core_us=_QUERY_US * _grown(own, _QUERY_GROWTH),
+        reads=query.reads * grown,
+        # With links on disk a longer way to the nearest is more rounds.
+        rounds=query.rounds * (1.0 if links else grown),
+        query_core_us=query.core_us * _grown(own, _QUERY_GROWTH),
         measured=own <= MEASURED_ROWS_MAX,
     )
 
@@ -259,14 +277,14 @@ def _links_bytes(links: int, rows: int) -> float:
     return links * link_bytes(rows) + LIST_BYTES if links else 0.0
 
 
-def _reads(memory_bits: int, links: int) -> tuple[float, float]:
-    """Reads and rounds of a query of a million descriptors."""
+def _query(memory_bits: int, links: int) -> _Query:
+    """What a query of a million descriptors takes."""
     if links == 0:
-        return _READS_LINKS_ON_DISK, _ROUNDS_LINKS_ON_DISK
-    if links in SHARED_LINKS and memory_bits in _READS_SHARED:
-        return _READS_SHARED[memory_bits], _ROUNDS_SHARED[memory_bits]
-    bits = min(max(memory_bits, min(_READS)), max(_READS))
-    return _READS[bits], _ROUNDS[bits]
+        return _LINKS_ON_DISK[min(memory_bits, max(_LINKS_ON_DISK))]
+    own = _OWN_LINKS[min(memory_bits, max(_OWN_LINKS))]
+    if links not in SHARED_LINKS:
+        return own
+    return own._replace(reads=own.reads * _SHARED_READS[links], core_us=own.core_us + _SHARED_US[links])
 
 
 def _record_bytes(rows: int, dim: int, options: BuildOptions) -> tuple[float, float]:
