@@ -47,7 +47,7 @@ def test_a_plan_is_what_an_open_does(sample: Any, sample_path: Any) -> None:
             if row.plan == "links_in_memory":  # with links on disk the cache takes some
                 assert found.stats["reads"].mean() == pytest.approx(row.reads, rel=0.2)
                 assert found.stats["estimates"].mean() == pytest.approx(found.expected.estimates, rel=0.2)
-        assert row.reads >= row.more["reads"] > 0
+        assert row.reads >= 0.9 * row.more["reads"] > 0  # shared lists may read a little less than short ones
         assert set(row.more) == {"reads", "rounds", "estimates"}
 
 
