@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.rungs import LINKS, budget_of
+
 LATE, REORDERED, SHORT, EIO_ONCE, EIO_FOREVER, AGAIN, BIT_FLIP, WRONG_PAGE = (1 << bit for bit in range(8))
 SWARM = 1 << 31
 EVERYTHING = 0xFF | SWARM
@@ -21,7 +23,7 @@ PROGRAM = """
     import numpy as np
     import velo
     from velo.formats import open_vectors
-    path, queries, seed, faults, how, exact = sys.argv[1:]
+    path, queries, seed, faults, how, exact, memory = sys.argv[1:]
     last = {"False": {}, "True": {"exact": True}, "every": {"recall": 1.0}}[exact]
     queries = open_vectors(queries).read()[:80]
     tuning = velo.OpenTuning(simulated_seed=int(seed), simulated_faults=int(faults))
@@ -45,7 +47,8 @@ PROGRAM = """
         searches = (index.search_async(query, 10, timeout_s=60, **last) for query in queries)
         return [told(found) for found in await asyncio.gather(*searches, return_exceptions=True)]
 
-    with velo.open(path, memory="20%", threads=1, tuning=tuning) as index:
+    memory = int(memory) if memory.isdigit() else memory
+    with velo.open(path, memory=memory, threads=1, tuning=tuning) as index:
         assert index.info()["device"]["name"] == "simulated"
         answers = list(blocking(index)) if how == "blocking" else asyncio.run(asynchronous(index))
     print(json.dumps(answers))
@@ -61,9 +64,16 @@ def simulated(root: Path) -> Path:
 
 
 def answers(
-    library: Path, path: Path, queries: Path, seed: int, faults: int, how: str, exact: bool | str
+    library: Path,
+    path: Path,
+    queries: Path,
+    seed: int,
+    faults: int,
+    how: str,
+    exact: bool | str,
+    memory: str = "20%",
 ) -> Any:
-    asked = [path, queries, str(seed), str(faults), how, str(exact)]
+    asked = [path, queries, str(seed), str(faults), how, str(exact), memory]
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PROGRAM), *asked],
         capture_output=True,
@@ -82,9 +92,9 @@ def answers(
 
 @pytest.fixture(scope="module")
 def ask(simulated: Path, sample: Any, sample_path: Path) -> Any:
-    def asked(seed: int, faults: int, how: str = "blocking", exact: bool | str = False) -> Any:
+    def asked(seed: int, faults: int, how: str = "blocking", exact: bool | str = False, **more: str) -> Any:
         queries = sample.folder / "sample_queries.u8bin"
-        return answers(simulated, sample_path, queries, seed, faults, how, exact)
+        return answers(simulated, sample_path, queries, seed, faults, how, exact, **more)
 
     return asked
 
@@ -157,11 +167,14 @@ def test_one_seed_is_one_world(ask: Any) -> None:
     assert ask(5, EVERYTHING) == ask(5, EVERYTHING)
 
 
-@pytest.mark.parametrize("turn", range(4))
-def test_whatever_goes_wrong_no_answer_is_wrong(turn: int, random: Any, ask: Any, expected: Any) -> None:
+# With links on disk an answer goes by the order in which pages come.
+@pytest.mark.parametrize("links", [links for links in LINKS if links])
+def test_whatever_goes_wrong_no_answer_is_wrong(links: int, random: Any, ask: Any, sample_path: Path) -> None:
     seed = int(random.integers(1 << 32))
     print(f"simulated_seed={seed}")
-    for one, right in zip(ask(seed, EVERYTHING, "asynchronous"), expected, strict=True):
+    memory = str(budget_of(sample_path, links))
+    expected = ask(1, 0, memory=memory)
+    for one, right in zip(ask(seed, EVERYTHING, "asynchronous", memory=memory), expected, strict=True):
         if "error" in one:
             assert one["error"] in ("DeviceError", "CorruptIndexError")
         else:
