@@ -167,10 +167,10 @@ def _of_json(
         return replace(_request(queries, filters, asked, dim, limits), ids=tuple(asked.ids))
     rows = asked.vectors
     name = "vectors"
-    if rows is None and parsed.vector is None:
-        assert parsed.text is not None  # the model has checked that words are asked for instead
-        several = 1 if isinstance(parsed.text, str) else len(parsed.text)
-        return _request(np.zeros((several, dim), np.float32), filters, parsed, dim, limits)
+    if rows is None and asked.vector is None:
+        assert asked.text is not None  # the model has checked that words are asked for instead
+        several = 1 if isinstance(asked.text, str) else len(asked.text)
+        return _request(np.zeros((several, dim), np.float32), filters, asked, dim, limits)
     if rows is None:
         assert asked.vector is not None  # the model has checked that one of them is there
         rows, name = [asked.vector], "vector"

@@ -26,6 +26,7 @@ def is_plain(request: SearchRequest) -> bool:
         and request.return_metadata is None
         and request.group_by is None
         and request.radius is None
+        and request.text is None
         and not request.exact
         and request.recall != 1
     )
