@@ -83,6 +83,18 @@ def test_pages_show_the_examples_that_they_include(site: Path) -> None:
     assert not [path for path in site.rglob("*.html") if "8 &lt; " in path.read_text()]
 
 
+def test_each_page_has_a_twin_in_markdown_and_guides_are_named(site: Path, pages: dict[Path, Page]) -> None:
+    for path in pages.keys() - {Path("404.html")}:
+        twin = (site / path.with_suffix(".md")).read_text()
+        assert twin.startswith("# ") or "\n# " in twin, path
+        assert "Permanent link" not in twin, path
+    named = re.findall(r"^- \[[^\]]+\]\(([^)]+)\): (\S.*)$", (site / "llms.txt").read_text(), re.MULTILINE)
+    assert len(named) > 25
+    assert all((site / path).is_file() for path, _ in named)
+    assert {"tutorial.md", "howto/ray.md", "reference/searching.md"} <= {path for path, _ in named}
+    assert "`recall`" in (site / "reference" / "searching.md").read_text()
+
+
 def test_every_public_name_stands_in_the_reference(pages: dict[Path, Page]) -> None:
     shown = set().union(*(page.names for path, page in pages.items() if path.parts[0] == "reference"))
     wanted = public_names()
