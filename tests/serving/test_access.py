@@ -62,6 +62,12 @@ def guarded(small: Path, keys: Path) -> Iterator[Served]:
 # ---- keys ----
 
 
+def test_the_documentation_asks_for_no_key(guarded: Served) -> None:
+    for file in ("docs", "openapi.json", "docs-files/swagger-ui.css"):
+        assert httpx.get(f"{guarded.url}/{file}").status_code == 200
+    assert httpx.get(f"{guarded.url}/docs-files/../v1/collections").status_code == 401
+
+
 def test_every_path_but_the_open_ones_asks_for_a_key(guarded: Served) -> None:
     document = httpx.get(f"{guarded.url}/openapi.json").json()
     assert document["components"]["securitySchemes"]["apiKey"]["scheme"] == "bearer"

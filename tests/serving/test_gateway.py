@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +162,6 @@ def test_the_documentation_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     async def scene(client: httpx.AsyncClient) -> None:
         page = await client.get("/docs")
         assert page.headers["content-type"].startswith("text/html")
-        for path in ("/v1/search", "/v1/collections/{name}/search", "/healthz", "/readyz", "/metrics"):
-            assert path in page.text
         assert "http://" not in page.text
         assert "https://" not in page.text
         document = (await client.get("/openapi.json")).json()
@@ -170,9 +169,10 @@ def test_the_documentation_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
         assert set(search["requestBody"]["content"]) == {"application/json", "application/x-npy", ARROW_TYPE}
         assert {"400", "404", "413", "415", "422", "429", "503", "504"} <= set(search["responses"])
         assert "SearchAnswer" in document["components"]["schemas"]
-        # Defaults of the fields, and an answer to look at.
-        assert "<td><code>k</code></td><td>integer</td><td><code>10</code></td>" in page.text
-        assert "&quot;shards_answered&quot;: 1" in page.text
+        files = re.findall(r"""(?:src|href)=["']([^"']+)""", page.text)
+        assert len(files) >= 3
+        for file in files:
+            assert (await client.get(file)).status_code == 200, file
         root = await client.get("/")
         assert (root.status_code, root.headers["location"]) == (307, "docs")
 

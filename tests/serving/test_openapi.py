@@ -14,9 +14,6 @@ import pytest
 import velo
 from tests.serving.conftest import Served
 from tests.serving.exact_gateway import ARROW_TYPE, NPY, arrow, npy
-from tests.serving.fakes import CommandedChannel, backend_of
-from velo_serving import create_app
-from velo_serving.gateway.docs_page import render_docs
 from velo_serving.gateway.schemas import QueryOptions
 from velo_serving.gateway.write_bodies import WriteOptions
 
@@ -173,11 +170,3 @@ def test_a_json_body_leaves_no_room_for_them(served: Served) -> None:
 def test_columns_may_repeat(served: Served) -> None:
     for params in ([("return_metadata", "year")], [("return_metadata", "year"), ("return_metadata", "year")]):
         assert "year" in ask(served, "/v1/search", params).json()["metadata"][0][0]
-
-
-def test_the_page_shows_them() -> None:
-    document = create_app(backend_of([CommandedChannel(0)])).openapi()
-    page = render_docs(document)
-    for name in QueryOptions.model_fields:
-        assert f"<code>{name}</code>" in page
-    assert page.count("in the query string</th>") == len(SEARCHES) + 4 + 1

@@ -22,12 +22,15 @@ from velo_serving.gateway.watched import WatchedFile, read_lines
 from velo_serving.gateway.window.files import WINDOW_PATHS
 from velo_serving.words.errors import AdminKeyError, ApiKeyError, ApiKeyFileError
 
-__all__ = ["OPEN_PATHS", "Access", "ApiKeys", "Guarded", "check_may_write", "describe_security"]
+__all__ = ["DOCS_FILES", "OPEN_PATHS", "Access", "ApiKeys", "Guarded", "check_may_write", "describe_security"]
 
 Role: TypeAlias = Literal["read", "admin"]
 
 #: What answers without a key: whether the server is well, and what may be asked of it.
 OPEN_PATHS: Final = frozenset(("/", "/livez", "/healthz", "/readyz", "/docs", "/openapi.json", *WINDOW_PATHS))
+
+#: Where the script and the style of the page at ``/docs`` lie.
+DOCS_FILES: Final = "/docs-files"
 
 #: Keys are long enough that nobody guesses one.
 KEY_LENGTH_MIN: Final = 16
@@ -210,7 +213,7 @@ class Guarded:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http" or _path_in_app(scope) in OPEN_PATHS:
+        if scope["type"] != "http" or _is_open(_path_in_app(scope)):
             await self._app(scope, receive, send)
             return
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
@@ -222,6 +225,10 @@ class Guarded:
             return
         _role.set(role)
         await self._app(scope, receive, send)
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(f"{DOCS_FILES}/")
 
 
 def _path_in_app(scope: Scope) -> str:

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import RedirectResponse, Response
 from fastapi.routing import APIRoute
+from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
@@ -19,9 +20,15 @@ from starlette.requests import ClientDisconnect
 import velo
 from velo.errors import SearchTimeoutError
 from velo_serving.gateway import bodies, collections
-from velo_serving.gateway.access import Access, ApiKeys, Guarded, check_may_write, describe_security
+from velo_serving.gateway.access import (
+    DOCS_FILES,
+    Access,
+    ApiKeys,
+    Guarded,
+    check_may_write,
+    describe_security,
+)
 from velo_serving.gateway.aliases import Aliases
-from velo_serving.gateway.docs_page import render_docs
 from velo_serving.gateway.encoders import choose_encoder, choose_type
 from velo_serving.gateway.errors import BodyTimeoutError, install
 from velo_serving.gateway.logs import Logged, note
@@ -124,12 +131,12 @@ def create_app(
                 task.cancel()
             await backend.close()
 
-    app = FastAPI(
+    app = FastAPIOffline(
         title="velo",
         version=velo.__version__,
         description=DESCRIPTION,
-        docs_url=None,
         redoc_url=None,
+        static_url=DOCS_FILES,
         lifespan=lifespan,
     )
     app.state.reload = lambda: [one.reload() for one in (keys, aliases) if one is not None]
@@ -299,10 +306,6 @@ def create_app(
     @app.get("/", include_in_schema=False)
     async def start() -> RedirectResponse:
         return RedirectResponse("docs")
-
-    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        return HTMLResponse(render_docs(app.openapi()))
 
     add_window(app)
     if who.api_keys is not None:
