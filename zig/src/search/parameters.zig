@@ -99,6 +99,9 @@ pub fn share_followed(list_size: u32) f32 {
     return 1 + 0.2 * std.math.pow(f32, size / 100, 0.35);
 }
 
+/// Where fewer neighbors are asked for, the walk still goes by this one: a nearest alone says little of how far others are.
+pub const stop_k_least = 10;
+
 /// So many of a list are followed however far they are: estimates of the nearest err, above all where these are copies.
 pub fn followed_least(list_size: u32) u32 {
     return list_size / 4;

@@ -301,9 +301,10 @@ pub const Search = struct {
     pub fn stop_by_distance(self: *Search) void {
         const parameters = &self.parameters;
         if (!parameters.stops or self.query.form != .distance) return;
+        const k = @min(self.list.limit, @max(parameters.k, parameters_file.stop_k_least));
         self.list.stop = .{
-            .k = parameters.k,
-            .followed = @max(parameters.k, parameters_file.followed_least(parameters.list_size)),
+            .k = k,
+            .followed = @max(k, parameters_file.followed_least(parameters.list_size)),
             .share = parameters_file.share_followed(parameters.list_size),
         };
     }
