@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow.compute as pc
 
@@ -20,6 +20,9 @@ from velo.integrations.documents import KEPT, Documents, Found
 from velo.integrations.documents import Document as Written
 from velo.integrations.values import decoded
 from velo.types import FusionName, MetricName, PathLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -603,8 +606,82 @@ class VeloDocumentStore:
         ]
 
 
+class _Retriever:
+    """What retrievers have in common: the store, what they are asked for, and how that is written."""
+
+    def __init__(
+        self,
+        document_store: VeloDocumentStore,
+        filters: dict[str, Any] | None,
+        top_k: int,
+        return_embedding: bool,
+        filter_policy: FilterPolicy,
+        named: dict[str, Any],
+        options: dict[str, Any],
+    ) -> None:
+        if not isinstance(document_store, VeloDocumentStore):
+            raise ValueError("document_store must be a VeloDocumentStore")
+        if top_k <= 0:
+            raise ValueError(f"top_k must be above 0, not {top_k}")
+        self.document_store = document_store
+        self.filters = filters
+        self.top_k = top_k
+        self.return_embedding = return_embedding
+        self.filter_policy = (
+            FilterPolicy.from_str(filter_policy) if isinstance(filter_policy, str) else filter_policy
+        )
+        #: What one kind of retriever alone is told, as it is written; and what goes to searches as it is.
+        self._named = named
+        self._options = options
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write the retriever and its store as a dict.
+
+        Returns
+        -------
+        dict
+        """
+        return dict(
+            default_to_dict(
+                self,
+                document_store=self.document_store.to_dict(),
+                filters=self.filters,
+                top_k=self.top_k,
+                return_embedding=self.return_embedding,
+                filter_policy=self.filter_policy.value,
+                **self._named,
+                **self._options,
+            )
+        )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read a retriever from a dict.
+
+        Parameters
+        ----------
+        data : dict
+            What :meth:`to_dict` wrote.
+
+        Returns
+        -------
+        VeloEmbeddingRetriever or VeloHybridRetriever
+        """
+        given = dict(data["init_parameters"])
+        given["document_store"] = VeloDocumentStore.from_dict(given["document_store"])
+        retriever: Self = default_from_dict(cls, {**data, "init_parameters": given})
+        return retriever
+
+    def _asked_of_all(self, filters: dict[str, Any] | None, top_k: int | None) -> dict[str, Any]:
+        return {
+            "filters": apply_filter_policy(self.filter_policy, self.filters, filters),
+            "top_k": self.top_k if top_k is None else top_k,
+            **self._options,
+        }
+
+
 @component
-class VeloEmbeddingRetriever:
+class VeloEmbeddingRetriever(_Retriever):
     """Finds the documents of a :class:`VeloDocumentStore` whose embeddings are nearest to one.
 
     Parameters
@@ -637,57 +714,13 @@ class VeloEmbeddingRetriever:
         exact: bool | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        if not isinstance(document_store, VeloDocumentStore):
-            raise ValueError("document_store must be a VeloDocumentStore")
-        if top_k <= 0:
-            raise ValueError(f"top_k must be above 0, not {top_k}")
-        self.document_store = document_store
-        self.filters = filters
-        self.top_k = top_k
+        options = {"recall": recall, "exact": exact, "timeout_s": timeout_s}
+        named = {"scale_score": scale_score}
+        # `component` makes a class anew, whose super() is another's.
+        _Retriever.__init__(
+            self, document_store, filters, top_k, return_embedding, filter_policy, named, options
+        )
         self.scale_score = scale_score
-        self.return_embedding = return_embedding
-        self.filter_policy = (
-            FilterPolicy.from_str(filter_policy) if isinstance(filter_policy, str) else filter_policy
-        )
-        self._options = {"recall": recall, "exact": exact, "timeout_s": timeout_s}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Write the retriever and its store as a dict.
-
-        Returns
-        -------
-        dict
-        """
-        return dict(
-            default_to_dict(
-                self,
-                document_store=self.document_store.to_dict(),
-                filters=self.filters,
-                top_k=self.top_k,
-                scale_score=self.scale_score,
-                return_embedding=self.return_embedding,
-                filter_policy=self.filter_policy.value,
-                **self._options,
-            )
-        )
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> VeloEmbeddingRetriever:
-        """Read a retriever from a dict.
-
-        Parameters
-        ----------
-        data : dict
-            What :meth:`to_dict` wrote.
-
-        Returns
-        -------
-        VeloEmbeddingRetriever
-        """
-        given = dict(data["init_parameters"])
-        given["document_store"] = VeloDocumentStore.from_dict(given["document_store"])
-        retriever: VeloEmbeddingRetriever = default_from_dict(cls, {**data, "init_parameters": given})
-        return retriever
 
     @component.output_types(documents=list[Document])
     def run(
@@ -745,16 +778,14 @@ class VeloEmbeddingRetriever:
         return_embedding: bool | None,
     ) -> dict[str, Any]:
         return {
-            "filters": apply_filter_policy(self.filter_policy, self.filters, filters),
-            "top_k": self.top_k if top_k is None else top_k,
+            **self._asked_of_all(filters, top_k),
             "scale_score": self.scale_score if scale_score is None else scale_score,
             "return_embedding": self.return_embedding if return_embedding is None else return_embedding,
-            **self._options,
         }
 
 
 @component
-class VeloHybridRetriever:
+class VeloHybridRetriever(_Retriever):
     """Finds the documents of a :class:`VeloDocumentStore` by their words and by their embeddings.
 
     Parameters
@@ -788,61 +819,16 @@ class VeloHybridRetriever:
         exact: bool | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        if not isinstance(document_store, VeloDocumentStore):
-            raise ValueError("document_store must be a VeloDocumentStore")
-        if top_k <= 0:
-            raise ValueError(f"top_k must be above 0, not {top_k}")
         if fusion not in ("rrf", "weighted"):
             raise ValueError(f"fusion must be 'rrf' or 'weighted', not {fusion!r}")
         kind = velo.RRF if fusion == "rrf" else velo.Weighted
         self._fusion = kind(vectors=vectors_weight, words=words_weight)
-        self.document_store = document_store
-        self.filters = filters
-        self.top_k = top_k
-        self.return_embedding = return_embedding
-        self.filter_policy = (
-            FilterPolicy.from_str(filter_policy) if isinstance(filter_policy, str) else filter_policy
+        named = {"fusion": fusion, "vectors_weight": vectors_weight, "words_weight": words_weight}
+        options = {"recall": recall, "exact": exact, "timeout_s": timeout_s}
+        # `component` makes a class anew, whose super() is another's.
+        _Retriever.__init__(
+            self, document_store, filters, top_k, return_embedding, filter_policy, named, options
         )
-        self._named = {"fusion": fusion, "vectors_weight": vectors_weight, "words_weight": words_weight}
-        self._options = {"recall": recall, "exact": exact, "timeout_s": timeout_s}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Write the retriever and its store as a dict.
-
-        Returns
-        -------
-        dict
-        """
-        return dict(
-            default_to_dict(
-                self,
-                document_store=self.document_store.to_dict(),
-                filters=self.filters,
-                top_k=self.top_k,
-                return_embedding=self.return_embedding,
-                filter_policy=self.filter_policy.value,
-                **self._named,
-                **self._options,
-            )
-        )
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> VeloHybridRetriever:
-        """Read a retriever from a dict.
-
-        Parameters
-        ----------
-        data : dict
-            What :meth:`to_dict` wrote.
-
-        Returns
-        -------
-        VeloHybridRetriever
-        """
-        given = dict(data["init_parameters"])
-        given["document_store"] = VeloDocumentStore.from_dict(given["document_store"])
-        retriever: VeloHybridRetriever = default_from_dict(cls, {**data, "init_parameters": given})
-        return retriever
 
     @component.output_types(documents=list[Document])
     def run(
@@ -894,13 +880,8 @@ class VeloHybridRetriever:
         return {"documents": found}
 
     def _asked(self, filters: dict[str, Any] | None, top_k: int | None) -> dict[str, Any]:
-        return {
-            "filters": apply_filter_policy(self.filter_policy, self.filters, filters),
-            "top_k": self.top_k if top_k is None else top_k,
-            "return_embedding": self.return_embedding,
-            "fusion": self._fusion,
-            **self._options,
-        }
+        asked = self._asked_of_all(filters, top_k)
+        return {**asked, "return_embedding": self.return_embedding, "fusion": self._fusion}
 
 
 # ---- documents

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -21,7 +22,56 @@ _DEPTH_MIN: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class RRF:
+class _Fusing(ABC):
+    """Weights of both lists, and how many hits of each are taken."""
+
+    vectors: float = 1.0
+    words: float = 1.0
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("vectors", "words"):
+            real_number(getattr(self, name), name, 0.0, _WEIGHT_MAX)
+        if not self.vectors + self.words > 0:
+            raise InvalidArgumentError("one of the weights is above 0", argument="vectors")
+        if self.depth is not None:
+            whole_number(self.depth, "depth", 1, 4096)
+
+    def depth_of(self, k: int) -> int:
+        """Hits of each list for an answer of k.
+
+        Parameters
+        ----------
+        k : int
+
+        Returns
+        -------
+        int
+        """
+        depth = max(_DEPTH_OF_K * k, _DEPTH_MIN) if self.depth is None else self.depth
+        if depth < k:
+            raise InvalidArgumentError(
+                f"depth is {depth}, fewer than the {k} hits asked for", argument="depth"
+            )
+        return min(depth, k_of_one_search())
+
+    @abstractmethod
+    def points(self, values: Float64Array) -> Float64Array:
+        """What each hit of one list is worth there.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n,), float64
+            More is better; the best first.
+
+        Returns
+        -------
+        ndarray of shape (n,), float64
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class RRF(_Fusing):
     """Fuse by ranks: a hit scores ``weight / (constant + rank)`` in each list that has it; ranks begin at 1.
 
     Attributes
@@ -40,45 +90,18 @@ class RRF:
     """
 
     constant: float = 60.0
-    vectors: float = 1.0
-    words: float = 1.0
-    depth: int | None = None
 
     def __post_init__(self) -> None:
         real_number(self.constant, "constant", 0.0, _WEIGHT_MAX)
-        _check(self)
-
-    def depth_of(self, k: int) -> int:
-        """Hits of each list for an answer of k.
-
-        Parameters
-        ----------
-        k : int
-
-        Returns
-        -------
-        int
-        """
-        return _depth_of(self, k)
+        super().__post_init__()
 
     def points(self, values: Float64Array) -> Float64Array:
-        """What each hit of one list is worth there.
-
-        Parameters
-        ----------
-        values : ndarray of shape (n,), float64
-            More is better; the best first.
-
-        Returns
-        -------
-        ndarray of shape (n,), float64
-        """
         ranks: Float64Array = np.arange(1, len(values) + 1, dtype=np.float64)
         return 1.0 / (self.constant + ranks)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weighted:
+class Weighted(_Fusing):
     """Fuse by scores: a hit scores in each list that has it the weight times where it lies between the list's
     worst (0) and best (1). For vectors that goes by distance.
 
@@ -97,36 +120,8 @@ class Weighted:
 
     vectors: float = 0.5
     words: float = 0.5
-    depth: int | None = None
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    def depth_of(self, k: int) -> int:
-        """Hits of each list for an answer of k.
-
-        Parameters
-        ----------
-        k : int
-
-        Returns
-        -------
-        int
-        """
-        return _depth_of(self, k)
 
     def points(self, values: Float64Array) -> Float64Array:
-        """What each hit of one list is worth there.
-
-        Parameters
-        ----------
-        values : ndarray of shape (n,), float64
-            More is better; the best first.
-
-        Returns
-        -------
-        ndarray of shape (n,), float64
-        """
         if len(values) == 0 or values[0] == values[-1]:
             return np.ones(len(values))
         points: Float64Array = (values - values[-1]) / (values[0] - values[-1])
@@ -134,23 +129,6 @@ class Weighted:
 
 
 Fusion: TypeAlias = RRF | Weighted
-
-
-def _check(fusion: Fusion) -> None:
-    for name in ("vectors", "words"):
-        real_number(getattr(fusion, name), name, 0.0, _WEIGHT_MAX)
-    if not fusion.vectors + fusion.words > 0:
-        raise InvalidArgumentError("one of the weights is above 0", argument="vectors")
-    if fusion.depth is not None:
-        whole_number(fusion.depth, "depth", 1, 4096)
-
-
-def _depth_of(fusion: Fusion, k: int) -> int:
-    depth = max(_DEPTH_OF_K * k, _DEPTH_MIN) if fusion.depth is None else fusion.depth
-    if depth < k:
-        raise InvalidArgumentError(f"depth is {depth}, fewer than the {k} hits asked for", argument="depth")
-    return min(depth, k_of_one_search())
-
 
 _NAMED: Final[dict[str, Fusion]] = {"rrf": RRF(), "weighted": Weighted()}
 
