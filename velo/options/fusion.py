@@ -55,7 +55,6 @@ class _Fusing(ABC):
             )
         return min(depth, k_of_one_search())
 
-    @abstractmethod
     def points(self, values: Float64Array) -> Float64Array:
         """What each hit of one list is worth there.
 
@@ -68,6 +67,10 @@ class _Fusing(ABC):
         -------
         ndarray of shape (n,), float64
         """
+        return self._points(values)
+
+    @abstractmethod
+    def _points(self, values: Float64Array) -> Float64Array: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +98,7 @@ class RRF(_Fusing):
         real_number(self.constant, "constant", 0.0, _WEIGHT_MAX)
         super().__post_init__()
 
-    def points(self, values: Float64Array) -> Float64Array:
+    def _points(self, values: Float64Array) -> Float64Array:
         ranks: Float64Array = np.arange(1, len(values) + 1, dtype=np.float64)
         return 1.0 / (self.constant + ranks)
 
@@ -121,7 +124,7 @@ class Weighted(_Fusing):
     vectors: float = 0.5
     words: float = 0.5
 
-    def points(self, values: Float64Array) -> Float64Array:
+    def _points(self, values: Float64Array) -> Float64Array:
         if len(values) == 0 or values[0] == values[-1]:
             return np.ones(len(values))
         points: Float64Array = (values - values[-1]) / (values[0] - values[-1])
