@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -154,17 +155,17 @@ class ColumnSource(FileSource):
         if pa.types.is_fixed_size_list(self._type):
             self._dim = int(self._type.list_size)
 
+    @abstractmethod
     def batches(self, rows: int) -> Iterator[ArrowArray]:
         """Yield the column in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def names(self) -> list[str]:
         """The names of all columns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def table(self, names: list[str]) -> pa.Table:
         """Some columns, whole."""
-        raise NotImplementedError
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -563,10 +563,8 @@ class VeloDocumentStore:
         list of Document
             With their scores, greatest first.
         """
-        with _errors():
-            store, condition = self._retrieval(filters)
-            found = store.search(query_embedding, top_k, condition, {**options, "text": query})
-            return self._scored(store, found, False, return_embedding)
+        options = {**options, "text": query}
+        return self.embedding_retrieval(query_embedding, filters, top_k, False, return_embedding, **options)
 
     async def hybrid_retrieval_async(
         self,
@@ -588,10 +586,10 @@ class VeloDocumentStore:
         -------
         list of Document
         """
-        with _errors():
-            store, condition = await asyncio.to_thread(self._retrieval, filters)
-            found = await store.search_async(query_embedding, top_k, condition, {**options, "text": query})
-            return await asyncio.to_thread(self._scored, store, found, False, return_embedding)
+        options = {**options, "text": query}
+        return await self.embedding_retrieval_async(
+            query_embedding, filters, top_k, False, return_embedding, **options
+        )
 
     @staticmethod
     def _scored(store: Documents, found: list[Found], scale: bool, with_embedding: bool) -> list[Document]:

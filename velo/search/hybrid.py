@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -35,9 +36,9 @@ _TEXT_MAX: Final = 1 << 16
 class HybridSearches(FurtherSearches, Lookups):
     """What :class:`velo.Index` finds among candidates, and by words and vectors together."""
 
+    @abstractmethod
     def _word_stretches(self, column: str) -> Iterator[tuple[int, Words]]:
         """The words of all rows, each with its first vertex."""
-        raise NotImplementedError
 
     # ---- words and vectors
 
