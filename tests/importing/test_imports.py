@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 import sys
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,20 @@ def test_usearch(tmp_path: Path, theirs: str, ours: str, dtype: str) -> None:
     check(tmp_path / "i", LABELS[kept], VECTORS[kept], 0.0 if dtype == "f32" else 3e-3).close()
 
 
+def qdrant(path: Path) -> QdrantClient:
+    """A client of the folder. One whose lock an earlier client has just let go may say that it is held."""
+    until = time.monotonic() + 20
+    while True:
+        try:
+            return QdrantClient(path=str(path))
+        except RuntimeError as error:
+            if "already accessed" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
 def qdrant_at(path: Path, ids: list[Any], payloads: list[Any], **more: Any) -> None:
-    client = QdrantClient(path=str(path))
+    client = qdrant(path)
     config = more.get("config", models.VectorParams(size=DIM, distance=models.Distance.EUCLID))
     client.create_collection("notes", vectors_config=config)
     vectors: list[Any] = VECTORS[: len(ids)].tolist()
@@ -155,7 +168,7 @@ def test_qdrant_with_uuids_named_vectors_and_several_collections(tmp_path: Path)
         "text": models.VectorParams(size=DIM, distance=models.Distance.DOT),
     }
     qdrant_at(tmp_path / "q", ids, [{}] * 30, config=config)
-    client = QdrantClient(path=str(tmp_path / "q"))
+    client = qdrant(tmp_path / "q")
     client.create_collection(
         "other", vectors_config=models.VectorParams(size=3, distance=models.Distance.MANHATTAN)
     )
