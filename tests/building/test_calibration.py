@@ -287,6 +287,8 @@ def test_a_table_is_scaled_by_what_few_searches_miss() -> None:
     worse = _Scale([(known[2].to_dict(), point(26, 0.85))])
     assert worse.greatest > 2.0
     assert worse.of(known[0].to_dict())["recall"] < 0.2
+    alike = _Scale([(known[4].to_dict(), seen[2]), (known[4].to_dict() | {"reads": 5.0}, seen[2])])
+    assert alike.greatest > 1.0
 
 
 def test_a_small_index_takes_the_table_of_a_larger_one(tmp_path: Path) -> None:

@@ -66,6 +66,20 @@ def test_young_parts_add_few_reads_and_keep_the_recall(parts: Any, plan: Any, tm
         assert recall_at_k(wide.ids, truth) >= (0.998 if plan == "links_in_memory" else 0.98)
 
 
+def test_the_nearest_alone_is_found_in_equal_parts(tmp_path: Path) -> None:
+    """Rows of few directions: what codes err by is much the same for all that lie near, in each part another."""
+    rng = np.random.default_rng(5)
+    plane = np.linalg.qr(rng.normal(size=(DIM, 2)))[0].T
+    flat = rng.uniform(0, 100, (6_300, 2)) @ plane + rng.normal(0, 0.01, (6_300, DIM))
+    rows, queries = np.split(flat.astype(np.float32), [6_000])
+    with velo.create(tmp_path / "a", dim=DIM, durability="process", threads=1) as index:
+        for some in np.split(rows, 3):
+            index.insert(some)
+            index.flush()
+        found = index.search(queries, 1, recall=0.95)
+        assert recall_at_k(found.ids, brute_force(rows, queries, 1).ids) >= 0.95
+
+
 def test_more_parts_than_a_call_takes_are_searched_in_several(
     parts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -575,7 +575,8 @@ class _Scale:
     """
 
     def __init__(self, checked: Sequence[tuple[Mapping[str, Any], Point]]) -> None:
-        by_miss = sorted((_miss(point["recall"]), _miss(seen.recall), point, seen) for point, seen in checked)
+        missed = [(_miss(point["recall"]), _miss(seen.recall), point, seen) for point, seen in checked]
+        by_miss = sorted(missed, key=lambda one: one[:2])
         self._misses = np.log([known for known, *_ in by_miss])
         self._scales = np.log([found / known for known, found, *_ in by_miss])
         spreads = [seen.deviation / max(1e-9, float(point["deviation"])) for *_, point, seen in by_miss]

@@ -45,6 +45,7 @@ pub fn introduce(parts: []job_file.JobPart) void {
     parts[0].company = .largest;
     for (parts) |*one| one.held_max /= @max(1, on_disk);
     for (parts[1..]) |*one| accompany(&one.parameters, &parts[0].parameters);
+    widen(&parts[0], parts[1..]);
 }
 
 /// What was measured of the largest part holds for all: a list that finds so many among more rows finds as many among fewer,
@@ -53,9 +54,27 @@ pub fn introduce(parts: []job_file.JobPart) void {
 fn accompany(own: *Parameters, largest: *const Parameters) void {
     own.list_size = @min(own.list_size, largest.list_size);
     if (!own.sigma_by_plan) return;
-    const least = @max(filter_plan.sigma_least, filter_plan.sigma_share * parameters.sigma_of_scan(own));
+    const share = std.math.lerp(filter_plan.sigma_share, 1, alone_share(own.k));
+    const least = @max(filter_plan.sigma_least, share * parameters.sigma_of_scan(own));
     own.sigma = @max(parameters.sigma_of(own.list_size), least);
     own.sigma_on_disk = @max(parameters.sigma_on_disk_of(own.list_size), least);
+}
+
+/// The bound that others know may leave out what the largest part alone would have read: the more of the rows they hold, and
+/// the fewer answers there are.
+fn widen(largest: *job_file.JobPart, others: []const job_file.JobPart) void {
+    const own = &largest.parameters;
+    if (!own.sigma_by_plan) return;
+    var beside: f32 = 0;
+    for (others) |*one| beside += @floatFromInt(one.part.shared.reader.n());
+    const share = beside / (beside + @as(f32, @floatFromInt(largest.part.shared.reader.n())));
+    own.sigma = @max(own.sigma, alone_share(own.k) * share * parameters.sigma_of_scan(own));
+}
+
+/// The share of answers that lie at the bound itself, with no others whose pages they could come with: 1 for the nearest
+/// alone, 0 from ten on.
+fn alone_share(k: u32) f32 {
+    return 1 - @as(f32, @floatFromInt(@min(k, 10) - 1)) / 9;
 }
 
 /// Steps those that can go on; done: none of them wants anything more.
