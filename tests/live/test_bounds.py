@@ -67,7 +67,7 @@ def test_young_parts_add_few_reads_and_keep_the_recall(parts: Any, plan: Any, tm
 
 
 def test_the_nearest_alone_is_found_in_equal_parts(tmp_path: Path) -> None:
-    """Rows of few directions: what codes err by is much the same for all that lie near, in each part another."""
+    """Of rows of two directions all that lie near err by much the same, in each part by another."""
     rng = np.random.default_rng(5)
     plane = np.linalg.qr(rng.normal(size=(DIM, 2)))[0].T
     flat = rng.uniform(0, 100, (6_300, 2)) @ plane + rng.normal(0, 0.01, (6_300, DIM))
