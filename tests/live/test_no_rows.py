@@ -72,3 +72,11 @@ def test_a_reader_of_no_rows(tmp_path: Path) -> None:
     with velo.open(tmp_path / "a.velo") as index:
         assert index.contains(["a", "b"]).tolist() == [False, False]
         assert index.count(["a"]) == 0
+
+
+def test_a_type_by_numpys_own_name(tmp_path: Path) -> None:
+    for name, dtype in (("a", np.uint8), ("b", np.dtype("float16"))):
+        with velo.create(tmp_path / name, dim=2, dtype=dtype, durability="process") as index:
+            assert index.info()["dtype"] == np.dtype(dtype).name
+    with pytest.raises(errors.InvalidArgumentError, match="not 'int64'"):
+        velo.create(tmp_path / "c", dim=2, dtype=np.int64)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from numpy.typing import DTypeLike
 
 from velo import _native
 from velo.errors import (
@@ -262,7 +263,7 @@ def create_index(
     *,
     dim: int,
     metric: MetricName = "l2",
-    dtype: str = "float32",
+    dtype: DTypeLike = "float32",
     metadata: Any = None,
     text: str | None = None,
     memory: Memory | None = None,

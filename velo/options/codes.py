@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+
 from velo.errors import InvalidArgumentError
 from velo.hints import metric_hint
 
@@ -24,7 +26,9 @@ FILTER_PLANS: Final = {"auto": 0, "late": 1, "gate": 3, "scan": 4}
 
 
 def code_of(codes: dict[str, int], value: Any, argument: str) -> int:
-    """The native number behind a name such as ``"l2"``."""
+    """The native number behind a name such as ``"l2"``, or behind numpy's own name of a type."""
+    if codes is DTYPE_CODES and isinstance(value, (type, np.dtype)):
+        value = np.dtype(value).name
     if not isinstance(value, str) or value not in codes:
         names = ", ".join(repr(name) for name in codes)
         hint = metric_hint(value) if codes is METRIC_CODES else ""
