@@ -25,6 +25,7 @@ from velo.errors import (
     InvalidArgumentError,
     VeloError,
 )
+from velo.folder.flow import ColumnSource
 from velo.folder.ids import FILE_NAME, IdColumn, given_ids, write_ids
 from velo.folder.manifest import MANIFEST_FILE, read_manifest
 from velo.folder.metadata import (
@@ -108,7 +109,8 @@ def build_shard(
     source : Source
     options : BuildOptions
     ids, metadata :
-        Of those rows alone; without ids the rows' numbers in the whole source are used.
+        Of those rows alone, columns also as a :class:`velo.folder.flow.ColumnSource`. Without ids
+        the rows' numbers in the whole source are used.
     queries : ndarray of shape (m, dim), optional
         As :func:`velo.building.queries.query_sample` gives them.
     build_memory, overwrite, resume :
@@ -146,9 +148,10 @@ def build_shard(
     options = options.for_vectors(stop - start, dim)
     dtype = native_dtype(source.dtype)
     column = None if ids is None else given_ids(ids, stop - start)
-    table = None if metadata is None else given_metadata(metadata, stop - start)
+    is_flow = metadata is None or isinstance(metadata, ColumnSource)
+    table = metadata if is_flow else given_metadata(metadata, stop - start)
     if text is not None:
-        if table is None:
+        if not isinstance(table, GivenMetadata):
             raise InvalidArgumentError(
                 "text names a column of the metadata, and there is none", argument="text"
             )
@@ -353,7 +356,9 @@ class _Build:
         if failures:
             raise failures[0]
 
-    def commit(self, ids: IdColumn | None, table: GivenMetadata | None, watch: Watch | None) -> AnyArray:
+    def commit(
+        self, ids: IdColumn | None, table: GivenMetadata | ColumnSource | None, watch: Watch | None
+    ) -> AnyArray:
         """Ids and metadata in placement order, then the manifest; returns the row of each vertex."""
         _tell(watch, "commit", 0, self._rows)
         rows = np.empty(self._rows, np.uint32)

@@ -26,6 +26,7 @@ __all__ = [
     "restore",
     "undressed",
     "why_not_stored",
+    "with_element",
 ]
 
 # What passes through here is of every Arrow type: the stubs, generic in it, have nothing to check.
@@ -76,6 +77,17 @@ def plain_type(kind: ArrowType) -> ArrowType:
             return kind
 
 
+def with_element(kind: ArrowType, element: ArrowType) -> ArrowType:
+    """A type of lists of any length, with elements of another type."""
+    field = kind.value_field.with_type(element)
+    if pa.types.is_list(kind):
+        return pa.list_(field)
+    if pa.types.is_large_list(kind):
+        return pa.large_list(field)
+    made = pa.list_view if kind.id == pa.list_view(kind.value_type).id else pa.large_list_view
+    return made(field)
+
+
 def undressed(kind: ArrowType, *, only: Callable[[ArrowType], bool] | None = None) -> ArrowType:
     """The type of the same values without dictionaries, run lengths and views, at any depth.
 
@@ -103,12 +115,9 @@ def undressed(kind: ArrowType, *, only: Callable[[ArrowType], bool] | None = Non
     if is_list_view(kind):
         if goes(kind):
             return pa.large_list(field(kind.value_field))
-        made = pa.list_view if kind.id == pa.list_view(kind.value_type).id else pa.large_list_view
-        return made(field(kind.value_field))
-    if pa.types.is_list(kind):
-        return pa.list_(field(kind.value_field))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(field(kind.value_field))
+        return with_element(kind, inner(kind.value_type))
+    if is_list(kind):
+        return with_element(kind, inner(kind.value_type))
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(field(kind.value_field), kind.list_size)
     if pa.types.is_map(kind):

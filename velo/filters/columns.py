@@ -42,6 +42,7 @@ from velo.filters.domain import FloatSpace, RankSpace, Space, WholeSpace
 from velo.types import AnyArray
 
 __all__ = [
+    "CODES_MAX",
     "FilterColumn",
     "Kind",
     "NativeType",
@@ -94,7 +95,8 @@ _INTEGERS: Final = {
 }
 _SECOND: Final = 10**9
 _UNITS: Final = {"s": _SECOND, "ms": 10**6, "us": 10**3, "ns": 1}
-_CODES_MAX: Final = 2**31 - 1
+#: Values that a dictionary holds at most.
+CODES_MAX: Final = 2**31 - 1
 #: How strings are stored.
 _CODES: Final = pa.dictionary(pa.int32(), pa.large_string())
 
@@ -240,9 +242,9 @@ def _codes(name: str, column: ArrowArray) -> ArrowArray:
     wide = pa.large_string() if is_string(column.type) else column.type
     encoded = one_array(column.cast(wide)).dictionary_encode()
     values = encoded.dictionary
-    if len(values) > _CODES_MAX:
+    if len(values) > CODES_MAX:
         message = (
-            f"metadata: column {name!r} has {len(values)} distinct values, at most {_CODES_MAX} are possible"
+            f"metadata: column {name!r} has {len(values)} distinct values, at most {CODES_MAX} are possible"
         )
         raise InvalidArgumentError(message, argument="metadata")
     order = np.asarray(pc.sort_indices(values))
@@ -279,9 +281,9 @@ def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
     lists = one_array(column.cast(pa.large_list(pa.large_string() if is_string(element) else element)))
     offsets = np.asarray(lists.offsets)
     first, last = int(offsets[0]) if len(offsets) else 0, int(offsets[-1]) if len(offsets) else 0
-    if last - first > _CODES_MAX:
+    if last - first > CODES_MAX:
         message = (
-            f"metadata: the lists of column {name!r} hold {last - first} elements, at most {_CODES_MAX} fit"
+            f"metadata: the lists of column {name!r} hold {last - first} elements, at most {CODES_MAX} fit"
         )
         raise InvalidArgumentError(message, argument="metadata")
     elements = lists.values.slice(first, last - first)

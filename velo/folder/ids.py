@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.errors import CorruptIndexError, DuplicateIdError, InvalidArgumentError, UnknownIdError
+from velo.filters.arrays import arrow_of, numpy_of
 from velo.filters.arrow_values import is_string
-from velo.folder.arrays import arrow_of, numpy_of
 from velo.folder.replace import durable_file
 from velo.folder.stored import check_permutation, damage, mapped_batch
 from velo.types import AnyArray, Int64Array

@@ -24,7 +24,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from velo import _native
 from velo.errors import (
@@ -34,12 +33,16 @@ from velo.errors import (
     UnknownColumnError,
     VeloError,
 )
+from velo.filters.arrays import array_bytes, arrow_of
 from velo.filters.arrow_values import one_array, restore, undressed
-from velo.filters.columns import FilterColumn, NativeType, check_stored, describe, encode
+from velo.filters.columns import FilterColumn, check_stored, describe, encode
 from velo.filters.made import can_be_filtered, made_column
 from velo.filters.native import NativeColumns
+from velo.folder.flow import ColumnSource, flowed_columns
 from velo.folder.manifest import read_manifest
 from velo.folder.replace import durable_file
+from velo.folder.spool import Body
+from velo.folder.statistics import statistics_of
 from velo.folder.stored import damage, load_json, mapped_batch
 from velo.folder.text_column import with_text_column
 from velo.types import AnyArray, PathLike
@@ -72,9 +75,6 @@ POSTINGS_FILE: Final = "columns.postings"
 _FORMAT: Final = b"1"
 _PARQUET: Final = (".parquet", ".pq", ".parq")
 
-#: Most frequent values kept in the statistics, and parts that the quantiles make.
-_TOP: Final = 10
-_QUANTILES: Final = 10
 #: How often the store is looked for again while another process exchanges it.
 _ATTEMPTS: Final = 5
 
@@ -249,13 +249,15 @@ def file_names(generation: int) -> tuple[str, str, str]:
     return f"columns.{generation}.arrow", f"columns.{generation}.stats", f"columns.{generation}.postings"
 
 
-def write_metadata(folder: PathLike, metadata: GivenMetadata | pa.Table, rows: AnyArray) -> list[str]:
+def write_metadata(
+    folder: PathLike, metadata: GivenMetadata | ColumnSource | pa.Table, rows: AnyArray
+) -> list[str]:
     """Write columns, statistics and postings into an index folder, each by rename after fsync.
 
     Parameters
     ----------
     folder : path
-    metadata : GivenMetadata or pyarrow.Table
+    metadata : GivenMetadata, ColumnSource or pyarrow.Table
     rows : ndarray of uint32
         ``rows[vertex]`` is the vertex's row of the input.
 
@@ -264,6 +266,10 @@ def write_metadata(folder: PathLike, metadata: GivenMetadata | pa.Table, rows: A
     list of str
         The names of the files.
     """
+    if isinstance(metadata, ColumnSource):
+        with Body(Path(folder)) as body:
+            arrays, schema = flowed_columns(metadata, rows, body)
+            return write_batch(folder, arrays, schema, generation=1)
     if isinstance(metadata, pa.Table):
         metadata = given_metadata(metadata, len(rows))
     table = metadata.table()
@@ -280,7 +286,7 @@ def encoded_columns(table: Any, rows: AnyArray) -> list[Any]:
     """
     if len(rows) != table.num_rows:
         raise AssertionError(f"{len(rows)} vertices, {table.num_rows} rows of metadata")
-    order = pa.array(np.asarray(rows))
+    order = arrow_of(np.asarray(rows))
     arrays = []
     for name, column in zip(table.schema.names, table.columns, strict=True):
         try:
@@ -303,7 +309,7 @@ def write_batch(folder: PathLike, arrays: list[Any], schema: Any, generation: in
     described = [
         describe(field.name, field.type, stored) for field, stored in zip(schema, batch.columns, strict=True)
     ]
-    statistics = {"version": 1, "row_count": batch.num_rows, "columns": _statistics(described, batch)}
+    statistics = {"version": 1, "row_count": batch.num_rows, "columns": statistics_of(described, batch)}
     folder = Path(folder)
     columns_file, statistics_file, postings_file = file_names(generation)
     with durable_file(folder / columns_file) as file, pa.ipc.new_file(file, batch.schema) as writer:
@@ -347,72 +353,6 @@ def _add(handle: Any, column: FilterColumn, stored: Any) -> None:
     if buffer is not None:
         struct.values = _native.ffi.cast("void *", buffer.address)
     _native.check(_native.lib.velo_columns_add(handle, struct), "metadata")
-
-
-def _statistics(described: Sequence[FilterColumn], batch: Any) -> list[dict[str, Any]]:
-    entries = []
-    for column, stored in zip(described, batch.columns, strict=True):
-        entry: dict[str, Any] = {
-            "name": column.name,
-            "type": str(column.arrow_type),
-            "stored_as": None if column.native_type is None else column.native_type.name.lower(),
-            "nulls": stored.null_count,
-        }
-        entry.update(_extremes(column, stored))
-        entries.append(entry)
-    return entries
-
-
-def _extremes(column: FilterColumn, stored: Any) -> dict[str, Any]:
-    """Distinct values, least and greatest; of lists, those of their elements and the lengths.
-
-    Times are in the column's own unit. NaN counts for nothing.
-    """
-    found: dict[str, Any] = {}
-    if column.native_type is None:
-        return found
-    values = stored
-    if column.is_list:
-        lengths = np.diff(np.asarray(stored.offsets))[np.asarray(stored.is_valid())]
-        found["elements"] = int(lengths.sum())
-        found["longest"] = int(lengths.max()) if len(lengths) else 0
-        values = stored.values
-    if column.dictionary is not None:
-        # Placement took every value along, so each is used by some row.
-        dictionary = column.dictionary
-        found["distinct"] = len(dictionary)
-        if len(dictionary):
-            found["min"], found["max"] = dictionary[0].as_py(), dictionary[-1].as_py()
-            codes = values.indices.drop_null()
-            counts = np.bincount(np.asarray(codes), minlength=len(dictionary))
-            found["top"] = _top(counts, lambda at: dictionary[at].as_py())
-        return found
-    if column.kind not in ("bool", "int", "float"):
-        width = pa.int32() if column.native_type == NativeType.I32 else pa.int64()
-        values = values.view(width)
-    if column.kind == "float":
-        values = values.filter(pc.is_finite(values))
-    counted = pc.value_counts(values.drop_null())
-    found["distinct"] = len(counted)
-    extremes: Any = pc.min_max(values).as_py()
-    for name in ("min", "max"):
-        if extremes[name] is not None:
-            found[name] = extremes[name]
-    if len(counted):
-        found["top"] = _top(np.asarray(counted.field(1)), lambda at: counted.field(0)[at].as_py())
-        if column.kind != "bool":
-            parts: Any = [part / _QUANTILES for part in range(_QUANTILES + 1)]
-            found["quantiles"] = pc.quantile(values, q=parts, interpolation="lower").to_pylist()
-    return found
-
-
-def _top(counts: AnyArray, value_at: Callable[[int], Any]) -> list[list[Any]]:
-    """The most frequent values, each with its count; none where no value occurs twice."""
-    if counts.max(initial=0) < 2:
-        return []
-    some = np.argpartition(-counts, min(_TOP, len(counts) - 1))[:_TOP]
-    ordered = some[np.lexsort((some, -counts[some]))]
-    return [[value_at(int(at)), int(counts[at])] for at in ordered if counts[at]]
 
 
 def _original_schema(schema: Any) -> Any:
@@ -511,6 +451,15 @@ class MetadataStore:
         """All columns as they are stored, in placement order."""
         return list(self._batch.columns)
 
+    def stored_rows(self, name: str, vertices: AnyArray) -> Any:
+        """Some rows of a column as they are stored."""
+        with damage(self._path.name):
+            return self._batch.column(name).take(arrow_of(vertices))
+
+    def stored_row_bytes(self, name: str) -> float:
+        """What a row of a column takes on average, its dictionary left out."""
+        return array_bytes(self._batch.column(name)) / max(1, self.row_count)
+
     @cached_property
     def native_columns(self) -> NativeColumns:
         """The library's view of the mapped buffers, with the postings where the index has them."""
@@ -554,7 +503,7 @@ class MetadataStore:
         described, values = found
         owner = NativeColumns(self.row_count, values)
         _add(owner.handle, described, values)
-        self._made_bytes += sum(buffer.size for buffer in values.buffers() if buffer is not None)
+        self._made_bytes += array_bytes(values)
         return replace(described, owner=owner)
 
     @property
@@ -588,7 +537,7 @@ class MetadataStore:
 
     def _taken(self, vertices: AnyArray, columns: Sequence[str] | None, type_of: Callable[[Any], Any]) -> Any:
         fields = [self.schema.field(name) for name in self.checked_names(columns)]
-        wanted = pa.array(np.asarray(vertices).astype(np.int64, copy=False))
+        wanted = arrow_of(np.asarray(vertices).astype(np.int64, copy=False))
         with damage(self._path.name):
             taken = [self._batch.column(field.name).take(wanted) for field in fields]
             made = [field.with_type(type_of(field.type)) for field in fields]
@@ -633,7 +582,7 @@ class MetadataStore:
         sizes = {}
         for name, stored in zip(self.schema.names, self._batch.columns, strict=True):
             signatures = 8 * self.row_count if self.filter_columns[name].is_list else 0
-            sizes[name] = signatures + sum(buffer.size for buffer in stored.buffers() if buffer is not None)
+            sizes[name] = signatures + array_bytes(stored)
         return sizes
 
 

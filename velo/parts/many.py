@@ -179,18 +179,19 @@ class ManyColumns:
         self._starts = np.cumsum([0, *(stretch.n for stretch in stretches)])
 
     @cached_property
-    def _stores(self) -> list[Any]:
+    def stores(self) -> list[Any]:
+        """Those of each stretch."""
         return [stretch.metadata for stretch in self._stretches]
 
     @property
     def column_names(self) -> list[str]:
         """Names, in the order in which they were given."""
-        return list(self._stores[0].column_names)
+        return list(self.stores[0].column_names)
 
     @property
     def filter_columns(self) -> Mapping[str, FilterColumn]:
         """How each column is stored, by the first stretch."""
-        columns: Mapping[str, FilterColumn] = self._stores[0].filter_columns
+        columns: Mapping[str, FilterColumn] = self.stores[0].filter_columns
         return columns
 
     @property
@@ -200,19 +201,19 @@ class ManyColumns:
 
     def made(self, name: str, of: str) -> FilterColumn | None:
         """A column made of a stored one, by the first stretch."""
-        column: FilterColumn | None = self._stores[0].made(name, of)
+        column: FilterColumn | None = self.stores[0].made(name, of)
         return column
 
     @property
     def resident_bytes(self) -> int:
         """Memory beside the mapped files."""
-        return sum(store.resident_bytes for store in self._stores)
+        return sum(store.resident_bytes for store in self.stores)
 
     @property
     def bytes_by_column(self) -> dict[str, int]:
         """What each column takes of mapped files once a filter has touched all of it."""
         sizes: dict[str, int] = {}
-        for store in self._stores:
+        for store in self.stores:
             for name, size in store.bytes_by_column.items():
                 sizes[name] = sizes.get(name, 0) + size
         return sizes
@@ -224,7 +225,7 @@ class ManyColumns:
     @property
     def schema(self) -> Any:
         """The columns as they were given, by the first stretch."""
-        return self._stores[0].schema
+        return self.stores[0].schema
 
     def rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
         """Some rows, as they were given."""
@@ -236,7 +237,7 @@ class ManyColumns:
         """Some rows, in the types that files have them in."""
         tables: list[Any] = []
         places: list[AnyArray] = []
-        for start, stretch, store in zip(self._starts, self._stretches, self._stores, strict=False):
+        for start, stretch, store in zip(self._starts, self._stretches, self.stores, strict=False):
             inside = np.flatnonzero((vertices >= start) & (vertices < start + stretch.n))
             if len(inside) or not tables:
                 tables.append(store.undressed_rows(vertices[inside] - start, columns))

@@ -45,7 +45,7 @@ class WideColumns:
         self, store: MetadataStore | None, row_count: int, schema: Any, values: Mapping[str, Any]
     ) -> None:
         self._store = store
-        self._row_count = row_count
+        self.row_count = row_count
         self.schema = schema
         stored = [] if store is None else store.column_names
         added = list(schema)[len(stored) :]
@@ -70,7 +70,7 @@ class WideColumns:
     @cached_property
     def native_columns(self) -> NativeColumns:
         """The library's view of the stored columns."""
-        return NativeColumns(self._row_count) if self._store is None else self._store.native_columns
+        return NativeColumns(self.row_count) if self._store is None else self._store.native_columns
 
     def made(self, name: str, of: str) -> FilterColumn | None:
         """A column made of a stored one (:mod:`velo.filters.made`), or None where there is none."""
@@ -87,9 +87,22 @@ class WideColumns:
         """What each column takes of mapped files: the others nothing."""
         return ({} if self._store is None else self._store.bytes_by_column) | self._one.bytes_by_column
 
+    def stored_rows(self, name: str, vertices: AnyArray) -> Any:
+        """Some rows of a column as they are stored."""
+        if name in self._values:
+            return self._one.stored_rows(name, np.zeros(len(vertices), np.int64))
+        assert self._store is not None
+        return self._store.stored_rows(name, vertices)
+
+    def stored_row_bytes(self, name: str) -> float:
+        """What a row of a column takes on average, its dictionary left out."""
+        store = self._one if name in self._values else self._store
+        assert store is not None
+        return store.stored_row_bytes(name)
+
     def table(self) -> Any:
         """All rows in placement order, as they were given."""
-        return self.rows(np.arange(self._row_count))
+        return self.rows(np.arange(self.row_count))
 
     def rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
         """Some rows, as they were given."""

@@ -14,6 +14,7 @@ from velo.options import METRIC_CODES
 from velo.parts.part import Part
 from velo.parts.view import View
 from velo.types import AnyArray
+from velo.upkeep.source_columns import SourceColumns
 from velo.upkeep.source_rows import SourceRows
 
 __all__ = ["Sources"]
@@ -85,9 +86,9 @@ class Sources:
         """The rows' ids."""
         return self.view.ids.of(self.vertices)
 
-    def metadata(self) -> Any:
+    def metadata(self) -> SourceColumns | None:
         """The rows' columns, or None."""
-        return None if self.view.metadata is None else self.view.metadata.rows(self.vertices)
+        return None if self.view.metadata is None else SourceColumns(self.view.metadata, self.vertices)
 
     @cached_property
     def coded(self) -> list[int]:
