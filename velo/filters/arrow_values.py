@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 
+from velo.filters.arrays import arrow_of, numpy_of, valid_of
 from velo.types import AnyArray
 
 __all__ = [
     "converted",
+    "indices_max",
     "is_list",
     "is_list_view",
     "is_string",
@@ -35,6 +37,8 @@ pc: Any = pyarrow.compute
 ArrowType: TypeAlias = Any
 ArrowArray: TypeAlias = Any
 
+#: Floats by their bits.
+_FLOATS: Final[dict[int, type[np.generic]]] = {16: np.float16, 32: np.float32, 64: np.float64}
 #: Arrow codes no narrower decimals.
 _DECIMAL_BITS: Final = 128
 
@@ -159,9 +163,14 @@ def restore(stored: ArrowArray, kind: ArrowType) -> ArrowArray:
     return converted(stored, kind)
 
 
+def indices_max(kind: ArrowType) -> int:
+    """How many values indices of a type count."""
+    return int(2 ** (kind.bit_width - pa.types.is_signed_integer(kind)))
+
+
 def _coded(values: ArrowArray, kind: ArrowType) -> ArrowArray:
     encoded = values.dictionary_encode()
-    narrow = np.iinfo(kind.index_type.to_pandas_dtype()).max < len(encoded.dictionary) - 1
+    narrow = len(encoded.dictionary) > indices_max(kind.index_type)
     indices = encoded.indices if narrow else encoded.indices.cast(kind.index_type)
     return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=kind.ordered)
 
@@ -187,9 +196,8 @@ def _restored_fields(stored: ArrowArray, kind: ArrowType) -> ArrowArray:
         return pa.FixedSizeListArray.from_arrays(values, type=made, mask=missing)
     if pa.types.is_fixed_size_list(found):
         return restore(stored.cast(pa.large_list(found.value_field)), kind)
-    offsets = np.asarray(stored.offsets).astype(
-        np.int64
-    )  # a copy: Arrow takes no slice of them beside a mask
+    # A copy: Arrow takes no slice of them beside a mask.
+    offsets = numpy_of(stored.offsets, _int(stored.offsets.type)).astype(np.int64)
     if pa.types.is_map(kind) and pa.types.is_map(found):
         keys, items = restore(stored.keys, kind.key_type), restore(stored.items, kind.item_type)
         made = pa.map_(kind.key_field.with_type(keys.type), kind.item_field.with_type(items.type))
@@ -202,12 +210,12 @@ def _restored_fields(stored: ArrowArray, kind: ArrowType) -> ArrowArray:
         return pa.ListArray.from_arrays(_narrow(offsets), values, type=pa.list_(element), mask=missing)
     if pa.types.is_large_list(kind):
         made = pa.large_list(element)
-        return pa.LargeListArray.from_arrays(pa.array(offsets), values, type=made, mask=missing)
+        return pa.LargeListArray.from_arrays(arrow_of(offsets), values, type=made, mask=missing)
     starts, sizes = offsets[:-1], np.diff(offsets)
     if kind.id == pa.large_list_view(element).id:
         made = pa.large_list_view(element)
         return pa.LargeListViewArray.from_arrays(
-            pa.array(starts), pa.array(sizes), values, type=made, mask=missing
+            arrow_of(starts), arrow_of(sizes), values, type=made, mask=missing
         )
     return pa.ListViewArray.from_arrays(
         _narrow(starts), _narrow(sizes), values, type=pa.list_view(element), mask=missing
@@ -215,7 +223,15 @@ def _restored_fields(stored: ArrowArray, kind: ArrowType) -> ArrowArray:
 
 
 def _narrow(offsets: AnyArray) -> ArrowArray:
-    return pa.array(offsets, pa.int32())
+    narrow = offsets.astype(np.int32)
+    if not np.array_equal(narrow, offsets):
+        raise pa.ArrowInvalid("the elements are more than 32-bit offsets count")
+    return arrow_of(narrow)
+
+
+def _int(kind: ArrowType) -> type[np.generic]:
+    """Of offsets, sizes and the like."""
+    return np.int32 if kind == pa.int32() else np.int64
 
 
 def converted(values: ArrowArray, kind: ArrowType) -> ArrowArray:
@@ -250,13 +266,14 @@ def _sort(kind: ArrowType) -> str | None:
 
 
 def _rounded(values: ArrowArray, kind: ArrowType) -> ArrowArray:
-    given = np.asarray(values.fill_null(0))
+    valid = valid_of(values)
+    given = np.where(valid, numpy_of(values, _FLOATS[values.type.bit_width]), 0)
     with np.errstate(over="ignore"):
-        nearest = given.astype(kind.to_pandas_dtype())
+        nearest = given.astype(_FLOATS[kind.bit_width])
     beyond = np.flatnonzero(np.isinf(nearest) & ~np.isinf(given))
     if len(beyond):
         raise pa.ArrowInvalid(f"row {beyond[0]} holds {given[beyond[0]]}, which is beyond {kind}")
-    return pa.array(nearest, kind, mask=np.asarray(values.is_null()) if values.null_count else None)
+    return arrow_of(nearest, valid)
 
 
 def _is_narrow_decimal(kind: ArrowType) -> bool:
@@ -298,7 +315,8 @@ def why_not_stored(kind: ArrowType, *, inside: bool = False) -> str | None:
 
 def lists_of_views(views: ArrowArray) -> ArrowArray:
     """List views as lists (pyarrow's own cast gets the offsets wrong)."""
-    lengths = np.asarray(views.value_lengths().fill_null(0)).astype(np.int64)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
+    found = views.value_lengths()
+    lengths = np.where(valid_of(found), numpy_of(found, _int(found.type)), 0).astype(np.int64)
+    offsets = arrow_of(np.concatenate([[0], np.cumsum(lengths)]))
     missing = views.is_null() if views.null_count else None
     return pa.LargeListArray.from_arrays(offsets, views.flatten(), mask=missing)

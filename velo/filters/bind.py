@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.errors import FilterError, FilterTypeError, UnknownColumnError
+from velo.filters.arrays import numpy_of, texts_of
 from velo.filters.columns import FilterColumn
 from velo.filters.constants import constant
 from velo.filters.domain import Domain, Intervals, RankSpace, WholeSpace, complement, intersection, normal
@@ -227,8 +228,8 @@ def _ranks(column: FilterColumn, values: list[Any]) -> list[int]:
     if isinstance(space, RankSpace):
         if len(values) < _BULK or column.kind != "string":
             return list(space.ranks(values))
-        found = pc.index_in(pa.array(values, pa.large_string()), value_set=space.dictionary)
-        bulk: list[int] = np.unique(np.asarray(found.drop_null())).tolist()
+        found = pc.index_in(texts_of(values), value_set=space.dictionary)
+        bulk: list[int] = np.unique(numpy_of(found.drop_null(), np.int32)).tolist()
         return bulk
     if isinstance(space, WholeSpace) and set(map(type, values)) <= {int}:
         return [value for value in values if space.low <= value <= space.high]

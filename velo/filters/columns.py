@@ -29,6 +29,7 @@ import pyarrow
 import pyarrow.compute
 
 from velo.errors import InvalidArgumentError
+from velo.filters.arrays import arrow_of, numpy_of, valid_of
 from velo.filters.arrow_values import (
     is_list,
     is_list_view,
@@ -157,7 +158,7 @@ class FilterColumn:
         """The elements that lists have, by rank, ascending; found when a range of them is first asked for."""
         if self.dictionary is not None:
             return np.arange(len(self.dictionary))
-        return np.unique(np.asarray(self.elements))
+        return np.unique(numpy_of(self.elements, np.int64))
 
     @cached_property
     def space(self) -> Space:
@@ -247,13 +248,13 @@ def _codes(name: str, column: ArrowArray) -> ArrowArray:
             f"metadata: column {name!r} has {len(values)} distinct values, at most {CODES_MAX} are possible"
         )
         raise InvalidArgumentError(message, argument="metadata")
-    order = np.asarray(pc.sort_indices(values))
+    order = numpy_of(pc.sort_indices(values), np.uint64)
     rank = np.empty(len(order), np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
-    missing = np.asarray(encoded.is_null())
-    codes = rank[np.asarray(encoded.indices.fill_null(0))] if len(rank) else np.zeros(len(encoded), np.int32)
-    indices = pa.array(codes, mask=missing if missing.any() else None)
-    return pa.DictionaryArray.from_arrays(indices, values.take(pa.array(order)))
+    valid = valid_of(encoded)
+    codes = np.zeros(len(encoded), np.int32)
+    codes[valid] = rank[numpy_of(encoded.indices, np.int32)[valid]]
+    return pa.DictionaryArray.from_arrays(arrow_of(codes, valid), values.take(arrow_of(order)))
 
 
 def _with_null_codes(lists: ArrowArray) -> ArrowArray:
@@ -261,12 +262,9 @@ def _with_null_codes(lists: ArrowArray) -> ArrowArray:
     elements = lists.values
     if not pa.types.is_dictionary(elements.type) or not elements.null_count:
         return lists
-    missing = np.asarray(elements.is_null())
-    codes = np.array(elements.indices.fill_null(-1), np.int32)
-    validity = pa.py_buffer(np.packbits(~missing, bitorder="little"))
-    buffers = [validity, pa.py_buffer(codes)]
-    indices = pa.Array.from_buffers(pa.int32(), len(codes), buffers, int(missing.sum()))
-    marked = pa.DictionaryArray.from_arrays(indices, elements.dictionary)
+    valid = valid_of(elements)
+    codes = np.where(valid, numpy_of(elements.indices, np.int32), np.int32(-1))
+    marked = pa.DictionaryArray.from_arrays(arrow_of(codes, valid), elements.dictionary)
     return pa.ListArray.from_arrays(lists.offsets, marked, mask=lists.is_null() if lists.null_count else None)
 
 
@@ -279,7 +277,7 @@ def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
     if kind.value_type != element:  # elements in a dictionary, or in run lengths
         column = column.cast(pa.large_list(element))
     lists = one_array(column.cast(pa.large_list(pa.large_string() if is_string(element) else element)))
-    offsets = np.asarray(lists.offsets)
+    offsets = numpy_of(lists.offsets, np.int64)
     first, last = int(offsets[0]) if len(offsets) else 0, int(offsets[-1]) if len(offsets) else 0
     if last - first > CODES_MAX:
         message = (
@@ -292,9 +290,8 @@ def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
         stored = _codes(name, pa.chunked_array([elements]))
     else:
         stored = elements.cast(pa.int64())
-    missing = np.asarray(lists.is_null())
-    narrow = pa.array((offsets - first).astype(np.int32))
-    return pa.ListArray.from_arrays(narrow, stored, mask=pa.array(missing) if missing.any() else None)
+    narrow = arrow_of((offsets - first).astype(np.int32))
+    return pa.ListArray.from_arrays(narrow, stored, mask=lists.is_null() if lists.null_count else None)
 
 
 def describe(name: str, arrow_type: ArrowType, stored: ArrowArray) -> FilterColumn:

@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 
 from velo import _native
 from velo.errors import FilterError, FilterTypeError, UnknownColumnError
+from velo.filters.arrays import truths_of
+from velo.filters.arrow_values import one_array
 from velo.filters.bind import Binder
 from velo.filters.columns import FilterColumn
 from velo.filters.native import NativeColumns, NativeFilter
@@ -263,14 +265,14 @@ class FilterCompiler:
             refuse(kind, f"the pyarrow expression cannot be evaluated: {error}")
         if not pa.types.is_boolean(mask.type):
             refuse(FilterTypeError, f"the pyarrow expression gives {mask.type}, not bool")
-        return self._masked(np.asarray(mask.fill_null(False)))
+        return self._masked(truths_of(one_array(mask)))
 
     def _listed(self, values: Any) -> AnyArray:
         """A bool for each vertex, of a mask over rows or of ids."""
         array = _array_of(values)
         if _is_mask(array):
             if isinstance(array, pa.Array):
-                array = np.asarray(array.fill_null(False))
+                array = truths_of(array)
             if array.shape != (self._row_count,):
                 refuse(FilterError, f"a mask of shape {array.shape} was given for {self._row_count} rows")
             if self._rows is None:

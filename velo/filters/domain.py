@@ -21,6 +21,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import pyarrow.compute
 
+from velo.filters.arrays import truths_of
+
 __all__ = ["Domain", "FloatSpace", "Intervals", "Number", "RankSpace", "Space", "WholeSpace"]
 
 # The stubs know fewer types of arrays than there are here.
@@ -148,7 +150,7 @@ class RankSpace:
     def with_form(self, pattern: str, any_case: bool) -> Intervals:
         """The strings that a pattern of LIKE fits."""
         fits = pc.match_substring_regex(self.dictionary, _regex(pattern), ignore_case=any_case)
-        found = np.flatnonzero(np.asarray(fits)).tolist()
+        found = np.flatnonzero(truths_of(fits)).tolist()
         return normal((rank, rank) for rank in found)
 
     def ranks(self, values: Iterable[Any]) -> Iterator[int]:

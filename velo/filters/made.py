@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 
+from velo.filters.arrays import arrow_of, numpy_of, valid_of
 from velo.filters.arrow_values import is_list, is_string, plain_type
 from velo.filters.columns import (
     FilterColumn,
@@ -103,7 +104,7 @@ def made_column(
 
 
 def _encoded(name: str, kind: Any, values: Any) -> tuple[FilterColumn, Any] | None:
-    coded = encode(name, pa.chunked_array([values]), pa.array(np.arange(len(values))))
+    coded = encode(name, pa.chunked_array([values]), arrow_of(np.arange(len(values))))
     column = describe(name, kind, coded)
     return None if column.native_type is None else (column, coded)
 
@@ -113,11 +114,11 @@ def _decimals(name: str, kind: Any, values: Any) -> tuple[FilterColumn, Any] | N
     wide = values.cast(pa.decimal128(38, kind.scale))
     words = np.frombuffer(wide.buffers()[1], np.int64)
     words = words[_WORDS_OF_128_BITS * wide.offset :][: _WORDS_OF_128_BITS * len(wide)].reshape(-1, 2)
-    missing = np.asarray(wide.is_null())
-    low, high = np.where(missing, 0, words[:, 0]), np.where(missing, 0, words[:, 1])
+    valid = valid_of(wide)
+    low, high = np.where(valid, words[:, 0], 0), np.where(valid, words[:, 1], 0)
     if (high != low >> 63).any():
         return None
-    whole = pa.array(low, mask=missing if missing.any() else None)
+    whole = arrow_of(low, valid)
     column = describe(name, pa.int64(), whole)
     return replace(column, arrow_type=kind, kind="decimal", scale=kind.scale), whole
 
@@ -131,14 +132,14 @@ def _lists_of_floats(name: str, kind: Any, values: Any) -> tuple[FilterColumn, A
     elements = pc.add(lists.values.slice(first, last - first), 0.0)  # -0.0 is 0.0
     elements = pc.if_else(pc.is_nan(elements), pa.scalar(None, pa.float64()), elements)
     coded = pc.dictionary_encode(elements)
-    order = np.asarray(pc.sort_indices(coded.dictionary))
+    order = numpy_of(pc.sort_indices(coded.dictionary), np.uint64)
     rank = np.full(len(order) + 1, -1, np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
-    codes = rank[np.asarray(coded.indices.fill_null(len(order)))]
-    offsets = pa.array((np.asarray(lists.offsets) - first).astype(np.int32))
-    dictionary = coded.dictionary.take(pa.array(order))
+    codes = rank[np.where(valid_of(coded), numpy_of(coded.indices, np.int32), len(order))]
+    offsets = arrow_of((numpy_of(lists.offsets, np.int64) - first).astype(np.int32))
+    dictionary = coded.dictionary.take(arrow_of(order))
     missing = lists.is_null() if lists.null_count else None
-    found = pa.ListArray.from_arrays(offsets, pa.array(codes), mask=missing)
+    found = pa.ListArray.from_arrays(offsets, arrow_of(codes), mask=missing)
     column = FilterColumn(
         name,
         kind,

@@ -30,6 +30,8 @@ from velo.errors import (
     UnknownIdError,
     VeloError,
 )
+from velo.filters.arrays import valid_of
+from velo.filters.arrow_values import one_array
 from velo.folder.ids import Ids
 from velo.folder.leftovers import is_metadata
 from velo.folder.live import data_folder, refuse_live
@@ -168,7 +170,7 @@ def _placed(source: Any, row_count: int, ids: Ids, ids_column: str | None) -> tu
 def _rows_of(column: Any, row_count: int, ids: Ids) -> Int64Array:
     """``rows[vertex]``: as many ids as vertices, each known, none twice, is a permutation."""
     if column.null_count:
-        at = int(np.flatnonzero(np.asarray(column.is_null()))[0])
+        at = int(np.flatnonzero(~valid_of(one_array(column)))[0])
         raise InvalidArgumentError(f"row {at} has no id", argument="ids_column", row=at)
     vertices = ids.find(column.combine_chunks(), "ids_column")
     unknown = np.flatnonzero(vertices < 0)

@@ -22,7 +22,15 @@ import pyarrow.compute
 
 from velo.errors import InvalidArgumentError
 from velo.filters.arrays import arrow_of, numpy_of, valid_of
-from velo.filters.arrow_values import is_list, is_string, one_array, plain_type, undressed, with_element
+from velo.filters.arrow_values import (
+    indices_max,
+    is_list,
+    is_string,
+    one_array,
+    plain_type,
+    undressed,
+    with_element,
+)
 from velo.filters.columns import CODES_MAX, encode
 from velo.folder.dictionaries import merge_dictionaries
 from velo.folder.spool import Body, Placed, Spool, can_grow
@@ -280,8 +288,7 @@ class _Coded:
         self._of_lists = is_of_lists
         self._most = 0
         if self._coded is not None:
-            index = self._coded.index_type
-            self._most = 2 ** (index.bit_width - pa.types.is_signed_integer(index))
+            self._most = indices_max(self._coded.index_type)
         #: Values that were met, as long as narrow indices count them.
         self._met: Any = None
         self._count = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.errors import CorruptIndexError, DuplicateIdError, InvalidArgumentError, UnknownIdError
-from velo.filters.arrays import arrow_of, numpy_of
+from velo.filters.arrays import arrow_of, numpy_of, texts_of, valid_of
 from velo.filters.arrow_values import is_string
 from velo.folder.replace import durable_file
 from velo.folder.stored import check_permutation, damage, mapped_batch
@@ -91,7 +92,10 @@ def _column(ids: Any) -> IdColumn:
         if isinstance(ids, str | bytes | bytearray | Mapping):
             raise InvalidArgumentError(f"ids must be a list of ids, not {ids!r:.80}", argument="ids")
         try:
-            ids = pa.array(_plain_ids(ids))
+            ids = _plain_ids(ids)
+            if isinstance(ids, np.ndarray) and ids.dtype == np.int64:
+                return _int64(ids)
+            ids = ids if isinstance(ids, pa.Array) else pa.array(ids)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"ids must be whole numbers or strings: {error}", argument="ids"
@@ -101,12 +105,12 @@ def _column(ids: Any) -> IdColumn:
     if pa.types.is_dictionary(ids.type):
         ids = ids.dictionary_decode()
     if str(ids.type) == "extension<arrow.uuid>":
-        ids = pa.array([None if one is None else str(one) for one in ids.to_pylist()], pa.large_string())
+        ids = texts_of([None if one is None else str(one) for one in ids.to_pylist()])
     if ids.null_count:
-        row = int(np.flatnonzero(np.asarray(ids.is_null()))[0])
+        row = int(np.flatnonzero(~valid_of(ids))[0])
         raise InvalidArgumentError(f"ids: row {row} is null", argument="ids", row=row)
     if pa.types.is_integer(ids.type):
-        return _int64(np.asarray(ids))
+        return _int64(numpy_of(ids, np.dtype(str(ids.type))))
     if is_string(ids.type):
         return ids.cast(pa.large_string())
     raise InvalidArgumentError(f"ids must be whole numbers or strings, not {ids.type}", argument="ids")
@@ -120,7 +124,13 @@ def _plain_ids(ids: Any) -> Any:
     kinds = set(map(type, ids))
     if not kinds.isdisjoint((bool, np.bool_)):
         raise TypeError("a bool is neither")
-    return [str(one) if isinstance(one, UUID) else one for one in ids] if UUID in kinds else ids
+    if UUID in kinds:
+        ids = [str(one) if isinstance(one, UUID) else one for one in ids]
+        kinds = set(map(type, ids))
+    if kinds == {int}:
+        with contextlib.suppress(OverflowError):  # Arrow says which
+            return np.array(ids, np.int64)
+    return texts_of(ids) if kinds == {str} else ids
 
 
 def _int64(values: AnyArray) -> Int64Array:
@@ -146,7 +156,7 @@ def _first_duplicate(column: IdColumn) -> tuple[int, int] | None:
         encoded = column.dictionary_encode()
         if len(encoded.dictionary) == len(column):
             return None
-        keys = np.asarray(encoded.indices)
+        keys = numpy_of(encoded.indices, np.int32)
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     repeated = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
@@ -299,9 +309,9 @@ class Ids:
                 found[missing] = -1
             return found
         flat = vertices.reshape(-1)
-        wanted = pa.array(flat, mask=flat < 0)
-        found = self._strings.take(wanted).to_numpy(zero_copy_only=False)
-        return np.asarray(found, object).reshape(vertices.shape)
+        found = np.empty(len(flat), object)
+        found[:] = self._strings.take(arrow_of(flat, flat >= 0)).to_pylist()
+        return found.reshape(vertices.shape)
 
     def vertices(self, ids: Any, argument: str = "ids") -> Int64Array:
         """The vertex of each id.
@@ -336,11 +346,11 @@ class Ids:
         if isinstance(column, np.ndarray):
             return self._find_numbers(column)
         positions = pc.index_in(self._strings, value_set=column)
-        placed = np.flatnonzero(np.asarray(positions.is_valid()))
+        placed = np.flatnonzero(valid_of(positions))
         found = np.full(len(column), -1, np.int64)
-        found[np.asarray(positions.drop_null())] = placed
+        found[numpy_of(positions.drop_null(), np.int32)] = placed
         # An id asked for twice has one position in the value set: the first.
-        first = np.asarray(pc.index_in(column, value_set=column))
+        first = numpy_of(pc.index_in(column, value_set=column), np.int32)
         vertices: Int64Array = found[first]
         return vertices
 
@@ -377,7 +387,7 @@ class Ids:
             if self._numbers is not None:
                 self._order = np.argsort(self._numbers).astype(np.uint32)
             else:
-                self._order = np.asarray(pc.sort_indices(self._strings)).astype(np.uint32)
+                self._order = numpy_of(pc.sort_indices(self._strings), np.uint64).astype(np.uint32)
         return self._order
 
     def _find_numbers(self, numbers: Int64Array) -> Int64Array:

@@ -7,6 +7,7 @@ What is complete moves into one :class:`Body`, which is mapped at the end.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import shutil
 import tempfile
@@ -51,7 +52,8 @@ class Body:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._file: Any = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._files = contextlib.ExitStack()
+        self._file = self.opened(tempfile.TemporaryFile, dir=folder)
         self._size = 0
         self._passed = 0
         self._mapped: Any = None
@@ -62,7 +64,11 @@ class Body:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self._files.close()
+
+    def opened(self, make: Callable[..., Any], **how: Any) -> Any:
+        """A file that is closed no later than this."""
+        return self._files.enter_context(make(**how))
 
     def passed(self, size: int) -> None:
         """So many bytes are done with that arrays took."""
@@ -105,7 +111,9 @@ class _Bytes:
 
     def __init__(self, body: Body) -> None:
         self._body = body
-        self._file: Any = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES, dir=str(body.folder))  # noqa: SIM115
+        self._file = body.opened(
+            tempfile.SpooledTemporaryFile, max_size=_IN_MEMORY_BYTES, dir=str(body.folder)
+        )
 
     def append(self, values: AnyArray | memoryview) -> None:
         self._file.write(values)

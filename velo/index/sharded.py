@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from velo.errors import DuplicateIdError, ReadOnlyError, UnknownIdError, VeloError
 from velo.filters.arguments import of_rows
+from velo.filters.arrays import arrow_of
 from velo.folder.ids import checked_ids
 from velo.folder.metadata import given_metadata
 from velo.folder.opened import shown
@@ -188,7 +189,7 @@ class ShardedIndex(Index):
                 return self.shards[place]._insert(
                     rows[inside],
                     own,
-                    None if table is None else table.take(pa.array(inside)),
+                    None if table is None else table.take(arrow_of(inside)),
                     _name_of(name, own) if name else None,
                     _left(until),
                     upsert=upsert,
@@ -258,7 +259,7 @@ class ShardedIndex(Index):
                     one = given.column(name)[row].as_py()
                     raise UnknownIdError(f"no vector has the id {one!r}", argument="ids_column", row=row)
             for place, shard in enumerate(self.shards):
-                shard._change_metadata(given.take(pa.array(np.flatnonzero(places == place))), **how)
+                shard._change_metadata(given.take(arrow_of(np.flatnonzero(places == place))), **how)
 
     def _add_new(self, new: NewColumns, *, overwrite: bool) -> None:
         with self._gate.inside(), self._writing:
@@ -332,7 +333,7 @@ def _left(until: float | None) -> float | None:
 
 
 def _taken(column: Any, rows: AnyArray) -> Any:
-    return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))
+    return column[rows] if isinstance(column, np.ndarray) else column.take(arrow_of(rows))
 
 
 def _checked(
@@ -347,7 +348,7 @@ def _checked(
     if given_columns(metadata, shape.schema, len(rows)) is not None:
         table = given_metadata(metadata, len(rows)).table()
     if kept is not None:
-        rows, table = rows[kept], None if table is None else table.take(pa.array(kept))
+        rows, table = rows[kept], None if table is None else table.take(arrow_of(kept))
     return rows, column, table
 
 

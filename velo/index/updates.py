@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
+from velo.filters.arrays import arrow_of, texts_of
 from velo.options import METRIC_CODES
 from velo.parts.columns import given_columns
 from velo.parts.rows import NewRows, last_of_each
@@ -62,7 +62,7 @@ class Update(ABC):
     def rows(self, view: View, found: Found, request: str | None) -> NewRows:
         """What becomes of these rows; of a vector that no part stores what its code tells."""
         table = view.metadata.rows(found.vertices)
-        values: Any = pa.array(found.values)
+        values: Any = arrow_of(found.values)
         for name in self._table.column_names:
             table = table.set_column(
                 table.schema.get_field_index(name),
@@ -118,8 +118,8 @@ class UpdateOfIds(Update):
     def __init__(self, ids: Any, metadata: Any, schema: Any) -> None:
         table = given_columns(metadata, schema, len(ids), some=True)
         last = last_of_each(ids)
-        super().__init__(table.take(pa.array(last)))
-        self._ids = ids[last] if isinstance(ids, np.ndarray) else ids.take(pa.array(last))
+        super().__init__(table.take(arrow_of(last)))
+        self._ids = ids[last] if isinstance(ids, np.ndarray) else ids.take(arrow_of(last))
         self.count = len(last)
 
     def find(self, view: View) -> Found:
@@ -127,7 +127,7 @@ class UpdateOfIds(Update):
         found = view.ids.find(self._ids)
         places = np.flatnonzero(found >= 0)
         places = places[view.are_alive(found[places])]
-        rows: Any = pa.array(places)
+        rows: Any = arrow_of(places)
         ids = self._ids[places] if isinstance(self._ids, np.ndarray) else self._ids.take(rows)
         return Found(found[places], ids, places)
 
@@ -159,5 +159,5 @@ class UpdateWhere(Update):
         vertices = view.passing(self._condition)
         ids: Any = view.ids.of(vertices)
         if ids.dtype == object:
-            ids = pa.array(ids, pa.large_string())
+            ids = texts_of(ids)
         return Found(vertices, ids, np.zeros(len(vertices), np.int64))

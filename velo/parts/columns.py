@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from velo import _native
 from velo.errors import InvalidArgumentError, UnknownColumnError
-from velo.filters.arrow_values import restore, undressed
+from velo.filters.arrays import arrow_of, valid_of
+from velo.filters.arrow_values import one_array, restore, undressed
 from velo.filters.columns import check_type
 from velo.folder.ids import IdColumn
 from velo.folder.metadata import as_given, encoded_columns, given_metadata
 from velo.folder.stored import damage
+from velo.types import AnyArray
 
 __all__ = [
     "NativeIds",
@@ -25,6 +27,7 @@ __all__ = [
     "read_batch",
     "schema_of",
     "schema_text",
+    "some_rows",
     "undressed_schema",
 ]
 
@@ -144,7 +147,7 @@ def given_columns(metadata: Any, schema: Any, row_count: int, *, some: bool = Fa
                 argument="metadata",
             ) from error
         if column.null_count and not field.nullable:
-            row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
+            row = int(np.flatnonzero(~valid_of(one_array(column)))[0])
             raise InvalidArgumentError(
                 f"metadata: column {field.name!r} takes no nulls, and row {row} has one",
                 argument="metadata",
@@ -159,13 +162,19 @@ def given_columns(metadata: Any, schema: Any, row_count: int, *, some: bool = Fa
     return checked
 
 
+def some_rows(table: Any, rows: AnyArray) -> Any:
+    """Some rows of a table, by their numbers."""
+    return table.take(arrow_of(rows))
+
+
 def batch_bytes(table: Any, schema: Any) -> bytes:
     """Columns as the log has them: one record batch, whose schema the index knows."""
     if table is None:
         return b""
     plain = as_given(table.columns, plain_schema(schema))
     batches = plain.to_batches()
-    batch = batches[0] if batches else pa.RecordBatch.from_pylist([], plain.schema)
+    none = [pa.nulls(0, kind) for kind in plain.schema.types]
+    batch = batches[0] if batches else pa.RecordBatch.from_arrays(none, schema=plain.schema)
     data: bytes = batch.serialize().to_pybytes()
     return data
 

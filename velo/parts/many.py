@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from velo.errors import FilterError, InvalidArgumentError, UnknownIdError
 from velo.filters.arguments import is_mask
+from velo.filters.arrays import arrow_of
 from velo.filters.columns import FilterColumn
 from velo.filters.compiler import Columns, FilterCompiler
 from velo.filters.native import NativeColumns, NativeFilter
@@ -109,7 +110,7 @@ class ManyIds(Ids):
         """The id of each vertex."""
         columns = [stretch.ids.column for stretch in self._stretches]
         if self.kind == "string":
-            arrays: Any = [pa.array([], pa.large_string()), *columns]
+            arrays: Any = [pa.nulls(0, pa.large_string()), *columns]
             return pa.concat_arrays(arrays)
         return np.concatenate([np.zeros(0, np.int64), *columns])
 
@@ -247,8 +248,7 @@ class ManyColumns:
         rows = pa.concat_tables(tables)
         tables.clear()  # what is copied next is all that is held
         if (np.diff(back) < 0).any():
-            order: Any = pa.array(back)
-            rows = rows.take(order)
+            rows = rows.take(arrow_of(back))
         return rows
 
 

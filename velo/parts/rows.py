@@ -9,7 +9,6 @@ from typing import Any, Final
 from uuid import UUID
 
 import numpy as np
-import pyarrow as pa
 
 from velo import _native
 from velo.errors import (
@@ -18,10 +17,11 @@ from velo.errors import (
     InvalidArgumentError,
     NotFiniteError,
 )
+from velo.filters.arrays import arrow_of
 from velo.folder.ids import NO_ID, checked_ids, given_ids
 from velo.formats.source import Source, array_of, native_dtype
 from velo.parts.added import LiveColumns
-from velo.parts.columns import NativeIds, batch_bytes, given_columns, plain_schema
+from velo.parts.columns import NativeIds, batch_bytes, given_columns, plain_schema, some_rows
 from velo.parts.small_batch import SmallBatches
 from velo.types import AnyArray
 
@@ -178,7 +178,7 @@ class NewRows(GivenRows):
         )
         if batch is None:
             table = given_columns(metadata, shape.schema, len(rows))
-            kept_rows = table if table is None or kept is None else table.take(pa.array(kept))
+            kept_rows = table if table is None or kept is None else some_rows(table, kept)
             batch = batch_bytes(kept_rows, shape.schema)
         batch = shape.columns.marked(batch)
         if kept is not None:
@@ -275,7 +275,7 @@ def checked_row_ids(
     kept = last_of_each(column)
     if len(kept) == count:
         return kind, column, None
-    return kind, column[kept] if isinstance(column, np.ndarray) else column.take(pa.array(kept)), kept
+    return kind, column[kept] if isinstance(column, np.ndarray) else column.take(arrow_of(kept)), kept
 
 
 def _ids(given: Any, count: int, known: int, upsert: bool) -> tuple[int, Any]:

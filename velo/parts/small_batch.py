@@ -14,6 +14,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from velo.filters.arrays import arrow_of
+
 __all__ = ["SmallBatches"]
 
 #: Beyond, Arrow is faster.
@@ -114,11 +116,19 @@ def _check_all(values: Sequence[Any], kind: type) -> None:
             raise TypeError
 
 
+def _of_nothing(kind: Any, count: int) -> Any:
+    """An array of numbers that are 0, or of texts without a character."""
+    if kind not in _OFFSETS:
+        return arrow_of(np.zeros(count, _DTYPES[_NUMBERS[kind]]))
+    offsets = np.zeros(count + 1, f"={_OFFSETS[kind]}")
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets.data), pa.py_buffer(b"")])
+
+
 class _Head:
     """What stands before the buffers of so many rows (Arrow's Message.fbs), and where sizes are in it."""
 
     def __init__(self, schema: pa.Schema, count: int) -> None:
-        arrays = [pa.array([""] * count if kind in _OFFSETS else [0] * count, kind) for kind in schema.types]
+        arrays = [_of_nothing(kind, count) for kind in schema.types]
         written = pa.RecordBatch.from_arrays(arrays, schema=schema).serialize().to_pybytes()
         size = 8 + struct.unpack_from("<i", written, 4)[0]
         self._bytes = head = written[:size]

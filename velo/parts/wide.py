@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from velo.filters.arrays import arrow_of
 from velo.filters.arrow_values import undressed
 from velo.filters.columns import FilterColumn
 from velo.filters.native import NativeColumns
@@ -24,7 +25,7 @@ __all__ = ["WideColumns", "WidePart", "repeated"]
 
 def repeated(value: Any, count: int) -> Any:
     """An array of one value, so many times."""
-    return value.take(pa.array(np.zeros(count, np.int64)))
+    return value.take(arrow_of(np.zeros(count, np.int64)))
 
 
 class WideColumns:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from velo.errors import InvalidArgumentError, UnknownIdError
+from velo.filters.arrays import arrow_of, texts_of
 from velo.filters.native import NativeFilter
 from velo.folder.ids import checked_ids
 from velo.options import code_of, whole_number
@@ -253,7 +254,7 @@ class Lookups(Searched):
 
     def _table(self, vertices: AnyArray, names: list[str] | None) -> pa.Table:
         found = self._ids.of(vertices.astype(np.int64))
-        ids: Any = pa.array(found, pa.string() if found.dtype == object else pa.int64())
+        ids = texts_of(found.tolist()).cast(pa.string()) if found.dtype == object else arrow_of(found)
         table = pa.table({"id": ids})
         if self._metadata is not None and names:
             rows = self._metadata.rows(vertices, names)

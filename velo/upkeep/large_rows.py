@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from velo.folder.metadata import as_given
 from velo.formats.source import Source, chunk_rows
-from velo.parts.columns import given_columns
+from velo.parts.columns import given_columns, some_rows
 from velo.parts.part import Part
 from velo.parts.rows import GivenRows, RowShape, check_finite, checked_row_ids, in_type
 from velo.parts.view import View
@@ -117,7 +116,7 @@ class LargeRows(GivenRows):
         kind, column, kept = checked_row_ids(ids, count, shape.id_kind, upsert)
         table = given_columns(metadata, shape.schema, count)
         if table is not None and kept is not None:
-            table = table.take(pa.array(kept))
+            table = some_rows(table, kept)
         super().__init__(len(given if kept is None else kept), kind, column, request, upsert=upsert)
         self.shape = shape
         self.vectors = given if kept is None else CallVectors(vectors, shape, kept)
