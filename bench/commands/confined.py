@@ -288,8 +288,7 @@ def _markdown(name: str, head: Row, results: Mapping[str, Results]) -> str:
         "*Peak* is the most of the process's resident memory during the step, pages of mapped files too, "
         "which are charged to whoever read them first; *own* is what of it no file backs, at the step's end. "
         "The group's peak counts what the kernel keeps of files for it as well, which it gives up where the "
-        "limit is reached. Merges hold the columns of their rows in memory ([live data](../live.md)): of "
-        "many columns they take more than this.",
+        "limit is reached.",
     ]
     for part in PARTS:
         result = results[part].get("result")
