@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import faiss
+import lancedb
 import numpy as np
+import pyarrow as pa
 import pytest
 import usearch.index
+from lancedb.index import IvfFlat
 from qdrant_client import QdrantClient, models
 
 import velo
@@ -190,6 +193,111 @@ def test_qdrant_with_uuids_named_vectors_and_several_collections(tmp_path: Path)
     check(tmp_path / "i", ids, VECTORS[:30]).close()
 
 
+def lance_vectors(vectors: Any, kind: Any) -> Any:
+    return pa.array(vectors.tolist(), pa.list_(kind, vectors.shape[1]))
+
+
+def test_lancedb_row_for_row(tmp_path: Path) -> None:
+    columns = {
+        "name": [f"n{row}" for row in range(ROWS)],
+        "vector": lance_vectors(VECTORS, pa.float32()),
+        "year": pa.array(range(2000, 2000 + ROWS), pa.int16()),
+        "score": [None if row % 7 == 0 else row / 4 for row in range(ROWS)],
+        "tags": [["a"] * (row % 3) for row in range(ROWS)],
+        "deep": [{"x": row, "y": str(row)} for row in range(ROWS)],
+        "at": pa.array(range(ROWS), pa.timestamp("us", "UTC")),
+        "raw": [bytes([row]) for row in range(ROWS)],
+        "picture": pa.array([b"..."] * ROWS, pa.large_binary()),
+    }
+    blob = {"lance-encoding:blob": "true"}
+    table = pa.table(columns)
+    at = table.schema.get_field_index("picture")
+    table = table.cast(table.schema.set(at, pa.field("picture", pa.large_binary(), metadata=blob)))
+    theirs = lancedb.connect(tmp_path / "db").create_table("notes", table.slice(0, 200))
+    for start in range(200, ROWS, 10):  # each append lies by itself
+        theirs.add(table.slice(start, 10))
+    theirs.delete("year % 10 = 3 or year >= 2240")
+    theirs.update(where="name = 'n20'", values={"score": -1.0})
+    kept = [row for row in range(240) if row % 10 != 3]
+    rows = table.take(kept).drop_columns("picture").to_pylist()
+    rows[kept.index(20)]["score"] = -1.0
+
+    path = tmp_path / "i"
+    told = document("import", "lancedb", tmp_path / "db", path, "--metric", "l2", "--ids-column", "name")
+    others = [one for one in table.column_names if one not in ("name", "vector", "picture")]
+    assert told["rows"] == len(kept)
+    assert told["columns"] == others
+    assert told["notes"] == ["columns of blobs are left out: picture"]
+    names = [f"n{row}" for row in kept]
+    with check(path, names, VECTORS[kept]) as index:
+        assert not index.contains(["n3", "n243"]).any()
+        assert index.schema.field("year").type == pa.int16()
+        found = index.get(names)
+        assert found.drop_columns("id").to_pylist() == [{one: row[one] for one in others} for row in rows]
+        assert index.count("year >= 2100") == 126
+        assert index.count("score = -1") == 1
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_lancedb_without_ids_and_with_vectors_alone(tmp_path: Path, kind: Any) -> None:
+    vectors = VECTORS.astype(np.float16) if kind == pa.float16() else VECTORS
+    table = pa.table({"v": lance_vectors(vectors, kind)})
+    theirs = lancedb.connect(tmp_path / "db").create_table("notes", table)
+    theirs.delete("_rowid = 5")
+    told = document("import", "lancedb", tmp_path / "db" / "notes.lance", tmp_path / "i", "--metric", "ip")
+    assert told["columns"] == told["notes"] == []
+    kept = np.arange(ROWS) != 5
+    check(tmp_path / "i", np.arange(ROWS - 1), vectors[kept].astype(np.float32)).close()
+
+
+def test_lancedb_with_several_tables_several_vectors_and_an_index(tmp_path: Path) -> None:
+    database = lancedb.connect(tmp_path / "db")
+    columns = {
+        "id": np.arange(ROWS)[::-1] * 3,
+        "image": lance_vectors(VECTORS, pa.float32()),
+        "text": lance_vectors(VECTORS[:, :3], pa.float32()),
+        "gap": [None if row == 7 else row for row in range(ROWS)],
+    }
+    theirs = database.create_table("notes", pa.table(columns))
+    theirs.create_index("image", config=IvfFlat(distance_type="cosine", num_partitions=1))
+    theirs.create_index("text", config=IvfFlat(distance_type="dot", num_partitions=1))
+    database.create_table("plain", pa.table({"a": [1, 2]}))
+    holes = pa.array([VECTORS[0].tolist(), None], pa.list_(pa.float32(), DIM))
+    database.create_table("holes", pa.table({"v": holes}))
+
+    def refused(*words: Any, source: str = "db") -> str:
+        done = run("import", "lancedb", tmp_path / source, tmp_path / "i", *words)
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert not (tmp_path / "i").exists()
+        return str(done.stderr)
+
+    assert "say which table; there are: holes, notes, plain" in refused()
+    assert "there are: notes" in refused("--collection", "plain", source="db/notes.lance")
+    notes = ("--collection", "notes")
+    assert "there are: image, text" in refused(*notes)
+    assert "there are: none" in refused("--collection", "plain")
+    assert "compares by ip, not by l2" in refused(*notes, "--vector", "text", "--metric", "l2")
+    assert "say it with metric" in refused("--collection", "holes")
+    assert "a row has no v" in refused("--collection", "holes", "--metric", "l2")
+    image = (*notes, "--vector", "image")
+    assert "no column 'key'" in refused(*image, "--ids-column", "key")
+    assert "integers or strings" in refused(*image, "--ids-column", "text")
+    assert "a row has no gap" in refused(*image, "--ids-column", "gap")
+
+    told = document("import", "lancedb", tmp_path / "db", tmp_path / "i", *image, "--ids-column", "id")
+    assert told["metric"] == "cosine"
+    assert told["columns"] == ["text", "gap"]
+    with check(tmp_path / "i", columns["id"], VECTORS) as index:
+        kept = index.get(columns["id"].tolist())
+        assert kept["text"].to_pylist() == columns["text"].to_pylist()
+        assert kept["gap"].to_pylist() == columns["gap"]
+    document("import", "lancedb", tmp_path / "db", tmp_path / "j", *notes, "--vector", "text")
+    with check(tmp_path / "j", np.arange(ROWS), VECTORS[:, :3]) as index:
+        assert index.metric == "ip"
+        assert index.get([0])["metadata.id"].to_pylist() == [3 * (ROWS - 1)]
+
+
 def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "rubbish").write_bytes(np.random.default_rng(0).bytes(5000))
     (tmp_path / "cut.bin").write_bytes(HNSWLIB.read_bytes()[:5000])
@@ -198,6 +306,7 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
     struct.pack_into("<Q", header, 16, 2**60)
     (tmp_path / "many.bin").write_bytes(header)
     (tmp_path / "there").mkdir()
+    (tmp_path / "empty.lance").mkdir()
     before = sorted(tmp_path.iterdir())
     for words, said in (
         (("annoy", tmp_path / "rubbish", tmp_path / "i"), "'annoy' is not known"),
@@ -213,6 +322,10 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
         (("faiss", tmp_path / "there", tmp_path / "i"), "is no file"),
         (("usearch", tmp_path / "rubbish", tmp_path / "i"), "usearch"),
         (("qdrant", tmp_path / "there", tmp_path / "i"), "neither the address"),
+        (("lancedb", tmp_path / "there", tmp_path / "i"), "neither a table"),
+        (("lancedb", tmp_path / "rubbish", tmp_path / "i"), "neither a table"),
+        (("lancedb", tmp_path / "nothing", tmp_path / "i"), "neither a table"),
+        (("lancedb", tmp_path / "empty.lance", tmp_path / "i"), "cannot open empty"),
     ):
         done = run("import", *words)
         assert done.returncode == 1, words
@@ -222,7 +335,13 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "module"), [("faiss", "faiss"), ("usearch", "usearch.index"), ("qdrant", "qdrant_client")]
+    ("library", "module"),
+    [
+        ("faiss", "faiss"),
+        ("usearch", "usearch.index"),
+        ("lancedb", "lancedb"),
+        ("qdrant", "qdrant_client"),
+    ],
 )
 def test_a_library_that_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, module: str

@@ -26,10 +26,15 @@ def import_(
     source: Annotated[str, typer.Argument(help="Its file or folder, or the address of a server.")],
     path: Annotated[Path, typer.Argument(help="Folder to make.", metavar="INDEX")],
     metric: Annotated[
-        str | None, typer.Option(help="l2, ip or cosine, where the source does not tell (hnswlib).")
+        str | None, typer.Option(help="l2, ip or cosine, where the source does not tell (hnswlib, LanceDB).")
     ] = None,
-    collection: Annotated[str | None, typer.Option(help="Which collection (Qdrant).")] = None,
-    vector: Annotated[str | None, typer.Option(help="Which of a point's vectors (Qdrant).")] = None,
+    collection: Annotated[
+        str | None, typer.Option(help="Which collection (Qdrant) or table (LanceDB).")
+    ] = None,
+    vector: Annotated[str | None, typer.Option(help="Which of a row's vectors (Qdrant, LanceDB).")] = None,
+    ids_column: Annotated[
+        str | None, typer.Option(help="Column of the ids (LanceDB); numbers from 0 without it.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make an index of one of another library, with its ids and payloads; as a whole or not at all."""
@@ -37,7 +42,7 @@ def import_(
         raise InvalidArgumentError(f"{library!r} is not known here; {_LIBRARIES} are", argument="library")
     if path.exists():
         raise IndexExistsError(f"{path} is there already", argument="path")
-    foreign = OPENERS[library](Asked(source, metric, collection, vector))
+    foreign = OPENERS[library](Asked(source, metric, collection, vector, ids_column))
     begun = path.with_name(f"{path.name}.importing")
     shutil.rmtree(begun, ignore_errors=True)
     try:

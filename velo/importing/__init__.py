@@ -7,6 +7,7 @@ from typing import Final
 
 from velo.importing.faiss import open_faiss
 from velo.importing.hnswlib import open_hnswlib
+from velo.importing.lancedb import open_lancedb
 from velo.importing.qdrant import open_qdrant
 from velo.importing.rows import Asked, ForeignIndex
 from velo.importing.usearch import open_usearch
@@ -17,6 +18,7 @@ __all__ = ["OPENERS", "Asked", "ForeignIndex"]
 OPENERS: Final[dict[str, Callable[[Asked], ForeignIndex]]] = {
     "faiss": open_faiss,
     "hnswlib": open_hnswlib,
+    "lancedb": open_lancedb,
     "qdrant": open_qdrant,
     "usearch": open_usearch,
 }

@@ -33,12 +33,15 @@ class Asked:
         Of several in one place.
     vector : str or None
         Of several vectors a row.
+    ids_column : str or None
+        Where rows have no ids but those of a column; None: numbers from 0.
     """
 
     source: str
     metric: str | None = None
     collection: str | None = None
     vector: str | None = None
+    ids_column: str | None = None
 
 
 @dataclass(frozen=True)
