@@ -95,13 +95,13 @@ ROOMS = (
     _room(
         "velo_serving",
         "routing",
-        "velo.errors velo.results velo.filters velo.folder "
+        "velo.errors velo.options velo.results velo.filters velo.folder "
         "velo_serving.words velo_serving.wire velo_serving.places velo_serving.shard",
     ),
     _room(
         "velo_serving",
         "client",
-        "velo.errors velo.hints velo.results velo.folder velo_serving.words velo_serving.wire",
+        "velo.errors velo.hints velo.options velo.results velo.folder velo_serving.words velo_serving.wire",
     ),
     _room(
         "velo_serving",

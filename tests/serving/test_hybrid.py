@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ import pytest
 import velo
 from velo.errors import InvalidArgumentError, UnsupportedError, VeloError
 from velo.results import fused
-from velo_serving import Client, create_app, open_local_backend
+from velo_serving import Client, VectorSearch, create_app, open_local_backend
+from velo_serving.routing import router_thread
+from velo_serving.routing.job import JobSearches
+from velo_serving.routing.router_thread import JOB_LIMITS
 
 ROWS, DIM, SHARDS, K = 600, 8, 3, 6
 VOCABULARY = ["red", "green", "blue", "boat", "house", "moon", "sun", "sea"]
@@ -61,6 +65,23 @@ def ask(path: Path, *arguments: Any, body_format: Any = "json", **options: Any) 
     return asyncio.run(run())
 
 
+def fused_by_hand(path: Path, query: Any, text: str, how: Any, condition: str | None = None) -> Any:
+    """Ids and scores of what vectors of the whole and words of the shards find."""
+    depth = how.depth_of(K)
+    with velo.open(path) as whole:
+        near = whole.search(query, depth, filter=condition, **EXACT)
+    words = best_of_shards(path, text, depth, filter=condition)
+    known = list(dict.fromkeys([*near.ids.tolist(), *(one for _, one in words)]))
+    numbers, points = fused(
+        how,
+        np.array([known.index(one) for one in near.ids.tolist()]),
+        near.distances,
+        np.array([known.index(one) for _, one in words], np.int64),
+        np.array([score for score, _ in words]),
+    )
+    return [known[number] for number in numbers[:K].tolist()], points[:K]
+
+
 def best_of_shards(path: Path, text: str, k: int, **how: Any) -> list[tuple[float, Any]]:
     """What the shards find by words alone, best first."""
     found = []
@@ -86,28 +107,30 @@ def test_words_alone(sharded: Path) -> None:
     assert (several.scores[1] == 0).all()
 
 
-@pytest.mark.parametrize("fusion", ["rrf", "weighted"])
+@pytest.mark.parametrize(
+    "fusion",
+    [
+        "rrf",
+        "weighted",
+        velo.RRF(words=3.0, constant=5.0, depth=40),
+        velo.Weighted(vectors=0.2, words=0.8),
+        velo.RRF(vectors=0.0),
+        velo.Weighted(words=0.0, depth=7),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("condition", [None, "number >= 100"])
 def test_both_become_one_list(sharded: Path, fusion: Any, condition: str | None) -> None:
     vectors, _ = rows()
-    query, text, depth = vectors[3] + np.float32(0.2), "blue boat sea", 20
+    query, text = vectors[3] + np.float32(0.2), "blue boat sea"
     found = ask(
         sharded, query, K, text=text, fusion=fusion, filter=condition, return_metadata=["number"], **EXACT
     )
+    how = {"rrf": velo.RRF(), "weighted": velo.Weighted()}.get(fusion, fusion)
+    ids, points = fused_by_hand(sharded, query, text, how, condition)
+    assert found.ids.tolist() == ids
+    np.testing.assert_allclose(found.scores, points, rtol=1e-4)
     with velo.open(sharded) as whole:
-        near = whole.search(query, depth, filter=condition, **EXACT)
-        words = best_of_shards(sharded, text, depth, filter=condition)
-        known = list(dict.fromkeys([*near.ids.tolist(), *(one for _, one in words)]))
-        how = velo.RRF() if fusion == "rrf" else velo.Weighted()
-        numbers, points = fused(
-            how,
-            np.array([known.index(one) for one in near.ids.tolist()]),
-            near.distances,
-            np.array([known.index(one) for _, one in words]),
-            np.array([score for score, _ in words]),
-        )
-        assert found.ids.tolist() == [known[number] for number in numbers[:K].tolist()]
-        np.testing.assert_allclose(found.scores, points[:K], rtol=1e-4)
         # Whoever found them, hits have the distances of their vectors.
         alone = whole.search(query, K, candidates=found.ids.tolist(), **EXACT)
     distance_of = dict(zip(alone.ids.tolist(), alone.distances.tolist(), strict=True))
@@ -145,6 +168,17 @@ def test_forms_of_answers(sharded: Path) -> None:
                 {"text": "x" * 70_000},
                 {"text": 7},
                 {"fusion": "best"},
+                {"fusion": 7},
+                {"fusion": {"words": 2.0}},
+                {"fusion": {"method": "best"}},
+                {"fusion": {"method": "weighted", "words": -1}},
+                {"fusion": {"method": "weighted", "words": 0, "vectors": 0}},
+                {"fusion": {"method": "weighted", "constant": 60}},
+                {"fusion": {"method": "rrf", "weight": 1}},
+                {"fusion": {"method": "rrf", "depth": 3}},
+                {"fusion": {"method": "rrf", "depth": 100_000}},
+                {"text": None, "fusion": {"method": "rrf"}},
+                {"vectors": None, "fusion": {"method": "rrf"}},
                 {"text": None, "fusion": "rrf"},
                 {"group_by": "number"},
                 {"vectors": None, "text": None},
@@ -154,6 +188,12 @@ def test_forms_of_answers(sharded: Path) -> None:
                 body = {name: one for name, one in {**asked, **wrong}.items() if one is not None}
                 refused = await client.post(path, json=body)
                 assert refused.status_code in (400, 422), (wrong, refused.text)
+            body = {**asked, "fusion": {"method": "weighted", "words": -1}}
+            told = (await client.post(path, json=body)).json()["error"]
+            assert told["position"]["path"] == "fusion.words"
+            assert "greater than or equal to 0" in told["message"]
+            weighted = {**asked, "fusion": {"method": "weighted", "words": 0.9, "vectors": 0.1}}
+            assert (await client.post(path, json=weighted)).json()["scores"][0][0] <= 1
 
     asyncio.run(run())
 
@@ -179,3 +219,89 @@ def test_a_collection_without_words(tmp_path: Path) -> None:
             ask(path, queries, 3, text="red")
     with pytest.raises((InvalidArgumentError, VeloError)):
         ask(path, vectors[0], 3, fusion="rrf")
+
+
+def test_the_client_refuses_what_is_no_fusion(sharded: Path) -> None:
+    vectors, _ = rows()
+    for wrong in ("best", 7, {"method": "rrf"}):
+        with pytest.raises(InvalidArgumentError, match="fusion is 'rrf', 'weighted'"):
+            ask(sharded, vectors[0], 3, text="red", fusion=wrong)
+
+
+@pytest.fixture
+def job(sharded: Path) -> Iterator[JobSearches]:
+    """What a cluster does, over shards of this process."""
+    backend = open_local_backend(sharded, threads=1, limits=JOB_LIMITS)
+    made = JobSearches("hybrid", backend.collection)
+    yield made
+    made.end_searches()
+    asyncio.run(backend.close())
+
+
+@pytest.mark.parametrize("fusion", [None, velo.Weighted(vectors=0.3, words=0.7)], ids=str)
+def test_a_job(sharded: Path, job: JobSearches, fusion: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_thread, "_QUERIES_A_REQUEST", 2)  # a text goes with its query
+    vectors, _ = rows()
+    texts = ["red moon", "blue boat sea", "sun", "more red", "nothing of it"]
+    queries = vectors[:5] + np.float32(0.1)
+    found = job.search(queries, K, text=texts, fusion=fusion, return_metadata=["number"], **EXACT)
+    for row, text in enumerate(texts):
+        ids, points = fused_by_hand(sharded, queries[row], text, fusion or velo.RRF())
+        assert found.ids[row].tolist() == ids
+        np.testing.assert_allclose(found.scores[row], points, rtol=1e-4)
+    words = job.search(None, K, text=texts)
+    for row, text in enumerate(texts):
+        wanted = [one for _, one in best_of_shards(sharded, text, K)]
+        assert words.ids[row, : words.counts[row]].tolist() == wanted
+    assert job.search(None, K, text="red moon", filter="number < 300").counts.tolist() == [K]
+    refusals: list[tuple[Any, dict[str, Any]]] = [
+        ("text", {"text": texts[:2]}),
+        ("text", {"text": 7}),
+        ("fusion", {"fusion": "rrf"}),
+        ("fusion", {"text": "red", "fusion": "best"}),
+        ("depth", {"text": "red", "fusion": velo.RRF(depth=2)}),
+        ("group_by", {"text": "red", "group_by": "number"}),
+    ]
+    for argument, wrong in refusals:
+        with pytest.raises(InvalidArgumentError) as told:
+            job.search(queries, K, **wrong)
+        assert told.value.argument == argument
+    with pytest.raises(InvalidArgumentError):
+        job.search(None, K, text=7)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError):
+        job.search(None, K, text="red", fusion="rrf")
+
+
+@pytest.mark.parametrize("fusion", [None, velo.Weighted(vectors=0.3, words=0.7)], ids=str)
+def test_a_step_of_a_pipeline(sharded: Path, fusion: Any) -> None:
+    vectors, _ = rows()
+    texts = ["red moon", "blue boat sea", "nothing of it"]
+    queries = vectors[:3] + np.float32(0.1)
+    condition = {"number": {"$gte": 100}}
+    step = VectorSearch(
+        sharded, k=K, column="v", text="asked", fusion=fusion, filter=condition, threads=1, **EXACT
+    )
+    batch = step({"v": queries, "asked": np.array(texts, object)})
+    assert list(batch) == ["v", "asked", "ids", "distances", "scores"]
+    for row, text in enumerate(texts):
+        ids, points = fused_by_hand(sharded, queries[row], text, fusion or velo.RRF(), "number >= 100")
+        assert list(batch["ids"][row]) == ids
+        np.testing.assert_allclose(batch["scores"][row], points, rtol=1e-4)
+    assert np.isfinite(batch["distances"]).all()
+    table = step(pa.table({"v": queries.tolist(), "asked": texts}))
+    assert table["ids"].to_pylist() == [list(one) for one in batch["ids"]]
+    np.testing.assert_allclose(table["scores"].to_pylist(), batch["scores"], rtol=1e-6)
+    nothing = step({"v": np.zeros((0, DIM), np.float32), "asked": np.zeros(0, object)})
+    assert nothing["scores"].shape == (0, K)
+    with pytest.raises(InvalidArgumentError, match="no column 'asked'"):
+        step({"v": queries})
+    with pytest.raises(InvalidArgumentError, match="text is a str"):
+        step({"v": queries, "asked": np.arange(3)})
+    step.close()
+    for argument, wrong in (
+        ("fusion", {"fusion": "rrf"}),
+        ("depth", {"text": "t", "fusion": velo.RRF(depth=1)}),
+    ):
+        with pytest.raises(InvalidArgumentError) as told:
+            VectorSearch(sharded, k=K, **wrong)  # type: ignore[arg-type]
+        assert told.value.argument == argument

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import velo
+from tests.cli.test_cli import document, run
 from velo.options import Fusion
 from velo.words import file as words_file
 from velo.words.tokens import words_in
@@ -453,6 +454,55 @@ def test_the_command_builds_words(tmp_path: Path) -> None:
     subprocess.run([*command, "--keep-columns", "--text", "text"], check=True, capture_output=True)
     with velo.open(tmp_path / "a.velo") as index:
         assert index.search(None, 1, text="n42").ids.tolist() == [42]
+
+
+def test_the_commands_make_fill_and_search(tmp_path: Path) -> None:
+    vectors, texts = vectors_of(40), [f"row n{row} {'moon' if row % 4 == 0 else 'sun'}" for row in range(40)]
+    pq.write_table(pa.table({"vec": list(vectors), "text": texts}), tmp_path / "rows.parquet")
+    np.save(tmp_path / "queries.npy", vectors[3:5])
+    path = tmp_path / "a.velo"
+    for wrong in (("--text", "other"), ("--text", "text", "--column", "text:int32")):
+        assert run("create", path, "--dim", DIM, "--column", "text:string", *wrong).returncode == 1
+        assert not path.exists()
+    document("create", path, "--dim", DIM, "--column", "text:string", "--text", "text")
+    document("insert", path, tmp_path / "rows.parquet", "--keep-columns")
+    with velo.open(path) as index:
+        wanted = index.search(vectors[3:5], 6, text="moon n9", fusion="weighted")
+        words = index.search(None, 6, text="moon n9")
+    assert wanted.scores is not None
+    assert words.scores is not None
+    both = ("--text", "moon n9", "--fusion", "weighted", "-k", 6)
+    found = document("search", path, tmp_path / "queries.npy", *both)
+    assert found["ids"] == wanted.ids.tolist()
+    np.testing.assert_allclose(found["scores"], wanted.scores)
+    np.testing.assert_allclose(found["distances"], wanted.distances)
+    alone = document("search", path, "--text", "moon n9", "-k", 6, "--filter", "text != 'row n0 moon'")
+    assert alone["queries"] == 1
+    assert alone["ids"][0][0] == 9
+    assert 0 not in alone["ids"][0]
+    assert alone["distances"] == [[None] * 6]
+    shown = run("search", path, "--text", "moon n9", "-k", 6).stdout.splitlines()
+    assert shown[0].split() == ["query", "id", "distance", "score"]
+    assert shown[1].split() == ["0", "9", f"{words.scores[0]:.4g}"]
+    for name in ("out.npz", "out.parquet"):
+        document("search", path, tmp_path / "queries.npy", *both, "--output", tmp_path / name)
+    with np.load(tmp_path / "out.npz") as arrays:
+        np.testing.assert_array_equal(arrays["scores"], wanted.scores)
+    kept = pq.read_table(tmp_path / "out.parquet")
+    np.testing.assert_array_equal(kept["score"], wanted.scores.ravel())
+    for words_of_command, said in (
+        (("--text", "a", "--fusion", "rrf"), "fusion goes with queries"),
+        ((tmp_path / "queries.npy", "--fusion", "rrf"), "fusion goes with text"),
+        ((tmp_path / "queries.npy", "--text", "a", "--fusion", "best"), "'rrf', 'weighted'"),
+        ((tmp_path / "queries.npy", "--text", "a", "--group-by", "text"), "without text"),
+        ((tmp_path / "queries.npy", "--text", "a", "--radius", 1), "do not go together"),
+        (("--text", "a", "--explain"), "plain searches"),
+    ):
+        done = run("search", path, *words_of_command)
+        assert done.returncode == 1, words_of_command
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert "give a file of queries, --text, or both" in run("search", path).stderr
 
 
 def test_an_index_without_rows_and_columns_that_come(tmp_path: Path) -> None:

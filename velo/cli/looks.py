@@ -41,11 +41,12 @@ def create(
             help="A column, as year:int32 or tags:list<string>; once for each.", metavar="NAME:TYPE"
         ),
     ] = None,
+    text: Annotated[str | None, typer.Option(help="Column whose words searches find, too.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make an index without rows; insert adds them. The first rows decide what ids are."""
     schema = pa.schema([_field(one) for one in column]) if column else None
-    given: dict[str, Any] = {"metric": metric, "dtype": dtype}
+    given: dict[str, Any] = {"metric": metric, "dtype": dtype, "text": text}
     with create_index(path, dim=dim, metadata=schema, **given) as index:
         told = {"path": str(path), "dim": index.dim, "metric": index.metric, "dtype": dtype}
     names = [] if schema is None else schema.names

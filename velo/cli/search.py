@@ -30,7 +30,9 @@ _LINES_OF_A_QUERY = 20
 
 def search(
     index_path: IndexPath,
-    queries_path: Annotated[Path, typer.Argument(help="File of queries.", metavar="queries")],
+    queries_path: Annotated[
+        Path | None, typer.Argument(help="File of queries; not needed with --text.", metavar="queries")
+    ] = None,
     k: Annotated[int, typer.Option("-k", "--k", help="Neighbors of each query.")] = 10,
     filter_json: Annotated[
         str | None,
@@ -55,6 +57,14 @@ def search(
         float | None, typer.Option(help="Find all rows within this distance instead of the nearest k.")
     ] = None,
     limit: Annotated[int, typer.Option(help="The most hits of a query within the radius.")] = 10_000,
+    text: Annotated[
+        str | None,
+        typer.Option(help="Words that rows are found by, too; without queries words alone are asked."),
+    ] = None,
+    fusion: Annotated[
+        str | None,
+        typer.Option(help="How words and vectors become one list: rrf, by ranks, or weighted, by scores."),
+    ] = None,
     truth: Annotated[Path | None, typer.Option(help="Exact neighbors, to measure recall.")] = None,
     recall: Annotated[float | None, typer.Option(help="Recall to aim for, between 0 and 1.")] = None,
     list_size: Annotated[int | None, typer.Option(help="Candidates kept while searching.")] = None,
@@ -85,10 +95,15 @@ def search(
     """Search an index. Print recall, speed and reads."""
     if radius is not None and group_by is not None:
         raise InvalidArgumentError("--radius and --group-by do not go together", argument="group_by")
-    if (truth is not None or explain) and (radius is not None or group_by is not None):
+    if (truth is not None or explain) and (radius is not None or group_by is not None or text is not None):
         raise InvalidArgumentError("--truth and --explain are for plain searches", argument="truth")
-    queries = open_vectors(queries_path, column=column).read()[:first]
-    filters = _filters(filter_json, query_table, len(queries))
+    if text is not None and radius is not None:
+        raise InvalidArgumentError("--radius and --text do not go together", argument="text")
+    if queries_path is None and text is None:
+        raise typer.BadParameter("give a file of queries, --text, or both", param_hint="queries")
+    queries = None if queries_path is None else open_vectors(queries_path, column=column).read()[:first]
+    count = 1 if queries is None else len(queries)
+    filters = _filters(filter_json, query_table, count)
     tuning = SearchTuning(filter_plan=filter_plan)
     options_of_search: dict[str, Any] = {
         "recall": recall,
@@ -104,6 +119,8 @@ def search(
             result = index.range_search(queries, radius, filter=filters, limit=limit, **options_of_search)
         else:
             options = {"group_by": group_by, "group_size": group_size, **options_of_search}
+            if text is not None or fusion is not None:
+                options |= {"text": [text] if queries is None else text, "fusion": fusion}
             result = index.search(queries, k, filter=filters, **options)
         seconds = time.perf_counter() - started
         summary = _summary(index, result, seconds, limit if radius is not None else k)
@@ -113,7 +130,7 @@ def search(
             _write(output, result)
             summary["output"] = str(output)
         explanation = None
-        if explain and len(queries):
+        if explain and queries is not None and len(queries):
             one = filters[0] if isinstance(filters, list) else filters
             explanation = index.explain(queries[0], k, filter=one, **options_of_search)
     if as_json:
@@ -135,6 +152,8 @@ def _hits(result: SearchResult | RangeResult) -> dict[str, Any]:
     found: dict[str, Any] = {"ids": result.ids.tolist(), "distances": finite.tolist()}
     if isinstance(result, RangeResult):
         found |= {"lims": result.lims.tolist(), "limited": result.limited.tolist()}
+    elif result.scores is not None:
+        found["scores"] = result.scores.tolist()
     elif isinstance(result, GroupedResult):
         found |= {"groups": result.groups, "group_sizes": result.group_sizes.tolist()}
     return found
@@ -218,6 +237,8 @@ def _write(path: Path, result: SearchResult | RangeResult) -> None:
         arrays: dict[str, Any] = {"ids": result.ids, "distances": result.distances, "counts": result.counts}
         if isinstance(result, RangeResult):
             arrays["lims"] = result.lims
+        elif result.scores is not None:
+            arrays["scores"] = result.scores
         elif isinstance(result, GroupedResult):
             arrays["group_sizes"] = result.group_sizes
         np.savez(path, **arrays)
@@ -235,7 +256,9 @@ def _print(summary: dict[str, Any], result: SearchResult | RangeResult, show: in
     out = console()
     if show and len(result.counts):
         grouped = isinstance(result, GroupedResult)
-        shown = table("query", "group:", "id", "distance") if grouped else table("query", "id", "distance")
+        ranked = isinstance(result, SearchResult) and result.scores is not None
+        names = ["query", *["group:"] * grouped, "id", "distance", *["score"] * ranked]
+        shown = table(*names)
         before, lines = None, 0
         for hit in result.to_arrow().to_pylist():
             if hit["query"] >= show:
@@ -243,11 +266,14 @@ def _print(summary: dict[str, Any], result: SearchResult | RangeResult, show: in
             lines = lines + 1 if hit["query"] == before else 1
             if lines > _LINES_OF_A_QUERY:
                 if lines == _LINES_OF_A_QUERY + 1:
-                    shown.add_row(*[""] * (len(shown.columns) - 2), "…", "")
+                    shown.add_row(*["…" if name == "id" else "" for name in names])
                 continue
             named = [str(hit["value"]) if hit["rank"] == 0 else ""] if grouped else []
             first = str(hit["query"]) if hit["query"] != before else ""
-            shown.add_row(first, *named, str(hit["id"]), f"{hit['distance']:,.4g}")
+            # Words alone tell of no distance.
+            numbers = [f"{hit['distance']:,.4g}" if np.isfinite(hit["distance"]) else ""]
+            numbers += [f"{hit['score']:,.4g}"] if ranked else []
+            shown.add_row(first, *named, str(hit["id"]), *numbers)
             before = hit["query"]
         out.print(shown)
         out.print()

@@ -34,7 +34,7 @@ from velo.options.codes import (
     PLAN_CODES,
     code_of,
 )
-from velo.options.fusion import RRF, Fusion, Weighted, fusion_of
+from velo.options.fusion import RRF, Fusion, Weighted, fusion_of, texts_of
 from velo.options.tuning import Effort, OpenTuning, SearchTuning, fill_search
 
 __all__ = [
@@ -71,5 +71,6 @@ __all__ = [
     "memory_bytes",
     "shared_links_within",
     "shows_build_options",
+    "texts_of",
     "whole_number",
 ]

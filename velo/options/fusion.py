@@ -1,4 +1,4 @@
-"""How what words find and what vectors find become one answer."""
+"""What a search by words takes: texts, and how what words and vectors find becomes one answer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from velo.errors import InvalidArgumentError
 from velo.options.checks import k_of_one_search, real_number, whole_number
 from velo.types import Float64Array
 
-__all__ = ["RRF", "Fusion", "Weighted", "fusion_of"]
+__all__ = ["RRF", "Fusion", "Weighted", "fusion_of", "texts_of"]
 
 _WEIGHT_MAX: Final = 1e6
+#: Characters of a text.
+_TEXT_MAX: Final = 1 << 16
 #: Hits of each list, where nothing says how many: so many for each that is asked for, and at least so many.
 #: Five times as many found hardly more and read four times as much (docs/results/hybrid-text.md).
 _DEPTH_OF_K: Final = 2
@@ -152,3 +154,27 @@ def fusion_of(given: Any) -> Fusion:
             f"fusion is {names}, a velo.RRF or a velo.Weighted, not {given!r:.80}", argument="fusion"
         )
     return found
+
+
+def texts_of(given: Any, count: int) -> list[str]:
+    """What ``search(text=)`` was given: one text a query; one alone is that of all.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    texts = [given] * count if isinstance(given, str) else given
+    if not isinstance(texts, list | tuple | np.ndarray) or not all(isinstance(one, str) for one in texts):
+        raise InvalidArgumentError(
+            f"text is a str, or a list of one for each query, not {given!r:.80}", argument="text"
+        )
+    if len(texts) != count:
+        raise InvalidArgumentError(f"{len(texts)} texts were given for {count} queries", argument="text")
+    for row, one in enumerate(texts):
+        if len(one) > _TEXT_MAX:
+            raise InvalidArgumentError(
+                f"text {row} has {len(one):,} characters, of {_TEXT_MAX:,} at most", argument="text", row=row
+            )
+        if not one.isascii() and any("\ud800" <= letter <= "\udfff" for letter in one):
+            raise InvalidArgumentError(f"text {row} is no Unicode text", argument="text", row=row)
+    return [str(one) for one in texts]

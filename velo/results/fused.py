@@ -12,13 +12,16 @@ __all__ = ["Fuses", "fused"]
 
 
 class Fuses(Protocol):
-    """How two lists become one: their weights, and what a hit is worth in its list."""
+    """How two lists become one: their weights and lengths, and what a hit is worth in its list."""
 
     @property
     def vectors(self) -> float: ...
 
     @property
     def words(self) -> float: ...
+
+    def depth_of(self, k: int) -> int:
+        """Hits of each list for an answer of k."""
 
     def points(self, values: Float64Array) -> Float64Array:
         """What each hit of one list is worth there, of the best first."""

@@ -14,7 +14,7 @@ from velo.filters.arguments import filters_of, trees_of
 from velo.filters.native import NativeFilter
 from velo.folder.ids import checked_ids
 from velo.folder.text_column import text_column_of
-from velo.options import Effort, Fusion, code_of, fusion_of, k_of_one_search, whole_number
+from velo.options import Effort, Fusion, code_of, fusion_of, k_of_one_search, texts_of, whole_number
 from velo.results import SearchResult, fused
 from velo.search.composite import FurtherSearches
 from velo.search.lookups import UNKNOWN_IDS, Lookups
@@ -29,8 +29,6 @@ __all__ = ["HybridSearches", "check_beside"]
 
 #: Bits of the masks that one round of a search over candidates has at most.
 _MASK_BITS: Final = 1 << 27
-#: Characters of a text.
-_TEXT_MAX: Final = 1 << 16
 
 
 class HybridSearches(FurtherSearches, Lookups):
@@ -52,11 +50,11 @@ class HybridSearches(FurtherSearches, Lookups):
                 raise InvalidArgumentError(
                     "fusion goes with queries: words alone are ranked", argument="fusion"
                 )
-            texts = _texts(text, 1 if isinstance(text, str) or not hasattr(text, "__len__") else len(text))
+            texts = texts_of(text, 1 if isinstance(text, str) or not hasattr(text, "__len__") else len(text))
         else:
             chosen = fusion_of(fusion)
             depth = chosen.depth_of(depth)
-            texts = _texts(text, len(native_queries(queries, self.dim)[0]))
+            texts = texts_of(text, len(native_queries(queries, self.dim)[0]))
         self._check_open()
         column = text_column_of(None if self._metadata is None else self._metadata.schema)
         if column is None:
@@ -301,25 +299,6 @@ def _copy_distances(hits: CombinedHits, row: int, vertices: AnyArray, distances:
     places = order[at[inside]]
     known = np.flatnonzero(inside)[vertices[places] == hits.vertices[row][inside]]
     hits.distances[row, known] = distances[order[at[known]]]
-
-
-def _texts(given: Any, count: int) -> list[str]:
-    """One text a query; one alone is that of all."""
-    texts = [given] * count if isinstance(given, str) else given
-    if not isinstance(texts, list | tuple | np.ndarray) or not all(isinstance(one, str) for one in texts):
-        raise InvalidArgumentError(
-            f"text is a str, or a list of one for each query, not {given!r:.80}", argument="text"
-        )
-    if len(texts) != count:
-        raise InvalidArgumentError(f"{len(texts)} texts were given for {count} queries", argument="text")
-    for row, one in enumerate(texts):
-        if len(one) > _TEXT_MAX:
-            raise InvalidArgumentError(
-                f"text {row} has {len(one):,} characters, of {_TEXT_MAX:,} at most", argument="text", row=row
-            )
-        if not one.isascii() and any("\ud800" <= letter <= "\udfff" for letter in one):
-            raise InvalidArgumentError(f"text {row} is no Unicode text", argument="text", row=row)
-    return [str(one) for one in texts]
 
 
 def _one_list_each(candidates: Any) -> Sequence[Any] | None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from velo.errors import DimensionMismatchError, InvalidArgumentError, NotFiniteError
+from velo.options import RRF, fusion_of
 from velo.results import RangeResult, SearchResult, Served
 from velo_serving.words.answers import groups_result, nearest_result, ranges_result
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["ARROW", "FILTER_IN_URL_BYTES_MAX", "TYPES", "BodyFormat", "ClientCall"]
+__all__ = ["ARROW", "FILTER_IN_URL_BYTES_MAX", "TYPES", "BodyFormat", "ClientCall", "fusion_field"]
 
 BodyFormat: TypeAlias = Literal["json", "npy"]
 
@@ -106,6 +107,22 @@ class ClientCall:
         groups = [[(group["value"], group["size"]) for group in row] for row in status["groups"]]
         shape = (self.k, self.group_size, self.single)
         return groups_result(ids, distances, groups, *shape, *_told(status), vectors)
+
+
+def fusion_field(given: Any) -> Any:
+    """What ``search(fusion=)`` was given, as a body of JSON has it.
+
+    Raises
+    ------
+    InvalidArgumentError
+    """
+    if given is None:
+        return None
+    fusion = fusion_of(given)
+    if isinstance(given, str):
+        return given
+    told = {name: value for name, value in asdict(fusion).items() if value is not None}
+    return {"method": "rrf" if isinstance(fusion, RRF) else "weighted", **told}
 
 
 def _columns(given: Any) -> list[str] | bool:

@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from velo.errors import InvalidArgumentError
 from velo.hints import hinted
+from velo.options import Fusion
 from velo.results import RangeResult, SearchResult
 from velo_serving.client.awaited import awaited
-from velo_serving.client.calls import TYPES, BodyFormat, ClientCall
+from velo_serving.client.calls import TYPES, BodyFormat, ClientCall, fusion_field
 from velo_serving.client.collections import ClientCollections
 from velo_serving.client.lookups import ClientLookups
 from velo_serving.client.tries import ConnectionFailedError, Tries, httpx
@@ -141,7 +142,7 @@ class Client(ClientLookups, ClientWrites, ClientCollections):
         group_by: str | None = None,
         group_size: int = 1,
         text: str | Sequence[str] | None = None,
-        fusion: Literal["rrf", "weighted"] | None = None,
+        fusion: Fusion | Literal["rrf", "weighted"] | None = None,
         timeout_s: float | None = None,
         allow_partial: bool = True,
     ) -> SearchResult:
@@ -172,7 +173,7 @@ class Client(ClientLookups, ClientWrites, ClientCollections):
         text : str or sequence of str, optional
             Words that rows are found by, too, as in ``velo.Index.search``; without queries words alone are
             asked. Each shard ranks words by what its own rows tell of them.
-        fusion : {"rrf", "weighted"}, optional
+        fusion : {"rrf", "weighted"}, velo.RRF or velo.Weighted, optional
             How words and vectors become one list.
         timeout_s : float, optional
             Deadline of this search at the server; default: the server's.
@@ -206,7 +207,7 @@ class Client(ClientLookups, ClientWrites, ClientCollections):
             group_by=group_by,
             group_size=group_size,
             text=text if text is None or isinstance(text, str) else list(text),
-            fusion=fusion,
+            fusion=fusion_field(fusion),
             timeout_s=timeout_s,
             allow_partial=allow_partial,
         )

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.errors import DimensionMismatchError, EmptyError, NotFiniteError
-from velo.options import fusion_of
+from velo.options import Fusion
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, parsed, refuse_query
 from velo_serving.wire.codec import is_compressed, table_of
@@ -272,7 +272,8 @@ def _request(
         text = (options.text,) * count if isinstance(options.text, str) else tuple(options.text)
         _check_texts(text)
         if options.vector is not None or options.vectors is not None or options.ids is not None:
-            fusion = fusion_of(options.fusion)
+            fusion = options.fuses()
+            _check_depth(fusion, k, count, limits)
     columns = options.return_metadata
     assert not isinstance(columns, bool)  # ``_of_json`` has exchanged it, no query string has one
     return SearchRequest(
@@ -292,6 +293,24 @@ def _request(
         text=text,
         fusion=fusion,
     )
+
+
+def _check_depth(fusion: Fusion, k: int, count: int, limits: GatewayLimits) -> None:
+    """Refuse lists that are shorter than the answer, and those that are longer than one may be."""
+    depth = fusion.depth_of(k)
+    if fusion.depth is None:
+        return
+    if depth > limits.k_max:
+        raise RequestError(
+            f"fusion.depth: {depth} is above the limit of {limits.k_max}",
+            argument="fusion",
+            place={"path": "fusion.depth"},
+        )
+    if count * depth > limits.hits_max:
+        raise BodyTooLargeError(
+            f"{count} vectors with a depth of {depth} are above the limit of {limits.hits_max} hits",
+            argument="fusion",
+        )
 
 
 def _check_texts(texts: Sequence[str]) -> None:

@@ -6,14 +6,23 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
-from velo.errors import FilterError
+from velo.errors import FilterError, InvalidArgumentError
 from velo.filters import from_dict, from_sql
 from velo.hints import OPTIONS
-from velo.options import limit_of
+from velo.options import RRF, Fusion, Weighted, fusion_of, limit_of
 from velo_serving.gateway.errors import RequestError, filter_place
 from velo_serving.words.types import FilterForm
 
@@ -21,6 +30,7 @@ __all__ = [
     "CollectionAnswer",
     "CollectionList",
     "ErrorAnswer",
+    "FusionBody",
     "HealthAnswer",
     "QueryOptions",
     "ReadyAnswer",
@@ -68,6 +78,53 @@ AllowPartial = Annotated[bool, Field(description="If false, an answer without so
 Timeout = Annotated[float | None, Field(gt=0, description="Deadline of this request.")]
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+#: The forms of a fusion, as errors of pydantic call them.
+_FUSION_NAME: Final = "fusion by its name"
+_FUSION_BODY: Final = "fusion with weights"
+
+Weight = Annotated[
+    float | None,
+    Field(ge=0, le=1e6, description="Weight of this list; 0 leaves it out. Default as in the library."),
+]
+
+
+class FusionBody(BaseModel):
+    """How words and vectors become one list, with weights: ``velo.RRF`` or ``velo.Weighted``."""
+
+    model_config = ConfigDict(
+        **_STRICT,
+        json_schema_extra={"examples": [{"method": "weighted", "vectors": 0.3, "words": 0.7}]},
+    )
+
+    method: Annotated[Literal["rrf", "weighted"], Field(description="By ranks, or by scores.")]
+    vectors: Weight = None
+    words: Weight = None
+    depth: Annotated[int | None, _within("k", "Hits of each list; at least as many as are asked for.")] = None
+    constant: Annotated[
+        float | None,
+        Field(ge=0, le=1e6, description="Of rrf: a hit scores weight / (constant + rank)."),
+    ] = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> FusionBody:
+        if self.constant is not None and self.method != "rrf":
+            raise ValueError("'constant' goes with 'rrf'")
+        try:
+            self.made()
+        except InvalidArgumentError as error:
+            raise ValueError(error.message) from None
+        return self
+
+    def made(self) -> Fusion:
+        """As the library has it."""
+        given = self.model_dump(exclude={"method"}, exclude_none=True)
+        return RRF(**given) if self.method == "rrf" else Weighted(**given)
+
+
+def _form_of_fusion(given: Any) -> str:
+    return _FUSION_BODY if isinstance(given, dict | FusionBody) else _FUSION_NAME
 
 
 class SearchBody(BaseModel):
@@ -124,8 +181,15 @@ class SearchBody(BaseModel):
         ),
     ] = None
     fusion: Annotated[
-        Literal["rrf", "weighted"] | None,
-        Field(description="How words and vectors become one list: by ranks, as by default, or by scores."),
+        Annotated[
+            Annotated[Literal["rrf", "weighted"] | None, Tag(_FUSION_NAME)]
+            | Annotated[FusionBody, Tag(_FUSION_BODY)],
+            Discriminator(_form_of_fusion),
+        ],
+        Field(
+            description="How words and vectors become one list: by ranks, as by default, or by scores; an "
+            "object has weights, too."
+        ),
     ] = None
     timeout_ms: Timeout = None
     allow_partial: AllowPartial = True
@@ -151,6 +215,10 @@ class SearchBody(BaseModel):
             raise ValueError(f"'filters' has {len(self.filters)} entries for {count} vectors")
         _check_kinds(self)
         return self
+
+    def fuses(self) -> Fusion:
+        """How words and vectors become one list."""
+        return self.fusion.made() if isinstance(self.fusion, FusionBody) else fusion_of(self.fusion)
 
 
 class QueryOptions(BaseModel):
@@ -305,11 +373,15 @@ def refuse_query(pairs: Sequence[tuple[str, str]]) -> None:
         raise RequestError(f"{name}: with a JSON body the options stand in the body", argument=name)
 
 
+#: What pydantic calls the forms that a field may have.
+_FORMS: Final = ("dict[str,any]", "str", "list[int]", "list[str]", "bool", _FUSION_NAME, _FUSION_BODY)
+
+
 def _path(location: tuple[int | str, ...]) -> str:
     """Write ('vectors', 3, 7) as vectors[3][7]."""
     text = ""
     for part in location:
-        if part in ("dict[str,any]", "str", "list[int]", "list[str]", "bool"):  # which form was tried
+        if part in _FORMS:  # which form was tried
             continue
         if isinstance(part, int):
             text += f"[{part}]"

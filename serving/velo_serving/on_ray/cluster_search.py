@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from velo.options import Fusion
+from velo.types import FusionName
 from velo_serving.on_ray.cluster import Cluster
 from velo_serving.on_ray.vector_search import BatchStep
 from velo_serving.words.errors import NoShardAnsweredError
@@ -29,6 +31,8 @@ class ClusterSearch(BatchStep):
         The same for all queries.
     recall, list_size, exact
         As in ``velo.Index.search``.
+    text, fusion
+        As in ``VectorSearch``.
     timeout_s : float
         For each batch.
     """
@@ -43,10 +47,20 @@ class ClusterSearch(BatchStep):
         recall: float | None = None,
         list_size: int | None = None,
         exact: bool | None = None,
+        text: str | None = None,
+        fusion: Fusion | FusionName | None = None,
         timeout_s: float = 60.0,
     ) -> None:
         super().__init__(
-            column, k, filter=filter, recall=recall, list_size=list_size, exact=exact, timeout_s=timeout_s
+            column,
+            k,
+            text,
+            fusion,
+            filter=filter,
+            recall=recall,
+            list_size=list_size,
+            exact=exact,
+            timeout_s=timeout_s,
         )
         self._cluster = Cluster.connect(name)
         self._dim = self._cluster.records[0].dim
@@ -55,11 +69,12 @@ class ClusterSearch(BatchStep):
         """Let go of the shards; they run on."""
         self._cluster.stop()
 
-    def _search(self, queries: Float32Matrix) -> Hits:
-        found = self._cluster.search(queries, self._k, **self._asked)
+    def _search(self, queries: Float32Matrix, texts: tuple[str, ...] | None) -> Hits:
+        found = self._cluster.search(queries, self._k, text=texts, fusion=self._fusion, **self._asked)
         if found.partial:  # a batch job wants all shards or an error, never a silent part
             reasons = "; ".join(f"{one['shard']}: {one['message']}" for one in found.failures)
             raise NoShardAnsweredError(
                 f"{found.shards_answered} of {found.shards_total} shards answered ({reasons})"
             )
-        return Hits(found.ids, found.distances, np.asarray(found.counts, np.int64))
+        counts = np.asarray(found.counts, np.int64)
+        return Hits(found.ids, found.distances, counts, scores=found.scores)

@@ -12,33 +12,58 @@ import numpy as np
 import pyarrow as pa
 
 from velo.errors import DimensionMismatchError, DtypeError, InvalidArgumentError
+from velo.options import Fusion, fusion_of, texts_of
+from velo.types import FusionName
 from velo_serving.places.collection import read_collection
+from velo_serving.routing.hybrid import search_by
 from velo_serving.routing.local_backend import open_shards
 from velo_serving.routing.merge import merge_top_k
 from velo_serving.shard.shard import Shard
-from velo_serving.words.types import Failure, FilterForm, Float32Matrix, Hits, SearchRequest
+from velo_serving.words.types import Answer, Failure, FilterForm, Float32Matrix, Hits, SearchRequest
 
 __all__ = ["BatchStep", "VectorSearch"]
 
 
 class BatchStep(ABC):
-    """What adds the columns ``ids`` and ``distances`` to a batch, wherever it searches."""
+    """What adds the columns ``ids`` and ``distances`` to a batch, wherever it searches.
+
+    Parameters
+    ----------
+    column : str
+        Of the vectors.
+    k : int
+    text : str or None
+        The column of the texts.
+    fusion : {"rrf", "weighted"}, RRF, Weighted or None
+    **asked
+        Of each search.
+    """
 
     _dim: int
 
-    def __init__(self, column: str, k: int, **asked: Any) -> None:
+    def __init__(
+        self, column: str, k: int, text: str | None, fusion: Fusion | FusionName | None, **asked: Any
+    ) -> None:
         if k < 1:
             raise InvalidArgumentError(f"k must be at least 1, not {k}", argument="k")
+        if fusion is not None and text is None:
+            raise InvalidArgumentError("fusion goes with text", argument="fusion")
         self._column = column
         self._k = k
+        self._text = text
+        self._fusion = None if text is None else fusion_of(fusion)
+        if self._fusion is not None:
+            self._fusion.depth_of(k)
         self._asked = asked
 
     @abstractmethod
-    def _search(self, queries: Float32Matrix) -> Hits:
-        """Search for all vectors of a batch."""
+    def _search(self, queries: Float32Matrix, texts: tuple[str, ...] | None) -> Hits:
+        """Search for all vectors of a batch, and for the words of its texts."""
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch with ``ids`` and ``distances``, lists of length k for each row.
+
+        With words there are ``scores``, too.
 
         Parameters
         ----------
@@ -54,24 +79,33 @@ class BatchStep(ABC):
             return self._table(batch)
         if not isinstance(batch, Mapping):
             raise DtypeError(f"a batch is a dict of arrays or an Arrow table, not {type(batch).__name__}")
-        if self._column not in batch:
-            raise self._no_column(list(batch))
-        hits = self._search(_matrix(batch[self._column], self._dim, self._column))
-        return {**batch, "ids": _id_column(hits), "distances": hits.distances}
+        self._check_columns(list(batch))
+        texts = None if self._text is None else list(batch[self._text])
+        hits = self._hits(batch[self._column], texts)
+        found = {**batch, "ids": _id_column(hits), "distances": hits.distances}
+        return found if hits.scores is None else {**found, "scores": hits.scores}
 
     def _table(self, table: pa.Table) -> pa.Table:
-        if self._column not in table.column_names:
-            raise self._no_column(table.column_names)
-        hits = self._search(_matrix(table.column(self._column).to_pylist(), self._dim, self._column))
+        self._check_columns(table.column_names)
+        texts = None if self._text is None else table.column(self._text).to_pylist()
+        hits = self._hits(table.column(self._column).to_pylist(), texts)
         identity = pa.string() if hits.ids.dtype == object else pa.int64()
-        return table.append_column("ids", pa.array(hits.ids.tolist(), pa.list_(identity))).append_column(
-            "distances", pa.array(hits.distances.tolist(), pa.list_(pa.float32()))
-        )
+        found = table.append_column("ids", pa.array(hits.ids.tolist(), pa.list_(identity)))
+        for name, numbers in (("distances", hits.distances), ("scores", hits.scores)):
+            if numbers is not None:
+                found = found.append_column(name, pa.array(numbers.tolist(), pa.list_(pa.float32())))
+        return found
 
-    def _no_column(self, names: Sequence[str]) -> InvalidArgumentError:
-        return InvalidArgumentError(
-            f"the batch has no column {self._column!r}, only {', '.join(names)}", argument="column"
-        )
+    def _hits(self, vectors: Any, texts: Sequence[Any] | None) -> Hits:
+        queries = _matrix(vectors, self._dim, self._column)
+        return self._search(queries, None if texts is None else tuple(texts_of(texts, len(queries))))
+
+    def _check_columns(self, there: Sequence[str]) -> None:
+        for argument, name in (("column", self._column), ("text", self._text)):
+            if name is not None and name not in there:
+                raise InvalidArgumentError(
+                    f"the batch has no column {name!r}, only {', '.join(there)}", argument=argument
+                )
 
 
 class VectorSearch(BatchStep):
@@ -88,6 +122,11 @@ class VectorSearch(BatchStep):
         The same for all queries.
     recall, list_size, exact
         As in ``velo.Index.search``.
+    text : str, optional
+        The column that holds a text for each query, whose words are looked for, too. Each shard ranks words
+        by what its own rows tell of them.
+    fusion : {"rrf", "weighted"}, velo.RRF or velo.Weighted, optional
+        How words and vectors become one list.
     memory, threads, io, plan
         As in ``velo.open``.
 
@@ -114,13 +153,17 @@ class VectorSearch(BatchStep):
         recall: float | None = None,
         list_size: int | None = None,
         exact: bool | None = None,
+        text: str | None = None,
+        fusion: Fusion | FusionName | None = None,
         memory: int | float | str | None = None,
         threads: int | None = None,
         io: str = "auto",
         plan: str = "auto",
     ) -> None:
         filters = None if filter is None else (filter,)
-        super().__init__(column, k, filters=filters, recall=recall, list_size=list_size, exact=exact)
+        super().__init__(
+            column, k, text, fusion, filters=filters, recall=recall, list_size=list_size, exact=exact
+        )
         collection = read_collection(path)
         self._shards: list[Shard] = open_shards(collection, memory=memory, threads=threads, io=io, plan=plan)
         self._dim = self._shards[0].health().dim
@@ -130,18 +173,18 @@ class VectorSearch(BatchStep):
         for shard in self._shards:
             shard.close()
 
-    def _search(self, queries: Float32Matrix) -> Hits:
-        request = SearchRequest(queries, self._k, **self._asked)
+    def _search(self, queries: Float32Matrix, texts: tuple[str, ...] | None) -> Hits:
+        request = SearchRequest(queries, self._k, text=texts, fusion=self._fusion, **self._asked)
         # An event loop of a batch's own: Ray may call from any thread, with or without a loop of its own.
-        return asyncio.run(self._gather(request))
+        return asyncio.run(search_by(self._gather, request, None)).hits
 
-    async def _gather(self, request: SearchRequest) -> Hits:
+    async def _gather(self, request: SearchRequest) -> Answer:
         parts: list[Hits] = []
         for reply in await asyncio.gather(*(shard.search(request) for shard in self._shards)):
             if isinstance(reply, Failure):
                 raise reply.to_error()  # a batch job wants all shards or an error, never a silent part
             parts.append(reply)
-        return merge_top_k(parts, request.k)
+        return Answer(merge_top_k(parts, request.k), len(parts), len(parts))
 
 
 def _id_column(hits: Hits) -> Any:

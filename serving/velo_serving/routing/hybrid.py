@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -14,11 +14,11 @@ from velo.results import Fuses, fused
 from velo_serving.routing.router import Router
 from velo_serving.words.types import Answer, Hits, MetadataRow, SearchRequest
 
-__all__ = ["search"]
+__all__ = ["Ask", "search", "search_by"]
 
-#: Hits of each list for each that is asked for, and at least; as ``velo.RRF`` has it.
-_DEPTH_OF_K: Final = 2
-_DEPTH_MIN: Final = 20
+#: Asks all shards, by vectors or by words.
+Ask: TypeAlias = Callable[[SearchRequest], Awaitable[Answer]]
+
 #: Queries and hits that are fused on the event loop at most.
 _INLINE_MAX: Final = 2_000
 
@@ -36,28 +36,43 @@ async def search(router: Router, request: SearchRequest) -> Answer:
     VeloError
         As in ``Router.search``.
     """
+    limit_s = router.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
+    return await search_by(router.search, request, limit_s)
+
+
+async def search_by(ask: Ask, request: SearchRequest, limit_s: float | None) -> Answer:
+    """Search by words where a request has a text, else by vectors alone, whoever asks the shards.
+
+    Parameters
+    ----------
+    ask : callable
+    request : SearchRequest
+    limit_s : float or None
+        For the whole.
+    """
     if request.text is None:
-        return await router.search(request)
+        return await ask(request)
     if request.fusion is None:
-        answer = await router.search(request)
+        answer = await ask(request)
         return replace(answer, hits=_scored(answer.hits))
     started = time.perf_counter()
-    limit_s = router.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
-    depth = max(_DEPTH_OF_K * request.k, _DEPTH_MIN)
-    near, words = await asyncio.gather(
-        router.search(replace(request, k=depth, text=None, fusion=None)),
-        router.search(replace(request, k=depth, fusion=None)),
-    )
+    fusion: Fuses = request.fusion
+    depth = fusion.depth_of(request.k)
+    by_words = replace(request, k=depth, fusion=None)
+    lists = [(fusion.vectors, replace(by_words, text=None)), (fusion.words, by_words)]
+    answers = list(await asyncio.gather(*(ask(part) for weight, part in lists if weight > 0)))
+    # A list of no weight is not asked for.
+    near = answers[0].hits if fusion.vectors > 0 else _no_hits(answers[0].hits)
+    words = answers[-1].hits if fusion.words > 0 else _no_hits(answers[0].hits)
     if len(request.queries) * depth > _INLINE_MAX:
-        hits, missing = await asyncio.to_thread(_fused, request, near.hits, words.hits)
+        hits, missing = await asyncio.to_thread(_fused, request, near, words)
     else:
-        hits, missing = _fused(request, near.hits, words.hits)
-    answers = [near, words]
+        hits, missing = _fused(request, near, words)
     if missing:
-        left_s = max(limit_s - (time.perf_counter() - started), 0.001)
+        left_s = None if limit_s is None else max(limit_s - (time.perf_counter() - started), 0.001)
         rows = sorted(missing)
         answers.append(
-            await router.search(
+            await ask(
                 replace(
                     request,
                     queries=request.queries[rows],
@@ -79,6 +94,11 @@ def _scored(words: Hits) -> Hits:
     real = np.arange(words.ids.shape[1])[None, :] < words.counts[:, None]
     scores = np.where(real, -words.distances, 0).astype(np.float32)
     return replace(words, distances=np.full_like(words.distances, np.inf), scores=scores)
+
+
+def _no_hits(like: Hits) -> Hits:
+    """Of each query none."""
+    return Hits(like.ids[:, :0], like.distances[:, :0], np.zeros_like(like.counts))
 
 
 def _fused(request: SearchRequest, near: Hits, words: Hits) -> tuple[Hits, dict[int, list[Any]]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from velo.errors import DimensionMismatchError, InvalidArgumentError
+from velo.options import Fusion, fusion_of, texts_of
 from velo.results import RangeResult, SearchResult
 from velo_serving.routing.router_thread import RouterThread
 from velo_serving.routing.served import ServedCollection
@@ -49,7 +50,7 @@ class JobSearches:
 
     def search(
         self,
-        queries: npt.ArrayLike,
+        queries: npt.ArrayLike | None,
         k: int = 10,
         *,
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
@@ -60,6 +61,8 @@ class JobSearches:
         return_vectors: bool = False,
         group_by: str | None = None,
         group_size: int = 1,
+        text: str | Sequence[str] | None = None,
+        fusion: Fusion | Literal["rrf", "weighted"] | None = None,
         timeout_s: float = 60.0,
     ) -> SearchResult:
         """Search all shards from a job, without a gateway.
@@ -67,8 +70,9 @@ class JobSearches:
         Parameters
         ----------
         queries : array of shape (query_count, dim)
-        k, filter, recall, list_size, exact, return_metadata, group_by, group_size
-            As in ``velo.Index.search``.
+            None with `text` alone.
+        k, filter, recall, list_size, exact, return_metadata, group_by, group_size, text, fusion
+            As in ``velo.Index.search``; each shard ranks words by what its own rows tell of them.
         return_vectors : bool
             Bring the stored vectors of the hits, too, as ``vectors`` of the answer. The build must have
             stored them (``store_vectors=True``). NaN stands for one whose row or shard went away meanwhile.
@@ -80,6 +84,14 @@ class JobSearches:
         SearchResult
             As of ``velo.Index.search``; ``shards_answered``, ``partial`` and ``failures`` tell of the shards.
         """
+        if text is not None and (group_by is not None or group_size != 1):
+            raise InvalidArgumentError("group_by goes without text", argument="group_by")
+        if fusion is not None and (text is None or queries is None):
+            raise InvalidArgumentError("fusion goes with text and queries", argument="fusion")
+        fuses = None if text is None or queries is None else fusion_of(fusion)
+        if queries is None and text is not None:  # words alone: of queries there is but the number
+            count = 1 if isinstance(text, str) or not hasattr(text, "__len__") else len(text)
+            queries = np.zeros((count, self._router().dim), np.float32)
         request = _request(
             queries,
             k,
@@ -90,6 +102,8 @@ class JobSearches:
             return_metadata=None if return_metadata is None else tuple(return_metadata),
             return_vectors=return_vectors,
             timeout_s=timeout_s,
+            text=text,
+            fusion=fuses,
             group_by=group_by,
             group_size=group_size,
         )
@@ -144,22 +158,28 @@ class JobSearches:
         assert isinstance(found, RangeResult)
         return found
 
-    def _ask(self, request: SearchRequest, timeout_s: float) -> SearchResult | RangeResult:
+    def _router(self) -> RouterThread:
         with self._starting:
             if self._ended:
                 raise ShuttingDownError(f"{self._name!r} was stopped")
             if self._caller is None:
                 self._caller = RouterThread(self._serve)
-            caller = self._caller
+            return self._caller
+
+    def _ask(self, request: SearchRequest, timeout_s: float) -> SearchResult | RangeResult:
+        caller = self._router()
         started = time.perf_counter()
         answer = caller.search(request, timeout_s)
         return result_of(answer, request, (time.perf_counter() - started) * 1000)
 
 
-def _request(queries: npt.ArrayLike, k: int, **options: Any) -> SearchRequest:
+def _request(queries: Any, k: int, *, text: Any = None, fusion: Any = None, **options: Any) -> SearchRequest:
     matrix = np.ascontiguousarray(queries, dtype=np.float32)
     if matrix.ndim != 2:
         raise DimensionMismatchError(f"queries of shape {matrix.shape} are no matrix", argument="queries")
     if k < 1:
         raise InvalidArgumentError(f"k must be at least 1, not {k}", argument="k")
-    return SearchRequest(matrix, k, **options)
+    if fusion is not None:
+        fusion.depth_of(k)
+    texts = None if text is None else tuple(texts_of(text, len(matrix)))
+    return SearchRequest(matrix, k, text=texts, fusion=fusion, **options)

@@ -49,6 +49,11 @@ class RouterThread:
         self._thread = LoopThread("velo-router")
         self._served = self._thread.call(self._start(make))
 
+    @property
+    def dim(self) -> int:
+        """Of what is searched now."""
+        return self._served.now.dim
+
     @staticmethod
     async def _start(make: Callable[[], ServedCollection]) -> ServedCollection:
         served = make()
@@ -78,13 +83,16 @@ class RouterThread:
 
         async def ask(start: int) -> Answer:
             async with slots:
-                filters = request.filters
+                filters, text = request.filters, request.text
                 if filters is not None and len(filters) > 1:
                     filters = filters[start : start + step]
+                if text is not None:
+                    text = text[start : start + step]
                 part = dataclasses.replace(
                     request,
                     queries=request.queries[start : start + step],
                     filters=filters,
+                    text=text,
                     timeout_s=max(deadline - time.monotonic(), 0.001),
                 )
                 return await hit_vectors.search(now.router, part, now.dim)
