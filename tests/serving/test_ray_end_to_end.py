@@ -23,7 +23,7 @@ import pytest
 import velo
 from tests.serving.conftest import LIST_SIZE, PATIENT, RAY_MARKS, SHARDS, Served, local_answer
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError, VeloError
-from velo_serving import Access, Client, ClusterSearch, create_app
+from velo_serving import Access, Client, ClusterSearch, VectorSearch, create_app
 from velo_serving.on_ray.actors import places_of, ray
 from velo_serving.on_ray.cluster import Cluster
 from velo_serving.places.records import Place
@@ -217,6 +217,30 @@ def test_a_step_of_a_pipeline_asks_the_actors_that_run(cluster: Cluster, sharded
     assert cluster.search(sharded_queries[:1], k=1).shards_answered == SHARDS
     with pytest.raises(UnknownCollectionError):
         ClusterSearch("nothing")
+
+
+def test_words_through_ray(local_ray: None, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(12).normal(size=(200, 8)).astype(np.float32)
+    texts = [f"row n{row} {'moon' if row % 5 == 0 else 'sun'}" for row in range(200)]
+    path, how = tmp_path / "worded.velo", velo.Weighted(vectors=0.3, words=0.7)
+    velo.build_collection(
+        path, vectors, shards=2, metadata={"text": texts}, text="text", threads=1, calibrate=False
+    )
+    batch = {"vector": vectors[:3] + np.float32(0.1), "asked": np.array(["moon n7", "n9", "sun"], object)}
+    local = VectorSearch(path, k=4, text="asked", fusion=how, threads=1)
+    expected = local(batch)
+    local.close()
+    with Cluster.start(path, threads=1) as started:
+        direct = started.search(batch["vector"], 4, text=batch["asked"].tolist(), fusion=how)
+        assert direct.scores is not None
+        assert np.array_equal(direct.ids, expected["ids"])
+        np.testing.assert_allclose(direct.scores, expected["scores"], rtol=1e-6)
+        assert started.search(None, 1, text=["n7", "n9"]).ids.ravel().tolist() == [7, 9]
+        step = ClusterSearch(started.collection.name, k=4, text="asked", fusion=how)
+        found = step(batch)
+        step.close()
+        assert np.array_equal(found["ids"], expected["ids"])
+        np.testing.assert_allclose(found["scores"], expected["scores"], rtol=1e-6)
 
 
 def test_a_job_of_any_size(cluster: Cluster, sharded_queries: np.ndarray) -> None:
