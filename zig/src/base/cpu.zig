@@ -46,7 +46,8 @@ fn lowered(found: Level, wish: ?[]const u8) Level {
 
 fn detect_aarch64() Level {
     const hwcap_asimddp = 1 << 20;
-    return if (std.os.linux.getauxval(std.elf.AT_HWCAP) & hwcap_asimddp != 0) .dotprod else .base;
+    // libc's, as Zig's own knows only what the start code of a Zig program keeps: in a library that is nothing.
+    return if (std.c.getauxval(std.elf.AT_HWCAP) & hwcap_asimddp != 0) .dotprod else .base;
 }
 
 const Leaf = struct { eax: u32, ebx: u32, ecx: u32, edx: u32 };
