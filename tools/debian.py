@@ -81,6 +81,11 @@ class Root:
         minor = max(found, key=int)
         return f"/usr/bin/python3.{minor}", f"3.{minor}"
 
+    @property
+    def site(self) -> Path:
+        """Where that Python looks for packages that are not Debian's."""
+        return self.path / "usr" / "local" / "lib" / f"python{self.python[1]}" / "dist-packages"
+
     def command(
         self, *program: str | Path, binds: Mapping[Path, str], variables: Mapping[str, str]
     ) -> list[str]:

@@ -58,12 +58,10 @@ def build_wheel(root: debian.Root, folder: Path) -> Path:
     return wheel
 
 
-def install_wheel(root: debian.Root, wheel: Path, *more: str) -> Path:
-    """A fresh folder of the wheel and what it needs."""
-    site = root.path / "site"
-    shutil.rmtree(site, ignore_errors=True)
-    debian.install(site, root.machine, root.python[1], wheel, *more)
-    return site
+def install_wheel(root: debian.Root, wheel: Path, *more: str) -> None:
+    """Install the wheel, what it needs and what more is asked for; what was installed before goes."""
+    shutil.rmtree(root.site, ignore_errors=True)
+    debian.install(root.site, root.machine, root.python[1], wheel, *more)
 
 
 class Inside:
@@ -93,8 +91,7 @@ class Inside:
         self.run(self.root.python[0], *words, **variables)
 
     def _command(self, program: tuple[str, ...], variables: dict[str, str]) -> list[str]:
-        found = {"PYTHONPATH": "/site", "PYTHONDONTWRITEBYTECODE": "1"}
-        return self.root.command(*program, binds=self.binds, variables=found | variables)
+        return self.root.command(*program, binds=self.binds, variables=variables)
 
 
 def run_zig_tests(inside: Inside, seed: str) -> None:

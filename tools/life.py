@@ -47,12 +47,12 @@ def live(sample: Path, folder: Path) -> None:
         truth = brute_force(rows[alive if where is None else where], queries, K)
         expected = (alive if where is None else where)[truth.ids]
         answer = index.search(queries, K, **how)
-        recall = recall_at_k(answer.ids, expected)
-        exact = how.get("recall") == 1
-        if exact:
+        if how.get("recall") == 1:  # of rows that are equally far any may be the last
             np.testing.assert_array_equal(np.asarray(answer.distances), truth.distances)
-        assert recall >= (1 if exact else 0.9), recall
-        return f"recall@{K} {recall:.3f} of {QUERIES} queries"
+            return f"the exact distances, {QUERIES} queries"
+        recall = recall_at_k(answer.ids, expected)
+        assert recall >= 0.9, recall
+        return f"recall@{K} {recall:.3f}, {QUERIES} queries"
 
     def built() -> str:
         first: dict[str, Any] = {"ids": np.arange(BUILT), "metadata": labels.slice(0, BUILT)}

@@ -90,18 +90,17 @@ def in_environment(python: str, wheel: Path, folder: Path) -> int:
 def in_debian(release: str, wheel: Path) -> int:
     """Run the tests with the newest Python of a release of Debian."""
     architecture = next(name for name, machine in debian.MACHINES.items() if machine == platform.machine())
-    root = debian.unpacked(architecture, release, ("python3", "libstdc++6"))
+    root = debian.unpacked(architecture, release, ("python3", "libstdc++6", "mount"))
     program, version = root.python
-    site = root.path / "site"
-    shutil.rmtree(site, ignore_errors=True)
-    debian.install(site, root.machine, version, f"{wheel}[sql]", *stage.REQUIREMENTS)
+    shutil.rmtree(root.site, ignore_errors=True)
+    debian.install(root.site, root.machine, version, f"{wheel}[sql]", *stage.REQUIREMENTS)
     say(f"debian:{release} has Python {version}")
     with tempfile.TemporaryDirectory(prefix="velo-tests-") as scratch:
         stage.stage(Path(scratch))
         words = root.command(
             *(program, *words_of("/stage")),
             binds={Path(scratch): "/stage"},
-            variables={"PYTHONPATH": "/site"},
+            variables={},
         )
         return subprocess.run(words, check=False).returncode
 
