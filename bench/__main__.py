@@ -12,6 +12,7 @@ from typing import Any
 from bench.commands import (
     budgets,
     cache_and_layout,
+    capped,
     confined,
     filters,
     hard,
@@ -21,6 +22,7 @@ from bench.commands import (
     ladder,
     live,
     live_sections,
+    outside,
     quotes,
     report,
     rungs,
@@ -122,6 +124,18 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
     sub.set_defaults(queries=1000, single=0)
 
+    sub = commands.add_parser("capped", help="systems whose searches the kernel holds to some memory")
+    common(sub)
+    sub.add_argument("--limit-bytes", type=int, default=160_000_000, help="of the searching process")
+    sub.add_argument("--budget", default="20%", help=BUDGET_HELP + "; peers' codes take its share")
+    sub.add_argument("--lists", nargs="+", default=list(capped.VELO_LISTS), help="list sizes for velo")
+    sub.add_argument("--peer-lists", nargs="+", type=int, default=list(capped.PEER_LISTS))
+    sub.add_argument("--single", type=int, default=200, help="queries of the one-at-a-time pass")
+    sub.add_argument("--peers", default=",".join(capped.PEERS), help="comma-separated, or none")
+    sub.add_argument("--beside", action="store_true", help="the page says that other work ran beside")
+    sub.add_argument("--only", nargs="+", metavar="SECTION", help="measure these; others as last measured")
+    sub.set_defaults(limit=300_000, queries=1000)
+
     sub = commands.add_parser("rungs", help="which plan reads least where memory is short, simulated")
     common(sub)
     sub.add_argument("--recall", type=float, default=0.95, help="at which plans are compared")
@@ -220,6 +234,14 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--work", type=Path, default=Path(".bench"))
     sub.add_argument("--out", type=Path, default=Path("docs/results"))
     sub.add_argument("--name", default="hybrid-text")
+
+    sub = commands.add_parser("outside", help="velo in the benches of others; docs/howto/outside.md")
+    sub.add_argument("what", choices=["place", "page"], help="put velo there; write what their runs said")
+    sub.add_argument("checkouts", nargs="+", type=Path, help="of the projects, in any order")
+    sub.add_argument("--data", type=Path, help="folder of the set that is placed")
+    sub.add_argument("--queries", type=int, default=1000, help="only the first N queries")
+    sub.add_argument("--out", type=Path, default=Path("docs/results"))
+    sub.add_argument("--name", default="outside-sift100k")
 
     sub = commands.add_parser("store", help="the metadata store: writing it, checking and resolving filters")
     sub.add_argument("--rows", type=int, default=1_000_000)
@@ -369,6 +391,16 @@ def run_confined(arguments: argparse.Namespace) -> None:
     show(arguments.out, name)
 
 
+def run_capped(arguments: argparse.Namespace) -> None:
+    options = {
+        key: getattr(arguments, key) for key in ("limit_bytes", "budget", "lists", "peer_lists", "beside")
+    }
+    options["peers"] = [] if arguments.peers == "none" else arguments.peers.split(",")
+    name = arguments.name or f"capped-sift{arguments.limit // 1000}k"
+    capped.run(context_of(arguments, options), arguments.out, name, arguments.only)
+    show(arguments.out, name)
+
+
 def run_live(arguments: argparse.Namespace) -> None:
     keys = ("memory", "merge_memory", "burst", "deletes", "callers", "seconds", "turnovers", "runbook")
     options = {key: getattr(arguments, key) for key in keys}
@@ -461,6 +493,19 @@ def show(out: Path, name: str) -> None:
     print((out / f"{name}.md").read_text())
 
 
+def run_outside(arguments: argparse.Namespace) -> None:
+    checkouts = [checkout.resolve() for checkout in arguments.checkouts]
+    if arguments.what == "page":
+        outside.page(checkouts, arguments.out, arguments.name)
+        return
+    if arguments.data is None:
+        sys.exit("outside: --data says which set is placed")
+    dataset = datasets.load(arguments.data.resolve(), query_count=arguments.queries)
+    for checkout in checkouts:
+        outside.place(checkout, dataset)
+        print(f"{outside.project_of(checkout).name}: velo is placed")
+
+
 def main() -> None:
     arguments = parser().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a section's processes end with it
@@ -487,6 +532,8 @@ def main() -> None:
                 run_budgets(arguments)
             case "confined":
                 run_confined(arguments)
+            case "capped":
+                run_capped(arguments)
             case "rungs":
                 run_rungs(arguments)
             case "speed":
@@ -509,6 +556,8 @@ def main() -> None:
                     arguments.count,
                 )
                 show(arguments.out, arguments.name)
+            case "outside":
+                run_outside(arguments)
             case "data":
                 print(datasets.find(arguments.set, arguments.maker))
             case "quotes":

@@ -148,6 +148,7 @@ ROOMS = (
         "velo_serving.places velo_serving.shard velo_serving.hosting velo_serving "
         "bench.peers bench.harness bench.rungs",
     ),
+    _room("bench", "outside", "velo"),
     _room("bench", "", ""),
     _room("bench", "__main__", "bench.peers bench.harness bench.commands"),
 )

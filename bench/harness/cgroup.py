@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.harness.datasets import DataError
 
@@ -35,15 +36,16 @@ class Group:
         counts = dict(line.split() for line in file.read_text().splitlines())
         return int(counts["oom_kill"])
 
-    def popen(self, command: Sequence[str]) -> subprocess.Popen[str]:
-        """Start a program that is in the group from its first page on."""
+    def popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        """Start a program that is in the group from its first page on; ``options`` as of any other."""
         procs = str(self.path / "cgroup.procs")
 
         def enter() -> None:
             with open(procs, "w") as file:
                 file.write(str(os.getpid()))
 
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=enter)
+        options = {"stdout": subprocess.PIPE} | options
+        return subprocess.Popen(command, text=True, preexec_fn=enter, **options)
 
 
 @contextmanager

@@ -19,6 +19,10 @@ STYLES = {
     "diskannpy": ("#15803d", "D"),
     "rabitqlib": ("#be185d", "P"),
     "zvec": ("#7e22ce", "v"),
+    "diskannrust": ("#65a30d", "d"),
+    "alayalite": ("#0f766e", "<"),
+    "lancedb": ("#0891b2", ">"),
+    "qdrantedge": ("#dc2626", "p"),
     "numpy": ("#57534e", "X"),
 }
 #: Where all lines are velo's own, so that color must tell them apart.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import velo
-from bench.harness import datasets
+from bench.harness import cgroup, datasets
 from bench.harness.datasets import Dataset
 from bench.peers import install
 from velo.options import BuildOptions
@@ -74,6 +74,7 @@ def velo_point(text: str) -> dict[str, Any]:
 def peer_job(name: str, dataset: Dataset, lists: Sequence[int], code_share: float) -> Job:
     """The peer's settings: those its papers and manuals recommend, one place for all."""
     points = [{"list_size": size} for size in lists]
+    mapped = [{**point, "mapped": True} for point in points]
     code_bytes = min(int(dataset.dim * 4 * code_share), dataset.dim)
     match name:
         case "hnswlib":
@@ -88,6 +89,19 @@ def peer_job(name: str, dataset: Dataset, lists: Sequence[int], code_share: floa
         case "zvec":
             build = {"degree": 64, "build_list_size": 50, "code_bytes": code_bytes}
             return Job(name, f"zvec DiskANN {code_share:.0%}", build, points)
+        case "diskannrust":
+            build = {"degree": 64, "build_list_size": 100, "code_bytes": code_bytes, "build_memory_gb": 8}
+            return Job(name, f"diskannpy-rust {code_share:.0%}", build, points)
+        case "qdrantedge":
+            return Job(name, "Qdrant Edge int8", {"degree": 16, "build_list_size": 100}, points)
+        case "lancedb":
+            partitions = max(int(dataset.n**0.5), 1)
+            build = {"partitions": partitions, "code_bytes": dataset.dim // 2}
+            return Job(name, f"LanceDB IVF_PQ {dataset.dim // 2} B", build, points)
+        case "alayalite":
+            return Job(name, "alayalite DiskANN", {}, points)
+        case "usearch-mapped":
+            return Job("usearch", "usearch, mapped", {"degree": 16, "build_list_size": 128}, mapped)
         case "numpy":
             return Job(name, "numpy, exact", {}, [{"list_size": 0}])
     raise install.PeerMissing(f"{name}: no such peer; there are {', '.join(install.NAMES)}")
@@ -182,9 +196,20 @@ def built_index(job: Job, dataset: Dataset, work: Path, out: Path, *, threads: i
 
 
 def run_job(
-    job: Job, dataset: Dataset, work: Path, out: Path, *, threads: int, single_count: int = 0
+    job: Job,
+    dataset: Dataset,
+    work: Path,
+    out: Path,
+    *,
+    threads: int,
+    single_count: int = 0,
+    group: cgroup.Group | None = None,
+    timeout_s: float = RUN_TIMEOUT_S,
 ) -> None:
-    """Measure ``job`` in a process of its own; answers and ``points.jsonl`` land in ``out``."""
+    """Measure ``job`` in a process of its own; answers and ``points.jsonl`` land in ``out``.
+
+    With ``group`` the process is in it from its first page on.
+    """
     arrays = export_arrays(dataset, work)
     mine = job.system == "velo"
     if mine:
@@ -220,19 +245,18 @@ def run_job(
     else:
         python = install.interpreter(job.system, work)
         env.pop("PYTHONPATH", None)
+    command = [str(python), str(install.runner(job.system)), str(request)]
+    start = subprocess.Popen if group is None else group.popen
     with (out / "log").open("w") as log:
-        done = subprocess.run(
-            [str(python), str(install.runner(job.system)), str(request)],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=env,
-            cwd=out,
-            timeout=RUN_TIMEOUT_S,
-            check=False,
-        )
-    if done.returncode != 0:
+        child = start(command, stdout=log, stderr=subprocess.STDOUT, env=env, cwd=out)
+        with child:
+            try:
+                code = child.wait(timeout=timeout_s)
+            finally:
+                child.kill()  # one that took too long, or an interrupt
+    if code != 0:
         tail = (out / "log").read_text(errors="replace").strip().splitlines()[-12:]
-        raise RuntimeError(f"{job.label} failed ({done.returncode}); {out / 'log'} ends:\n" + "\n".join(tail))
+        raise RuntimeError(f"{job.label} failed ({code}); {out / 'log'} ends:\n" + "\n".join(tail))
 
 
 def score_run(dataset: Dataset, run_folder: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""usearch: HNSW over float32, in memory."""
+"""usearch: HNSW over float32, in memory, or over its mapped file where settings say so."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from protocol import System, run
 
 class Usearch(System):
     index: Any
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        super().__init__(request)
+        self.mapped = any(point.get("mapped", False) for point in request["points"])
+        self.home = "disk" if self.mapped else "memory"
 
     def version(self) -> str:
         return version("usearch")
@@ -39,7 +44,7 @@ class Usearch(System):
         index.save(str(self.folder / "index.usearch"))
 
     def open(self) -> None:
-        self.index = Index.restore(str(self.folder / "index.usearch"), view=False)
+        self.index = Index.restore(str(self.folder / "index.usearch"), view=self.mapped)
 
     def prepare_queries(self, queries: np.ndarray) -> np.ndarray:
         return queries.astype(np.float32)
