@@ -25,6 +25,7 @@ from bench.commands import (
     outside,
     quotes,
     report,
+    rewrite,
     rungs,
     speed,
     store,
@@ -254,6 +255,10 @@ def parser() -> argparse.ArgumentParser:
     sub = commands.add_parser("quotes", help="whether README and docs quote what the results say")
     sub.add_argument("--write", action="store_true", help="put there what the results say")
     sub.add_argument("--readme", choices=list(quotes.SETS), help="make README's table of this report")
+
+    sub = commands.add_parser("rewrite", help="pages and pictures anew from rows that are kept")
+    sub.add_argument("names", nargs="*", metavar="PAGE", help="default: all that can be")
+    sub.add_argument("--out", type=Path, default=Path("docs/results"))
 
     sub = commands.add_parser("machine", help="describe this machine and probe a file's device")
     sub.add_argument("--probe", type=Path, help="a large file on that device")
@@ -563,6 +568,8 @@ def main() -> None:
             case "quotes":
                 if faults := quotes.run(runs.ROOT, arguments.readme, put=arguments.write):
                     sys.exit("\n".join(faults))
+            case "rewrite":
+                print("\n".join(rewrite.run(arguments.out, arguments.names)))
             case "machine":
                 host = machine.describe(Path.cwd(), arguments.probe)
                 print(json.dumps(host, indent=1))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.commands import report_sections
-from bench.harness import curves, machine, pages, plots, runs, sections, tables
+from bench.harness import curves, kept, machine, pages, plots, runs, sections, tables
 from bench.harness.datasets import Dataset, K
 from bench.harness.sections import Context, Results, Section
 from velo.options import BuildOptions, codes_bytes_least
@@ -52,6 +52,25 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> None:
     table += [row for row in budgets_in(report) if row["share"] not in there]
     table.sort(key=lambda row: row["share"])
     peers = peers_in(report)
+    _write(out, name, head, table, peers, results)
+
+
+def rewrite(out: Path, name: str) -> None:
+    """The page and its picture anew, from the rows that are kept here and of the report."""
+    found = kept.load(out, name)
+    table = [row["row"] for row in found.rows if "row" in row]
+    peers = peers_in(report_of(out / f"report-{found.head['dataset']}.jsonl"))
+    _write(out, name, found.head, table, peers, found.results)
+
+
+def _write(
+    out: Path,
+    name: str,
+    head: Row,
+    table: Sequence[Row],
+    peers: Mapping[str, Row],
+    results: Mapping[str, Results],
+) -> None:
     if table and plots.available():
         _draw(out / f"{name}.png", head, table, peers)
     rows = [{"head": head}, *({"row": row} for row in table), *results.values()]
@@ -192,15 +211,15 @@ def _draw(path: Path, head: Row, table: Sequence[Row], peers: Mapping[str, Row])
         panels, ("reads", "rounds", "qps"), ("reads", "rounds of reads", "queries a second"), strict=True
     ):
         axes.plot(
-            [row["share"] for row in table], [row[key] for row in table], color="#d6d3d1", linewidth=1.4
+            [row["share"] for row in table], [row[key] for row in table], color=plots.GRID, linewidth=1.4
         )
         for number, kind in enumerate(dict.fromkeys(map(kind_of, table))):
             shown = [row for row in table if kind_of(row) == kind]
-            color, mark = plots.SHADES[number * 2], "odh"[number]
+            style_of = plots.shade(number)
             for full in (True, False):  # a rate beside other work is hollow
                 of = [row for row in shown if full == (key != "qps" or row["load"] <= _QUIET)]
                 places = [row["share"] for row in of], [row[key] for row in of]
-                style: Row = {"color": color, "marker": mark, "linestyle": "none"}
+                style: Row = {"color": style_of.color, "marker": style_of.mark, "linestyle": "none"}
                 style |= {"label": f"velo, {kind}"} if full else {"fillstyle": "none"}
                 axes.plot(*places, **style)
         for name, peer in peers.items():

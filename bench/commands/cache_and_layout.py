@@ -158,11 +158,6 @@ def run_cache(context: Context, out: Path, name: str, only: list[str] | None) ->
                 f"{points[-1][curves.RECALL]:.4f}",
             ]
         )
-    text += tables.table(
-        ["what stays", *[f"{share} %" for share in SHARES], "recall@10 at 50 %"],
-        rows,
-    )
-    text += ["", "In brackets: reads a query."]
     if plots.available() and series:
         plots.lines(
             series,
@@ -171,7 +166,12 @@ def run_cache(context: Context, out: Path, name: str, only: list[str] | None) ->
             x="cache ÷ pages.bin (%)",
             y="hit rate",
         )
-        text += ["", f"![hit rates]({name}.png)"]
+        text += [f"![hit rates]({name}.png)", ""]
+    text += tables.table(
+        ["what stays", *[f"{share} %" for share in SHARES], "recall@10 at 50 %"],
+        rows,
+    )
+    text += ["", "In brackets: reads a query."]
     write(out, name, head, results, text)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.commands import filters_cases, filters_sections, report_lines
 from bench.commands.filters_sections import rows_of, value_at
-from bench.harness import curves, lines, machine, pages, plots, runs, sections, tables
+from bench.harness import curves, kept, lines, machine, pages, plots, runs, sections, tables
 from bench.harness.curves import RECALL
 from bench.harness.lines import Line
 from bench.harness.sections import Context, Results
@@ -35,13 +35,32 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[
         "threads": context.threads,
         "budget": context.options["budget"],
     }
+    write(out, name, head, table, results, ladder=ladder)
+    return table
+
+
+def rewrite(out: Path, name: str) -> None:
+    """The page and its pictures anew, from the rows that are kept."""
+    found = kept.load(out, name)
+    ladder = any(section.startswith("ladder-") for section in found.results)
+    write(out, name, found.head, found.table, found.results, ladder=ladder)
+
+
+def write(
+    out: Path,
+    name: str,
+    head: dict[str, Any],
+    table: list[Line],
+    results: dict[str, Results],
+    *,
+    ladder: bool,
+) -> None:
     if ladder:
         text = ladder_text(name, head, results)
     else:
         text = markdown(name, head, table, results, draw(results, out, name) if plots.available() else [])
     rows = [{"head": head}, *(line.record() for line in table), *results.values()]
     pages.write(out, name, rows, "\n".join(text) + "\n")
-    return table
 
 
 def measured_cases(results: dict[str, Results]) -> dict[str, Results]:
@@ -197,13 +216,12 @@ def markdown(
         "threads, "
         f"{head['query_count']:,} queries. {tables.machine_line(head['machine'])}",
         "",
-        f"Targets: {lines.tally(table)}. Recall is against exact truth among the rows that pass. *Late* asks "
+        "Recall is against exact truth among the rows that pass. *Late* asks "
         "the "
         "same index, reads as if there were no filter and drops what does not pass; a peer is asked for "
         "k / selectivity candidates and more, and dropping is not counted in its time.",
         "",
-        *lines.table(table),
-        "",
+        *(line for file, caption in pictures for line in (f"![{caption}]({file})", "")),
         "## By filter",
         "",
     ]
@@ -224,8 +242,7 @@ def markdown(
         text += tables.table(
             ["peer", "filter", "passes", "QPS at 0.9", "QPS at 0.95", "velo at 0.9, times"], fetched
         )
-    for file, caption in pictures:
-        text += ["", f"![{caption}]({file})"]
+    text += ["", "## Targets", "", f"{lines.tally(table)}.", "", *lines.table(table)]
     text += ["", "## Every setting", ""]
     text += tables.table(
         ["filter", "plan", "list", "recall@10", "reads", "rounds", "estimates", "QPS"],

@@ -68,11 +68,11 @@ def write(out: Path, name: str, before: str) -> Path:
     states = states_of(out, name, before)
     files = [file for one in (name, before) for file in files_of(out, one) if file.exists()]
     text = [f"# {name}", "", *intro(next(iter(files), None)), ""]
-    text += target_table(states)
     got = {state.title: found for state in states if (found := got_by_set(state))}
     if plots.available() and got:
         plots.asked_and_got(got, out / f"{name}.png", title="recall@10 asked and got, a line a set")
         text += [f"![recall asked and got]({name}.png)", ""]
+    text += target_table(states)
     if set_names(states):
         text += (
             asked_table(states)

@@ -199,6 +199,8 @@ def markdown(name: str, head: dict[str, Any], rows: list[dict[str, Any]], pictur
         "many as were measured; the measured ones come once.",
         "",
     ]
+    if picture:
+        text += [f"![queries a second]({picture})", ""]
     text += tables.table(
         ["step", "reads", "", "QPS", "", "mean ms alone", "", "CPU µs", ""],
         [
@@ -215,6 +217,4 @@ def markdown(name: str, head: dict[str, Any], rows: list[dict[str, Any]], pictur
     if any(not row.get("exact", True) for row in rows):
         text += ["", "\\* of the shortest list, whose recall is higher."]
     text += ["", "What each step is:", "", *(f"- **{row['step']}**: {row['note']}" for row in rows)]
-    if picture:
-        text += ["", f"![queries a second]({picture})"]
     return "\n".join(text) + "\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.commands import live_many, live_peers, live_pictures, live_runbook, live_sections
 from bench.commands.live_churn import KINDS
-from bench.harness import lines, machine, pages, runs, sections, tables
+from bench.harness import kept, lines, machine, pages, runs, sections, tables
 from bench.harness.lines import Line
 from bench.harness.sections import Context, Results
 
@@ -46,10 +46,20 @@ def run(
         "threads": context.threads,
         "options": context.options,
     }
+    write(out, name, head, table, results)
+    return table
+
+
+def rewrite(out: Path, name: str) -> None:
+    """The page and its pictures anew, from the rows that are kept."""
+    found = kept.load(out, name)
+    write(out, name, found.head, found.table, found.results)
+
+
+def write(out: Path, name: str, head: Results, table: list[Line], results: dict[str, Results]) -> None:
     pictures = live_pictures.draw(out, name, results)
     rows = [{"head": head}, *(line.record() for line in table), *results.values()]
     pages.write(out, name, rows, markdown(name, head, table, results, pictures))
-    return table
 
 
 def lines_of(results: dict[str, Results], context: Context) -> list[Line]:
@@ -293,6 +303,9 @@ def markdown(
         f"{head['threads']} threads, {head['query_count']:,} queries. Searches ask for a recall of 0.95. "
         f"{tables.machine_line(head['machine'])}",
         "",
+        *(line for title, file in pictures for line in (f"![{title}]({file})", "")),
+        "## Targets",
+        "",
         *lines.table(table),
         "",
         lines.tally(table),
@@ -321,6 +334,5 @@ def markdown(
         )
     text += live_many.text(results)
     text += live_runbook.text(results)
-    text += ["", *(f"![{title}]({file})\n" for title, file in pictures)]
     text += live_peers.text(results)
     return "\n".join([*text, ""])

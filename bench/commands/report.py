@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.commands import report_lines, report_sections
-from bench.harness import curves, lines, machine, pages, plots, runs, sections, tables
+from bench.harness import curves, kept, lines, machine, pages, plots, runs, sections, tables
 from bench.harness.datasets import K
 from bench.harness.sections import Context, Results
 
@@ -29,10 +29,22 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[
         "threads": context.threads,
         "options": {key: value for key, value in context.options.items() if key != "text"},
     }
+    write(out, name, head, table, results)
+    return table
+
+
+def rewrite(out: Path, name: str) -> None:
+    """The page and its pictures anew, from the rows that are kept."""
+    found = kept.load(out, name)
+    write(out, name, found.head, found.table, found.results)
+
+
+def write(
+    out: Path, name: str, head: dict[str, Any], table: list[lines.Line], results: dict[str, Results]
+) -> None:
     pictures = draw(results, out, name) if plots.available() else []
     rows = [{"head": head}, *(line.record() for line in table), *results.values()]
     pages.write(out, name, rows, markdown(name, head, table, results, pictures))
-    return table
 
 
 def systems(results: dict[str, Results]) -> dict[str, list[Results]]:
@@ -60,17 +72,6 @@ def draw(results: dict[str, Results], out: Path, name: str) -> list[tuple[str, s
     if disk := report_sections.curve(results, "disk", "on"):
         mine[f"{disk[0]['label']} with cache"] = disk
     pictures = []
-    for key, label, scale, unit in (
-        ("qps", "queries a second", 1.0, several),
-        ("latency_mean_us", "mean latency, one at a time (ms)", 1e-3, several),
-        ("reads", "reads of 4 KiB a query", 1.0, mine),
-    ):
-        short = key.split("_")[0]
-        file = f"{name}-{short}.png"
-        plots.against_recall(
-            unit, key, out / file, title=f"{label} over recall", y=label, scale=scale, log=key != "reads"
-        )
-        pictures.append((file, f"{label} over recall@{K}"))
     points = {}
     for label, rows in every.items():
         at = curves.at_recall(rows, "qps", report_lines.AT)
@@ -82,6 +83,17 @@ def draw(results: dict[str, Results], out: Path, name: str) -> list[tuple[str, s
         title = f"queries a second at recall {report_lines.AT} over memory"
         plots.scatter(points, out / file, title=title, x="memory grown by (MB)", y="queries a second")
         pictures.append((file, title))
+    for key, label, scale, unit in (
+        ("qps", "queries a second", 1.0, several),
+        ("latency_mean_us", "mean latency, one at a time (ms)", 1e-3, several),
+        ("reads", "reads of 4 KiB a query", 1.0, mine),
+    ):
+        short = key.split("_")[0]
+        file = f"{name}-{short}.png"
+        plots.against_recall(
+            unit, key, out / file, title=f"{label} over recall", y=label, scale=scale, log=key != "reads"
+        )
+        pictures.append((file, f"{label} over recall@{K}"))
     return pictures
 
 
@@ -98,19 +110,15 @@ def markdown(
         f"{head['dataset']}: {head['n']:,} × {head['dim']}, {head['query_count']:,} queries never seen "
         f"before, k = {K}, {head['threads']} threads. {tables.machine_line(head['machine'])}",
         "",
-        f"Targets: {lines.tally(table)}. Values at a recall are interpolated between the two settings of the "
+        "Values at a recall are interpolated between the two settings of the "
         "list sweep that enclose it, linearly in recall (a rate by its inverse). Each system ran in a "
         "process of its own with its files dropped from the page cache; budgets are shares of the float32 "
         "vectors.",
-        "",
-        *lines.table(table),
-        "",
-        "## Systems side by side",
-        "",
-        *side_by_side(results),
     ]
     for file, caption in pictures:
         text += ["", f"![{caption}]({file})"]
+    text += ["", "## Systems side by side", "", *side_by_side(results)]
+    text += ["", "## Targets", "", f"{lines.tally(table)}.", "", *lines.table(table)]
     text += ["", "## Building", "", *building(results)]
     text += ["", "## Every setting", "", *settings(results)]
     text += ["", "## Sections", ""]

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.harness import pages, plots, sections, tables
+from bench.harness import kept, pages, plots, sections, tables
 from bench.harness.sections import Context, Results, Section
 from bench.rungs import plans, wide
 
@@ -53,8 +53,22 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> None:
     folder = context.folder / "rungs" / f"{dataset.name}-{dataset.n}"
     results = sections.run(MODULE, sections_of(context), context, folder=folder, only=only)
     target = float(context.options["recall"])
-    best = least(results, target)
-    head = {"dataset": dataset.name, "n": dataset.n, "dim": dataset.dim, "recall": target}
+    _write(
+        out,
+        name,
+        {"dataset": dataset.name, "n": dataset.n, "dim": dataset.dim, "recall": target},
+        results,
+    )
+
+
+def rewrite(out: Path, name: str) -> None:
+    """The page and its picture anew, from the rows that are kept."""
+    found = kept.load(out, name)
+    _write(out, name, found.head, found.results)
+
+
+def _write(out: Path, name: str, head: Row, results: dict[str, Results]) -> None:
+    best = least(results, head["recall"])
     if best and plots.available():
         _draw(out, name, head, best)
     rows = [{"head": head}, *results.values()]
@@ -119,8 +133,8 @@ def _draw(out: Path, name: str, head: Row, best: Sequence[Row]) -> None:
         axes.plot(
             [row["bytes"] / head["dim"] / 4 for row in shown],
             [row["reads"] for row in shown],
-            color=plots.DISTINCT[number],
-            marker="osD*^vXP"[number],
+            color=plots.shade(number).color,
+            marker=plots.shade(number).mark,
             linestyle="none",
             label=_KINDS[kind],
         )

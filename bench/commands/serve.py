@@ -228,12 +228,15 @@ def _refused_before(rows: Rows) -> str:
 
 
 def _page(rows: Rows, table: list[Line], machine_row: Row, name: str) -> list[str]:
+    scenes = [rows[what, "this"] for what in EVENTS if (what, "this") in rows]
+    picture = f"![Latency of queries while it happens]({name}.png)"
     page = [
         f"# {name}: what serving costs, with four shards",
         "",
         tables.machine_line(machine_row)
         + " `python -m bench serve`. Whoever asks runs on this machine, too, and is not counted.",
         "",
+        *([picture, ""] if scenes else []),
         *lines.table(table),
         "",
         f"{lines.tally(table)}. Processor time is that of gateway and shards by the queries answered.",
@@ -281,7 +284,6 @@ def _page(rows: Rows, table: list[Line], machine_row: Row, name: str) -> list[st
                 )
             ],
         )
-    scenes = [rows[what, "this"] for what in EVENTS if (what, "this") in rows]
     if scenes:
         page += [
             "",
@@ -302,7 +304,5 @@ def _page(rows: Rows, table: list[Line], machine_row: Row, name: str) -> list[st
                     for row in scenes
                 ],
             ),
-            "",
-            f"![Latency of queries while it happens]({name}.png)",
         ]
     return page

@@ -12,7 +12,7 @@ import numpy as np
 
 from bench.commands.soak_events import ANNOUNCED, Window
 from bench.commands.soak_load import Call
-from bench.harness.plots import DISTINCT
+from bench.harness.plots import ASKED, GRID, MOMENTS, SHADES, WRONG
 from bench.harness.tables import machine_line, table
 
 __all__ = ["Sample", "draw", "event_rows", "load_rows", "page", "process_rows"]
@@ -125,6 +125,8 @@ def page(rows: Sequence[Row], name: str) -> list[str]:
         f"{plan['workers']} gateways, {plan['readers']} callers that read and {plan['writers']} that write; "
         f"two builds of {plan['rows']:,} rows take each other's place. Seed {plan['seed']}.",
         "",
+        f"![Latency, errors, memory and descriptors over time](soak-{name}.png)",
+        "",
     ]
     lines += table(
         ["what must hold", "", "measured"],
@@ -167,7 +169,7 @@ def page(rows: Sequence[Row], name: str) -> list[str]:
             if row["what"] == "event"
         ],
     )
-    return [*lines, "", f"![Latency, errors, memory and descriptors over time](soak-{name}.png)"]
+    return lines
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
@@ -189,20 +191,20 @@ def draw(calls: Sequence[Call], windows: Sequence[Window], samples: Sequence[Sam
     from matplotlib import pyplot as plt
 
     drawn, panels = plt.subplots(4, 1, figsize=(11, 11), dpi=110, layout="constrained", sharex=True)
-    colors = dict(zip(ANNOUNCED, DISTINCT, strict=True))
+    colors = dict(zip(ANNOUNCED, MOMENTS, strict=True))
     for axes in panels:
         axes.set_axisbelow(True)
         axes.margins(x=0.01)
-        axes.grid(True, axis="y", color="#d6d3d1", linewidth=0.6)
+        axes.grid(True, axis="y", color=GRID, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         seen: set[str] = set()
         for one in windows:
             label = _SHORT[one.what] if axes is panels[0] and one.what not in seen else None
             seen.add(one.what)
-            axes.axvline(one.start_s / 60, color=colors[one.what], linewidth=0.8, alpha=0.55, label=label)
+            axes.axvline(one.start_s / 60, color=colors[one.what], linewidth=0.9, label=label)
     end_s = max((call.at_s for call in calls), default=1.0)
     width_s = max(1.0, end_s / 180)
-    for kind, color in (("read", "#0b5cad"), ("write", "#c2410c")):
+    for kind, color in (("read", SHADES[0]), ("write", ASKED)):
         stretches: dict[int, list[float]] = {}
         for call in calls:
             if call.kind == kind and not call.outcome:
@@ -216,7 +218,7 @@ def draw(calls: Sequence[Call], windows: Sequence[Window], samples: Sequence[Sam
     panels[0].set_ylabel("latency, ms")
     panels[0].legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     bad = [call for call in calls if call.outcome]
-    for announced, color in ((True, "#0b5cad"), (False, "#b91c1c")):
+    for announced, color in ((True, SHADES[0]), (False, WRONG)):
         counts = Counter(
             int(call.at_s // width_s)
             for call in bad
@@ -234,7 +236,7 @@ def draw(calls: Sequence[Call], windows: Sequence[Window], samples: Sequence[Sam
     for number, who in enumerate(("parent", "gateways", "shards")):
         own = [one for one in samples if one.who == who]
         at = [one.at_s / 60 for one in own]
-        color = DISTINCT[number]
+        color = SHADES[number]
         panels[2].plot(at, [one.memory_bytes / 2**20 for one in own], color=color, linewidth=1.0, label=who)
         panels[3].plot(at, [one.descriptors for one in own], color=color, linewidth=1.0, label=who)
     for axes, label in ((panels[2], "memory (RSS), MiB"), (panels[3], "descriptors")):

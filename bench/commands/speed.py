@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.commands import profile
-from bench.harness import curves, lines, machine, pages, plots, runs, sections, tables
+from bench.harness import curves, kept, lines, machine, pages, plots, runs, sections, tables
 from bench.harness.lines import Line
 from bench.harness.sections import Context, Results, Section
 
@@ -44,6 +44,17 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[
         "threads": context.threads,
         "passes": context.options["passes"],
     }
+    _write(out, name, head, table, results)
+    return table
+
+
+def rewrite(out: Path, name: str) -> None:
+    """The page and its pictures anew, from the rows that are kept."""
+    found = kept.load(out, name)
+    _write(out, name, found.head, found.table, found.results)
+
+
+def _write(out: Path, name: str, head: Results, table: list[Line], results: Mapping[str, Results]) -> None:
     rows_by_label = {
         told["result"]["label"]: told["result"]["rows"]
         for told in results.values()
@@ -52,7 +63,6 @@ def run(context: Context, out: Path, name: str, only: list[str] | None) -> list[
     pictures = _draw(out, name, rows_by_label)
     rows = [{"head": head}, *(line.record() for line in table), *results.values()]
     pages.write(out, name, rows, _markdown(head, table, rows_by_label, results, pictures))
-    return table
 
 
 def sections_of(context: Context) -> Mapping[str, Section]:
@@ -155,10 +165,7 @@ def _markdown(
         "reads from disk, the others hold all vectors in memory. ≤: the first setting is above that recall. "
         f"{tables.machine_line(head['machine'])}",
         "",
-        *lines.table(table),
-        "",
-        lines.tally(table),
-        "",
+        *(line for title, file in pictures for line in (f"![{title}]({file})", "")),
         "## µs of processor a query",
         "",
         *tables.table(
@@ -183,13 +190,18 @@ def _markdown(
             ],
         ),
         "",
+        "## Targets",
+        "",
+        *lines.table(table),
+        "",
+        lines.tally(table),
+        "",
         *_profile_table(results.get("profile", {}).get("result", {}).get("lists", {})),
         *(
             f"Not measured: {section}: {told['error']}\n"
             for section, told in results.items()
             if "error" in told
         ),
-        *(f"![{title}]({file})\n" for title, file in pictures),
     ]
     return "\n".join(text)
 

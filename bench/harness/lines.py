@@ -47,6 +47,11 @@ class Line:
         """For JSON lines."""
         return {"line": asdict(self) | {"verdict": self.verdict}}
 
+    @classmethod
+    def of_record(cls, record: dict[str, Any]) -> Line:
+        """The line that ``record`` was made of."""
+        return cls(**{key: value for key, value in record["line"].items() if key != "verdict"})
+
 
 def holds(target: str, value: float) -> bool:
     """Whether ``value`` keeps a target such as ``≥ 0.9``, ``≤ 1/3`` or ``< 1``."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +13,41 @@ from bench.harness.curves import RECALL
 
 Row = dict[str, Any]
 
-#: One color and mark a system, whichever picture it is in.
+#: One color and mark a system, whichever picture it is in. Nothing else in a picture has these colors.
 STYLES = {
     "velo": ("#0b5cad", "o"),
     "hnswlib": ("#c2410c", "s"),
-    "usearch": ("#b45309", "^"),
+    "usearch": ("#ca8a04", "^"),
     "diskannpy": ("#15803d", "D"),
     "rabitqlib": ("#be185d", "P"),
     "zvec": ("#7e22ce", "v"),
-    "diskannrust": ("#65a30d", "d"),
-    "alayalite": ("#0f766e", "<"),
-    "lancedb": ("#0891b2", ">"),
-    "qdrantedge": ("#dc2626", "p"),
+    "diskannrust": ("#4d7c0f", "d"),
+    "alayalite": ("#7c4a21", "<"),
+    "lancedb": ("#65a30d", ">"),
+    "qdrant": ("#db2777", "h"),
+    "qdrantedge": ("#db2777", "h"),
+    "faiss": ("#a16207", "p"),
     "numpy": ("#57534e", "X"),
 }
-#: Where all lines are velo's own, so that color must tell them apart.
-DISTINCT = ("#0b5cad", "#c2410c", "#15803d", "#7e22ce", "#b45309", "#0f766e", "#be185d", "#57534e")
-SHADES = ("#08306b", "#0b5cad", "#2f8fd8", "#7cb9ea", "#1aa6a6", "#0f766e")
+#: Several lines of velo are shades of its color, told apart by marks and dashes, too; the first is velo.
+SHADES = ("#0b5cad", "#5ea9e6", "#08306b", "#22b8cf", "#7c93b5", "#4f46e5", "#a5c8ec", "#0e7490")
+MARKS = "osD^vXPh"
+DASHES = ("-", "--", "-.", ":")
+#: What should not be: what falls short, and errors that nothing announced.
+WRONG = "#b91c1c"
+#: What is no system: a line that asks or promises, and grids.
+ASKED, GRID = "#111111", "#d6d3d1"
+#: What happens at a moment, by kind: paler than any system.
+MOMENTS = ("#a8a29e", "#fca5a5", "#fcd34d", "#86efac", "#67e8f9", "#a5b4fc", "#f0abfc", "#78716c")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a label is drawn."""
+
+    color: str
+    mark: str
+    dash: str = "-"
 
 
 def available() -> bool:
@@ -42,7 +62,7 @@ def figure() -> tuple[Any, Any]:
 
     drawn, axes = plt.subplots(figsize=(7.2, 4.6), dpi=130, layout="constrained")
     axes.set_axisbelow(True)
-    axes.grid(True, which="major", color="#d6d3d1", linewidth=0.6)
+    axes.grid(True, which="major", color=GRID, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     return drawn, axes
 
@@ -59,7 +79,7 @@ def stack(count: int) -> tuple[Any, Any]:
     )
     for axes in panels:
         axes.set_axisbelow(True)
-        axes.grid(True, which="major", color="#d6d3d1", linewidth=0.6)
+        axes.grid(True, which="major", color=GRID, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
     return drawn, panels
 
@@ -103,21 +123,30 @@ def save(drawn: Any, axes: Any, path: Path, *, title: str, x: str, y: str, outsi
     plt.close(drawn)
 
 
-def styled(labels: Sequence[str], systems: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Color and mark of each label; several of velo get shades of one color beside its peers."""
+def system_of(label: str) -> str:
+    """The system that a label begins with; velo, where it names none."""
+    first = re.split(r"[ ,:]", label, maxsplit=1)[0].lower()
+    return first if first in STYLES else "velo"
+
+
+def styled(labels: Sequence[str], systems: Sequence[str] | None = None) -> dict[str, Style]:
+    """How each label is drawn: a system in its color, several of velo in shades of velo's."""
     styles, mine = {}, 0
-    if len(systems) > 1 and set(systems) == {"velo"}:
-        return {
-            label: (DISTINCT[number % len(DISTINCT)], "osD^vXPh"[number % 8])
-            for number, label in enumerate(labels)
-        }
-    for label, system in zip(labels, systems, strict=True):
-        if system == "velo" and systems.count("velo") > 1:
-            styles[label] = (SHADES[mine % len(SHADES)], "o")
+    for label, system in zip(labels, systems or [system_of(label) for label in labels], strict=True):
+        if system == "velo":
+            styles[label] = shade(mine)
             mine += 1
         else:
-            styles[label] = STYLES.get(system, ("#111111", "."))
+            styles[label] = Style(*STYLES.get(system, (ASKED, ".")))
     return styles
+
+
+def shade(number: int) -> Style:
+    """How velo's line of that number is drawn."""
+    again = number // len(SHADES)  # shades come again with other dashes
+    return Style(
+        SHADES[number % len(SHADES)], MARKS[number % len(MARKS)], DASHES[(number // 2 + again) % len(DASHES)]
+    )
 
 
 def against_recall(
@@ -141,12 +170,12 @@ def against_recall(
     drawn, axes = figure()
     for label, rows in shown_systems.items():
         visible = [row for row in rows if row[RECALL] >= low]
-        color, mark = styles[label]
         axes.plot(
             [max(1 - row[RECALL], 5e-4) for row in visible],
             [row[key] * scale for row in visible],
-            color=color,
-            marker=mark,
+            color=styles[label].color,
+            marker=styles[label].mark,
+            linestyle=styles[label].dash,
             markersize=4,
             linewidth=1.4,
             label=label,
@@ -170,7 +199,7 @@ def scatter(
     """One point a label: (system, x, y), each with its name beside it."""
     drawn, axes = figure()
     for system, across, up in points.values():
-        color, mark = STYLES.get(system, ("#111111", "."))
+        color, mark = STYLES.get(system, (ASKED, "."))
         axes.plot([across], [up], color=color, marker=mark, markersize=7, linestyle="none")
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -217,7 +246,7 @@ def bars(
     labels: Sequence[str], values: Sequence[float], path: Path, *, title: str, y: str, log: bool = False
 ) -> None:
     drawn, axes = figure()
-    drawn_bars = axes.bar(range(len(labels)), values, color="#0b5cad", width=0.65)
+    drawn_bars = axes.bar(range(len(labels)), values, color=SHADES[0], width=0.65)
     axes.bar_label(drawn_bars, labels=[f"{value:,.0f}" for value in values], fontsize=8, padding=2)
     axes.set_xticks(range(len(labels)), labels, rotation=25, ha="right", fontsize=8)
     axes.grid(visible=False, axis="x")
@@ -249,16 +278,14 @@ def asked_and_got(
         recalls = sorted({point[0] for points in sets.values() for point in points})
         places = {recall: place for place, recall in enumerate(recalls)}
         axes.set_axisbelow(True)
-        axes.grid(True, color="#e7e5e4", linewidth=0.6)
+        axes.grid(True, color=GRID, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.plot(
-            range(len(recalls)), recalls, color="#111111", linestyle="--", linewidth=1.2, label="as asked"
-        )
+        axes.plot(range(len(recalls)), recalls, color=ASKED, linestyle="--", linewidth=1.2, label="as asked")
         names = []
         for name, points in sets.items():
             low_points = [point for point in points if point[0] <= 0.95]
             short = any(got < recall - 0.005 for recall, got in low_points)
-            color = "#c2410c" if short else "#0b5cad"
+            color = WRONG if short else SHADES[0]
             axes.plot(
                 [places[recall] for recall, _ in points],
                 [got for _, got in points],
@@ -271,7 +298,7 @@ def asked_and_got(
             if short:
                 names.append((points[-1][1], name))
         for at, (_, name) in zip(apart([value for value, _ in sorted(names)]), sorted(names), strict=True):
-            axes.annotate(name, (len(recalls) - 0.95, at), fontsize=7, color="#c2410c", va="center")
+            axes.annotate(name, (len(recalls) - 0.95, at), fontsize=7, color=WRONG, va="center")
         axes.set_xticks(range(len(recalls)), [f"{recall:g}" for recall in recalls])
         axes.set_xlim(-0.2, len(recalls) + 0.4)
         axes.set_ylim(0, 1.02)
@@ -312,30 +339,32 @@ def lines(
     levels: Mapping[str, float] | None = None,
     ends: Mapping[str, float] | None = None,
 ) -> None:
-    """One line a label through its (x, y) points.
+    """One line a label through its (x, y) points, in the color of the system that the label begins with.
 
     ``marks`` are upright lines at such x, ``levels`` level ones at such y, and ``ends`` a hollow point of a
     label beyond its last x; ``low`` is where y begins.
     """
     drawn, axes = figure()
-    for number, (label, points) in enumerate(series.items()):
+    styles = styled(list(series))
+    for label, points in series.items():
         ordered = sorted(points)
-        color = DISTINCT[number % len(DISTINCT)]
+        style = styles[label]
         axes.plot(
             [point[0] for point in ordered],
             [point[1] for point in ordered],
-            color=color,
-            marker="osD^vXPh"[number % 8] if dots else None,
+            color=style.color,
+            marker=style.mark if dots else None,
+            linestyle=style.dash,
             markersize=4,
             linewidth=1.4,
             label=label,
         )
         if ends and label in ends:
-            axes.plot([ordered[-1][0] + 1], [ends[label]], color=color, marker="o", fillstyle="none")
+            axes.plot([ordered[-1][0] + 1], [ends[label]], color=style.color, marker="o", fillstyle="none")
     for mark in marks:
-        axes.axvline(mark, color="#57534e", linewidth=1.0, linestyle=":")
+        axes.axvline(mark, color=MOMENTS[-1], linewidth=1.0, linestyle=":")
     for label, level in (levels or {}).items():
-        axes.axhline(level, color="#111111", linewidth=1.0, linestyle="--", label=label)
+        axes.axhline(level, color=ASKED, linewidth=1.0, linestyle="--", label=label)
     if log_x:
         axes.set_xscale("log")
         plain_log(axes.xaxis)
